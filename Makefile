@@ -1,0 +1,37 @@
+# The README's two commands are `make demo` and `make test`. Each sets up what it needs in .venv,
+# on a machine that has Python 3.12 or newer and a package index, and nothing else.
+
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+
+help:            ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/ready   ## .venv from the lock file (the other targets call this)
+
+.venv/ready: pyproject.toml requirements.lock .ci/setup
+	@.ci/setup
+
+demo: setup      ## a small agent asks, somebody decides, the tool runs: under 15 s
+	@$(BIN)/approvals demo
+
+test: check      ## lint, types, folder order, and every test
+	@$(BIN)/pytest -n 2 --dist loadgroup
+
+check: setup     ## lint, types and folder order only
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+chaos: setup     ## kill -9 everything, again and again, on the whole of the recorded conversations
+	@CHAOS=1 $(BIN)/pytest tests/test_crash.py -n 0
+
+lock:            ## resolve pyproject.toml again into requirements.lock
+	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \
+	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o requirements.lock pyproject.toml
+
+clean:           ## forget .venv and caches
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+.PHONY: help setup demo test check chaos lock clean

@@ -1,0 +1,1 @@
+"""What happens next: one loop, and the reactions it runs."""

@@ -1,0 +1,296 @@
+"""The one loop that every consumer runs: take, look, react, carry out, acknowledge.
+
+    taken ──► look: read the facts of that call or thread, as of at least the fact that was handed
+                │
+              react: a pure function says what should exist next
+                │
+              carry out: append; claim and do the work; set timers. A slot that was taken: look again
+                │
+    acked ◄── everything that follows from it is in the ledger
+
+The rules of this file:
+
+* A consumer does not act on what just came, but on all that is there. Redelivery, another order, a crash between
+  two steps and two copies of the same worker all end in the same facts.
+* This is the only place that acknowledges, and it does so last.
+* While something is in hand the broker is told so; a worker that falls silent is taken for dead. A worker that
+  was silent (paused, cut off) knows it, and lets go of what it had not begun: somebody else has it by now. And
+  whoever loses a claim to one who was handed the same has a living rival, and leaves the work to them. So a claim that stands without a
+  result, before somebody who is handed its cause, is one whose maker has died.
+* What has been done is written down, whatever happens: neither a cancelled worker nor a broker that is away keeps
+  the result of a tool that ran out of the ledger while this process lives.
+* What cannot be handled is parked with its reason, and the others go on.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from consumers.steps import Append, CancelTimer, LookAgain, Perform, PutPending, SetTimer, Step
+from ledger.answers import Answer, Taken, Unknown
+from ledger.client import Ledger
+from ledger.port import Delivery, Due, Handed, Parked
+from ledger.streams import ACK_WAIT_S
+from schemas.codec import Fact
+from schemas.errors import BrokerRefused, Defect, OutcomeUnknown, Unavailable
+from schemas.events import Carried, Event
+from schemas.slots import Slot
+
+_log: Final = structlog.get_logger("consumers.loop")
+
+#: How often handling may fail before a delivery is parked.
+MAX_TRIES: Final = 5
+#: How often it may be handed out at all: what kills its worker each time must not do so for ever.
+MAX_DELIVERIES: Final = 20
+#: How often a lost slot makes the loop look again. Each time a fact more is there, so it ends much sooner.
+_MAX_LOOKS: Final = 50
+#: How long a draining worker lets work in hand go on.
+DRAIN_S: Final = 30.0
+
+
+class Reaction[S, W](Protocol):
+    """What a consumer is made of: how to look, what to conclude, and how to do the work it claims.
+
+    `S` is what it looks at, `W` the work. Only `look` and `do` touch the world.
+    """
+
+    @property
+    def durables(self) -> tuple[str, ...]: ...
+
+    async def look(self, ledger: Ledger, handed: Handed) -> S: ...
+
+    def react(self, seen: S, handed: Handed) -> Sequence[Step[W]]:
+        """Which steps should follow. Pure: handed the same again, it answers the same."""
+        ...
+
+    async def do(self, ledger: Ledger, work: W) -> Append:
+        """The work behind a claim; answers with the fact that tells how it went. Does not raise for bad luck."""
+        ...
+
+
+class _LetGo(Exception):
+    """Neither acknowledged nor handed back: whoever has it will see to it, and if they die it is handed out again."""
+
+
+class Worker[S, W]:
+    """One reaction, running until it is stopped."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        reaction: Reaction[S, W],
+        *,
+        concurrency: int = 64,
+        ack_wait_s: float = ACK_WAIT_S,
+        drain_s: float = DRAIN_S,
+    ) -> None:
+        self._ledger = ledger
+        self._reaction = reaction
+        self._room = asyncio.Semaphore(concurrency)
+        self._lease_s = ack_wait_s
+        self._drain_s = drain_s
+        self._stopping = asyncio.Event()
+        #: In hand, and until when (on the event loop's clock) the broker takes us for alive.
+        self._held: dict[tuple[str, int], tuple[Delivery, float]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """Take nothing more, finish what is in hand, then return from `run`."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        pumps = [asyncio.create_task(self._take(durable)) for durable in self._reaction.durables]
+        beat = asyncio.create_task(self._beat())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            done, _ = await asyncio.wait([*pumps, beat, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                task.result()  # a pump never ends by itself; if it fails, so does the worker
+        finally:
+            for task in (*pumps, stopping):
+                task.cancel()
+            await asyncio.gather(*pumps, stopping, return_exceptions=True)
+            await self._drain()
+            beat.cancel()
+            await asyncio.gather(beat, return_exceptions=True)
+
+    async def _take(self, durable: str) -> None:
+        async with self._ledger.port.deliveries(durable) as deliveries:
+            async for delivery in deliveries:
+                place = (durable, delivery.handed.seq)
+                if place in self._held:
+                    continue  # handed out again although we still work on it: the heartbeat came too late
+                self._hold(place, delivery)
+                task = asyncio.create_task(self._handle(durable, delivery))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def _hold(self, place: tuple[str, int], delivery: Delivery) -> None:
+        self._held[place] = (delivery, asyncio.get_running_loop().time() + self._lease_s)
+
+    def _lost(self, place: tuple[str, int]) -> bool:
+        return asyncio.get_running_loop().time() > self._held[place][1]
+
+    def _still_ours(self, place: tuple[str, int]) -> None:
+        if self._lost(place):
+            raise _LetGo("silent for too long, so somebody else has it")
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            held = [(place, delivery) for place, (delivery, _) in self._held.items() if not self._lost(place)]
+            await asyncio.gather(*(self._renew(place, delivery) for place, delivery in held))
+
+    async def _renew(self, place: tuple[str, int], delivery: Delivery) -> None:
+        until = asyncio.get_running_loop().time() + self._lease_s
+        try:
+            await delivery.in_progress()
+        except Unavailable as problem:
+            _log.warning("not heard by the broker", problem=str(problem))
+            return
+        if place in self._held and self._held[place][0] is delivery:
+            self._held[place] = (delivery, until)
+
+    async def _drain(self) -> None:
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=self._drain_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    # ---------------------------------------------------------------------------------- one delivery
+
+    async def _handle(self, durable: str, delivery: Delivery) -> None:
+        """Settle it and acknowledge; or hand it back, or park it."""
+        with structlog.contextvars.bound_contextvars(consumer=durable, **_where(delivery.handed)):
+            try:
+                async with self._room:
+                    reason = await self._settle(durable, delivery)
+            except asyncio.CancelledError:
+                raise
+            except _LetGo as why:
+                _log.warning("let go", why=str(why), tries=delivery.tries)
+                return
+            except Unavailable as problem:
+                _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
+                hopeless = isinstance(problem, BrokerRefused) and delivery.tries >= MAX_TRIES
+                reason = str(problem) if hopeless else ""
+                if not hopeless:
+                    await delivery.retry(_backoff_s(delivery.tries))
+                    return
+            except Exception as problem:  # noqa: BLE001 - whatever it is, it must end parked and not here
+                _log.exception("could not be handled", tries=delivery.tries)
+                if delivery.tries < MAX_TRIES:
+                    await delivery.retry(_backoff_s(delivery.tries))
+                    return
+                reason = f"{type(problem).__name__}: {problem}"
+            finally:
+                self._held.pop((durable, delivery.handed.seq), None)
+            if reason:
+                await self._park(durable, delivery, reason)
+            await delivery.ack()
+
+    async def _settle(self, durable: str, delivery: Delivery) -> str:
+        """Do all that follows. Answers with why it cannot be handled, or with nothing."""
+        handed = delivery.handed
+        place = (durable, handed.seq)
+        if not isinstance(handed, Due) and isinstance(handed.event, Carried):
+            return (
+                handed.event.problem
+                or f"a {handed.event.type} of version {handed.event.v} is newer than this program"
+            )
+        if delivery.tries > MAX_DELIVERIES:
+            return f"handed out {delivery.tries} times, never settled"
+        for _ in range(_MAX_LOOKS):
+            self._still_ours(place)
+            seen = await self._reaction.look(self._ledger, handed)
+            # Once more: had we fallen silent before that look, what it shows might be a living rival's work.
+            self._still_ours(place)
+            steps = self._reaction.react(seen, handed)
+            if await self._carry_out(steps, handed):
+                return ""
+        raise Defect(
+            f"the facts about {_where(handed)} kept changing while they were looked at; please report it"
+        )
+
+    async def _carry_out(self, steps: Sequence[Step[W]], handed: Handed) -> bool:
+        """Take the steps in their order; False when one lost to somebody else, so that we look again."""
+        cause = handed.event if isinstance(handed, Fact) and isinstance(handed.event, Event) else None
+        for step in steps:
+            match step:
+                case Append():
+                    won = await self._won(step, cause)
+                case Perform(claim, work):
+                    won = await self._won(claim, cause)
+                    if won:
+                        await self._perform(work, cause)
+                case SetTimer(call, at):
+                    won = True
+                    await self._ledger.port.set_timer(call, at)
+                case CancelTimer(call):
+                    won = True
+                    await self._ledger.port.cancel_timer(call)
+                case LookAgain():
+                    won = False
+                case PutPending(key, value, replaces):
+                    pending = self._ledger.port.pending
+                    won = await (
+                        pending.put(key, value, replaces) if value else pending.delete(key, replaces)
+                    )
+            if not won:
+                return False
+        return True
+
+    async def _won(self, step: Append, cause: Event | None) -> bool:
+        """Append; False when somebody else was first."""
+        answer = await self._append(step, cause)
+        if not isinstance(answer, Taken):
+            return True
+        if _is_claim(step.slot) and _same_cause(answer.first.event, cause):
+            raise _LetGo("a rival who was handed the same has just claimed it")
+        return False
+
+    async def _append(self, step: Append, cause: Event | None) -> Answer:
+        answer = await self._ledger.append(step.slot, step.event, cause=cause, otherwise=step.otherwise)
+        if isinstance(answer, Unknown):
+            raise OutcomeUnknown(f"{step.slot.subject} may or may not be recorded: {answer.why}")
+        return answer
+
+    async def _perform(self, work: W, cause: Event | None) -> None:
+        """Do the work, then write down how it went, for as long as it takes."""
+        done = await self._reaction.do(self._ledger, work)
+        first = await self._ledger.write_down(done.slot, done.event, cause=cause, otherwise=done.otherwise)
+        if first is not None:
+            _log.warning("came late, kept apart", slot=done.slot.subject, first=type(first.event).__name__)
+
+    async def _park(self, durable: str, delivery: Delivery, reason: str) -> None:
+        handed = delivery.handed
+        subject = str(handed.call) if isinstance(handed, Due) else handed.slot.subject
+        _log.error("parked", reason=reason, subject=subject)
+        await self._ledger.port.park(
+            Parked(durable, handed.seq, subject, reason, delivery.tries, self._ledger.now())
+        )
+
+
+def _is_claim(slot: Slot) -> bool:
+    """Is it a slot whose taker alone goes on: a call's claim, or a model's turn?"""
+    return not {"claim", "asked"}.isdisjoint(slot.tail[:-1])
+
+
+def _same_cause(event: Event | Carried, cause: Event | None) -> bool:
+    return isinstance(event, Event) and cause is not None and event.cause == cause.id
+
+
+def _where(handed: Handed) -> dict[str, object]:
+    """Workspace, thread, call and sequence, for the log."""
+    if isinstance(handed, Due):
+        return {"call": str(handed.call), "seq": handed.seq}
+    slot, ref = handed.slot, handed.slot.call_ref
+    place = {"call": ref.call} if ref else {}
+    return {"workspace": slot.workspace, "thread": slot.thread, **place, "seq": handed.seq}
+
+
+def _backoff_s(tries: int) -> float:
+    return float(min(30.0, 0.2 * 2**tries))

@@ -1,0 +1,188 @@
+"""The model worker: asks the model when it is its turn, and turns what it wishes into requests.
+
+    said ─────────────┐
+    a turn's last call├──► turn.<n>.asked.1 ──► the model ──► turn.<n>.replied ──► call.<n>-<i>.requested
+    is settled ───────┘                                                              for each wish
+
+The claim is the cut: the history that the model is sent is what stands in the log before `asked.1`, so the same log
+always gives the same question. Asking twice harms nobody, so a claim whose worker died is followed by the next
+attempt; the slot `replied` takes one answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import structlog
+from msgspec import Struct
+
+from consumers.steps import Append, Perform, Step
+from ledger.client import Ledger
+from ledger.performing import described
+from ledger.port import Handed
+from projections.history import Entry, digest, history
+from projections.thread import Thread, Turn, thread_of
+from schemas import events as e
+from schemas.codec import Fact, encode
+from schemas.digest import call_digest
+from schemas.errors import BadFact, Unavailable
+from schemas.slots import ThreadRef
+from schemas.tools import Tool
+
+_log: Final = structlog.get_logger("consumers.model")
+
+#: How often one turn is asked: only crashes use them up.
+MAX_ATTEMPTS: Final = 3
+
+
+class Question(Struct, frozen=True):
+    """What a model is sent."""
+
+    thread: ThreadRef
+    turn: int
+    #: `provider:name`, as the thread was opened with.
+    model: str
+    history: tuple[Entry, ...]
+    tools: tuple[Tool, ...]
+
+
+class Reply(Struct, frozen=True):
+    """What it answers."""
+
+    parts: tuple[e.Part, ...]
+    usage: e.Usage = e.Usage()
+    finish_reason: str = ""
+
+
+class Model(Protocol):
+    """Anything that can answer: a provider, a recording, a script. May raise; then the turn has failed."""
+
+    async def reply(self, question: Question) -> Reply: ...
+
+
+class Ask(Struct, frozen=True):
+    """The work behind a claim."""
+
+    thread: ThreadRef
+    turn: int
+    attempt: int
+
+
+class Asker:
+    """Asks the models it has, by provider: the part of the thread's `model` before the colon."""
+
+    def __init__(self, models: Mapping[str, Model], *, durable: str = "model") -> None:
+        self.durables = (durable,)
+        self._models = dict(models)
+
+    async def look(self, ledger: Ledger, handed: Handed) -> Thread:
+        assert isinstance(handed, Fact)
+        ref = handed.slot.thread_ref
+        thread = thread_of(ref, await ledger.read(ref, having=handed.slot))
+        for fact in thread.unread:
+            # One of a newer type may be skipped. Bytes that are no fact might be what a user said (B4, B14).
+            if isinstance(fact.event, e.Carried) and fact.event.problem:
+                raise BadFact(
+                    f"fact {fact.seq} in {ref} cannot be read, so no model is asked: {fact.event.problem}"
+                )
+        return thread
+
+    def react(self, seen: Thread, handed: Handed) -> Sequence[Step[Ask]]:
+        thread = seen
+        opened = thread.opened.event if thread.opened else None
+        if not isinstance(opened, e.ThreadOpened) or _provider(opened.model) not in self._models:
+            return ()
+        last = thread.turns.get(thread.latest)
+        if last is not None and last.replied is None:
+            return _asked_again(thread, last, handed)
+        if missing := _requests(thread, opened, last):
+            return missing
+        if not _is_due(thread, last) or thread.latest >= opened.max_turns:
+            return ()
+        return [_ask(thread, opened.model, thread.latest + 1, attempt=1)]
+
+    async def do(self, ledger: Ledger, work: Ask) -> Append:
+        asked = work.thread.asked(work.turn, work.attempt)
+        thread = thread_of(work.thread, await ledger.read(work.thread, having=asked))
+        opened = thread.opened.event if thread.opened else None
+        assert isinstance(opened, e.ThreadOpened)
+        slot = work.thread.replied(work.turn)
+        try:
+            entries = history(thread, before_turn=work.turn).entries
+            tools = [await ledger.tool(work.thread.workspace, one.tool, one.version) for one in opened.tools]
+            question = Question(work.thread, work.turn, opened.model, entries, tuple(tools))
+            reply = await self._models[_provider(opened.model)].reply(question)
+            replied = e.ModelReplied(
+                parts=reply.parts,
+                attempt=work.attempt,
+                model=opened.model,
+                usage=reply.usage,
+                finish_reason=reply.finish_reason,
+                history_digest=digest(entries),
+            )
+            encode(replied)  # what cannot be recorded is no answer, and asking again would not help
+        except Unavailable:
+            raise  # the ledger could not be read; the next attempt may
+        except Exception as problem:  # noqa: BLE001 - a provider may raise anything; the turn has failed
+            _log.warning("the model gave no answer", problem=str(problem), turn=work.turn)
+            return Append(slot, e.ModelFailed(error=described(problem), attempt=work.attempt))
+        return Append(slot, replied)
+
+
+def _asked_again(thread: Thread, turn: Turn, handed: Handed) -> Sequence[Step[Ask]]:
+    """The model was asked and has not answered. If what we were handed made that claim, its worker is dead."""
+    claim = turn.asked[-1].event
+    if not isinstance(handed, Fact) or not isinstance(claim, e.ModelAsked) or claim.cause != handed.event.id:
+        return ()
+    attempt = len(turn.asked) + 1
+    if attempt > MAX_ATTEMPTS:
+        failed = e.ModelFailed(
+            error=f"asked {MAX_ATTEMPTS} times, and each time the worker died", attempt=attempt - 1
+        )
+        return [Append(thread.ref.replied(turn.number), failed)]
+    return [_ask(thread, claim.model, turn.number, attempt)]
+
+
+def _ask(thread: Thread, model: str, turn: int, attempt: int) -> Perform[Ask]:
+    claim = Append(thread.ref.asked(turn, attempt), e.ModelAsked(model=model))
+    return Perform(claim, Ask(thread.ref, turn, attempt))
+
+
+def _requests(thread: Thread, opened: e.ThreadOpened, last: Turn | None) -> Sequence[Append]:
+    """The wishes of the last reply that are no requests yet."""
+    if last is None:
+        return ()
+    offered = {one.tool: one for one in opened.tools}
+    missing = [one for one in thread.wishes(last.number) if thread.call(one[0]).requested is None]
+    return [Append(ref.requested, _request(opened, wish, offered.get(wish.tool))) for ref, wish in missing]
+
+
+def _request(opened: e.ThreadOpened, wish: e.Wish, tool: e.ToolRef | None) -> e.ToolRequested:
+    version = tool.version if tool else ""  # not offered: the gate will deny it
+    return e.ToolRequested(
+        tool=wish.tool,
+        tool_version=version,
+        arguments=wish.arguments,
+        digest=call_digest(wish.tool, version, wish.arguments),
+        requester=opened.requester,
+        agent=opened.agent,
+        provider_id=wish.provider_id,
+        run_by=tool.run_by if tool else "client",
+    )
+
+
+def _is_due(thread: Thread, last: Turn | None) -> bool:
+    """Is it the model's turn? After all calls of its last turn, or when something was said since."""
+    if last is not None and thread.unsettled(last.number):
+        return False
+    if last is not None and last.wishes:
+        return True
+    cut = (last.cut or 0) if last else 0
+    return any(
+        isinstance(fact.event, e.Said) and fact.event.role != "system"
+        for fact in thread.said
+        if fact.seq > cut
+    )
+
+
+def _provider(model: str) -> str:
+    return model.partition(":")[0]

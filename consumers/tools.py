@@ -1,0 +1,103 @@
+"""The tools that an executor can run: Python functions, each with the contract that is made of its signature.
+
+    tools = Tools()
+
+    @tools.add(repeatable=True)
+    def list_orders(customer: str) -> list[str]:
+        "The customer's open orders."
+        ...
+
+    approvals up --tools shop.tools:tools -w shop        # or: approvals work executor --tools shop.tools:tools
+
+A function may be `async`; any other runs in a thread of its own. What it returns is what the model reads (a string
+as it is, anything else as JSON); what it raises is a failure that the model reads too.
+
+`idempotency_key.get()` is `workspace/thread/call`, the same each time a repeatable tool is started for one call: hand
+it on to what you call, so that the second start is known there as the same wish.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from ledger.client import Ledger
+from ledger.performing import Function, idempotency_key
+from schemas.errors import BadInput
+from schemas.events import ToolRef
+from schemas.tools import ToolSpec, declaration, spec_of
+
+__all__ = ["Registered", "Tools", "idempotency_key", "load"]
+
+
+class Registered(Struct, frozen=True):
+    """A tool that can be run here: the contract it was registered under, and the function."""
+
+    spec: ToolSpec
+    function: Function
+
+    @property
+    def version(self) -> str:
+        return declaration(self.spec)[0]
+
+
+class Tools(Mapping[str, Registered]):
+    """A registry, by name."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Registered] = {}
+
+    def add[F: Callable[..., object]](self, *, name: str = "", repeatable: bool = False) -> Callable[[F], F]:
+        """Register a function; for use as a decorator.
+
+        Args:
+            name: what the model calls it by; the function's own name by default.
+            repeatable: it may be run again after a crash, under the same idempotency key.
+
+        Raises:
+            BadInput: no schema can be made of its parameters, or there is a tool of that name already.
+        """
+
+        def register(function: F) -> F:
+            spec = spec_of(function, name=name, repeatable=repeatable, run_by="executor")
+            if spec.name in self._tools:
+                raise BadInput(f"two tools have the name {spec.name!r}. Give one another with name=...")
+            self._tools[spec.name] = Registered(spec, function)
+            return function
+
+        return register
+
+    async def declare(self, ledger: Ledger, workspace: str) -> tuple[ToolRef, ...]:
+        """Record the contracts in a workspace; what a thread is opened with."""
+        return tuple([await ledger.declare(workspace, tool.spec) for tool in self._tools.values()])
+
+    def __getitem__(self, name: str) -> Registered:
+        return self._tools[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+
+def load(place: str) -> Tools:
+    """Import a registry from `module:name`, also from the current directory.
+
+    Raises:
+        BadInput: there is no such module, or nothing of that name in it, or it is no registry.
+    """
+    module_name, _, name = place.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module_name), name or "tools")
+    except ImportError as problem:
+        raise BadInput(f"--tools {place}: {problem}. Write MODULE:NAME, as in shop.tools:tools.") from None
+    except AttributeError:
+        raise BadInput(f"--tools {place}: module {module_name} has no {name or 'tools'!r}.") from None
+    if not isinstance(found, Tools):
+        raise BadInput(f"--tools {place} is a {type(found).__name__}, not a consumers.tools.Tools registry.")
+    return found

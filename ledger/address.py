@@ -1,0 +1,141 @@
+"""Where a broker is, and how to sign on to it as a role.
+
+A store is a directory that a broker runs from. It says so in `address.json`, which only its owner can read: the
+URL while the broker runs, and a password for each user name. A broker that runs elsewhere is named by its URL.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from msgspec import Struct
+from platformdirs import user_data_path
+
+from schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
+
+ADDRESS: Final = "address.json"
+
+
+class Login(Struct, frozen=True):
+    """What it takes to connect. User and password are empty where a broker asks for none."""
+
+    url: str
+    user: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        """Without the password: this ends up in logs."""
+        return f"Login({self.url!r}, user={self.user!r})"
+
+    @classmethod
+    def parse(cls, url: str) -> "Login":
+        """Read `nats://user:password@host:port`; the login's own URL is without user and password.
+
+        Raises:
+            BadInput: it is no such URL.
+        """
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        try:
+            port = parts.port or 4222
+        except ValueError:
+            port = 0
+        if not parts.hostname or not port:
+            raise BadInput(
+                "the broker's URL has no host, or no sound port. It looks like nats://127.0.0.1:4222."
+            )
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        return cls(
+            f"{parts.scheme}://{host}:{port}", unquote(parts.username or ""), unquote(parts.password or "")
+        )
+
+
+class Address(Struct, frozen=True):
+    """What `address.json` holds."""
+
+    #: Empty while no broker runs.
+    url: str = ""
+    #: By user name. Kept when the broker stops, so that clients find their way back.
+    passwords: dict[str, str] = {}
+    #: The last one used, kept for the same reason.
+    port: int = 0
+
+
+class Store:
+    """The directory that a broker runs from (default: `$APPROVALS_STORE`, else the user's own)."""
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        named = path or os.environ.get("APPROVALS_STORE")
+        self.path = Path(named).expanduser().absolute() if named else user_data_path("approval-ledger")
+
+    @classmethod
+    def login_for(cls, role: str, *, store: Path | str | None = None, url: str | None = None) -> Login:
+        """The login for the broker at `url` if one is given, else for `role` at the one that runs from `store`.
+
+        With neither, `$APPROVALS_URL` names the broker if it is set.
+
+        Raises:
+            BadInput: the URL is none.
+            BrokerAway: no broker runs from the store.
+            BrokerRefused: the store has no such role.
+        """
+        url = url or (None if store else os.environ.get("APPROVALS_URL"))
+        return Login.parse(url) if url else cls(store).login(role)
+
+    def login(self, role: str) -> Login:
+        """How to sign on as `role` to the broker that runs from here.
+
+        Raises:
+            BrokerAway: none does, as far as the store knows.
+            BrokerRefused: it has no such role.
+        """
+        address = self.read()
+        if not address.url:
+            raise BrokerAway(
+                f"no broker runs in {self.path}; start one with `approvals up --store {self.path}`."
+            )
+        if role not in address.passwords:
+            raise BrokerRefused(
+                f"the broker in {self.path} has no account {role!r}, only {', '.join(sorted(address.passwords))}. "
+                "Use one of these; a reviewer's is made by `approvals approve --as NAME` on the machine it runs on."
+            )
+        return Login(address.url, role, address.passwords[role])
+
+    def read(self) -> Address:
+        """What `address.json` says; an empty address where there is none.
+
+        Raises:
+            BadFile: the file is not ours, or broken.
+        """
+        file = self.path / ADDRESS
+        try:
+            # Empty: a store that is just being made.
+            return msgspec.json.decode(file.read_bytes() or b"{}", type=Address)
+        except (FileNotFoundError, NotADirectoryError):
+            return Address()
+        except PermissionError:
+            raise BrokerRefused(
+                f"{file} belongs to somebody else. Ask its owner, or name another with --store."
+            ) from None
+        except msgspec.MsgspecError as problem:
+            raise BadFile(str(file), "", f"not an address of ours: {problem}") from None
+
+    def write(self, address: Address) -> None:
+        """Replace `address.json`, whole or not at all."""
+        self.write_private(ADDRESS, msgspec.json.format(msgspec.json.encode(address)))
+
+    def write_private(self, name: str, content: bytes) -> None:
+        """Replace a file that only its owner may read: written beside it, then renamed onto it."""
+        # mkstemp's files are 0600 from the first moment on.
+        handle, beside = tempfile.mkstemp(prefix=f".{name}-", dir=self.path)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(beside).replace(self.path / name)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise

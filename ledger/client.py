@@ -1,0 +1,476 @@
+"""The ledger as services, workers and people's tools use it.
+
+    async with Ledger.connect() as ledger:
+        call = await ledger.request("shop/order-17/refund-1", "refund", {"order": "A-17", "amount": 480})
+
+Everything below is said in facts: reading is folding them, doing is appending one. What may not happen is refused
+before it is sent (`lifecycle.refusal`), and what two wanted at once is settled by the broker: one gets `Recorded`,
+the other `Taken` with the fact that was first.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from ledger import clock
+from ledger.address import Store
+from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
+from ledger.connection import Connection
+from ledger.jetstream import JetStream
+from ledger.lifecycle import Call, call_of, describe, refusal
+from ledger.performing import Function, perform
+from ledger.port import Port
+from schemas import events as e
+from schemas import ids
+from schemas.codec import Fact, encode
+from schemas.digest import call_digest
+from schemas.errors import (
+    AlreadyFilled,
+    BadArguments,
+    BadInput,
+    BadSlot,
+    BrokerRefused,
+    NotOpen,
+    OutcomeUnknown,
+    Unavailable,
+    UnknownCall,
+    UnknownTool,
+    WaitTimedOut,
+)
+from schemas.slots import ROOT, CallRef, Slot, ThreadRef, declarations, tool_slot
+from schemas.tools import Tool, ToolSpec, declaration
+
+_log: Final = structlog.get_logger("ledger.client")
+
+#: Everything in the ledger.
+EVERYTHING: Final = (f"{ROOT}.>",)
+#: How long a reader waits for a replica to catch up with a fact that it was handed.
+_CATCH_UP_S: Final = 2.0
+#: How long to wait before writing again what nobody has acknowledged.
+_WRITE_AGAIN_S: Final = 0.5
+
+
+class Ledger:
+    """A connection to the ledger, and who is writing. The one place that appends."""
+
+    def __init__(
+        self, port: Port, author: e.Author, *, now: clock.Clock = clock.now, new_id: ids.NewId = ids.new_id
+    ) -> None:
+        self.port = port
+        self.author = author
+        self.now = now
+        self._new_id = new_id
+        self._tools: dict[Slot, Tool] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        store: Path | str | None = None,
+        *,
+        url: str | None = None,
+        role: str = "service",
+        name: str = "",
+        timeout_s: float = 3.0,
+    ) -> AsyncGenerator["Ledger"]:
+        """Connect to the broker that runs from `store` (default: the user's own), or to the one at `url`.
+
+        Args:
+            role: whose credentials: `service`, `gate`, `reviewer-ana`, ...; see docs/operators.md.
+            name: who this is, within the role; recorded as the author of what it appends.
+
+        Raises:
+            BrokerAway: no broker answered within `timeout_s`.
+            BrokerRefused: it does not know these credentials.
+        """
+        connection = Connection(Store.login_for(role, store=store, url=url))
+        kind, _, person = role.partition("-")
+        await connection.open(name=f"approvals {role} {name}".strip(), timeout_s=timeout_s)
+        try:
+            jetstream = JetStream(connection)
+            await jetstream.open()
+            yield cls(jetstream, e.Author(kind=kind, name=name or person or kind))
+        finally:
+            await connection.close()
+
+    # ---------------------------------------------------------------------------------------- appending
+
+    async def append(
+        self, slot: Slot, event: e.Event, *, cause: e.Event | None = None, otherwise: Slot | None = None
+    ) -> Answer:
+        """Fill a slot. Fills in the event's id, time and author where they are missing.
+
+        Args:
+            cause: what this one reacts to; its id is kept, and its trace context handed on.
+            otherwise: where it goes when another fact took the slot.
+
+        Raises:
+            BadSlot: such a fact cannot stand there.
+            TooLarge: it is over the limit of one fact.
+            BrokerRefused: these credentials may not write there.
+        """
+        if not isinstance(event, slot.filled_by):
+            raise BadSlot(f"a {type(event).__name__} cannot stand in {slot.subject}")
+        event = self.stamped(event, cause)
+        answer = await self.port.append(slot, encode(event), event.id)
+        if isinstance(answer, Taken) and otherwise is not None:
+            beside = await self.append(otherwise, event)
+            return beside if isinstance(beside, Unknown) else answer
+        return answer
+
+    async def fill(self, slot: Slot, event: e.Event, otherwise: Slot | None = None) -> Fact | None:
+        """Append, and hand back who was first if the slot was taken. For whoever cannot go on without knowing.
+
+        Raises:
+            OutcomeUnknown: no answer came.
+        """
+        match await self.append(slot, event, otherwise=otherwise):
+            case Recorded() | AlreadyRecorded():
+                return None
+            case Taken(first):
+                return first
+            case Unknown(why):
+                raise OutcomeUnknown(
+                    f"nobody can say whether {slot.subject} is recorded: {why} Do the same again: it is safe."
+                )
+
+    async def write_down(
+        self, slot: Slot, event: e.Event, *, cause: e.Event | None = None, otherwise: Slot | None = None
+    ) -> Fact | None:
+        """Fill a slot with what has been done, for as long as it takes; cancelling comes through afterwards.
+
+        Hands back who was first if the slot was taken.
+
+        Raises:
+            BrokerRefused: these credentials may not write there.
+        """
+        writing = asyncio.create_task(self._write_down(slot, self.stamped(event, cause), otherwise))
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await writing
+            raise
+
+    async def _write_down(self, slot: Slot, event: e.Event, otherwise: Slot | None) -> Fact | None:
+        while True:
+            try:
+                return await self.fill(slot, event, otherwise)
+            except BrokerRefused:
+                raise
+            except Unavailable as problem:
+                _log.warning("not written down yet", slot=slot.subject, problem=str(problem))
+            await asyncio.sleep(_WRITE_AGAIN_S)
+
+    def stamped(self, event: e.Event, cause: e.Event | None = None) -> e.Event:
+        """The event with its id, time and author. Appending the same stamped event again is safe."""
+        return msgspec.structs.replace(
+            event,
+            id=event.id or self._new_id(),
+            at=self.now() if event.at is msgspec.UNSET else event.at,
+            by=self.author if event.by is msgspec.UNSET else event.by,
+            cause=event.cause or (cause.id if cause else ""),
+            trace=event.trace or (cause.trace if cause else ""),
+        )
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    async def read(self, ref: CallRef | ThreadRef | Slot, *, having: Slot | None = None) -> tuple[Fact, ...]:
+        """Every fact about a call or a thread, or what stands in a slot, in the order of the log.
+
+        Args:
+            having: a slot that is known to be filled. A replica that does not have it yet is asked again.
+
+        Raises:
+            Unavailable: the fact did not turn up.
+        """
+        until = time.monotonic() + _CATCH_UP_S
+        while True:
+            facts = await self.port.read(ref.subjects)
+            if having is None or any(fact.slot == having for fact in facts):
+                return facts
+            if time.monotonic() > until:
+                raise Unavailable(f"{having.subject} cannot be read yet; a replica is behind.")
+            await asyncio.sleep(0.01)
+
+    async def call(self, ref: CallRef, *, having: Slot | None = None) -> Call:
+        """The call as the facts have it."""
+        return call_of(ref, await self.read(ref, having=having))
+
+    async def known_call(self, ref: CallRef) -> Call:
+        """The call, which must have been requested.
+
+        Raises:
+            UnknownCall: it was not.
+        """
+        call = await self.call(ref)
+        if call.requested is None:
+            raise UnknownCall(f"{ref} was never requested. `approvals pending` lists what waits.")
+        return call
+
+    def replay(self, start: int | datetime = 1, *subjects: str) -> AsyncGenerator[Fact]:
+        """Facts from a sequence number or time on, up to what is the end now."""
+        return self.port.follow(subjects or EVERYTHING, start, until_end=True)
+
+    def watch(self, start: int | datetime = 1, *subjects: str) -> AsyncGenerator[Fact]:
+        """Facts from a sequence number or time on, and then as they come, for ever."""
+        return self.port.follow(subjects or EVERYTHING, start, until_end=False)
+
+    # -------------------------------------------------------------------------------------------- tools
+
+    async def declare(self, workspace: str, spec: ToolSpec) -> e.ToolRef:
+        """Declare a tool. The same contract declared again is the same fact."""
+        version, declared = declaration(spec)
+        await self.fill(tool_slot(workspace, spec.name, version), declared)
+        return e.ToolRef(spec.name, version, spec.run_by)
+
+    async def tool(self, workspace: str, name: str, version: str = "") -> Tool:
+        """A declared tool: this version of it, or the newest.
+
+        Raises:
+            UnknownTool: nobody declared it.
+        """
+        # A declaration never changes, so what was read once is known for ever.
+        known = self._tools.get(tool_slot(workspace, name, version)) if version else None
+        if known is not None:
+            return known
+        subjects = tool_slot(workspace, name, version).subject if version else declarations(workspace, name)
+        fact = await self.port.latest(subjects)
+        if fact is None or not isinstance(fact.event, e.ToolDeclared):
+            declared = {one.slot.tail[1] for one in await self.port.read(declarations(workspace))}
+            raise UnknownTool(
+                f"no tool {name!r}{f' of version {version}' if version else ''} is declared in workspace "
+                f"{workspace!r}. Declared are: {', '.join(sorted(declared)) or 'none'}."
+            )
+        tool = Tool(name, fact.slot.tail[2], fact.event)
+        self._tools[fact.slot] = tool
+        return tool
+
+    # ------------------------------------------------------------------------------ what a service does
+
+    async def request(
+        self,
+        call: CallRef | str,
+        tool: e.ToolRef | str,
+        arguments: dict[str, Any] | str,
+        *,
+        requester: str = "",
+    ) -> Call:
+        """Ask for a tool to be run. Asking again for the same is asking once: a restarted service goes on waiting.
+
+        Args:
+            call: `workspace/thread/call`; the call id is the service's own, and its idempotency key.
+            tool: what `declare` gave; or a name, for the version of it that was declared last, by whomever.
+            arguments: raw JSON text is kept byte for byte; a dict is written out once.
+            requester: on whose behalf. This person cannot vote on it.
+
+        Raises:
+            UnknownTool: nobody declared the tool in the workspace.
+            BadArguments: they break its schema.
+            AlreadyFilled: the call id was used for something else.
+        """
+        ref = _ref(call)
+        named = tool if isinstance(tool, e.ToolRef) else e.ToolRef(tool, version="")
+        declared = await self.tool(ref.workspace, named.tool, named.version)
+        text = arguments if isinstance(arguments, str) else _written(arguments)
+        if problem := declared.problems(text):
+            raise BadArguments(problem)
+        wish = e.ToolRequested(
+            tool=declared.name,
+            tool_version=declared.version,
+            arguments=text,
+            digest=call_digest(declared.name, declared.version, text),
+            requester=requester or self.author.name,
+            run_by=declared.declared.run_by,
+        )
+        first = await self.fill(ref.requested, wish)
+        if (
+            first is not None
+            and isinstance(first.event, e.ToolRequested)
+            and first.event.digest != wish.digest
+        ):
+            raise AlreadyFilled(
+                f"{ref} was already requested with other arguments or another tool: {describe(first)}. "
+                "Choose another call id."
+            )
+        return await self.call(ref, having=ref.requested)
+
+    async def decision(self, call: CallRef | str, *, timeout_s: float | None = None) -> Call:
+        """Wait until the call is decided.
+
+        Raises:
+            UnknownCall: it was never requested.
+            WaitTimedOut: nobody decided in time. It stays open.
+        """
+        ref = _ref(call)
+        known = await self.known_call(ref)
+        if known.decided is not None:
+            return known
+        try:
+            async with asyncio.timeout(timeout_s), aclosing(self.watch(1, ref.decided.subject)) as decided:
+                async for fact in decided:
+                    return await self.call(ref, having=fact.slot)
+        except TimeoutError:
+            raise WaitTimedOut(
+                f"{ref} is still {known.status} after {timeout_s:g} s. It stays open."
+            ) from None
+        raise AssertionError("watching never ends by itself")
+
+    async def run(self, call: CallRef | str, function: Function) -> e.ToolReturned | e.ToolFailed:
+        """Run an approved call's tool here: claim it, run it once, record how it went.
+
+        Raises:
+            NotOpen: it is not approved, what is recorded is not what was approved, or an executor runs it.
+            AlreadyFilled: somebody else claimed it.
+        """
+        ref = _ref(call)
+        known = await self.known_call(ref)
+        started = e.ToolStarted(digest=known.digest, idempotency_key=str(ref))
+        self._check(known, ref.claim(1), started)
+        if known.wish.run_by != "client":
+            raise NotOpen(f"{ref} is run by {known.wish.run_by!r}, as its tool is declared, and not here.")
+        if (flaw := known.flaw) is not None:
+            raise NotOpen(f"{ref}: {_FLAWS[flaw]}. It will not run.")
+        await self._mine(ref.claim(1), started)
+        outcome = await perform(function, known.arguments, attempt=1, key=started.idempotency_key)
+        await self.write_down(ref.finished, outcome, otherwise=ref.late(1))
+        return outcome
+
+    async def doubt(self, call: CallRef | str, why: str = "") -> Call:
+        """Say that a call was started and nobody knows how it ended: whoever ran it is gone. It then waits for a person.
+
+        For calls that services run themselves. An executor's are watched: it says so by itself.
+
+        Raises:
+            NotOpen: it is not running.
+            AlreadyFilled: its result has come meanwhile.
+        """
+        ref = _ref(call)
+        known = await self.known_call(ref)
+        attempt = len(known.claims)
+        in_doubt = e.InDoubt(
+            attempt=attempt, text=why or f"{known.wish.tool} was started, and its result never came."
+        )
+        self._check(known, ref.finished, in_doubt)
+        await self._mine(ref.finished, in_doubt)
+        return await self.call(ref, having=ref.finished)
+
+    async def withdraw(self, call: CallRef | str, reason: str = "") -> Call:
+        """Take a wish back, from the requester's side.
+
+        Raises:
+            AlreadyDecided: too late.
+        """
+        ref = _ref(call)
+        withdrawn = e.Withdrawn(reason=reason)
+        self._check(await self.known_call(ref), ref.withdrawn, withdrawn)
+        await self._mine(ref.withdrawn, withdrawn)
+        return await self.call(ref, having=ref.withdrawn)
+
+    # ------------------------------------------------------------------------------- what a reviewer does
+
+    async def vote(
+        self,
+        call: CallRef | str,
+        reviewer: str,
+        verdict: str,
+        *,
+        reason: str = "",
+        arguments: str | None = None,
+        answer: str = "",
+    ) -> Call:
+        """Vote on an open call, about the arguments as they stand now.
+
+        Args:
+            verdict: `approve`, `deny` or `answer`.
+            arguments: with `approve`: run it with these instead (raw JSON text).
+            answer: with `answer`: what the model gets in place of the tool's output.
+
+        Raises:
+            BadInput: there is no such verdict.
+            UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see `lifecycle.refusal`.
+            BadArguments: the edit breaks the tool's schema.
+            AlreadyFilled: this reviewer has voted before.
+        """
+        ref = _ref(call)
+        if verdict not in _VERDICTS:
+            raise BadInput(f"{verdict!r} is no verdict. A vote says one of {', '.join(_VERDICTS)}.")
+        known = await self.known_call(ref)
+        voted = msgspec.convert(
+            {
+                "type": "Voted",
+                "verdict": verdict,
+                "digest": known.asking.digest if known.asking else "",
+                "reason": reason,
+                "arguments": arguments,
+                "answer": answer,
+            },
+            e.Voted,
+        )
+        self._check(known, ref.vote(reviewer), voted)
+        if arguments is not None:
+            tool = await self.tool(ref.workspace, known.wish.tool, known.wish.tool_version)
+            if problem := tool.problems(arguments):
+                raise BadArguments(problem)
+        await self._mine(ref.vote(reviewer), voted)
+        return await self.call(ref, having=ref.vote(reviewer))
+
+    async def revoke(self, call: CallRef | str, reviewer: str, *, reason: str = "") -> Call:
+        """Take an approval back before the tool runs, by taking the slot that its start would fill.
+
+        Raises:
+            AlreadyFilled, NotOpen: it has started, or was never approved.
+        """
+        ref = _ref(call)
+        known = await self.known_call(ref)
+        revoked = e.Revoked(reason=reason, reviewer=reviewer)
+        self._check(known, ref.claim(1), revoked)
+        await self._mine(ref.claim(1), revoked)
+        return await self.call(ref, having=ref.claim(1))
+
+    async def reconcile(self, call: CallRef | str, reviewer: str, *, happened: bool, output: str) -> Call:
+        """Say what really became of a call in doubt; `output` is what the model reads.
+
+        Raises:
+            NotOpen: it is not in doubt.
+        """
+        ref = _ref(call)
+        reconciled = e.Reconciled(happened=happened, output=output, reviewer=reviewer)
+        self._check(await self.known_call(ref), ref.reconciled, reconciled)
+        await self._mine(ref.reconciled, reconciled)
+        return await self.call(ref, having=ref.reconciled)
+
+    # --------------------------------------------------------------------------------------------- helpers
+
+    def _check(self, call: Call, slot: Slot, event: e.Event) -> None:
+        if (problem := refusal(call, slot, event, self.now())) is not None:
+            raise problem
+
+    async def _mine(self, slot: Slot, event: e.Event) -> None:
+        """Fill a slot that must become ours."""
+        if (first := await self.fill(slot, event)) is not None:
+            raise AlreadyFilled(f"{slot.subject} is taken: {describe(first)}. Nothing was recorded.")
+
+
+def _ref(call: CallRef | str) -> CallRef:
+    return call if isinstance(call, CallRef) else CallRef.parse(call)
+
+
+def _written(arguments: dict[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise BadArguments(f"The arguments cannot be written as JSON: {problem}.") from None
+
+
+_FLAWS: Final = {
+    "digest_mismatch": "the arguments are not the ones that were approved",
+    "people_were_asked": "people were asked about it, and before they answered a policy let it through",
+}
+_VERDICTS: Final = ("approve", "deny", "answer")

@@ -1,0 +1,331 @@
+"""The real thing: the port over NATS JetStream."""
+
+import asyncio
+import base64
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from nats.aio.msg import Msg
+
+from ledger import port, streams
+from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
+from ledger.commits import Ack, Commits
+from ledger.connection import Connection
+from ledger.follow import Meta, Start, follow, meta
+from ledger.requests import Requests
+from schemas.codec import Fact, fact_of
+from schemas.errors import BrokerAway, BrokerRefused, Unavailable
+from schemas.slots import CallRef, Slot
+
+#: How long an append goes on trying to learn what became of it.
+APPEND_PATIENCE_S: Final = 10.0
+#: The server answers `multi_last` for at most so many subjects (ADR-31); beyond, a thread is read in pages.
+_PAGE: Final = 1000
+
+
+class JetStream:
+    """The port over one connection. `open` and `close` it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.requests = Requests(connection)
+        self._commits = Commits(self.requests)
+        self.pending: port.Pending = _Bucket(self)
+
+    async def open(self) -> None:
+        await self.requests.start()
+
+    # ------------------------------------------------------------------------------------------ writing
+
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+        """Fill a slot, and find out what became of it: by reading the slot whenever the answer was not a plain yes.
+
+        Raises:
+            BrokerRefused: the broker will never take it: permissions, no such stream, over its limits.
+        """
+        why = ""
+        try:
+            async with asyncio.timeout(APPEND_PATIENCE_S):
+                while True:
+                    try:
+                        ack = await self._commits.publish(slot.subject, raw)
+                        if ack.error is None:
+                            return Recorded(ack.seq)
+                        why = ack.error.description
+                    except BrokerAway as away:
+                        ack, why = Ack(), str(away)
+                    # Taken by somebody, or by this very event before its answer was lost; or refused for a passing
+                    # reason (on three replicas 10164, "in process"; in a batch 10201). The slot itself knows.
+                    if (standing := await self._leaders(slot)) is not None:
+                        same = standing.event.id == event_id
+                        return AlreadyRecorded(standing.seq) if same else Taken(standing)
+                    if ack.error is not None and ack.error.err_code not in _PASSING:
+                        raise BrokerRefused(f"the broker refuses {slot.subject}: {why}.")
+                    await asyncio.sleep(0.05)
+        except (TimeoutError, BrokerAway):
+            return Unknown(why or "no answer from the broker")
+
+    async def _leaders(self, slot: Slot) -> Fact | None:
+        """What stands in the slot, from the stream's leader: a replica may be behind."""
+        body = msgspec.json.encode({"last_by_subj": slot.subject})
+        answer = msgspec.json.decode(
+            (await self.requests.ask(f"$JS.API.STREAM.MSG.GET.{streams.LEDGER}", body)).data
+        )
+        if problem := answer.get("error"):
+            if problem["code"] == 404:
+                return None
+            raise BrokerAway(f"the broker cannot read {slot.subject}: {problem['description']}.")
+        message = answer["message"]
+        return fact_of(
+            message["seq"],
+            _time(message["time"]),
+            message["subject"],
+            base64.b64decode(message.get("data", "")),
+        )
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    async def latest(self, subjects: str) -> Fact | None:
+        body = msgspec.json.encode({"last_by_subj": subjects})
+        msg = await self.requests.ask(f"$JS.API.DIRECT.GET.{streams.LEDGER}", body)
+        return None if _status(msg) == "404" else _direct(msg)
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        body = {"multi_last": list(subjects), "batch": _PAGE}
+        found, last = await self._get(body)
+        if _status(last) == "413" or (last.headers or {}).get("Nats-Num-Pending", "0") != "0":
+            found = [msg for one in subjects for msg in await self._pages(one)]
+        return tuple(
+            sorted({fact.seq: fact for fact in map(_direct, found)}.values(), key=lambda fact: fact.seq)
+        )
+
+    async def _pages(self, subjects: str) -> list[Msg]:
+        found: list[Msg] = []
+        seq = 1
+        while True:
+            page, last = await self._get({"seq": seq, "next_by_subj": subjects, "batch": _PAGE})
+            found += page
+            if not page or (last.headers or {}).get("Nats-Num-Pending", "0") == "0":
+                return found
+            seq = int((page[-1].headers or {})["Nats-Sequence"]) + 1
+
+    async def _get(self, body: dict[str, Any]) -> tuple[list[Msg], Msg]:
+        found, last = await self.requests.collect(
+            f"$JS.API.DIRECT.GET.{streams.LEDGER}", msgspec.json.encode(body)
+        )
+        if _status(last) not in {"204", "404", "413"}:
+            raise BrokerAway(f"the broker cannot read {body}: {last.headers}.")
+        return found, last
+
+    async def last_seq(self) -> int:
+        stream = await streams.info(self.requests, f"STREAM.INFO.{streams.LEDGER}")
+        if stream is None:
+            raise BrokerRefused(f"there is no stream {streams.LEDGER} here. `approvals up` creates it.")
+        return int(stream["state"]["last_seq"])
+
+    async def follow(
+        self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
+    ) -> AsyncGenerator[Fact]:
+        async for msg, at in self._follow(streams.LEDGER, subjects, start, until_end=until_end):
+            yield fact_of(at.seq, at.recorded_at, msg.subject, msg.data)
+
+    def _follow(
+        self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
+    ) -> AsyncGenerator[tuple[Msg, Meta]]:
+        return follow(
+            self.connection.client,
+            self.requests,
+            stream,
+            subjects,
+            inbox=self.connection.inbox,
+            start=start,
+            until_end=until_end,
+        )
+
+    # --------------------------------------------------------------------------------------- consumers
+
+    @asynccontextmanager
+    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[port.Delivery]]:
+        consumer = streams.DURABLES[durable]
+        arrived: deque[Msg] = deque()
+        something = asyncio.Event()
+
+        async def take(msg: Msg) -> None:
+            # Others may be able to publish to this subject; only the broker delivers with such a reply.
+            if f".{consumer.stream}.{consumer.name}." not in msg.reply:
+                return
+            arrived.append(msg)
+            something.set()
+
+        async def hand_out() -> AsyncIterator[port.Delivery]:
+            while True:
+                while arrived:
+                    yield _Delivery(self, arrived.popleft())
+                something.clear()
+                await something.wait()
+
+        subscription = await self.connection.client.subscribe(
+            consumer.deliver_subject, queue=consumer.name, cb=take, pending_bytes_limit=-1
+        )
+        try:
+            yield hand_out()
+        finally:
+            if not self.connection.client.is_closed:
+                await subscription.unsubscribe()
+                # What arrived and was not begun goes back at once, so that somebody else gets it.
+                for msg in arrived:
+                    await self.connection.client.publish(msg.reply, b"-NAK")
+
+    async def set_timer(self, call: CallRef, at: datetime) -> None:
+        """Have the broker hand out a hint at `at` (ADR-51). Setting it again replaces it."""
+        headers = {
+            "Nats-Schedule": f"@at {at.astimezone(UTC).isoformat().replace('+00:00', 'Z')}",
+            "Nats-Schedule-Target": _timer("due", call),
+        }
+        await self._publish(_timer("set", call), msgspec.json.encode({"call": str(call)}), headers)
+
+    async def cancel_timer(self, call: CallRef) -> None:
+        body = msgspec.json.encode({"filter": _timer("set", call)})
+        answer = msgspec.json.decode(
+            (await self.requests.ask(f"$JS.API.STREAM.PURGE.{streams.TIMERS}", body)).data
+        )
+        if problem := answer.get("error"):
+            raise BrokerRefused(f"the broker does not cancel the timer of {call}: {problem['description']}.")
+
+    async def park(self, parked: port.Parked) -> None:
+        role = streams.DURABLES[parked.consumer].role
+        await self._publish(f"parked.{role}.{parked.consumer}.{parked.seq}", msgspec.json.encode(parked))
+
+    async def parked(self) -> list[port.Parked]:
+        """What consumers gave up on, oldest first."""
+        found = self._follow(streams.PARKED, ("parked.>",), 1, until_end=True)
+        return [msgspec.json.decode(msg.data, type=port.Parked) async for msg, _ in found]
+
+    async def _publish(self, subject: str, raw: bytes, headers: dict[str, str] | None = None) -> None:
+        """Publish to one of the side streams.
+
+        Raises:
+            Unavailable: not acknowledged.
+        """
+        answer = await self.requests.send(subject, raw, headers)
+        try:
+            async with asyncio.timeout(APPEND_PATIENCE_S):
+                ack = msgspec.json.decode((await answer).data, type=Ack)
+        except (TimeoutError, msgspec.MsgspecError) as problem:
+            raise BrokerAway(f"the broker did not take {subject}: {problem!r}.") from None
+        if ack.error is not None:
+            raise BrokerRefused(f"the broker refuses {subject}: {ack.error.description}.")
+
+
+#: Refusals that may be over in a moment: in process on a replica, a batch that was a duplicate, no leader just now.
+_PASSING: Final = frozenset({0, 10008, 10164, 10201, 10077, 10071})
+
+
+class _Delivery:
+    def __init__(self, jetstream: JetStream, msg: Msg) -> None:
+        self._client = jetstream.connection.client
+        self._requests = jetstream.requests
+        self._reply = msg.reply
+        at = meta(msg.reply)
+        self.tries = at.tries
+        self.handed: port.Handed
+        match msg.subject.split("."):
+            case ["timer", "due", workspace, thread, call]:
+                self.handed = port.Due(CallRef(workspace, thread, call), at.seq, at.recorded_at)
+            case _:
+                self.handed = fact_of(at.seq, at.recorded_at, msg.subject, msg.data)
+
+    async def ack(self) -> None:
+        await self._client.publish(self._reply, b"+ACK")
+
+    async def retry(self, after_s: float) -> None:
+        await self._client.publish(self._reply, b'-NAK {"delay": %d}' % int(after_s * 1e9))
+
+    async def in_progress(self) -> None:
+        # Asked, not told: while the connection is down nats-py would keep it for later, and we would think we live.
+        await self._requests.ask(self._reply, b"+WPI")
+
+
+class _Bucket:
+    """The key-value bucket `pending` (ADR-8), written with the revision that a write replaces."""
+
+    def __init__(self, jetstream: JetStream) -> None:
+        self._jetstream = jetstream
+
+    async def get(self, key: str) -> tuple[bytes, int]:
+        subject = f"$JS.API.DIRECT.GET.{streams.PENDING}.$KV.pending.{key}"
+        msg = await self._jetstream.requests.ask(subject, b"")
+        headers = msg.headers or {}
+        if headers.get("Status") == "404":
+            return b"", 0
+        return msg.data, int(headers["Nats-Sequence"])
+
+    async def put(self, key: str, value: bytes, replaces: int) -> bool:
+        return await self._write(key, value, {_REPLACES: str(replaces)})
+
+    async def delete(self, key: str, replaces: int) -> bool:
+        # The marker itself goes after an hour; a watcher that was away for longer starts over anyway.
+        headers = {_REPLACES: str(replaces), "KV-Operation": "PURGE", "Nats-Rollup": "sub", "Nats-TTL": "1h"}
+        return await self._write(key, b"", headers)
+
+    async def _write(self, key: str, value: bytes, headers: dict[str, str]) -> bool:
+        answer = await self._jetstream.requests.send(f"$KV.pending.{key}", value, headers)
+        try:
+            async with asyncio.timeout(APPEND_PATIENCE_S):
+                ack = msgspec.json.decode((await answer).data, type=Ack)
+        except (TimeoutError, msgspec.MsgspecError) as problem:
+            raise BrokerAway(f"the broker did not take pending entry {key}: {problem!r}.") from None
+        if ack.error is None:
+            return True
+        if ack.error.err_code in _OUTRUN:
+            return False
+        raise BrokerRefused(f"the broker refuses pending entry {key}: {ack.error.description}.")
+
+    async def entries(self) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        async for key, value in self._changes(until_end=True):
+            if value:
+                found[key] = value
+            else:
+                found.pop(key, None)
+        return found
+
+    async def watch(self) -> AsyncGenerator[tuple[str, bytes]]:
+        async for change in self._changes(until_end=False):
+            yield change
+
+    async def _changes(self, *, until_end: bool) -> AsyncGenerator[tuple[str, bytes]]:
+        subjects = ("$KV.pending.>",)
+        async for msg, _ in self._jetstream._follow(streams.PENDING, subjects, None, until_end=until_end):  # noqa: SLF001 - one object in two parts
+            yield msg.subject.removeprefix("$KV.pending."), msg.data
+
+
+_REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"
+#: Somebody else wrote the key in between: on one server 10071, on three mostly 10164.
+_OUTRUN: Final = frozenset({10071, 10164})
+
+
+def _direct(msg: Msg) -> Fact:
+    headers = msg.headers or {}
+    if status := headers.get("Status"):
+        raise Unavailable(f"the broker cannot read: {status} {headers}.")
+    return fact_of(
+        int(headers["Nats-Sequence"]), _time(headers["Nats-Time-Stamp"]), headers["Nats-Subject"], msg.data
+    )
+
+
+def _status(msg: Msg) -> str | None:
+    return (msg.headers or {}).get("Status")
+
+
+def _time(text: str) -> datetime:
+    """RFC 3339 with nanoseconds, cut to microseconds like everywhere else here."""
+    return datetime.fromisoformat(text)
+
+
+def _timer(kind: str, call: CallRef) -> str:
+    return f"timer.{kind}.{call.workspace}.{call.thread}.{call.call}"

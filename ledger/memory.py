@@ -1,0 +1,209 @@
+"""The port in memory: the same answers without a broker, for tests and for trying things out.
+
+It is held to the tests of the real one (`tests/test_port.py`). What it cannot be is durable, or shared
+between processes.
+"""
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from ledger import clock, streams
+from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken
+from ledger.port import Due, Handed, Parked, Pending
+from schemas.codec import Fact, fact_of
+from schemas.slots import CallRef, Slot
+
+
+class Memory:
+    def __init__(self, *, now: clock.Clock = clock.now, ack_wait_s: float = streams.ACK_WAIT_S) -> None:
+        self._now = now
+        self._ack_wait_s = ack_wait_s
+        self._facts: list[Fact] = []
+        self._by_subject: dict[str, Fact] = {}
+        self._grown = asyncio.Condition()
+        self._durables: dict[str, _Durable] = {
+            name: _Durable(self, one) for name, one in streams.DURABLES.items()
+        }
+        self._timers: dict[CallRef, asyncio.TimerHandle] = {}
+        self._due = itertools.count(1)
+        self._parked: list[Parked] = []
+        self.pending: Pending = _Bucket()
+
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+        if (standing := self._by_subject.get(slot.subject)) is not None:
+            return AlreadyRecorded(standing.seq) if standing.event.id == event_id else Taken(standing)
+        fact = fact_of(len(self._facts) + 1, self._now(), slot.subject, raw)
+        self._facts.append(fact)
+        self._by_subject[slot.subject] = fact
+        for durable in self._durables.values():
+            durable.offer(slot.subject, fact)
+        async with self._grown:
+            self._grown.notify_all()
+        return Recorded(fact.seq)
+
+    async def latest(self, subjects: str) -> Fact | None:
+        return next((fact for fact in reversed(self._facts) if matches(subjects, fact.slot.subject)), None)
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        return tuple(fact for fact in self._facts if _any(subjects, fact.slot.subject))
+
+    async def last_seq(self) -> int:
+        return len(self._facts)
+
+    async def follow(
+        self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
+    ) -> AsyncGenerator[Fact]:
+        place, end = 0, len(self._facts)
+        while True:
+            for fact in self._facts[place : end if until_end else None]:
+                place += 1
+                begun = fact.recorded_at >= start if isinstance(start, datetime) else fact.seq >= start
+                if begun and _any(subjects, fact.slot.subject):
+                    yield fact
+            if until_end:
+                return
+            async with self._grown:
+                await self._grown.wait_for(lambda place=place: len(self._facts) > place)  # type: ignore[misc]
+
+    @asynccontextmanager
+    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_Delivery"]]:
+        yield self._durables[durable].hand_out()
+
+    async def set_timer(self, call: CallRef, at: datetime) -> None:
+        await self.cancel_timer(call)
+        wait_s = max(0.0, (at - self._now()).total_seconds())
+        self._timers[call] = asyncio.get_running_loop().call_later(wait_s, self._fire, call)
+
+    async def cancel_timer(self, call: CallRef) -> None:
+        if timer := self._timers.pop(call, None):
+            timer.cancel()
+
+    def _fire(self, call: CallRef) -> None:
+        subject = f"timer.due.{call.workspace}.{call.thread}.{call.call}"
+        for durable in self._durables.values():
+            durable.offer(subject, Due(call, next(self._due), self._now()))
+
+    async def park(self, parked: Parked) -> None:
+        self._parked.append(parked)
+
+    async def parked(self) -> list[Parked]:
+        return list(self._parked)
+
+
+class _Durable:
+    def __init__(self, memory: Memory, declared: streams.Durable) -> None:
+        self.memory, self.declared = memory, declared
+        self.waiting: asyncio.Queue[_Unsettled] = asyncio.Queue()
+
+    def offer(self, subject: str, handed: Handed) -> None:
+        if _any(self.declared.subjects, subject):
+            self.waiting.put_nowait(_Unsettled(self, handed))
+
+    async def hand_out(self) -> AsyncIterator["_Delivery"]:
+        while True:
+            unsettled = await self.waiting.get()
+            if not unsettled.acked:
+                yield unsettled.hand_out()
+
+
+class _Unsettled:
+    """One thing to be handed out until it is acknowledged, by whomever it was handed to."""
+
+    def __init__(self, durable: _Durable, handed: Handed) -> None:
+        self.handed = handed
+        self.acked = False
+        self._durable = durable
+        self._tries = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hand_out(self) -> "_Delivery":
+        self._tries += 1
+        self.again_after()
+        return _Delivery(self, self._tries)
+
+    def again_after(self, wait_s: float | None = None) -> None:
+        self._hush()
+        patience_s = self._durable.memory._ack_wait_s if wait_s is None else wait_s  # noqa: SLF001 - one object in four parts
+        self._timer = asyncio.get_running_loop().call_later(
+            patience_s, self._durable.waiting.put_nowait, self
+        )
+
+    def settle(self) -> None:
+        self.acked = True
+        self._hush()
+
+    def _hush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class _Delivery:
+    def __init__(self, unsettled: _Unsettled, tries: int) -> None:
+        self._unsettled = unsettled
+        self.handed = unsettled.handed
+        self.tries = tries
+
+    async def ack(self) -> None:
+        self._unsettled.settle()
+
+    async def retry(self, after_s: float) -> None:
+        if not self._unsettled.acked:
+            self._unsettled.again_after(after_s)
+
+    async def in_progress(self) -> None:
+        if not self._unsettled.acked:
+            self._unsettled.again_after()
+
+
+class _Bucket:
+    def __init__(self) -> None:
+        self._values: dict[str, tuple[bytes, int]] = {}
+        self._revisions = itertools.count(1)
+        self._watchers: defaultdict[int, asyncio.Queue[tuple[str, bytes]]] = defaultdict(asyncio.Queue)
+
+    async def get(self, key: str) -> tuple[bytes, int]:
+        return self._values.get(key, (b"", 0))
+
+    async def put(self, key: str, value: bytes, replaces: int) -> bool:
+        if self._values.get(key, (b"", 0))[1] != replaces:
+            return False
+        self._values[key] = (value, next(self._revisions))
+        for watcher in self._watchers.values():
+            watcher.put_nowait((key, value))
+        return True
+
+    async def delete(self, key: str, replaces: int) -> bool:
+        return await self.put(key, b"", replaces)
+
+    async def entries(self) -> dict[str, bytes]:
+        return {key: value for key, (value, _) in self._values.items() if value}
+
+    async def watch(self) -> AsyncGenerator[tuple[str, bytes]]:
+        number = next(self._revisions)
+        changes = self._watchers[number]
+        try:
+            for entry in (await self.entries()).items():
+                yield entry
+            while True:
+                yield await changes.get()
+        finally:
+            del self._watchers[number]
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Does a NATS subject match a pattern with `*` (one token) and `>` (the rest)?"""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    for place, word in enumerate(wanted):
+        if word == ">":
+            return len(tokens) > place
+        if place >= len(tokens) or word not in {"*", tokens[place]}:
+            return False
+    return len(wanted) == len(tokens)
+
+
+def _any(patterns: Iterable[str], subject: str) -> bool:
+    return any(matches(pattern, subject) for pattern in patterns)

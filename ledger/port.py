@@ -1,0 +1,127 @@
+"""The seam to the broker: what the ledger asks of a log, and nothing else.
+
+Two things stand behind it, `jetstream.py` for real and `memory.py` as its twin, held to the same tests
+(`tests/test_port.py`). Nothing above this file knows which one it talks to.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from typing import Protocol
+
+from msgspec import Struct
+
+from ledger.answers import Answer
+from schemas.codec import Fact
+from schemas.slots import CallRef, Slot
+
+
+class Due(Struct, frozen=True):
+    """A deadline's hint: the time of this call is up. Only a hint; whoever gets it reads the facts."""
+
+    call: CallRef
+    seq: int
+    recorded_at: datetime
+
+
+type Handed = Fact | Due
+
+
+class Delivery(Protocol):
+    """Something handed to a consumer, to be acknowledged once its consequences are in the ledger."""
+
+    @property
+    def handed(self) -> Handed: ...
+
+    @property
+    def tries(self) -> int:
+        """How often it was handed out, this time included."""
+        ...
+
+    async def ack(self) -> None: ...
+
+    async def retry(self, after_s: float) -> None: ...
+
+    async def in_progress(self) -> None:
+        """Tell the broker that it is still being worked on, so that nobody else gets it.
+
+        Raises:
+            Unavailable: the broker did not hear it.
+        """
+        ...
+
+
+class Parked(Struct, frozen=True):
+    """A delivery that a consumer gave up on: why, and which fact it was."""
+
+    consumer: str
+    seq: int
+    subject: str
+    reason: str
+    tries: int
+    parked_at: datetime
+
+
+class Pending(Protocol):
+    """The queue of open approvals: one key a call, a projection that can be rebuilt at will.
+
+    Writes name the revision that they replace (0: there was none) and answer whether they won, so two copies of
+    the projector cannot undo each other's work.
+    """
+
+    async def get(self, key: str) -> tuple[bytes, int]:
+        """Value and revision; empty bytes when there is no entry."""
+        ...
+
+    async def put(self, key: str, value: bytes, replaces: int) -> bool: ...
+
+    async def delete(self, key: str, replaces: int) -> bool: ...
+
+    async def entries(self) -> dict[str, bytes]: ...
+
+    def watch(self) -> AsyncGenerator[tuple[str, bytes]]:
+        """Every entry that there is, then every change, for ever. Empty bytes: the entry is gone."""
+        ...
+
+
+class Port(Protocol):
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+        """Fill a slot. Safe to repeat."""
+        ...
+
+    async def latest(self, subjects: str) -> Fact | None:
+        """The newest fact on a subject, or on any that a wildcard matches."""
+        ...
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        """Every fact on the subjects (wildcards allowed), in the order of the log."""
+        ...
+
+    async def last_seq(self) -> int: ...
+
+    def follow(
+        self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
+    ) -> AsyncGenerator[Fact]:
+        """Facts from a sequence number or time on, in the order of the log.
+
+        Args:
+            until_end: stop at what was the end of the log when the reading began, instead of waiting for more.
+        """
+        ...
+
+    def deliveries(self, durable: str) -> AbstractAsyncContextManager[AsyncIterator[Delivery]]:
+        """What a durable consumer is handed. Closing it stops the handing out; what is in hand stays so."""
+        ...
+
+    async def set_timer(self, call: CallRef, at: datetime) -> None: ...
+
+    async def cancel_timer(self, call: CallRef) -> None: ...
+
+    async def park(self, parked: Parked) -> None: ...
+
+    async def parked(self) -> list[Parked]:
+        """What consumers gave up on, oldest first."""
+        ...
+
+    @property
+    def pending(self) -> Pending: ...

@@ -1,0 +1,174 @@
+"""Requests to the broker over one inbox: one answer, or a stream of them.
+
+nats-py's own `request` does not know that the broker *denied* the subject: it waits until the time is up. Here a
+denial fails the request at once, with the subject named.
+"""
+
+import asyncio
+import itertools
+import secrets
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import nats.errors
+from nats.aio.msg import Msg
+
+from ledger.connection import Connection
+from schemas.errors import BrokerAway, BrokerRefused
+
+#: How long one answer may take.
+PATIENCE_S: Final = 5.0
+#: Statuses that end a stream of answers: end of batch, no match, too many matches, bad request, timed out, nobody there.
+_LAST: Final = frozenset({"204", "404", "413", "400", "408", "503"})
+_NOBODY: Final = "503"
+
+
+class Requests:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._client = connection.client
+        self._prefix = f"{connection.inbox}.{secrets.token_urlsafe(9)}"
+        self._numbers = itertools.count()
+        self._waiting: dict[str, asyncio.Future[Msg]] = {}
+        self._streams: dict[str, tuple[list[Msg], asyncio.Future[Msg]]] = {}
+        #: Which of the waiting asked on which subject, so that a denial finds them.
+        self._by_subject: defaultdict[str, set[asyncio.Future[Msg]]] = defaultdict(set)
+        connection.on_denied(self._denied)
+
+    async def start(self) -> None:
+        await self._client.subscribe(f"{self._prefix}.*", cb=self._answered)
+
+    async def send(
+        self, subject: str, payload: bytes, headers: dict[str, str] | None = None
+    ) -> asyncio.Future[Msg]:
+        """Publish a request and hand back the future of its answer.
+
+        Raises:
+            BrokerAway: the connection is down and its buffer is full, or it is closed.
+        """
+        token = str(next(self._numbers))
+        answer = self._expect(subject)
+        self._waiting[token] = answer
+        answer.add_done_callback(lambda _: self._waiting.pop(token, None))
+        await self._publish(subject, payload, token, answer, headers)
+        return answer
+
+    async def send_unanswered(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
+        """Publish what gets no answer of its own: the members of a batch before its commit.
+
+        Raises:
+            BrokerAway: as `send`.
+        """
+        try:
+            await self._client.publish(subject, payload, "", headers)
+        except nats.errors.Error as problem:
+            raise BrokerAway(f"the broker at {self._connection.login.url} is away: {problem!r}") from None
+
+    async def ask(self, subject: str, payload: bytes, patience_s: float = PATIENCE_S) -> Msg:
+        """One request, one answer.
+
+        Raises:
+            BrokerAway: no answer within `patience_s`.
+            BrokerRefused: these credentials may not publish to `subject`.
+        """
+
+        async def once() -> Msg:
+            return await (await self.send(subject, payload))
+
+        return await self._patiently(once, subject, patience_s)
+
+    async def collect(
+        self, subject: str, payload: bytes, patience_s: float = PATIENCE_S
+    ) -> tuple[list[Msg], Msg]:
+        """One request, many answers, ended by an empty message with a status: the answers, and that last one.
+
+        Raises:
+            BrokerAway: the last answer did not come within `patience_s`.
+            BrokerRefused: these credentials may not publish to `subject`.
+        """
+        collected: list[Msg] = []
+
+        async def once() -> Msg:
+            collected.clear()
+            token = str(next(self._numbers))
+            last = self._expect(subject)
+            self._streams[token] = (collected, last)
+            last.add_done_callback(lambda _: self._streams.pop(token, None))
+            await self._publish(subject, payload, token, last)
+            return await last
+
+        last = await self._patiently(once, subject, patience_s)
+        return collected, last
+
+    async def _patiently(self, once: Callable[[], Awaitable[Msg]], subject: str, patience_s: float) -> Msg:
+        # For a moment nobody may be there: while the broker reloads its accounts, or elects a leader.
+        try:
+            async with asyncio.timeout(patience_s):
+                while True:
+                    msg = await once()
+                    if (msg.headers or {}).get("Status") != _NOBODY:
+                        return msg
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise BrokerAway(
+                f"the broker at {self._connection.login.url} did not answer {subject} within {patience_s:g} s. "
+                "Has it the ledger's streams? `approvals up` and an administrator's set-up create them."
+            ) from None
+
+    async def _publish(
+        self,
+        subject: str,
+        payload: bytes,
+        token: str,
+        answer: asyncio.Future[Msg],
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        try:
+            await self._client.publish(subject, payload, f"{self._prefix}.{token}", headers)
+        except nats.errors.Error as problem:
+            answer.cancel()
+            raise BrokerAway(f"the broker at {self._connection.login.url} is away: {problem!r}") from None
+
+    def _expect(self, subject: str) -> asyncio.Future[Msg]:
+        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        key = subject.lower()
+        self._by_subject[key].add(answer)
+
+        def forget(done: asyncio.Future[Msg]) -> None:
+            waiting = self._by_subject.get(key)
+            if waiting is not None:
+                waiting.discard(done)
+                if not waiting:
+                    del self._by_subject[key]
+
+        answer.add_done_callback(forget)
+        return answer
+
+    async def _answered(self, msg: Msg) -> None:
+        token = msg.subject.rpartition(".")[2]
+        waiting = self._waiting.get(token)
+        if waiting is not None:
+            if not waiting.done():
+                waiting.set_result(msg)
+            return
+        stream = self._streams.get(token)
+        if stream is None:
+            return  # too late: whoever asked has given up
+        collected, last = stream
+        if not msg.data and (msg.headers or {}).get("Status") in _LAST:
+            if not last.done():
+                last.set_result(msg)
+        else:
+            collected.append(msg)
+
+    def _denied(self, subject: str) -> None:
+        # The client lower-cases what the server says, so the comparison is without case.
+        for answer in tuple(self._by_subject.get(subject.lower(), ())):
+            if not answer.done():
+                answer.set_exception(
+                    BrokerRefused(
+                        f"the credentials of {self._connection.login.user or 'nobody'!r} may not write {subject}. "
+                        "Who may write what: docs/operators.md, or `approvals doctor`."
+                    )
+                )

@@ -1,0 +1,200 @@
+"""Who may say what: one login per role, and what the broker lets it do.
+
+The kind of a fact and the name of the reviewer stand in the subject, so the broker itself sees to it that a model
+cannot decide and that Ana cannot vote as Ben. Three things that are easy to get wrong, all measured on 2.15:
+
+* **Each role is an account of its own**, and imports from `LEDGER`, the account that holds the streams, exactly the
+  subjects that it may use. Permissions of users within one account would not do. They check the subject of a
+  request, not its *reply* subject, and the server answers wherever it is told to: a model that may read could
+  record any bytes as `requested`, then ask for them with `...decided` as the reply subject, and the server would
+  put them there. From another account, the answer cannot leave that account.
+* **Wildcards stand for whole tokens**, so `ledger.*.*.opened` would also let `ledger.<workspace>._policy.opened`
+  pass. What belongs to the workspace is denied to whoever may not write it.
+* **Who may create an ephemeral consumer can change a durable one**, by its name, in the request's body, where no
+  permission looks. What cannot be changed is a consumer's start time, and the server says "no" when it differs.
+  So durables can have an arbitrary start in the past that nobody else knows; `CONSUMER.INFO`, which would tell, is
+  given for one's own durables only.
+
+The two texts that matter to the broker are made here, and pure: `permissions` and `accounts_config`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ledger.streams import DURABLES, LEDGER, PARKED, PENDING, TIMERS, Durable
+from schemas.errors import BadInput
+from schemas.ids import token
+from schemas.slots import POLICY, ROOT, TOOL
+
+#: May do everything within the ledger's account. Sets up, and looks for drift; nothing runs on it day by day.
+ADMIN: Final = "admin"
+#: Tells the server to read its configuration again, and nothing else: it is in another account than the streams.
+SYSTEM: Final = "system"
+#: Roles that consumers and programs run as. People vote as `reviewer-<name>`.
+ROLES: Final = ("gate", "model", "executor", "queue", "service", "operator", "observer")
+REVIEWER: Final = "reviewer-"
+
+_REQUESTED: Final = "call.*.requested"
+_RUNNING: Final = ("call.*.claim.*", "call.*.finished", "call.*.late.*")
+_TOOLS: Final = f"{ROOT}.*.{TOOL}.*.*"
+_POLICIES: Final = f"{ROOT}.*.{POLICY}.*"
+#: What is the workspace's own, and no thread of it.
+_RESERVED: Final = (f"{ROOT}.*.{POLICY}.>", f"{ROOT}.*.{TOOL}.>", f"{ROOT}.*._grant.>")
+
+#: The facts that each role may record.
+MAY_RECORD: Final[dict[str, tuple[str, ...]]] = {
+    "gate": tuple(f"{ROOT}.*.*.{tail}" for tail in ("call.*.gated", "call.*.decided")),
+    "model": tuple(f"{ROOT}.*.*.{tail}" for tail in ("turn.*.asked.*", "turn.*.replied", _REQUESTED)),
+    "executor": (*(f"{ROOT}.*.*.{tail}" for tail in _RUNNING), _TOOLS),
+    "queue": (),
+    "service": (
+        *(f"{ROOT}.*.*.{tail}" for tail in ("opened", "said.*", _REQUESTED, "call.*.withdrawn", *_RUNNING)),
+        _TOOLS,
+    ),
+    "operator": (_POLICIES,),
+    "observer": (),
+}
+
+#: What a role needs beside facts, reading and its own durables.
+_BESIDE: Final[dict[str, tuple[str, ...]]] = {
+    # Deadlines: set, and cancelled by purging the subject they stand on.
+    "gate": ("timer.set.>", f"$JS.API.STREAM.PURGE.{TIMERS}"),
+    "queue": ("$KV.pending.>",),
+    "operator": (
+        "parked.>",
+        f"$JS.API.STREAM.MSG.GET.{PARKED}",
+        f"$JS.API.DIRECT.GET.{PARKED}",
+        f"$JS.API.DIRECT.GET.{PARKED}.>",
+        f"$JS.API.CONSUMER.CREATE.{PARKED}",
+        f"$JS.FC.{PARKED}.>",
+    ),
+}
+
+#: Everybody reads everything. `CONSUMER.CREATE.<stream>`, without a name, creates ephemeral consumers only; they
+#: time out by themselves, so nobody needs to delete one.
+_READING: Final = (
+    "$JS.API.INFO",
+    "$JS.API.STREAM.INFO.*",
+    *(
+        subject
+        for stream in (LEDGER, PENDING)
+        for subject in (
+            f"$JS.API.STREAM.MSG.GET.{stream}",
+            f"$JS.API.DIRECT.GET.{stream}",
+            f"$JS.API.DIRECT.GET.{stream}.>",
+            f"$JS.API.CONSUMER.CREATE.{stream}",
+            f"$JS.FC.{stream}.>",
+        )
+    ),
+    # What any NATS client asks for when it watches a bucket (many name their ephemeral consumers); no durable reads it.
+    f"$JS.API.CONSUMER.CREATE.{PENDING}.>",
+    f"$JS.API.CONSUMER.INFO.{PENDING}.*",
+    f"$JS.API.CONSUMER.DELETE.{PENDING}.*",
+)
+
+#: The ledger's account offers these; each role's account imports a part. `$JS.API.DIRECT.GET` answers one request
+#: with many messages, so the server must be told to keep the way back open, and to forget it when it falls silent.
+_EXPORTS: Final = """\
+      {service: "ledger.>"}
+      {service: "timer.>"}
+      {service: "parked.>"}
+      {service: "$KV.>"}
+      {service: "$JS.ACK.>"}
+      {service: "$JS.FC.>"}
+      {service: "$JS.API.>"}
+      {service: "$JS.API.DIRECT.GET.LEDGER", response_type: stream, response_threshold: "5s"}
+      {service: "$JS.API.DIRECT.GET.KV_pending", response_type: stream, response_threshold: "5s"}
+      {service: "$JS.API.DIRECT.GET.PARKED", response_type: stream, response_threshold: "5s"}
+      {stream: "deliver.>"}
+      {stream: "_INBOX.>"}"""
+
+
+class Permissions(Struct, frozen=True):
+    """What the broker lets a login do. What is not allowed is denied; `denied` takes back what wildcards let in."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    denied: tuple[str, ...] = ()
+
+
+def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values())) -> Permissions:
+    """What `role` may do.
+
+    Raises:
+        BadInput: there is no such role.
+        BadId: there could not be such a reviewer.
+    """
+    if role.startswith(REVIEWER):
+        name = token("reviewer", role.removeprefix(REVIEWER))
+        # A claim: a reviewer takes an approval back by taking the slot before the executor does.
+        tails = (f"call.*.vote.{name}", "call.*.claim.*", "call.*.reconciled")
+        facts = tuple(f"{ROOT}.*.*.{tail}" for tail in tails)
+    elif role in MAY_RECORD:
+        facts = MAY_RECORD[role]
+    else:
+        raise BadInput(f"there is no role {role!r}. There are {', '.join((*ROLES, f'{REVIEWER}NAME'))}.")
+    publish = [*facts, *_BESIDE.get(role, ()), *_READING]
+    subscribe = [f"_INBOX.{role}.>"]
+    if own := [durable for durable in durables if durable.role == role]:
+        subscribe.append(f"deliver.{role}.>")
+        publish.append(f"parked.{role}.>")
+        for durable in own:
+            publish.append(f"$JS.ACK.{durable.stream}.{durable.name}.>")
+            publish.append(f"$JS.API.CONSUMER.INFO.{durable.stream}.{durable.name}")
+    if role == "operator":
+        publish.append("$JS.API.CONSUMER.INFO.*.*")
+    denied = tuple(
+        reserved for reserved in _RESERVED if not any(fact.startswith(reserved[:-1]) for fact in facts)
+    )
+    return Permissions(tuple(publish), tuple(subscribe), denied)
+
+
+def accounts_config(
+    passwords: Mapping[str, str], durables: Iterable[Durable] = tuple(DURABLES.values())
+) -> str:
+    """The accounts block of a nats-server configuration, for the roles that have a password."""
+    durables = tuple(durables)
+    roles = "".join(
+        _role_account(role, password, permissions(role, durables))
+        for role, password in sorted(passwords.items())
+        if role not in (ADMIN, SYSTEM)
+    )
+    return (
+        "# Written by approval-ledger; ops/accounts.py says who may do what, and why it looks like this.\n"
+        f"system_account: {SYSTEM}\n"
+        "accounts {\n"
+        f"  {SYSTEM} {{users: [{{user: {SYSTEM}, password: {_quoted(passwords[SYSTEM])}, permissions: "
+        f'{{publish: ["$SYS.REQ.SERVER.*.RELOAD"], subscribe: ["_INBOX.{SYSTEM}.>"]}}}}]}}\n'
+        f"  {LEDGER} {{\n"
+        "    jetstream: enabled\n"
+        f"    users: [{{user: {ADMIN}, password: {_quoted(passwords[ADMIN])}}}]\n"
+        f"    exports: [\n{_EXPORTS}\n    ]\n"
+        "  }\n"
+        f"{roles}"
+        "}\n"
+    )
+
+
+def _role_account(role: str, password: str, may: Permissions) -> str:
+    imports = [f"{{service: {{account: {LEDGER}, subject: {_quoted(subject)}}}}}" for subject in may.publish]
+    imports += [
+        f"{{stream: {{account: {LEDGER}, subject: {_quoted(subject)}}}}}" for subject in may.subscribe
+    ]
+    listed = "".join(f"      {line}\n" for line in imports)
+    return (
+        f"  {role} {{\n"
+        f"    users: [{{user: {role}, password: {_quoted(password)}, permissions: {{\n"
+        f"      publish: {{allow: {_quoted(may.publish)}, deny: {_quoted(may.denied)}}}\n"
+        f"      subscribe: {{allow: {_quoted(may.subscribe)}}}\n"
+        "    }}]\n"
+        f"    imports: [\n{listed}    ]\n"
+        "  }\n"
+    )
+
+
+def _quoted(value: str | tuple[str, ...]) -> str:
+    # A JSON string or list of strings is one of nats-server's, too.
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,203 @@
+"""For whoever keeps it running: is it as it should be, how far behind is what, and does the log bear it out."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from rich.table import Table
+
+from ledger.address import Store
+from ledger.client import Ledger
+from ledger.jetstream import JetStream
+from ledger.requests import Requests
+from ledger.streams import DURABLES, LEDGER, drift, info
+from ops import output
+from ops.output import out
+from ops.server import OLDEST
+from ops.verify import rebuild
+from schemas.errors import ApprovalsError, BadInput, BrokerRefused
+
+#: Who must not be able to write what. Each is tried, in a way that records nothing even where it is allowed.
+MUST_NOT: Final = (
+    ("model", "ledger.doctor.t.call.1-0.decided"),
+    ("model", "ledger.doctor.t.call.1-0.vote.ana"),
+    ("executor", "ledger.doctor.t.call.1-0.decided"),
+    ("executor", "ledger.doctor.t.call.1-0.vote.ana"),
+    ("service", "ledger.doctor.t.call.1-0.decided"),
+    ("gate", "ledger.doctor.t.call.1-0.claim.1"),
+    ("queue", "ledger.doctor.t.call.1-0.decided"),
+    ("observer", "ledger.doctor.t.said.m1"),
+    ("operator", "ledger.doctor.t.call.1-0.decided"),
+)
+
+
+class Check(Struct, frozen=True):
+    check: str
+    ok: bool
+    detail: str
+
+
+async def replay(*, verify: bool, until: str | None, store: Path | None, url: str | None, json: bool) -> int:
+    stop = _stop(until)
+    async with Ledger.connect(store, url=url, role="operator") as ledger:
+        rebuilt = await rebuild(ledger, until=stop, verify=verify)
+    if json:
+        out(msgspec.json.encode(rebuilt).decode())
+    else:
+        calls = ", ".join(f"{count} {status}" for status, count in rebuilt.calls.items()) or "no calls"
+        out(
+            f"{rebuilt.facts:,} facts up to {rebuilt.until:,} in {rebuilt.seconds:.1f} s: "
+            f"{rebuilt.threads:,} threads; {calls}; {rebuilt.pending:,} pending"
+        )
+        if verify and not rebuilt.differences:
+            queue = "the live queue is what the log gives; " if stop is None else ""
+            out(f"verified: {queue}{rebuilt.histories:,} histories are what their models were sent")
+        for difference in rebuilt.differences[:1]:
+            out(f"differs: {difference}")
+        if len(rebuilt.differences) > 1:
+            out(f"and {len(rebuilt.differences) - 1} more; --json lists them")
+    return 1 if rebuilt.differences else 0
+
+
+def _stop(until: str | None) -> int | datetime | None:
+    if until is None:
+        return None
+    if until.isdecimal():
+        return int(until)
+    try:
+        at = datetime.fromisoformat(until)
+    except ValueError:
+        raise BadInput(
+            f"--until {until!r} is neither a sequence number nor an ISO time such as 2026-11-21T08:50:00."
+        ) from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+async def doctor(*, store: Path | None, url: str | None, json: bool) -> int:
+    checks: list[Check] = []
+    async with Ledger.connect(store, url=url, role="admin") as ledger:
+        port = ledger.port
+        assert isinstance(port, JetStream)
+        version = port.connection.client.connected_server_version
+        named = f"{version.major}.{version.minor}.{version.patch}"
+        oldest = ".".join(map(str, OLDEST))
+        checks.append(
+            Check(
+                "server",
+                (version.major, version.minor) >= OLDEST,
+                f"nats-server {named}; needed is {oldest}",
+            )
+        )
+        differing = await drift(port.requests)
+        checks.append(Check("streams and consumers", not differing, "; ".join(differing) or "as declared"))
+        parked = await port.parked()
+        checks.append(Check("parked", not parked, f"{len(parked)} deliveries that no consumer could handle"))
+        skew = await _skew_s(ledger)
+        checks.append(
+            Check("clock", abs(skew) < 1, f"{skew:+.3f} s from the broker's, on which deadlines are counted")
+        )
+    if url is None:
+        checks += [await _cannot(role, subject, Store(store)) for role, subject in MUST_NOT]
+        checks.append(_private(Store(store)))
+    else:
+        checks.append(
+            Check("permissions", True, "not tried: one URL is one login. Give --store to try each role's.")
+        )
+    if json:
+        for one in checks:
+            out(msgspec.json.encode(one).decode())
+    else:
+        for one in checks:
+            out(f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}")
+    return 0 if all(one.ok for one in checks) else 1
+
+
+async def _cannot(role: str, subject: str, store: Store) -> Check:
+    """Try to write what the role must not. Should it be allowed, the header keeps the broker from recording it."""
+    name = f"{role} cannot write {'.'.join(subject.split('.')[3:])}"
+    async with Ledger.connect(store.path, role=role) as ledger:
+        assert isinstance(ledger.port, JetStream)
+        try:
+            answer = await ledger.port.requests.send(
+                subject, b"{}", {"Nats-Expected-Stream": "NO-SUCH-STREAM"}
+            )
+            said = (await answer).data.decode()
+        except BrokerRefused:
+            return Check(name, ok=True, detail="the broker denies it")
+        except ApprovalsError as problem:
+            return Check(name, ok=False, detail=str(problem))
+    return Check(name, ok=False, detail=f"the broker lets it: {said}")
+
+
+def _private(store: Store) -> Check:
+    wrong = [
+        file.name
+        for file in (store.path / "address.json", store.path / "accounts.conf")
+        if file.stat().st_mode & 0o077
+    ]
+    return Check(
+        "store is private", not wrong, f"others may read {', '.join(wrong)}" if wrong else str(store.path)
+    )
+
+
+async def _skew_s(ledger: Ledger) -> float:
+    """How far this machine's clock is from the broker's, give or take half a round trip."""
+    assert isinstance(ledger.port, JetStream)
+    before = ledger.now()
+    stream = await info(ledger.port.requests, f"STREAM.INFO.{LEDGER}")
+    after = ledger.now()
+    if stream is None:
+        return 0.0
+    return (datetime.fromisoformat(stream["ts"]) - (before + (after - before) / 2)).total_seconds()
+
+
+async def status(*, store: Path | None, url: str | None, json: bool) -> None:
+    async with Ledger.connect(store, url=url, role="operator") as ledger:
+        port = ledger.port
+        assert isinstance(port, JetStream)
+        stream = await info(port.requests, f"STREAM.INFO.{LEDGER}")
+        if stream is None:
+            raise BrokerRefused(f"there is no stream {LEDGER} here. `approvals up` creates it.")
+        consumers = [await _consumer(port.requests, name) for name in DURABLES]
+        consumers = [one for one in consumers if one["exists"] or not DURABLES[one["name"]].optional]
+        found: dict[str, Any] = {
+            "url": port.connection.login.url,
+            "facts": stream["state"]["messages"],
+            "last_seq": stream["state"]["last_seq"],
+            "bytes": stream["state"]["bytes"],
+            "pending": len(await port.pending.entries()),
+            "consumers": consumers,
+        }
+        parked = await port.parked()
+    if json:
+        out(msgspec.json.encode(found | {"parked": parked}).decode())
+        return
+    out(
+        f"{found['url']}   {found['facts']:,} facts, {found['bytes'] / 1e6:,.1f} MB   {found['pending']:,} pending"
+    )
+    table = Table(box=None, pad_edge=False)
+    for name in ("consumer", "waiting", "in hand", "again", "at"):
+        table.add_column(name, justify="left" if name == "consumer" else "right")
+    for one in consumers:
+        table.add_row(
+            one["name"], *(f"{one[key]:,}" for key in ("waiting", "in_hand", "redelivered", "ack_floor"))
+        )
+    output.console().print(table)
+    for given_up in parked:
+        out(f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), {given_up.reason}")
+
+
+async def _consumer(requests: Requests, name: str) -> dict[str, Any]:
+    consumer = await info(requests, f"CONSUMER.INFO.{DURABLES[name].stream}.{name}")
+    if consumer is None:
+        return {"name": name, "exists": False, "waiting": 0, "in_hand": 0, "redelivered": 0, "ack_floor": 0}
+    return {
+        "name": name,
+        "exists": True,
+        "waiting": consumer["num_pending"],
+        "in_hand": consumer["num_ack_pending"],
+        "redelivered": consumer["num_redelivered"],
+        "ack_floor": consumer["ack_floor"]["stream_seq"],
+    }

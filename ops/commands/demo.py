@@ -1,0 +1,126 @@
+"""The demo: everything for real, in a temporary store, in a few seconds."""
+
+import asyncio
+import sys
+import tempfile
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ledger.client import Ledger
+from ops import agent, output
+from ops.output import out, say
+from ops.server import EmbeddedServer
+from ops.setup import apply_policy, declare_streams
+from ops.workers import KINDS, durables, reactions, working
+from projections.history import history
+from projections.pending import Entry, decode
+from projections.providers import openai_chat
+from projections.thread import Thread, evolve
+from schemas import events as e
+from schemas.errors import Refused
+from schemas.slots import ThreadRef
+
+THREAD: Final = ThreadRef("demo", "tidy-up")
+REVIEWER: Final = "ana"
+#: How long a reviewer takes who is not at a terminal.
+THINKS_S: Final = 1.5
+
+
+async def demo(*, json: bool) -> None:
+    async with AsyncExitStack() as stack:
+        here = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-demo-")))
+        files = here / "files"
+        files.mkdir()
+        agent.fill(files)
+        policy = here / "policy.toml"
+        policy.write_text(agent.POLICY)
+
+        server = await stack.enter_async_context(EmbeddedServer(here / "store"))
+        store = server.store.path
+        tools = agent.tools_in(files)
+        started = reactions(KINDS, models={agent.PROVIDER: agent.Tidier()}, tools=tools)
+        await declare_streams(store, also=durables(started))
+        await server.ensure_account(f"reviewer-{REVIEWER}")
+        async with Ledger.connect(store, role="operator") as operator:
+            await apply_policy(operator, THREAD.workspace, str(policy))
+        await stack.enter_async_context(working(started, store=store))
+        service = await stack.enter_async_context(Ledger.connect(store, name="demo"))
+        person = await stack.enter_async_context(Ledger.connect(store, role=f"reviewer-{REVIEWER}"))
+
+        if not json:
+            say(f"A broker runs at {server.url}, with a gate, a model, an executor and a queue beside it.")
+            say(f"The agent is asked: {agent.TASK!r}\n")
+        refs = await tools.declare(service, THREAD.workspace)
+        opened = e.ThreadOpened(requester="ben", agent="tidier", model=f"{agent.PROVIDER}:tidier", tools=refs)
+        await service.fill(THREAD.opened, opened)
+        await service.fill(THREAD.said("1"), e.Said(role="user", text=agent.TASK))
+
+        deciding = asyncio.create_task(_decide(person, at_terminal=sys.stdin.isatty() and not json))
+        try:
+            thread = await _until_done(service, deciding, json=json)
+        finally:
+            deciding.cancel()
+            await asyncio.gather(deciding, return_exceptions=True)
+        written = openai_chat.write(history(thread).entries)["messages"]
+        if json:
+            out(msgspec.json.encode({"history": written}).decode())
+            return
+        say("\nWhat the model goes on from, as OpenAI Chat messages:\n")
+        out(msgspec.json.format(msgspec.json.encode(written)).decode())
+        say(f"\nLeft in the agent's folder: {', '.join(sorted(file.name for file in files.iterdir()))}.")
+    say("The store is gone again. To keep one:\n")
+    say("  approvals up                          a broker and all workers, until Ctrl-C")
+    say("  approvals pending --watch             the queue, live, in another terminal")
+    say("  approvals rehearse FILE.jsonl         your own recorded conversations through all of this")
+
+
+async def _until_done(service: Ledger, deciding: asyncio.Task[None], *, json: bool) -> Thread:
+    """Show each fact as it comes, until the agent has nothing more to do."""
+    console = output.console(stderr=True)
+    thread = Thread(THREAD)
+    async with aclosing(service.watch(1, THREAD.subjects)) as facts:
+        async for fact in facts:
+            if deciding.done():
+                deciding.result()
+            if json:
+                out(output.fact_json(fact))
+            else:
+                output.print_facts([fact], console)
+            thread = evolve(thread, fact)
+            last = thread.turns.get(thread.latest)
+            if last is not None and last.replied is not None and not last.wishes:
+                return thread
+    raise AssertionError("watching never ends by itself")
+
+
+async def _decide(person: Ledger, *, at_terminal: bool) -> None:
+    """Ana, at the live queue."""
+    async with aclosing(person.port.pending.watch()) as changes:
+        async for _, value in changes:
+            if not value:
+                continue
+            entry = decode(value)
+            verdict, reason = await (_asked(entry) if at_terminal else _by_itself(entry))
+            try:
+                await person.vote(entry.ref, REVIEWER, verdict, reason=reason)
+            except Refused as problem:
+                say(f"  {problem}")
+
+
+async def _asked(entry: Entry) -> tuple[str, str]:
+    said = await asyncio.to_thread(
+        input, f"  {entry.ref}: {entry.tool} {output.visible(entry.arguments)}\n  approve? [y/N] "
+    )
+    if said.strip().lower() in ("y", "yes"):
+        return "approve", ""
+    return "deny", (await asyncio.to_thread(input, "  why not? ")).strip()
+
+
+async def _by_itself(entry: Entry) -> tuple[str, str]:
+    await asyncio.sleep(THINKS_S)
+    if "draft" in entry.arguments:
+        return "deny", "That is a draft which I still need."
+    return "approve", ""

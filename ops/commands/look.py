@@ -1,0 +1,113 @@
+"""For whoever asks what happened: the facts, and the histories made of them."""
+
+import json as jsonlib
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ledger.client import Ledger
+from ops import output
+from ops.output import out, say
+from projections.history import history
+from projections.providers import PROVIDERS
+from projections.providers import provider as known_provider
+from projections.thread import thread_of
+from schemas import jsontext
+from schemas.codec import Fact
+from schemas.errors import BadFile, UnknownCall
+from schemas.files import read_text
+from schemas.slots import CallRef, ThreadRef
+
+
+async def show(call: str, *, store: Path | None, url: str | None, json: bool) -> None:
+    ref = CallRef.parse(call)
+    async with Ledger.connect(store, url=url, role="observer") as ledger:
+        known = await ledger.known_call(ref)
+        facts = await ledger.read(ref)
+    _print(facts, f"{ref} is {known.status.replace('_', ' ')}", json=json)
+
+
+async def thread(thread: str, *, store: Path | None, url: str | None, json: bool) -> None:
+    ref = ThreadRef.parse(thread)
+    async with Ledger.connect(store, url=url, role="observer") as ledger:
+        facts = await ledger.read(ref)
+    if not facts:
+        raise UnknownCall(f"nothing was ever recorded in {ref}.")
+    _print(facts, str(ref), json=json)
+
+
+async def watch(
+    start: int | None, *, until_now: bool, store: Path | None, url: str | None, json: bool
+) -> None:
+    async with Ledger.connect(store, url=url, role="observer") as ledger:
+        first = start if start is not None else await ledger.port.last_seq() + 1
+        console = output.console()
+        async with aclosing(ledger.replay(first) if until_now else ledger.watch(first)) as facts:
+            async for fact in facts:
+                if json:
+                    out(output.fact_json(fact))
+                else:
+                    output.print_facts([fact], console, full=True)
+
+
+async def history_of(thread: str, provider: str, *, store: Path | None, url: str | None, json: bool) -> None:
+    ref = ThreadRef.parse(thread)
+    writer = known_provider(provider)
+    async with Ledger.connect(store, url=url, role="observer") as ledger:
+        facts = await ledger.read(ref)
+    if not facts:
+        raise UnknownCall(f"nothing was ever recorded in {ref}.")
+    found = history(thread_of(ref, facts))
+    payload = msgspec.json.encode(writer.write(found.entries))
+    out((payload if json else msgspec.json.format(payload)).decode())
+    if found.stopped_at is not None:
+        say(
+            f"It stops before the turn of {found.stopped_at}, which is not settled: no provider takes a call without its result."
+        )
+
+
+async def check_messages(file: str, provider: str, *, json: bool) -> int:
+    check = known_provider(provider).check
+    payload = _read_payload(file)
+    problems = check(payload)
+    for one in problems:
+        if json:
+            told = {"rule": one.rule, "message": one.message, "problem": one.sentence}
+            out(msgspec.json.encode(told).decode())
+        else:
+            out(output.visible(str(one)))
+    if not problems:
+        say(f"{provider} would take it.")
+        return 0
+    others = [name for name, other in PROVIDERS.items() if not other.check(payload)]
+    also = f" It would be right for {', '.join(others)}." if others else ""
+    say(f"{provider} would turn it down: {len(problems)} problem{'s' if len(problems) > 1 else ''}.{also}")
+    return 1
+
+
+def _read_payload(file: str) -> dict[str, Any] | list[Any]:
+    text = read_text("/dev/stdin" if file == "-" else file)
+    name = "stdin" if file == "-" else file
+    if not text.strip():
+        raise BadFile(name, "", "is empty. It needs a JSON array of messages.")
+    try:
+        payload = jsontext.read(text)
+    except jsontext.BadJson as problem:
+        # Only what is no JSON at all has a line; the rest was seen when the text was read to its end.
+        syntax = problem.__context__
+        where = f"line {syntax.lineno}" if isinstance(syntax, jsonlib.JSONDecodeError) else ""
+        raise BadFile(name, where, f"{problem}.") from None
+    if not isinstance(payload, dict | list):
+        raise BadFile(name, "", "holds neither a JSON array of messages nor an object with one.")
+    return payload
+
+
+def _print(facts: tuple[Fact, ...], title: str, *, json: bool) -> None:
+    if json:
+        for fact in facts:
+            out(output.fact_json(fact))
+    else:
+        say(title)
+        output.print_facts(facts, output.console())

@@ -1,0 +1,274 @@
+"""For whoever keeps it running: the broker and the workers, policies, rehearsals."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from consumers.loop import Reaction
+from consumers.tools import Tools, load
+from ledger.address import Store
+from ledger.client import Ledger
+from ledger.streams import DURABLES, streams
+from ops import output
+from ops.output import out, say
+from ops.rehearse import Summary, read_recordings, review
+from ops.rehearse import rehearse as drive
+from ops.server import EmbeddedServer, ensure_account, is_running
+from ops.setup import apply_policy, declare_streams
+from ops.workers import KINDS, durables, reactions, until_signalled, working
+from schemas.errors import BadInput, BrokerAway
+from schemas.files import read_text
+from schemas.policy import read_policy
+from schemas.reviewer import script_for
+from schemas.tools import read_tools
+
+
+async def up(
+    store: Path | None,
+    *,
+    policy: str | None,
+    workspace: str,
+    kinds: str,
+    ack_wait_s: float,
+    sync: str,
+    tools: str | None,
+    json: bool,
+) -> None:
+    registry = load(tools) if tools is not None else None
+    chosen = _kinds([] if kinds == "none" else kinds.split(","))
+    if policy is not None:
+        read_policy(read_text(policy), policy)  # before anything is started
+    async with EmbeddedServer(store, sync=sync) as server:
+        started = reactions(chosen, tools=registry)
+        await declare_streams(server.store.path, ack_wait_s=ack_wait_s, also=durables(started))
+        if policy is not None:
+            await policy_apply(policy, workspace, store=server.store.path, url=None, json=False)
+        if registry is not None:
+            await _declare(registry, workspace, store=server.store.path, url=None)
+        async with working(started, store=server.store.path, ack_wait_s=ack_wait_s) as failed:
+            gone = asyncio.ensure_future(_broker_gone(server))
+            try:
+                await until_signalled(failed, gone, ready=lambda: _greet(server, chosen, json=json))
+            finally:
+                gone.cancel()
+
+
+async def work(
+    kinds: Sequence[str],
+    *,
+    recording: str | None,
+    tools: str | None,
+    workspace: str,
+    ack_wait_s: float,
+    store: Path | None,
+    url: str | None,
+    json: bool,
+) -> None:
+    chosen = _kinds(kinds)
+    registry = load(tools) if tools is not None else None
+    recordings = (
+        None if recording is None else {name: one for name, (_, one) in read_recordings(recording).items()}
+    )
+    if registry is not None:
+        await _declare(registry, workspace, store=store, url=url)
+    started = reactions(chosen, tools=registry, recordings=recordings)
+    await _declare_missing(started, store=store, url=url, ack_wait_s=ack_wait_s)
+    async with working(started, store=store, url=url, ack_wait_s=ack_wait_s) as failed:
+        await until_signalled(failed, ready=lambda: _tell_working(chosen, json=json))
+
+
+async def setup(*, replicas: int, store: Path | None, url: str | None, json: bool) -> None:
+    await declare_streams(store, url=url, replicas=replicas, also=tuple(DURABLES))
+    if json:
+        there = {"streams": list(streams()), "consumers": list(DURABLES)}
+        out(msgspec.json.encode(there).decode())
+    else:
+        say("The streams and consumers are there. Next: approvals doctor")
+
+
+async def tool_declare(file: str, workspace: str, *, store: Path | None, url: str | None, json: bool) -> None:
+    specs = read_tools(read_text(file), file)
+    async with Ledger.connect(store, url=url, role="service") as ledger:
+        declared = [await ledger.declare(workspace, spec) for spec in specs]
+    for ref in declared:
+        if json:
+            out(
+                msgspec.json.encode(
+                    {"workspace": workspace, "tool": ref.tool, "version": ref.version}
+                ).decode()
+            )
+        else:
+            say(f"{ref.tool} is declared in {workspace}, version {ref.version}.")
+
+
+async def policy_apply(file: str, workspace: str, *, store: Path | None, url: str | None, json: bool) -> None:
+    async with Ledger.connect(store, url=url, role="operator") as ledger:
+        version = await apply_policy(ledger, workspace, file)
+    if json:
+        out(msgspec.json.encode({"workspace": workspace, "version": version}).decode())
+    else:
+        say(f"{file} is version {version} of the policy of {workspace}.")
+
+
+async def rehearse(
+    file: str,
+    *,
+    policy: str | None,
+    reviewer: str,
+    workspace: str,
+    with_workers: bool,
+    ack_wait_s: float,
+    store: Path | None,
+    url: str | None,
+    json: bool,
+) -> int:
+    # All three files are read before anything is recorded.
+    recorded = read_recordings(file)
+    script = script_for(reviewer)
+    if policy is not None:
+        read_policy(read_text(policy), policy)
+    async with AsyncExitStack() as stack:
+        kinds = ["model", "executor"] if with_workers else []
+        # Without --store it never touches the user's own.
+        if url is None and (store is None or not await is_running(store)):
+            store, kinds = await stack.enter_async_context(_own_server(store)), list(KINDS)
+        started = reactions(kinds, recordings={name: one for name, (_, one) in recorded.items()})
+        also = (*durables(started), "model-recorded", "executor-recorded")
+        if url is None:
+            await declare_streams(store, ack_wait_s=ack_wait_s, also=also)
+        if policy is not None:
+            await policy_apply(policy, workspace, store=store, url=url, json=False)
+        role = f"reviewer-{script.name}"
+        if url is None:
+            await ensure_account(store, role)
+        failed = await stack.enter_async_context(
+            working(started, store=store, url=url, ack_wait_s=ack_wait_s)
+        )
+        service = await stack.enter_async_context(Ledger.connect(store, url=url, name="rehearsal"))
+        person = await stack.enter_async_context(Ledger.connect(store, url=url, role=role))
+        with _bar(len(recorded)) as progress:
+            bar = progress.add_task("rehearsing", total=len(recorded))
+            driving = asyncio.ensure_future(
+                drive(
+                    service, workspace, recorded, progress=lambda done: progress.update(bar, completed=done)
+                )
+            )
+            voting = asyncio.ensure_future(review(person, workspace, script))
+            try:
+                await until_signalled(driving, voting, failed)
+            finally:
+                for one in (driving, voting):
+                    one.cancel()
+                await asyncio.gather(driving, voting, return_exceptions=True)
+    if driving.cancelled():
+        say("Stopped. Start it again with the same --store to go on where it stood.")
+        return 130
+    _report(driving.result(), json=json)
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------- helpers
+
+
+async def _declare_missing(
+    started: Sequence[tuple[str, Reaction[Any, Any]]],
+    *,
+    store: Path | None,
+    url: str | None,
+    ack_wait_s: float,
+) -> None:
+    """On a broker of one's own, create what these read from. Elsewhere an administrator did: `approvals setup`."""
+    if url is None:
+        await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
+
+
+async def _declare(tools: Tools, workspace: str, *, store: Path | None, url: str | None) -> None:
+    async with Ledger.connect(store, url=url, role="executor") as ledger:
+        await tools.declare(ledger, workspace)
+
+
+def _kinds(named: Sequence[str]) -> list[str]:
+    if unknown := [kind for kind in named if kind not in KINDS]:
+        raise BadInput(f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(KINDS)}.")
+    return list(named)
+
+
+@asynccontextmanager
+async def _own_server(store: Path | None) -> AsyncGenerator[Path]:
+    """A broker for as long as the block: in `store`, which stays, or in a temporary one, which goes."""
+    async with AsyncExitStack() as stack:
+        if store is None:
+            store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-"))) / "store"
+        server = await stack.enter_async_context(EmbeddedServer(store))
+        yield server.store.path
+
+
+async def _broker_gone(server: EmbeddedServer) -> None:
+    code = await server.exited()
+    raise BrokerAway(f"the broker ended by itself (exit code {code}). The last it said:\n{server.log_tail()}")
+
+
+def _greet(server: EmbeddedServer, kinds: Sequence[str], *, json: bool) -> None:
+    if json:
+        ready = {"url": server.url, "store": str(server.store.path), "workers": kinds, "pid": server.pid}
+        out(msgspec.json.encode(ready).decode())
+        return
+    where = "" if server.store.path == Store().path else f" --store {server.store.path}"
+    say(f"broker   {server.url}")
+    say(f"store    {server.store.path}")
+    say(f"workers  {', '.join(kinds) or 'none'}")
+    say(f"next     approvals pending --watch{where}")
+    say(f"         approvals status{where}")
+    say("Ctrl-C ends it, after what is in hand. Nothing is lost.")
+
+
+def _tell_working(kinds: Sequence[str], *, json: bool) -> None:
+    if json:
+        out(msgspec.json.encode({"workers": kinds}).decode())
+    else:
+        say(f"working: {', '.join(kinds)}. Ctrl-C ends it, after what is in hand.")
+
+
+def _bar(total: int) -> Progress:
+    console = output.console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        # Where nobody sees it move it would leave an empty line.
+        disable=not total or not console.is_terminal,
+    )
+
+
+def _report(summary: Summary, *, json: bool) -> None:
+    if json:
+        out(msgspec.json.encode(summary).decode())
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for name in Summary.__struct_fields__:
+        table.add_row(name, f"{getattr(summary, name):,}")
+    output.console().print(table)
+    if summary.seconds:
+        say(
+            f"{summary.facts / summary.seconds:,.0f} facts/s, {summary.conversations / summary.seconds:,.1f} conversations/s"
+        )

@@ -1,0 +1,237 @@
+"""Rehearsing recorded conversations: the real ledger, gate and people's side; model and tools answer as they once did.
+
+For each conversation a driver says what the user said, each time when the recording has it, and waits until the
+model has answered and all its calls are settled. It can be killed anywhere: every fact it appends has a place of
+its own, so starting again goes on where it stood.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, Final
+
+import structlog
+from msgspec import Struct
+
+from consumers.recorded import PROVIDER, Exchange, Recording, recorded_spec, recording
+from ledger.client import Ledger
+from ledger.lifecycle import Call
+from projections import pending
+from projections.history import history
+from projections.providers import openai_chat
+from projections.thread import Thread, evolve, thread_of
+from schemas import events as e
+from schemas.conversations import Conversation, read_conversations
+from schemas.errors import AlreadyDecided, AlreadyFilled, BadInput, DeadlinePassed, NotOpen
+from schemas.reviewer import Script, vote
+from schemas.slots import ROOT, ThreadRef
+
+_log: Final = structlog.get_logger("ops.rehearse")
+
+#: How many conversations are under way at once.
+AT_ONCE: Final = 64
+
+
+class Summary(Struct, frozen=True):
+    """What came of it. `gated`, `approved` and `denied` count the calls that people were asked about."""
+
+    conversations: int = 0
+    calls: int = 0
+    gated: int = 0
+    approved: int = 0
+    denied: int = 0
+    #: Calls that are closed, whether they ran or not.
+    finished: int = 0
+    #: Conversations whose history, as written for OpenAI Chat, equals the recorded messages.
+    identical: int = 0
+    different: int = 0
+    facts: int = 0
+    seconds: float = 0.0
+
+
+def read_recordings(path: str) -> dict[str, tuple[Conversation, Recording]]:
+    """Read and check a whole file, by conversation id.
+
+    Raises:
+        BadFile: with the line of the first mistake; nothing was recorded.
+    """
+    found = read_conversations(path)
+    return {one.id: (one, recording(one, path, line)) for line, one in enumerate(found, 1)}
+
+
+async def rehearse(
+    service: Ledger,
+    workspace: str,
+    recorded: Mapping[str, tuple[Conversation, Recording]],
+    *,
+    progress: Callable[[int], None] = lambda _done: None,
+) -> Summary:
+    """Drive every conversation to its end.
+
+    Args:
+        progress: told how many conversations have ended.
+
+    Raises:
+        AlreadyFilled: a thread of that name holds another conversation.
+    """
+    begun = time.monotonic()
+    tools = {tool for _, one in recorded.values() for tool in one.tools}
+    refs = {tool: await service.declare(workspace, recorded_spec(tool)) for tool in sorted(tools)}
+    ended: list[Summary] = []
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def drive(conversation: Conversation, found: Recording, seen: "_Seen") -> None:
+        async with room:
+            await _drive(service, ThreadRef(workspace, found.id), found, refs, seen)
+            ended.append(await _result(service, ThreadRef(workspace, found.id), conversation))
+            progress(len(ended))
+
+    async with _watching(service, workspace) as seen, asyncio.TaskGroup() as drivers:
+        for conversation, found in recorded.values():
+            drivers.create_task(drive(conversation, found, seen))
+    return _total(ended, time.monotonic() - begun)
+
+
+async def review(reviewer: Ledger, workspace: str, script: Script) -> None:
+    """Vote on whatever waits in the workspace, as the script has it, for ever."""
+    async with aclosing(reviewer.port.pending.watch()) as changes:
+        async for key, value in changes:
+            if not value or not key.startswith(f"{workspace}."):
+                continue
+            entry = pending.decode(value)
+            ballot = vote(script, entry.tool)
+            if ballot is None:
+                continue
+            # Decided meanwhile, or voted on before this was started again. Not being allowed to is no such thing:
+            # nobody else would vote, and the rehearsal would wait for ever.
+            with suppress(AlreadyDecided, AlreadyFilled, NotOpen, DeadlinePassed):
+                await reviewer.vote(
+                    entry.ref,
+                    script.name,
+                    ballot.verdict,
+                    reason=ballot.reason,
+                    arguments=ballot.arguments,
+                    answer=ballot.answer,
+                )
+
+
+class _Seen:
+    """The threads as they grow, and a way to wait for one."""
+
+    def __init__(self) -> None:
+        self._threads: dict[ThreadRef, Thread] = {}
+        self._grown: defaultdict[ThreadRef, asyncio.Event] = defaultdict(asyncio.Event)
+
+    def take(self, ref: ThreadRef, fact: Any) -> None:
+        self._threads[ref] = evolve(self._threads.get(ref, Thread(ref)), fact)
+        self._grown[ref].set()
+
+    async def until(self, ref: ThreadRef, there: Callable[[Thread], bool]) -> Thread:
+        while not there(thread := self._threads.get(ref, Thread(ref))):
+            self._grown[ref].clear()
+            await self._grown[ref].wait()
+        return thread
+
+
+@asynccontextmanager
+async def _watching(service: Ledger, workspace: str) -> AsyncGenerator[_Seen]:
+    seen = _Seen()
+
+    async def watch() -> None:
+        async with aclosing(service.watch(1, f"{ROOT}.{workspace}.>")) as facts:
+            async for fact in facts:
+                if fact.slot.thread:
+                    seen.take(fact.slot.thread_ref, fact)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield seen
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _drive(
+    service: Ledger, ref: ThreadRef, found: Recording, tools: Mapping[str, e.ToolRef], seen: _Seen
+) -> None:
+    """One conversation, from wherever it stands."""
+    opened = e.ThreadOpened(
+        requester="recorded-user",
+        agent=PROVIDER,
+        model=f"{PROVIDER}:{found.id}",
+        tools=tuple(tools[tool] for tool in found.tools),
+        max_turns=found.turns,
+    )
+    first = await service.fill(ref.opened, opened)
+    if first is not None and not _is_same(opened, first.event):
+        raise AlreadyFilled(
+            f"thread {ref} exists and is no rehearsal of this {found.id}. Choose another workspace with -w."
+        )
+    turn = 0
+    for place, exchange in enumerate(found.exchanges):
+        await _say(service, ref, exchange, place)
+        if exchange.reply is not None:
+            turn += 1
+            await seen.until(ref, lambda thread, turn=turn: _is_over(thread, turn))  # type: ignore[misc]
+
+
+def _is_same(opened: e.ThreadOpened, there: object) -> bool:
+    """Whether a thread was opened for this recording: another one of the same name has other turns or tools."""
+    return isinstance(there, e.ThreadOpened) and all(
+        getattr(there, field) == getattr(opened, field) for field in ("model", "tools", "max_turns")
+    )
+
+
+async def _say(service: Ledger, ref: ThreadRef, exchange: Exchange, place: int) -> None:
+    for number, said in enumerate(exchange.said):
+        slot = ref.said(f"{place}-{number}")
+        first = await service.fill(slot, e.Said(role=said.role, text=said.text))
+        if first is not None and getattr(first.event, "text", None) != said.text:
+            raise AlreadyFilled(
+                f"{slot.subject} holds something else than the recording. Choose another workspace with -w."
+            )
+
+
+def _is_over(thread: Thread, turn: int) -> bool:
+    taken = thread.turns.get(turn)
+    if taken is None or taken.replied is None:
+        return False
+    if isinstance(taken.replied.event, e.ModelFailed):
+        raise BadInput(f"{thread.ref}, turn {turn}: {taken.replied.event.error}")
+    return not thread.unsettled(turn)
+
+
+async def _result(service: Ledger, ref: ThreadRef, conversation: Conversation) -> Summary:
+    """Read the whole thread back from the ledger and compare it with the recording."""
+    facts = await service.read(ref)
+    thread = thread_of(ref, facts)
+    written = openai_chat.write(history(thread).entries)["messages"]
+    same = written == conversation.messages
+    calls: Sequence[Call] = tuple(thread.calls.values())
+    gated = [call for call in calls if call.gated is not None]
+    return Summary(
+        conversations=1,
+        calls=len(calls),
+        gated=len(gated),
+        approved=sum(_decided(call, e.Approved) for call in gated),
+        denied=sum(_decided(call, e.Denied) for call in gated),
+        finished=sum(call.finished is not None for call in calls),
+        identical=int(same),
+        different=int(not same),
+        facts=len(facts),
+    )
+
+
+def _decided(call: Call, kind: type[e.Event]) -> bool:
+    return call.decided is not None and isinstance(call.decided.event, kind)
+
+
+def _total(ended: Sequence[Summary], seconds: float) -> Summary:
+    counts = {
+        field: sum(getattr(one, field) for one in ended)
+        for field in Summary.__struct_fields__
+        if field != "seconds"
+    }
+    return Summary(**counts, seconds=round(seconds, 3))

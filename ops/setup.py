@@ -1,0 +1,58 @@
+"""Setting a broker up: streams, consumers, and the policy in force."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ledger.client import Ledger
+from ledger.jetstream import JetStream
+from ledger.streams import ACK_WAIT_S, ensure
+from schemas.digest import text_digest
+from schemas.errors import Defect
+from schemas.events import PolicyApplied
+from schemas.files import read_text
+from schemas.policy import read_policy
+from schemas.slots import policies, policy_slot
+
+
+async def declare_streams(
+    store: Path | str | None = None,
+    *,
+    url: str | None = None,
+    ack_wait_s: float = ACK_WAIT_S,
+    replicas: int = 1,
+    also: Sequence[str] = (),
+) -> None:
+    """Create the streams and consumers that are missing.
+
+    Args:
+        also: which of the optional consumers.
+
+    Raises:
+        BrokerRefused: the broker does not allow it or cannot hold them.
+    """
+    async with Ledger.connect(store, url=url, role="admin") as ledger:
+        assert isinstance(ledger.port, JetStream)
+        await ensure(ledger.port.requests, replicas=replicas, ack_wait_s=ack_wait_s, also=also)
+
+
+async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:
+    """Make a file the workspace's policy; answers with its version. The one in force applied again stays.
+
+    Raises:
+        BadFile: the file is wrong; nothing was recorded.
+    """
+    text = read_text(path)
+    read_policy(text, path)
+    digest = text_digest(text)
+    for _ in range(100):
+        latest = await ledger.port.latest(policies(workspace))
+        version = int(latest.slot.tail[1]) if latest else 0
+        if latest and isinstance(latest.event, PolicyApplied) and latest.event.digest == digest:
+            return version
+        # Somebody else may apply one at the same time: then theirs has this number, and ours comes after it.
+        if (
+            await ledger.fill(policy_slot(workspace, version + 1), PolicyApplied(text=text, digest=digest))
+            is None
+        ):
+            return version + 1
+    raise Defect(f"a hundred other policies were applied to {workspace} meanwhile; please report it")

@@ -1,0 +1,162 @@
+"""Starting consumers: each kind with the credentials of its own role, until told to stop.
+
+All of them in one process (`approvals up`), or each in its own (`approvals work gate`): they share nothing but the
+ledger.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from consumers.executor import Executor
+from consumers.gate import Gate
+from consumers.loop import Reaction, Worker
+from consumers.model import Asker, Model
+from consumers.queue import Queue
+from consumers.recorded import RecordedAsker, RecordedExecutor, Recording
+from consumers.tools import Tools
+from ledger.client import Ledger
+from ledger.jetstream import JetStream
+from ledger.streams import ACK_WAIT_S
+from schemas.errors import BrokerAway
+
+_log: Final = structlog.get_logger("ops.workers")
+
+#: What can be started, and whose credentials it takes.
+KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
+
+
+def reactions(
+    kinds: Sequence[str],
+    *,
+    models: Mapping[str, Model] | None = None,
+    tools: Tools | None = None,
+    recordings: Mapping[str, Recording] | None = None,
+) -> list[tuple[str, Reaction[Any, Any]]]:
+    """The role and the reaction of each kind. With recordings, model and executor answer from those.
+
+    An executor without tools closes what will never run, and leaves what is approved to others.
+    """
+    made: dict[str, Callable[[], Reaction[Any, Any]]] = {
+        "gate": Gate,
+        "queue": Queue,
+        "model": (
+            (lambda: Asker(models or _providers()))
+            if recordings is None
+            else (lambda: RecordedAsker(recordings))
+        ),
+        "executor": (
+            (lambda: RecordedExecutor(recordings))
+            if recordings is not None
+            else (lambda: Executor(tools))
+            if tools is not None
+            else (lambda: Executor({}, group="", durable="closer"))
+        ),
+    }
+    return [(kind, made[kind]()) for kind in kinds]
+
+
+def durables(started: Sequence[tuple[str, Reaction[Any, Any]]]) -> list[str]:
+    """The durable consumers that these read from."""
+    return [durable for _, reaction in started for durable in reaction.durables]
+
+
+@asynccontextmanager
+async def working(
+    started: Sequence[tuple[str, Reaction[Any, Any]]],
+    *,
+    store: Path | str | None = None,
+    url: str | None = None,
+    ack_wait_s: float = ACK_WAIT_S,
+) -> AsyncGenerator[asyncio.Future[None]]:
+    """Run these reactions for as long as the block does; then finish what is in hand.
+
+    Yields a future that fails when a worker does, or when the broker is gone for good.
+    """
+    async with AsyncExitStack() as stack:
+        workers: list[Worker[Any, Any]] = []
+        running: list[asyncio.Task[None]] = []
+        for role, reaction in started:
+            ledger = await stack.enter_async_context(Ledger.connect(store, url=url, role=role))
+            worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s)
+            workers.append(worker)
+            running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
+            running.append(asyncio.create_task(_gone(ledger), name=f"connection {role}"))
+        failed = asyncio.ensure_future(_first_failure(running))
+        try:
+            yield failed
+        finally:
+            for worker in workers:
+                worker.stop()
+            failed.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await failed
+            for task in running:
+                if task.get_name().startswith("connection"):
+                    task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            _log.debug("workers stopped", kinds=[role for role, _ in started])
+
+
+async def until_signalled(*ends: asyncio.Future[Any], ready: Callable[[], None] = lambda: None) -> None:
+    """Wait for Ctrl-C or SIGTERM, or for one of `ends`, whose failure is raised.
+
+    Args:
+        ready: called once signals are heard. Whoever is told earlier might send one that kills us.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    signalled = asyncio.create_task(stop.wait())
+    try:
+        ready()
+        done, _ = await asyncio.wait({signalled, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        for one in done:
+            one.result()
+    finally:
+        signalled.cancel()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+async def _first_failure(running: Sequence[asyncio.Task[None]]) -> None:
+    never = asyncio.create_task(asyncio.Event().wait())  # nobody to fail is no failure
+    try:
+        done, _ = await asyncio.wait({never, *running}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        never.cancel()
+
+
+async def _gone(ledger: Ledger) -> None:
+    assert isinstance(ledger.port, JetStream)
+    await ledger.port.connection.closed.wait()
+    raise BrokerAway(
+        f"the connection to {ledger.port.connection.login.url} is gone for good. Start this again."
+    )
+
+
+def _providers() -> Mapping[str, Model]:
+    """Every provider that pydantic-ai knows, if it is installed."""
+    try:
+        from consumers.providers import PydanticAI
+    except ImportError:
+        _log.info("no model providers: install approval-ledger[agents] to have threads answered by one")
+        return {}
+    model = PydanticAI()
+    return dict.fromkeys(_PYDANTIC_AI, model)
+
+
+#: The part before the colon in the model names of pydantic-ai.
+_PYDANTIC_AI: Final = (
+    "anthropic", "azure", "bedrock", "cerebras", "cohere", "deepseek", "fireworks", "google", "google-gla",
+    "google-vertex", "grok", "groq", "heroku", "huggingface", "litellm", "mistral", "moonshotai", "ollama",
+    "openai", "openai-chat", "openai-responses", "openrouter", "together", "vercel", "xai",
+)  # fmt: skip

@@ -1,0 +1,177 @@
+"""One conversation: what was said, the model's turns, and the calls that came of them.
+
+A thread *is* the facts recorded in it, each in its place, as a call is (`ledger/lifecycle.py`). They may come
+twice and in any order: the same facts give the same thread.
+
+`thread_of` makes a thread out of all its facts at once; `evolve` puts one more into it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct
+
+from ledger.lifecycle import SETTLED, Call, call_of
+from ledger.lifecycle import evolve as evolve_call
+from schemas import events as e
+from schemas.codec import Fact
+from schemas.slots import CallRef, ThreadRef
+
+
+class Turn(Struct, frozen=True):
+    """One time that the model was asked. Turns count from 1."""
+
+    number: int
+    #: The claims, by attempt: a second one stands only where the first never answered.
+    asked: tuple[Fact, ...] = ()
+    #: ModelReplied or ModelFailed.
+    replied: Fact | None = None
+
+    @property
+    def cut(self) -> int | None:
+        """What was said with a smaller sequence is what the model was sent.
+
+        It is the first claim, not the last: what is said between two attempts comes after the turn. A reply that
+        was recorded without a claim (by a service with its own loop) is its own cut. None: neither stands yet.
+        """
+        first = self.asked[0] if self.asked else self.replied
+        return first.seq if first else None
+
+    @property
+    def reply(self) -> e.ModelReplied | None:
+        """What the model answered. None: it failed, or has not answered yet."""
+        event = self.replied.event if self.replied else None
+        return event if isinstance(event, e.ModelReplied) else None
+
+    @property
+    def wishes(self) -> tuple[e.Wish, ...]:
+        """The tools that the reply wants called, in the model's order."""
+        return tuple(part for part in self.reply.parts if isinstance(part, e.Wish)) if self.reply else ()
+
+
+class Thread(Struct, frozen=True):
+    """The facts about one conversation, each in its place."""
+
+    ref: ThreadRef
+    opened: Fact | None = None
+    #: In the order in which the broker recorded them.
+    said: tuple[Fact, ...] = ()
+    #: By number, ascending.
+    turns: dict[int, Turn] = {}
+    #: By call id, sorted. Calls of a service with its own loop stand here too, under ids of its choice.
+    calls: dict[str, Call] = {}
+    #: What this program cannot read: a fact from the future, or broken bytes. It is skipped here as everywhere, but
+    #: whoever goes on from the thread should know that something is missing from it.
+    unread: tuple[Fact, ...] = ()
+
+    @property
+    def latest(self) -> int:
+        """The number of the last turn that was begun; 0 before the first."""
+        return max(self.turns, default=0)
+
+    def call(self, ref: CallRef) -> Call:
+        """That call, of status UNKNOWN when nothing is recorded about it."""
+        return self.calls.get(ref.call) or Call(ref)
+
+    def is_settled(self, ref: CallRef) -> bool:
+        """Will the model be told nothing more about it? A call in doubt is not settled: it waits for a person."""
+        return self.call(ref).status in SETTLED
+
+    def wishes(self, turn: int) -> tuple[tuple[CallRef, e.Wish], ...]:
+        """What the model wished in that turn, each with the call that it becomes. Empty if it has not replied."""
+        if turn not in self.turns:
+            return ()
+        return tuple((self.ref.wish(turn, index), wish) for index, wish in enumerate(self.turns[turn].wishes))
+
+    def unsettled(self, turn: int) -> tuple[CallRef, ...]:
+        """The calls of that turn which keep the next one waiting."""
+        return tuple(ref for ref, _wish in self.wishes(turn) if not self.is_settled(ref))
+
+
+def thread_of(ref: ThreadRef, facts: Iterable[Fact]) -> Thread:
+    """The thread that these facts make; facts about anything else are passed over."""
+    opened: Fact | None = None
+    said: dict[str, Fact] = {}
+    asked: dict[int, dict[str, Fact]] = defaultdict(dict)
+    replied: dict[int, Fact] = {}
+    calls: dict[str, list[Fact]] = defaultdict(list)
+    unread: dict[int, Fact] = {}
+    for fact in facts:
+        if not _belongs(ref, fact):
+            continue
+        if isinstance(fact.event, e.Carried):
+            unread[fact.seq] = fact
+            continue
+        match fact.slot.tail:
+            case ("opened",):
+                opened = opened or fact
+            case ("said", message):
+                said.setdefault(message, fact)
+            case ("turn", number, "asked", attempt):
+                asked[int(number)].setdefault(attempt, fact)
+            case ("turn", number, "replied"):
+                replied.setdefault(int(number), fact)
+            case ("call", call, *_):
+                calls[call].append(fact)
+            case _:
+                pass
+    return Thread(
+        ref,
+        opened=opened,
+        said=_in_sequence(said.values()),
+        turns={
+            number: Turn(number, _in_sequence(asked[number].values()), replied.get(number))
+            for number in sorted({*asked, *replied})
+        },
+        calls={call: call_of(ref.call(call), tuple(calls[call])) for call in sorted(calls)},
+        unread=_in_sequence(unread.values()),
+    )
+
+
+def evolve(thread: Thread, fact: Fact) -> Thread:
+    """Put a fact into its place. Never raises; a fact that has no place in the thread changes nothing."""
+    if not _belongs(thread.ref, fact):
+        return thread
+    if isinstance(fact.event, e.Carried):
+        return msgspec.structs.replace(thread, unread=_with(thread.unread, fact))
+    match fact.slot.tail:
+        case ("opened",) if thread.opened is None:
+            return msgspec.structs.replace(thread, opened=fact)
+        case ("said", _):
+            return msgspec.structs.replace(thread, said=_with(thread.said, fact))
+        case ("turn", word, *place):
+            number = int(word)
+            turn = _evolve_turn(thread.turns.get(number, Turn(number)), place[0], fact)
+            return msgspec.structs.replace(thread, turns=dict(sorted({**thread.turns, number: turn}.items())))
+        case ("call", word, *_):
+            call = evolve_call(thread.call(thread.ref.call(word)), fact)
+            return msgspec.structs.replace(thread, calls=dict(sorted({**thread.calls, word: call}.items())))
+        case _:
+            return thread
+
+
+def _evolve_turn(turn: Turn, place: str, fact: Fact) -> Turn:
+    match place:
+        case "asked":
+            return msgspec.structs.replace(turn, asked=_with(turn.asked, fact))
+        case "replied" if turn.replied is None:
+            return msgspec.structs.replace(turn, replied=fact)
+        case _:
+            return turn
+
+
+def _belongs(ref: ThreadRef, fact: Fact) -> bool:
+    """Is it of this thread, and something that can stand where it stands?"""
+    at = fact.slot
+    if at.thread != ref.thread or at.workspace != ref.workspace:
+        return False
+    return isinstance(fact.event, (*at.filled_by, e.Carried))
+
+
+def _with(facts: tuple[Fact, ...], fact: Fact) -> tuple[Fact, ...]:
+    return facts if any(known.slot == fact.slot for known in facts) else _in_sequence((*facts, fact))
+
+
+def _in_sequence(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    return tuple(sorted(facts, key=lambda fact: fact.seq))

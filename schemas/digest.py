@@ -1,0 +1,26 @@
+"""What a decision is bound to: SHA-256 over exactly what will run.
+
+    sha256( <length>:<tool> <length>:<tool version> <arguments> )
+
+Lengths are decimal counts of UTF-8 bytes and there are no blanks, so no two different calls have the same
+encoding. The arguments are the raw text as it came. To check one by hand:
+
+    printf '6:refund2:v1%s' '{"order":"A-17"}' | sha256sum
+"""
+
+import hashlib
+
+
+def call_digest(tool: str, tool_version: str, arguments: str) -> str:
+    """Digest of one call, 64 hex digits."""
+    return hashlib.sha256(_prefixed(tool) + _prefixed(tool_version) + arguments.encode()).hexdigest()
+
+
+def text_digest(text: str) -> str:
+    """Digest of a text as it stands (a policy file, a history), 64 hex digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _prefixed(text: str) -> bytes:
+    raw = text.encode()
+    return b"%d:%s" % (len(raw), raw)

@@ -1,0 +1,144 @@
+"""Everything that can go wrong, in one tree.
+
+    ApprovalsError
+    ├── BadInput                what was handed in is malformed; nothing was recorded
+    │   ├── BadId               a token that could not be part of a subject
+    │   ├── BadSlot             a subject that is no slot of the ledger
+    │   ├── BadFact             bytes that are no fact
+    │   ├── BadFile             a policy, conversations or reviewer file, with the place in it
+    │   ├── BadArguments        arguments that break the tool's JSON Schema
+    │   ├── UnknownTool         a tool that nobody declared in this workspace
+    │   └── TooLarge            a fact over the limit
+    ├── Refused                 well formed, but it may not happen (now, or by you)
+    │   ├── UnknownCall         no such call was ever requested
+    │   ├── NotAllowed          not this person
+    │   ├── NotOpen             the call is not waiting for this
+    │   ├── AlreadyDecided      somebody was first; says who, what and when
+    │   ├── DeadlinePassed      the approval expired
+    │   └── AlreadyFilled       the slot holds another fact; says whose
+    ├── Unavailable             the world's fault; nothing is known to be wrong with the request
+    │   ├── BrokerAway          no broker answered in time
+    │   ├── BrokerRefused       the broker answered no: credentials, permissions, configuration
+    │   ├── StoreHeld           another process has this store
+    │   ├── OutcomeUnknown      no answer came; the fact may or may not be recorded
+    │   └── WaitTimedOut        what was waited for did not happen in time
+    └── Defect                  our fault: something the ledger promised does not hold
+
+The message of each says what is wrong, where, and what to do next. `exit_code` is what the command line
+ends with: 1 error, 2 usage or bad input, 3 timed out, 4 not allowed, 6 expired.
+"""
+
+from typing import ClassVar
+
+
+class ApprovalsError(Exception):
+    exit_code: ClassVar[int] = 1
+
+
+class BadInput(ApprovalsError):
+    """What was handed in is malformed; nothing was recorded."""
+
+    exit_code = 2
+
+
+class BadId(BadInput):
+    """An id is 1 to 64 characters of A-Z a-z 0-9 _ - and does not start with _."""
+
+    def __init__(self, what: str, value: object) -> None:
+        self.what, self.value = what, value
+        super().__init__(
+            f"{what} {value!r} cannot be used: an id is 1 to 64 characters of A-Z a-z 0-9 _ - "
+            "and does not start with _. Rename it, without dots, spaces or slashes."
+        )
+
+
+class BadSlot(BadInput):
+    """The subject is no slot of the ledger."""
+
+
+class BadFact(BadInput):
+    """The bytes are no fact that this ledger can read."""
+
+
+class BadFile(BadInput):
+    """A file that people wrote is wrong at one place."""
+
+    def __init__(self, path: str, where: str, problem: str) -> None:
+        self.path, self.where, self.problem = path, where, problem
+        super().__init__(f"{path}, {where}: {problem}" if where else f"{path}: {problem}")
+
+
+class BadArguments(BadInput):
+    """The arguments break the tool's JSON Schema."""
+
+
+class UnknownTool(BadInput):
+    """Nobody declared this tool in the workspace."""
+
+
+class TooLarge(BadInput):
+    """The fact is over the size limit."""
+
+
+class Refused(ApprovalsError):
+    """Well formed, but it may not happen now, or not by you."""
+
+
+class UnknownCall(Refused):
+    """No such call was ever requested."""
+
+
+class NotAllowed(Refused):
+    """This person may not do this."""
+
+    exit_code = 4
+
+
+class NotOpen(Refused):
+    """The call is not waiting for this."""
+
+
+class AlreadyDecided(Refused):
+    """Somebody was first."""
+
+
+class DeadlinePassed(Refused):
+    """The approval has expired."""
+
+    exit_code = 6
+
+
+class AlreadyFilled(Refused):
+    """The slot holds another fact."""
+
+
+class Unavailable(ApprovalsError):
+    """The world's fault; trying again may work."""
+
+
+class BrokerAway(Unavailable):
+    """No broker answered in time."""
+
+
+class BrokerRefused(Unavailable):
+    """The broker answered no."""
+
+    exit_code = 4
+
+
+class StoreHeld(Unavailable):
+    """Another process has this store."""
+
+
+class OutcomeUnknown(Unavailable):
+    """No answer came; the fact may or may not be recorded. Appending it again is safe."""
+
+
+class WaitTimedOut(Unavailable):
+    """What was waited for did not happen in time."""
+
+    exit_code = 3
+
+
+class Defect(ApprovalsError):
+    """Our fault: something the ledger promised does not hold. Please report it with the sequence named."""

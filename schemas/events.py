@@ -1,0 +1,366 @@
+"""The facts: everything that can be said about a conversation, its tool calls and their approvals.
+
+Each is in the past tense and says one thing. How a call can end are siblings (Approved, Denied, Expired, ...),
+so that one is never mistaken for another. Which fact may stand where is in `slots.py`; what may follow what
+is in `ledger/lifecycle.py`.
+
+The rules of this file:
+
+* The name on the wire is spelled out beside the class (`tag=`) and never follows a rename.
+* Classes grow by fields with defaults; no field ever changes its meaning. A change that defaults cannot express
+  is a new version: raise the number in `VERSION`, teach `codec.py` to lift the old one, keep the old sample.
+* Arguments, outputs and schemas are the raw text that came, never a parsed and re-written form of it. A digest
+  over re-written JSON would be a digest over something that nobody saw.
+* Durations carry their unit and are intervals; the ledger turns them into deadlines.
+"""
+
+from datetime import datetime
+from typing import Annotated, Final, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+type Ground = Literal["policy", "people", "invalid"]
+#: Each way in which a call can end without having run.
+type Ending = Literal[
+    "denied",
+    "answered",
+    "expired",
+    "withdrawn",
+    "superseded",
+    "revoked",
+    "unknown_tool",
+    "digest_mismatch",
+    "people_were_asked",
+]
+
+
+class Author(Struct, frozen=True, omit_defaults=True):
+    """Who wrote a fact: a kind (`gate`, `model`, `executor`, `service`, `reviewer`, ...) and a name within it.
+
+    It is what the writer says of itself. What the broker vouches for is the subject: only Ana's credentials
+    can publish to `vote.ana`.
+    """
+
+    kind: str
+    name: str
+
+
+class Event(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    """The envelope that every fact has. `Ledger.append` fills in what is missing."""
+
+    #: UUIDv7, minted by the writer. Appending the same id to the same slot twice records it once.
+    id: str = ""
+    #: The writer's clock, UTC. Deadlines are counted on the broker's clock instead (`Fact.recorded_at`).
+    at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
+    by: Author | UnsetType = UNSET
+    #: The id of the fact that this one reacts to.
+    cause: str = ""
+    #: W3C trace context (`traceparent`), in the payload because NATS headers cost a quarter of the reading rate.
+    trace: str = ""
+    #: Version of this type's schema.
+    v: int = 1
+
+
+# ---------------------------------------------------------------------------------------------- the thread
+
+
+class ToolRef(Struct, frozen=True, omit_defaults=True):
+    """A tool as declared: its name, the version of its declaration, and who runs it."""
+
+    tool: str
+    version: str
+    run_by: str = "client"
+
+
+class ThreadOpened(Event, frozen=True, tag="ThreadOpened"):
+    """A conversation began."""
+
+    #: The person on whose behalf it runs. Never counts as a voter on its calls.
+    requester: str
+    agent: str = ""
+    #: Which model answers, `provider:name`; empty when a service runs its own loop.
+    model: str = ""
+    #: What the model is offered, fixed for the thread.
+    tools: tuple[ToolRef, ...] = ()
+    #: After this many turns the model is not asked again.
+    max_turns: int = 100
+    labels: dict[str, str] = {}
+
+
+class Said(Event, frozen=True, tag="Said"):
+    """Somebody said something to the model. A `note` is from the system, in the midst of things."""
+
+    role: Literal["system", "user", "note"]
+    text: str
+    name: str = ""
+
+
+class ModelAsked(Event, frozen=True, tag="ModelAsked"):
+    """The claim before a model is called. What stands before the first attempt is the history it was sent."""
+
+    model: str
+
+
+class Text(Struct, frozen=True, tag_field="part", tag="text"):
+    text: str
+
+
+class Wish(Struct, frozen=True, tag_field="part", tag="wish", omit_defaults=True):
+    """The model wants a tool called."""
+
+    tool: str
+    #: The raw JSON text, possibly malformed: models write such.
+    arguments: str
+    #: The provider's id. It repeats within a conversation, so nothing here is keyed on it.
+    provider_id: str = ""
+
+
+class Opaque(Struct, frozen=True, tag_field="part", tag="opaque"):
+    """Something that only its provider understands (a thinking signature, encrypted reasoning), kept verbatim."""
+
+    provider: str
+    data: str
+
+
+type Part = Text | Wish | Opaque
+
+
+class Usage(Struct, frozen=True, omit_defaults=True):
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class ModelReplied(Event, frozen=True, tag="ModelReplied"):
+    """The model answered: what it said and what it wishes, in its order."""
+
+    parts: tuple[Part, ...]
+    attempt: int = 1
+    model: str = ""
+    usage: Usage = Usage()
+    finish_reason: str = ""
+    #: SHA-256 over the neutral history that the model was sent: lets anyone prove later what it saw.
+    history_digest: str = ""
+
+
+class ModelFailed(Event, frozen=True, tag="ModelFailed"):
+    """The model gave no answer. The turn is over; the next thing said begins another."""
+
+    error: str
+    attempt: int = 1
+
+
+# ------------------------------------------------------------------------------------------------ the call
+
+
+class ToolRequested(Event, frozen=True, tag="ToolRequested"):
+    """The wish for a tool, before anybody judged it."""
+
+    tool: str
+    #: The raw JSON text that came; the digest is over these bytes.
+    arguments: str
+    digest: str
+    #: Version of the tool's declaration. Empty when the tool is not one of the thread's: the gate denies it.
+    tool_version: str = ""
+    requester: str = ""
+    agent: str = ""
+    provider_id: str = ""
+    #: Which group of executors runs it; `client` when whoever asked runs it.
+    run_by: str = "client"
+
+
+class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
+    """The gate asks people. Who may vote is frozen here; a later policy cannot loosen it."""
+
+    digest: str
+    rule: str
+    policy_version: int
+    #: Why it is asked, in words for the reviewer.
+    reason: str = ""
+    #: Names, or patterns with `*`.
+    voters: tuple[str, ...] = ("*",)
+    #: Never count, whatever `voters` says: the requester.
+    excluded: tuple[str, ...] = ()
+    votes_needed: int = 1
+    #: Counted from when the broker recorded this. None: never expires.
+    expires_in_s: float | None = None
+
+
+class Voted(Event, frozen=True, tag="Voted"):
+    """One person's word. Who it is stands in the subject."""
+
+    verdict: Literal["approve", "deny", "answer"]
+    #: The digest of what the reviewer saw. A vote on anything else does not count.
+    digest: str
+    reason: str = ""
+    #: With `approve`: these arguments instead (raw JSON text).
+    arguments: str | None = None
+    #: With `answer`: the output that the model gets in place of the tool's.
+    answer: str = ""
+    #: Room for the reviewer's own signature.
+    signature: str = ""
+
+
+class Approved(Event, frozen=True, tag="Approved"):
+    """Exactly these bytes may run."""
+
+    #: Over what will run, edits included.
+    digest: str
+    ground: Ground
+    rule: str
+    policy_version: int
+    voters: tuple[str, ...] = ()
+    #: The edited arguments, if they were edited (raw JSON text).
+    arguments: str | None = None
+    reason: str = ""
+
+
+class Denied(Event, frozen=True, tag="Denied"):
+    """A person said no, the policy blocks it, or it could never have run."""
+
+    ground: Ground
+    rule: str
+    policy_version: int
+    reason: str = ""
+    voters: tuple[str, ...] = ()
+
+
+class Answered(Event, frozen=True, tag="Answered"):
+    """A person answered in place of the tool."""
+
+    answer: str
+    rule: str
+    policy_version: int
+    voters: tuple[str, ...] = ()
+
+
+class Expired(Event, frozen=True, tag="Expired"):
+    """Nobody decided in time. Not a no."""
+
+    rule: str
+    policy_version: int
+    after_s: float
+
+
+class Withdrawn(Event, frozen=True, tag="Withdrawn"):
+    """The requester's side takes the wish back."""
+
+    reason: str = ""
+
+
+class Superseded(Event, frozen=True, tag="Superseded"):
+    """Something newer made the wish moot."""
+
+    reason: str = ""
+
+
+class ToolStarted(Event, frozen=True, tag="ToolStarted"):
+    """The claim on a call: from here on it may have run."""
+
+    #: Over what is about to run, computed again by whoever runs it.
+    digest: str
+    #: `workspace/thread/call`, the same for every attempt.
+    idempotency_key: str
+
+
+class Revoked(Event, frozen=True, tag="Revoked"):
+    """A person took the approval back before it ran, by taking the claim's slot."""
+
+    reason: str = ""
+    reviewer: str = ""
+
+
+class Declined(Event, frozen=True, tag="Declined"):
+    """The executor will not run what was approved, and says so by taking the claim's slot, so that nobody else starts it."""
+
+    why: Literal["unknown_tool", "digest_mismatch", "people_were_asked"]
+
+
+class ToolReturned(Event, frozen=True, tag="ToolReturned"):
+    """The tool ran and gave this."""
+
+    #: What the model reads, as text.
+    output: str
+    attempt: int = 1
+
+
+class ToolFailed(Event, frozen=True, tag="ToolFailed"):
+    """The tool ran and raised. Never used for a call that did not run."""
+
+    error: str
+    attempt: int = 1
+
+
+class ToolRefused(Event, frozen=True, tag="ToolRefused"):
+    """The tool did not run, and this is what the model reads instead."""
+
+    ending: Ending
+    text: str
+
+
+class InDoubt(Event, frozen=True, tag="InDoubt"):
+    """The tool was started and nobody knows how it ended. Waits for a person; never retried in silence."""
+
+    attempt: int
+    text: str
+
+
+class Reconciled(Event, frozen=True, tag="Reconciled"):
+    """A person found out what happened to a call in doubt."""
+
+    happened: bool
+    #: What the model reads.
+    output: str
+    reviewer: str = ""
+
+
+# ------------------------------------------------------------------------------------------- the workspace
+
+
+class PolicyApplied(Event, frozen=True, tag="PolicyApplied"):
+    """From here on this policy judges. The text is the TOML file as it was given."""
+
+    text: str
+    digest: str
+
+
+class ToolDeclared(Event, frozen=True, tag="ToolDeclared"):
+    """A tool exists, with this contract. The slot's last token is the version: a digest of the contract."""
+
+    description: str
+    #: JSON Schema of the arguments, raw text.
+    schema: str
+    #: May be run again after a crash, under the same idempotency key.
+    repeatable: bool = False
+    run_by: str = "client"
+
+
+# ---------------------------------------------------------------------------------------------- the unknown
+
+
+class Carried(Struct, frozen=True):
+    """Bytes that this program does not understand: kept as they are, shown, and skipped by every fold.
+
+    Mostly a fact of a type or version from the future. With a `problem`, no fact at all.
+    """
+
+    type: str
+    raw: bytes
+    id: str = ""
+    v: int = 1
+    problem: str = ""
+
+
+type AnyEvent = (
+    ThreadOpened | Said | ModelAsked | ModelReplied | ModelFailed
+    | ToolRequested | ApprovalRequested | Voted
+    | Approved | Denied | Answered | Expired | Withdrawn | Superseded
+    | ToolStarted | Revoked | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt | Reconciled
+    | PolicyApplied | ToolDeclared
+)  # fmt: skip
+
+TYPES: Final[dict[str, type[Event]]] = {
+    kind.__struct_config__.tag: kind for kind in AnyEvent.__value__.__args__
+}
+
+#: The current version of each type's schema; what is not listed is at 1.
+VERSION: Final[dict[str, int]] = dict.fromkeys(TYPES, 1)

@@ -1,0 +1,136 @@
+"""The policy: which tools run freely, which wait for people, which never run.
+
+    [[rule]]
+    name = "changes a booking"
+    tools = ["book_*", "cancel_reservation"]    # names, or patterns with * and ?
+    then = "ask"                                # allow | ask | block
+    voters = ["ana", "ops-*"]                   # only with ask; absent: everybody
+    votes_needed = 1                            # only with ask
+    expires_in_s = 3600                         # only with ask; absent: never
+    reason = "It changes a booking."
+
+Of all rules that match a tool the strictest counts: block beats ask beats allow, and among equals the first in the
+file. A tool that no rule matches is asked about, so an empty file is the safest policy there is.
+"""
+
+import re
+from fnmatch import fnmatchcase
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from schemas.errors import BadId
+from schemas.files import Table, mistake, read_toml
+from schemas.ids import token
+
+type Then = Literal["allow", "ask", "block"]
+
+_STRICTNESS: Final[dict[Then, int]] = {"allow": 0, "ask": 1, "block": 2}
+_PATTERN: Final = re.compile(r"[A-Za-z0-9_*?-]+", re.ASCII)
+
+
+def _checked(pattern: str) -> str:
+    if not _PATTERN.fullmatch(pattern):
+        raise ValueError(
+            f"{pattern!r} is no pattern: a name or pattern is made of A-Z a-z 0-9 _ - and the wildcards * and ?."
+        )
+    if is_plain(pattern):
+        try:
+            token("name", pattern)
+        except BadId as problem:
+            raise ValueError(str(problem)) from None
+    return pattern
+
+
+#: A name, or a pattern with `*` (any text) and `?` (any character).
+type Pattern = Annotated[str, AfterValidator(_checked)]
+#: TOML has lists where we have tuples; the patterns in it stay strict.
+type Patterns = Annotated[tuple[Pattern, ...], Field(strict=False, min_length=1)]
+
+
+class Rule(Table):
+    """What happens to the tools it names."""
+
+    name: str
+    tools: Patterns
+    then: Then
+    #: Why, in words for the reviewer or the model.
+    reason: str = ""
+    voters: Patterns = ("*",)
+    votes_needed: int = Field(default=1, ge=1, le=1000)
+    #: None: never. At most a century, so that every deadline is a date.
+    expires_in_s: float | None = Field(default=None, gt=0, le=3_155_760_000, allow_inf_nan=False)
+
+    @field_validator("name")
+    @classmethod
+    def _can_be_cited(cls, name: str) -> str:
+        if not name.strip():
+            raise ValueError("a rule needs a name, since every decision cites its rule.")
+        if name == NO_RULE_NAME:
+            raise ValueError(f"{name!r} is what stands in the ledger when no rule matches. Choose another.")
+        return name
+
+    @field_validator("voters", "votes_needed", "expires_in_s")
+    @classmethod
+    def _only_when_asking[T](cls, value: T, info: ValidationInfo) -> T:
+        if (then := info.data.get("then", "ask")) != "ask":
+            raise ValueError(f'only a rule with then = "ask" has this; here it is {then!r}.')
+        return value
+
+    @field_validator("votes_needed")
+    @classmethod
+    def _can_be_met(cls, needed: int, info: ValidationInfo) -> int:
+        voters = set(info.data.get("voters", ("*",)))
+        if all(map(is_plain, voters)) and len(voters) < needed:
+            raise ValueError(
+                f"{needed} votes are needed, but only {', '.join(sorted(voters))} may vote. Name more voters."
+            )
+        return needed
+
+    def matches(self, tool: str) -> bool:
+        return any(fnmatchcase(tool, pattern) for pattern in self.tools)
+
+
+class Policy(Table):
+    """The rules, in the order of the file."""
+
+    rules: Annotated[tuple[Rule, ...], Field(strict=False, alias="rule")] = ()
+
+    @field_validator("rules")
+    @classmethod
+    def _names_differ(cls, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        seen: set[str] = set()
+        for index, rule in enumerate(rules):
+            if rule.name in seen:
+                raise mistake(f"another rule has the name {rule.name!r} already.", index, "name")
+            seen.add(rule.name)
+        return rules
+
+
+NO_RULE_NAME: Final = "no rule"
+
+
+def read_policy(text: str, path: str) -> Policy:
+    """Read the text of a policy file; `path` is only named in errors.
+
+    Raises:
+        BadFile: with the line and the rule of each mistake.
+    """
+    return read_toml(Policy, text, path)
+
+
+def judge(policy: Policy, tool: str) -> Rule:
+    """The rule that counts for a tool: the strictest of those that match, else one that asks everybody."""
+    matching = [rule for rule in policy.rules if rule.matches(tool)]
+    return max(matching, key=lambda rule: _STRICTNESS[rule.then], default=NO_RULE)
+
+
+def is_plain(pattern: str) -> bool:
+    """Is it one name, without wildcards?"""
+    return not {"*", "?"} & set(pattern)
+
+
+# Built without validation: its name is the one that no file may use.
+NO_RULE: Final = Rule.model_construct(
+    name=NO_RULE_NAME, tools=("*",), then="ask", reason="No rule of the policy covers this tool."
+)

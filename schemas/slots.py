@@ -1,0 +1,285 @@
+"""Where a fact stands: a slot is one NATS subject, and holds one fact for ever.
+
+    ledger.<workspace>.<thread>.<tail>        a thread and the calls in it
+    ledger.<workspace>._policy.<version>      what the workspace itself decided
+    ledger.<workspace>._tool.<tool>.<version>
+
+The tail says what the slot is for. `FILLED_BY` is the whole list, and which facts may fill each; everything
+that reads or writes a subject goes through this file.
+"""
+
+import functools
+from typing import Final, Self
+
+from msgspec import Struct
+
+from schemas import events as e
+from schemas.errors import BadId, BadSlot
+from schemas.ids import token
+
+ROOT: Final = "ledger"
+POLICY: Final = "_policy"
+TOOL: Final = "_tool"
+
+# `*` is a token somebody chose, `#` a number counted from 1. Thread tails first, then the workspace's own.
+FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
+    ("opened",): (e.ThreadOpened,),
+    ("said", "*"): (e.Said,),
+    ("turn", "#", "asked", "#"): (e.ModelAsked,),
+    ("turn", "#", "replied"): (e.ModelReplied, e.ModelFailed),
+    ("call", "*", "requested"): (e.ToolRequested,),
+    ("call", "*", "gated"): (e.ApprovalRequested,),
+    ("call", "*", "vote", "*"): (e.Voted,),
+    ("call", "*", "withdrawn"): (e.Withdrawn, e.Superseded),
+    ("call", "*", "decided"): (e.Approved, e.Denied, e.Answered, e.Expired, e.Withdrawn, e.Superseded),
+    ("call", "*", "claim", "#"): (e.ToolStarted, e.Revoked, e.Declined),
+    ("call", "*", "finished"): (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.InDoubt),
+    ("call", "*", "late", "#"): (e.ToolReturned, e.ToolFailed),
+    ("call", "*", "reconciled"): (e.Reconciled,),
+    (POLICY, "#"): (e.PolicyApplied,),
+    (TOOL, "*", "*"): (e.ToolDeclared,),
+}
+
+
+class Slot(Struct, frozen=True):
+    """One place in the ledger. `thread` is empty for the workspace's own slots."""
+
+    workspace: str
+    thread: str
+    tail: tuple[str, ...]
+
+    @property
+    def subject(self) -> str:
+        head = (ROOT, self.workspace, self.thread) if self.thread else (ROOT, self.workspace)
+        return ".".join((*head, *self.tail))
+
+    @property
+    def subjects(self) -> str:
+        """What to read to have all that stands here, as for a thread or a call."""
+        return self.subject
+
+    @property
+    def filled_by(self) -> tuple[type[e.Event], ...]:
+        """The facts that may stand here.
+
+        Raises:
+            BadSlot: there is no such slot.
+        """
+        return FILLED_BY[_shape(self.tail, in_thread=bool(self.thread))]
+
+    @property
+    def thread_ref(self) -> "ThreadRef":
+        assert self.thread, "a workspace's own slot belongs to no thread"
+        return ThreadRef(self.workspace, self.thread)
+
+    @property
+    def call_ref(self) -> "CallRef | None":
+        """The call that this slot belongs to, if it belongs to one."""
+        match self.tail:
+            case ("call", call, *_):
+                return CallRef(self.workspace, self.thread, call)
+            case _:
+                return None
+
+    @classmethod
+    def parse(cls, subject: str) -> "Slot":
+        """Read a subject back.
+
+        Raises:
+            BadSlot: it is no slot of the ledger.
+        """
+        return _parse(subject)
+
+
+class ThreadRef(Struct, frozen=True):
+    """A conversation, written `workspace/thread`."""
+
+    workspace: str
+    thread: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `workspace/thread`.
+
+        Raises:
+            BadId: a part cannot be an id.
+            BadSlot: it has not two parts.
+        """
+        return cls(*_parts(text, "workspace", "thread"))
+
+    def __str__(self) -> str:
+        return f"{self.workspace}/{self.thread}"
+
+    def __post_init__(self) -> None:
+        token("workspace", self.workspace)
+        token("thread", self.thread)
+
+    @property
+    def subjects(self) -> str:
+        """The wildcard over everything recorded in the thread."""
+        return f"{ROOT}.{self.workspace}.{self.thread}.>"
+
+    @property
+    def opened(self) -> Slot:
+        return self._slot("opened")
+
+    def said(self, message: str) -> Slot:
+        return self._slot("said", token("message", message))
+
+    def asked(self, turn: int, attempt: int) -> Slot:
+        return self._slot("turn", str(turn), "asked", str(attempt))
+
+    def replied(self, turn: int) -> Slot:
+        return self._slot("turn", str(turn), "replied")
+
+    def call(self, call: str) -> "CallRef":
+        return CallRef(self.workspace, self.thread, call)
+
+    def wish(self, turn: int, index: int) -> "CallRef":
+        """The call that a model's wish becomes: `<turn>-<index>`, never the provider's id, which repeats."""
+        return self.call(f"{turn}-{index}")
+
+    def _slot(self, *tail: str) -> Slot:
+        return Slot(self.workspace, self.thread, tail)
+
+
+class CallRef(Struct, frozen=True):
+    """One wish for a tool, written `workspace/thread/call`."""
+
+    workspace: str
+    thread: str
+    call: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `workspace/thread/call`.
+
+        Raises:
+            BadId: a part cannot be an id.
+            BadSlot: it has not three parts.
+        """
+        return cls(*_parts(text, "workspace", "thread", "call"))
+
+    def __str__(self) -> str:
+        return f"{self.workspace}/{self.thread}/{self.call}"
+
+    def __post_init__(self) -> None:
+        token("workspace", self.workspace)
+        token("thread", self.thread)
+        token("call", self.call)
+
+    @property
+    def subjects(self) -> str:
+        """The wildcard over everything recorded about the call."""
+        return f"{ROOT}.{self.workspace}.{self.thread}.call.{self.call}.>"
+
+    @property
+    def thread_ref(self) -> ThreadRef:
+        return ThreadRef(self.workspace, self.thread)
+
+    @property
+    def requested(self) -> Slot:
+        return self._slot("requested")
+
+    @property
+    def gated(self) -> Slot:
+        return self._slot("gated")
+
+    def vote(self, reviewer: str) -> Slot:
+        return self._slot("vote", token("reviewer", reviewer))
+
+    @property
+    def withdrawn(self) -> Slot:
+        return self._slot("withdrawn")
+
+    @property
+    def decided(self) -> Slot:
+        return self._slot("decided")
+
+    def claim(self, attempt: int) -> Slot:
+        return self._slot("claim", str(attempt))
+
+    @property
+    def finished(self) -> Slot:
+        return self._slot("finished")
+
+    def late(self, attempt: int) -> Slot:
+        """Where a result goes that came after the call was already closed: kept, never shown to the model."""
+        return self._slot("late", str(attempt))
+
+    @property
+    def reconciled(self) -> Slot:
+        """Where a person says what really happened to a call in doubt."""
+        return self._slot("reconciled")
+
+    def _slot(self, *rest: str) -> Slot:
+        return Slot(self.workspace, self.thread, ("call", self.call, *rest))
+
+
+def policy_slot(workspace: str, version: int) -> Slot:
+    return Slot(token("workspace", workspace), "", (POLICY, str(version)))
+
+
+def policies(workspace: str) -> str:
+    """The wildcard over a workspace's policy versions."""
+    return f"{ROOT}.{token('workspace', workspace)}.{POLICY}.*"
+
+
+def tool_slot(workspace: str, tool: str, version: str) -> Slot:
+    return Slot(
+        token("workspace", workspace), "", (TOOL, token("tool", tool), token("tool version", version))
+    )
+
+
+def declarations(workspace: str, tool: str = "*") -> str:
+    """The wildcard over a workspace's tools, or over one tool's versions."""
+    return f"{ROOT}.{token('workspace', workspace)}.{TOOL}.{tool if tool == '*' else token('tool', tool)}.*"
+
+
+def _parts(text: str, *names: str) -> tuple[str, ...]:
+    parts = tuple(text.split("/"))
+    if len(parts) != len(names):
+        raise BadSlot(
+            f"{text!r} is not of the form {'/'.join(names)}: {len(parts)} parts instead of {len(names)}."
+        )
+    return tuple(token(name, part) for name, part in zip(names, parts, strict=True))
+
+
+@functools.lru_cache(maxsize=8192)
+def _parse(subject: str) -> Slot:
+    try:
+        match subject.split("."):
+            case [root, workspace, kind, *rest] if root == ROOT and kind.startswith("_"):
+                slot = Slot(token("workspace", workspace), "", (kind, *rest))
+            case [root, workspace, thread, *tail] if root == ROOT:
+                slot = Slot(token("workspace", workspace), token("thread", thread), tuple(tail))
+            case _:
+                raise BadSlot(
+                    f"{subject!r} is no subject of the ledger: it does not start with {ROOT}.<workspace>."
+                )
+        _shape(slot.tail, in_thread=bool(slot.thread))
+    except BadId as problem:
+        raise BadSlot(f"{subject!r} is no slot: {problem}") from None
+    return slot
+
+
+@functools.lru_cache(maxsize=8192)
+def _shape(tail: tuple[str, ...], *, in_thread: bool) -> tuple[str, ...]:
+    for shape in FILLED_BY:
+        ours = shape[0].startswith("_")
+        if len(shape) == len(tail) and ours is not in_thread and all(map(_fits, shape, tail)):
+            return shape
+    raise BadSlot(
+        f"there is no slot {'.'.join(tail)!r}. The slots are: {', '.join(map('.'.join, FILLED_BY))}."
+    )
+
+
+def _fits(pattern: str, word: str) -> bool:
+    match pattern:
+        case "*":
+            token("id", word)
+            return True
+        case "#":
+            return word.isascii() and word.isdigit() and word[0] != "0" and len(word) <= 9
+        case _:
+            return pattern == word

@@ -1,0 +1,245 @@
+"""Tools: how one is declared, and whether arguments fit its schema.
+
+A declaration is recorded under its version, a digest of everything in it. So a changed contract is another
+version, and the same contract declared twice is one fact.
+
+The schema is JSON Schema (draft 2020-12) and stays the raw text that was handed in. No reference in it is ever fetched.
+"""
+
+import hashlib
+import heapq
+import inspect
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import jsonschema_rs
+from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError, field_validator
+from pydantic.json_schema import GenerateJsonSchema
+
+from schemas import jsontext
+from schemas.errors import BadFact, BadId, BadInput
+from schemas.events import ToolDeclared
+from schemas.files import Table, mistake, mistakes, read_toml
+from schemas.ids import token
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+#: More than this helps nobody, least a model.
+MAX_PROBLEMS: Final = 3
+_MAX_PROBLEM_CHARACTERS: Final = 200
+
+
+class ToolSpec(Table):
+    """A tool as a service or a file declares it."""
+
+    name: str
+    description: str = ""
+    #: JSON Schema of the arguments, raw text. A TOML table is taken too and written out once.
+    schema_text: str = Field(alias="schema")
+    #: May be run again after a crash, under the same idempotency key.
+    repeatable: bool = False
+    #: Which group of executors runs it; `client` when whoever asks for it runs it.
+    run_by: str = "client"
+
+    @field_validator("name", "run_by")
+    @classmethod
+    def _is_token(cls, value: str) -> str:
+        try:
+            return token("name", value)
+        except BadId as problem:
+            raise ValueError(str(problem)) from None
+
+    @field_validator("schema_text", mode="before")
+    @classmethod
+    def _as_text(cls, schema: Any) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        try:
+            return json.dumps(schema, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except (TypeError, ValueError) as problem:
+            raise ValueError(f"the schema cannot be written as JSON: {problem}.") from None
+
+    @field_validator("schema_text")
+    @classmethod
+    def _is_schema(cls, text: str) -> str:
+        _compiled(text)
+        return text
+
+
+class _Tools(Table):
+    tools: Annotated[tuple[ToolSpec, ...], Field(strict=False, alias="tool")] = ()
+
+    @field_validator("tools")
+    @classmethod
+    def _names_differ(cls, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+        seen: set[str] = set()
+        for index, tool in enumerate(tools):
+            if tool.name in seen:
+                raise mistake(f"another tool has the name {tool.name!r} already.", index, "name")
+            seen.add(tool.name)
+        return tools
+
+
+class Tool:
+    """A recorded declaration, ready to check arguments."""
+
+    def __init__(self, name: str, version: str, declared: ToolDeclared) -> None:
+        """Compile the schema.
+
+        Raises:
+            BadFact: the recorded schema is none.
+        """
+        self.name, self.version, self.declared = name, version, declared
+        try:
+            self._validator = _compiled(declared.schema)
+        except ValueError as problem:
+            raise BadFact(
+                f"tool {name} was declared (version {version}) with a bad schema: {problem}"
+            ) from None
+
+    def problems(self, arguments: str) -> str | None:
+        """What is wrong with the arguments, in one sentence for people and models; None when they fit.
+
+        Values are not cited: they may be long, or secret.
+        """
+        try:
+            value = jsontext.read(arguments)
+        except jsontext.BadJson as problem:
+            return f"The arguments of {self.name} cannot be read: {problem}."
+        found = [
+            (_pointer(error.instance_path), error.message) for error in self._validator.iter_errors(value)
+        ]
+        if not found:
+            return None
+        # Sorted, since the order in which a validator finds them is not promised to be the same twice.
+        first = [
+            f"{where} {_shortened(message)}" for where, message in heapq.nsmallest(MAX_PROBLEMS, set(found))
+        ]
+        more = len(set(found)) - len(first)
+        return (
+            f"The arguments of {self.name} do not fit its schema: {'; '.join(first)}"
+            f"{f'; and {more} more' if more else ''}."
+        )
+
+
+def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
+    """The version of a tool and the fact that declares it.
+
+    The version is the first 16 hex digits of SHA-256 over `<length>:<text>` of the name, description, schema,
+    `yes` or `no` for repeatable, and who runs it; so no two declarations have the same encoding.
+    """
+    contract = (
+        spec.name, spec.description, spec.schema_text, "yes" if spec.repeatable else "no", spec.run_by
+    )  # fmt: skip
+    encoded = b"".join(b"%d:%s" % (len(raw), raw) for raw in (part.encode() for part in contract))
+    declared = ToolDeclared(
+        description=spec.description,
+        schema=spec.schema_text,
+        repeatable=spec.repeatable,
+        run_by=spec.run_by,
+    )
+    return hashlib.sha256(encoded).hexdigest()[:16], declared
+
+
+def read_tools(text: str, path: str) -> tuple[ToolSpec, ...]:
+    """Read the text of a TOML file of `[[tool]]` tables; `path` is only named in errors.
+
+    A tool's `schema` is a table or a string of JSON.
+
+    Raises:
+        BadFile: with the line and the tool of each mistake.
+    """
+    return read_toml(_Tools, text, path).tools
+
+
+def spec_of(
+    function: Callable[..., Any], *, name: str = "", repeatable: bool = False, run_by: str = "client"
+) -> ToolSpec:
+    """Declare a Python function: its name, its docstring and the schema of its parameters.
+
+    Raises:
+        BadInput: no schema can be made of its parameters, or its name cannot be a tool's.
+    """
+    name = name or getattr(function, "__name__", "")
+    try:
+        return ToolSpec(
+            name=name,
+            description=inspect.getdoc(function) or "",
+            schema=schema_of(function),
+            repeatable=repeatable,
+            run_by=run_by,
+        )
+    except ValidationError as problem:
+        raise BadInput(f"tool {name!r}: {' '.join(said for _, said in mistakes(problem))}") from None
+
+
+def schema_of(function: Callable[..., Any]) -> str:
+    """The JSON Schema of a function's parameters, raw text.
+
+    Raises:
+        BadInput: a parameter has no annotation, cannot be given by name, or has a type that JSON has not.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    try:
+        return _schema_of(function, name)
+    except (PydanticUserError, NameError, TypeError, ValueError) as problem:
+        raise BadInput(
+            f"{name}: no JSON Schema can be made of its parameters: {str(problem).splitlines()[0]}"
+        ) from None
+
+
+def _schema_of(function: Callable[..., Any], name: str) -> str:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise BadInput(
+                f"{name}: parameter {str(parameter).partition(':')[0]!r} has no name in a call. "
+                "A tool's arguments are named; write each one out."
+            )
+        if parameter.annotation is parameter.empty:
+            raise BadInput(
+                f"{name}: parameter {parameter.name!r} has no type. Annotate it, as in "
+                f"{parameter.name}: str; the schema that the model reads is made of it."
+            )
+    # To pydantic a function is as good as a type; its annotations do not say so.
+    adapter: TypeAdapter[Any] = TypeAdapter(function)  # type: ignore[arg-type]
+    schema = adapter.json_schema(schema_generator=_Untitled)
+    return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+
+
+class _Untitled(GenerateJsonSchema):
+    """Without titles: they only repeat the names, and the model pays for each word."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """A default that JSON has not is left out, and that is all there is to say."""
+
+
+def _compiled(text: str) -> jsonschema_rs.Draft202012Validator:
+    """The validator of a schema; ValueError says what is wrong with it."""
+    schema = jsontext.read(text)
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        raise ValueError('the schema must be of an object: write "type": "object".')
+    if str(schema.get("$schema", DIALECT)).rstrip("#") != DIALECT:
+        raise ValueError(f"the schema says it is {schema['$schema']}, but it must be {DIALECT}.")
+    try:
+        return jsonschema_rs.Draft202012Validator(schema, mask="the value", offline=True)
+    except jsonschema_rs.ValidationError as problem:
+        message = problem.message.replace("the value", json.dumps(problem.instance)[:60], 1)
+        raise ValueError(
+            f"this is no JSON Schema (draft 2020-12): {_pointer(problem.instance_path)} {message}."
+        ) from None
+
+
+def _pointer(path: list[str | int]) -> str:
+    """The place as a JSON pointer (RFC 6901), in words for the whole."""
+    if not path:
+        return "at the top,"
+    return "at " + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in path) + ","
+
+
+def _shortened(message: str) -> str:
+    if len(message) <= _MAX_PROBLEM_CHARACTERS:
+        return message
+    return message[: _MAX_PROBLEM_CHARACTERS - 1] + "…"

@@ -1,0 +1,69 @@
+"""What tests start with: a ledger on a broker of its own, and the same ledger in memory.
+
+A broker takes a sixth of a second to start, so each test that needs one has one, and no test can disturb another.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+
+from ledger.client import Ledger
+from ledger.connection import Connection
+from ledger.memory import Memory
+from ledger.port import Port
+from ledger.requests import Requests
+from ledger.streams import DURABLES, ensure
+from ops.server import EmbeddedServer
+from schemas.events import Author
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "airline-gpt4o.jsonl"
+
+# What a test says about log lines it says itself, with structlog.testing.capture_logs.
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+
+
+@pytest.fixture
+def ack_wait_s() -> float:
+    """How long a silent worker is taken for alive. Tests of dying workers shorten it."""
+    return 30.0
+
+
+@asynccontextmanager
+async def running(path: Path, ack_wait_s: float = 30.0) -> AsyncGenerator[EmbeddedServer]:
+    """A broker that has the streams."""
+    async with EmbeddedServer(path) as server:
+        connection = Connection(server.store.login("admin"))
+        await connection.open(name="test set-up")
+        requests = Requests(connection)
+        await requests.start()
+        await ensure(requests, ack_wait_s=ack_wait_s, also=tuple(DURABLES))
+        await connection.close()
+        yield server
+
+
+@pytest.fixture
+async def store(tmp_path: Path, ack_wait_s: float) -> AsyncIterator[Path]:
+    """The store of a running broker."""
+    async with running(tmp_path / "store", ack_wait_s) as server:
+        yield server.store.path
+
+
+@pytest.fixture(params=["memory", "jetstream"])
+async def port(request: pytest.FixtureRequest, tmp_path: Path, ack_wait_s: float) -> AsyncIterator[Port]:
+    """The log: each test runs on the twin in memory and on the real thing."""
+    if request.param == "memory":
+        yield Memory(ack_wait_s=ack_wait_s)
+        return
+    async with (
+        running(tmp_path / "store", ack_wait_s) as server,
+        Ledger.connect(server.store.path, role="admin") as ledger,
+    ):
+        yield ledger.port
+
+
+@pytest.fixture
+def ledger(port: Port) -> Ledger:
+    return Ledger(port, Author(kind="service", name="tests"))

@@ -1,0 +1,523 @@
+"""Who may say what, against the real broker: every role, every slot, and the ways around."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import nats.errors
+import pytest
+import pytest_asyncio
+from nats.aio.client import Client
+from nats.js.errors import NotFoundError
+
+from ledger.streams import Durable
+from ops.accounts import ADMIN, ROLES, accounts_config, permissions
+from ops.server import EmbeddedServer
+from schemas.errors import BadId, BadInput
+from schemas.slots import FILLED_BY, Slot
+
+#: On the loop that the one server of this file lives in.
+shared = pytest.mark.asyncio(loop_scope="module")
+
+PEOPLE = ("reviewer-ana", "reviewer-ben")
+EVERYBODY = (*ROLES, *PEOPLE)
+LEDGER = {
+    "name": "LEDGER",
+    "subjects": ["ledger.>"],
+    "storage": "file",
+    "retention": "limits",
+    "num_replicas": 1,
+    "max_msgs_per_subject": 1,
+    "discard": "new",
+    "discard_new_per_subject": True,
+    "deny_delete": True,
+    "deny_purge": True,
+    "allow_direct": True,
+    "allow_atomic": True,
+}
+GATE = {
+    "durable_name": "gate",
+    "deliver_subject": "deliver.gate.gate",
+    "deliver_group": "gate",
+    "ack_policy": "explicit",
+    # Long ago, and nobody else knows when: see ops/accounts.py.
+    "deliver_policy": "by_start_time",
+    "opt_start_time": "2003-07-01T11:12:13.141592653Z",
+}
+
+
+class Somebody:
+    """A connection as a role, and what the broker denied it."""
+
+    def __init__(self, role):
+        self.role = role
+        self.client = Client()
+        self.problems = []
+        self._denied = asyncio.Event()
+
+    async def heard(self, problem):
+        self.problems.append(str(problem).lower())
+        self._denied.set()
+
+    def denied(self, subject):
+        return any(f'"{subject.lower()}"' in problem for problem in self.problems)
+
+    async def ask(self, subject, body=None, headers=None):
+        """What the server answers, or "denied"."""
+        self.problems.clear()
+        self._denied.clear()
+        raw = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
+        asking = asyncio.ensure_future(self.client.request(subject, raw, timeout=5, headers=headers))
+        denial = asyncio.ensure_future(self._denied.wait())
+        await asyncio.wait((asking, denial), return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            asking.cancel()
+            assert self.denied(subject), self.problems
+            return "denied"
+        denial.cancel()
+        return (await asking).data
+
+    async def json(self, subject, body=None):
+        return json.loads(await self.ask(subject, body))
+
+    async def may_hear(self, subject, queue=""):
+        """Whether the broker takes a subscription. A request after it is answered after it is denied."""
+        self.problems.clear()
+        await self.client.subscribe(subject, queue=queue)
+        await self.client.request("$JS.API.INFO", timeout=5)
+        return not self.problems
+
+
+@asynccontextmanager
+async def signed_on(server, role) -> AsyncGenerator[Somebody]:
+    login = server.store.login(role)
+    who = Somebody(role)
+    await who.client.connect(
+        login.url,
+        user=login.user,
+        password=login.password,
+        inbox_prefix=f"_INBOX.{role}".encode(),
+        error_cb=who.heard,
+        max_reconnect_attempts=1,
+    )
+    try:
+        yield who
+    finally:
+        await who.client.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory):
+    async with EmbeddedServer(tmp_path_factory.mktemp("store"), sync="2m") as running:
+        async with signed_on(running, ADMIN) as admin:
+            await admin.json("$JS.API.STREAM.CREATE.LEDGER", LEDGER)
+            for name, subject in (
+                ("KV_pending", "$KV.pending.>"),
+                ("TIMERS", "timer.>"),
+                ("PARKED", "parked.>"),
+            ):
+                config = {"name": name, "subjects": [subject], "storage": "memory", "allow_direct": True}
+                config |= {"num_replicas": 1, "retention": "limits", "max_msgs_per_subject": 1}
+                assert "error" not in await admin.json(f"$JS.API.STREAM.CREATE.{name}", config)
+            body = {"stream_name": "LEDGER", "config": GATE}
+            assert "error" not in await admin.json("$JS.API.CONSUMER.CREATE.LEDGER.gate", body)
+        for person in PEOPLE:
+            await running.ensure_account(person)
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def admin(server):
+    async with signed_on(server, ADMIN) as who:
+        yield who
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def model(server):
+    async with signed_on(server, "model") as who:
+        yield who
+
+
+async def stands(admin, subject):
+    """What is recorded there, or None."""
+    try:
+        return (await admin.client.jetstream().get_last_msg("LEDGER", subject)).data
+    except NotFoundError:
+        return None
+
+
+# ------------------------------------------------------------------------------------------------ writing
+
+RUNS = {"executor", "service"}
+#: What stands where, and the only ones who may put it there. `{}` is a thread.
+WRITERS = {
+    "{}.opened": {"service"},
+    "{}.said.m1": {"service"},
+    "{}.turn.1.asked.1": {"model"},
+    "{}.turn.1.replied": {"model"},
+    "{}.call.1-0.requested": {"model", "service"},
+    "{}.call.1-0.gated": {"gate"},
+    "{}.call.1-0.vote.ana": {"reviewer-ana"},
+    "{}.call.1-0.vote.ben": {"reviewer-ben"},
+    "{}.call.1-0.withdrawn": {"service"},
+    "{}.call.1-0.decided": {"gate"},
+    "{}.call.1-0.claim.1": {*RUNS, *PEOPLE},
+    "{}.call.1-0.finished": RUNS,
+    "{}.call.1-0.late.1": RUNS,
+    "{}.call.1-0.reconciled": set(PEOPLE),
+    "_policy.1": {"operator"},
+    "_tool.refund.v1": RUNS,
+}
+#: What a careless wildcard would let in: the workspace's own, dressed as a thread.
+NOBODY_WRITES = (
+    "_policy.opened",
+    "_policy.said.m1",
+    "_policy.call.1-0.requested",
+    "_policy.turn.1.replied",
+    "_grant.opened",
+    "_grant.g1.given",
+    "{}.anything",
+    "{}.call.1-0.vote.eve",
+)
+
+
+def test_the_table_below_covers_every_slot():
+    """Every slot that there is stands in the table of writers."""
+    shapes = {Slot.parse(f"ledger.shop.{tail.format('t1')}").filled_by for tail in WRITERS}
+    assert shapes == set(FILLED_BY.values())
+
+
+@pytest.mark.parametrize("role", EVERYBODY)
+@shared
+async def test_each_slot_has_its_writers(server, admin, role):
+    """A role records what is its own to say, and nothing else: the broker says no, and nothing is stored (B62, B68)."""
+    async with signed_on(server, role) as who:
+        for tail, writers in WRITERS.items():
+            subject = f"ledger.{role}.{tail.format('t1')}"
+            answer = await who.ask(subject, b'{"x":1}')
+            if role in writers:
+                assert json.loads(answer)["stream"] == "LEDGER", subject
+                assert await stands(admin, subject) == b'{"x":1}'
+            else:
+                assert answer == "denied", subject
+                assert await stands(admin, subject) is None
+
+
+@pytest.mark.parametrize("role", EVERYBODY)
+@shared
+async def test_wildcards_do_not_reach_the_workspace(server, admin, role):
+    """No role reaches a policy, tool or grant by naming a thread like one. Who writes policies or tools may misname them."""
+    async with signed_on(server, role) as who:
+        for tail in NOBODY_WRITES:
+            subject = f"ledger.wild.{tail.format('t1')}"
+            if (role, tail) != ("operator", "_policy.opened"):
+                assert await who.ask(subject) == "denied", subject
+                assert await stands(admin, subject) is None
+        for subject in ("ledger.wild._tool.said.m1", "ledger.wild._tool.opened", "ledger.wild._tool.turn.5"):
+            if role not in RUNS:
+                assert await who.ask(subject) == "denied", subject
+
+
+@shared
+async def test_side_streams_have_their_writers(server):
+    """The queue alone writes the pending bucket, the gate alone timers; everybody parks under their own name."""
+    writers = {
+        "$KV.pending.shop.t1.1-0": {"queue"},
+        "timer.set.shop.t1.1-0": {"gate"},
+        "timer.due.shop.t1.1-0": set(),
+        "parked.gate.gate.7": {"gate", "operator"},
+        "parked.model.model.7": {"model", "operator"},
+        "$JS.API.STREAM.PURGE.TIMERS": {"gate"},
+    }
+    for role in EVERYBODY:
+        async with signed_on(server, role) as who:
+            for subject, allowed in writers.items():
+                assert (await who.ask(subject) != "denied") == (role in allowed), (role, subject)
+
+
+@shared
+async def test_a_batch_is_let_through_whole(model):
+    """An atomic batch needs no other permission than its facts do."""
+    head = {"Nats-Batch-Id": "b1"}
+    first = await model.ask("ledger.batch.t1.call.1-0.requested", b"{}", head | {"Nats-Batch-Sequence": "1"})
+    assert first == b""  # begun
+    last = head | {"Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "1"}
+    assert json.loads(await model.ask("ledger.batch.t1.call.1-1.requested", b"{}", last))["count"] == 2
+
+
+# ---------------------------------------------------------------------------------------- the ways around
+
+
+@shared
+async def test_an_answer_cannot_be_sent_into_a_slot(server, admin, model):
+    """The server answers where it is told to, but not into the ledger: bytes cannot be moved into `decided` (B68).
+
+    The control shows what would happen if the model's login were in the ledger's own account.
+    """
+    forged = b'{"type":"Approved"}'
+    read = json.dumps({"last_by_subj": "ledger.around.t1.call.1-0.requested"}).encode()
+    await model.ask("ledger.around.t1.call.1-0.requested", forged)
+    ways = {
+        "$JS.API.DIRECT.GET.LEDGER": read,
+        "$JS.API.DIRECT.GET.LEDGER.ledger.around.t1.call.1-0.requested": b"",
+        "$JS.API.STREAM.MSG.GET.LEDGER": read,
+        "$JS.API.STREAM.INFO.LEDGER": b"",
+        "$JS.API.INFO": b"",
+        "ledger.around.t1.call.1-1.requested": b"{}",
+    }
+    for number, (subject, body) in enumerate(ways.items()):
+        await model.client.publish(subject, body, reply=f"ledger.around.t1.call.{number}.decided")
+        await model.ask("$JS.API.STREAM.INFO.LEDGER")
+    many = json.dumps({"multi_last": ["ledger.around.t1.call.1-0.requested"]}).encode()
+    await model.client.publish("$JS.API.DIRECT.GET.LEDGER", many, reply="ledger.around.t1.call.many.decided")
+    # A read that is asked for later is answered later.
+    await model.ask("$JS.API.DIRECT.GET.LEDGER", read)
+    await model.ask("$JS.API.STREAM.MSG.GET.LEDGER", read)
+    for call in (*range(len(ways)), "many"):
+        assert await stands(admin, f"ledger.around.t1.call.{call}.decided") is None, call
+
+    seen = await admin.client.subscribe("ledger.around.t1.call.control.decided")
+    await admin.client.publish(
+        "$JS.API.DIRECT.GET.LEDGER", read, reply="ledger.around.t1.call.control.decided"
+    )
+    assert (await seen.next_msg(timeout=5)).data == forged
+
+
+@shared
+async def test_a_consumer_cannot_deliver_into_a_slot(server, admin, model):
+    """A consumer that is told to deliver into the ledger finds nobody there, so nothing is stored (nats-server #8274)."""
+    async with signed_on(server, "queue") as queue:
+        await queue.ask("$KV.pending.forged", b'{"type":"Approved"}')
+    for stream, target in (
+        ("KV_pending", "ledger.around.t2.call.1-0.decided"),
+        ("LEDGER", "$KV.pending.forged"),
+        ("LEDGER", "$JS.API.STREAM.DELETE.PARKED"),
+    ):
+        config = {"deliver_subject": target, "ack_policy": "none"}
+        body = {"stream_name": stream, "config": config}
+        made = await model.json(f"$JS.API.CONSUMER.CREATE.{stream}", body)
+        held = await admin.json(f"$JS.API.CONSUMER.INFO.{stream}.{made['name']}")
+        assert not held.get("push_bound")
+        assert held["delivered"]["consumer_seq"] == 0
+        assert held["num_pending"] > 0
+    body = {"stream_name": "LEDGER", "config": {"deliver_subject": "ledger.a.b.opened", "ack_policy": "none"}}
+    assert (await model.json("$JS.API.CONSUMER.CREATE.LEDGER", body))["error"]["err_code"] == 10081
+    assert await stands(admin, "ledger.around.t2.call.1-0.decided") is None
+
+
+@pytest.mark.parametrize("role", EVERYBODY)
+@shared
+async def test_nobody_touches_streams_or_durables(server, admin, role):
+    """Nobody but the administrator changes a stream, deletes from it, or touches a durable consumer."""
+    before = await admin.json("$JS.API.CONSUMER.INFO.LEDGER.gate")
+    async with signed_on(server, role) as who:
+        for call in (
+            "STREAM.CREATE.OTHER",
+            "STREAM.UPDATE.LEDGER",
+            "STREAM.DELETE.LEDGER",
+            "STREAM.PURGE.LEDGER",
+            "STREAM.PURGE.KV_pending",
+            "STREAM.RESTORE.LEDGER",
+            "STREAM.SNAPSHOT.LEDGER",
+            "STREAM.MSG.DELETE.LEDGER",
+            "STREAM.PEER.REMOVE.LEDGER",
+            "STREAM.LEADER.STEPDOWN.LEDGER",
+            "CONSUMER.DURABLE.CREATE.LEDGER.other",
+            "CONSUMER.CREATE.LEDGER.other",
+            "CONSUMER.CREATE.LEDGER.gate",
+            "CONSUMER.CREATE.LEDGER.gate.ledger.>",
+            "CONSUMER.CREATE.TIMERS",
+            "CONSUMER.DELETE.LEDGER.gate",
+            "CONSUMER.PAUSE.LEDGER.gate",
+            "CONSUMER.RESET.LEDGER.gate",
+            "CONSUMER.UNPIN.LEDGER.gate",
+            "CONSUMER.LEADER.STEPDOWN.LEDGER.gate",
+            "CONSUMER.MSG.NEXT.LEDGER.gate",
+        ):
+            # A permission is about the literal subject; `>` in one is for the server to refuse, were it to get there.
+            subject = f"$JS.API.{call.replace('>', 'x')}"
+            assert await who.ask(subject, b"{}") == "denied", subject
+        if role not in ("gate", "operator"):
+            assert await who.ask("$JS.API.CONSUMER.INFO.LEDGER.gate") == "denied"
+            assert await who.ask("$JS.ACK.LEDGER.gate.1.1.1.1.1") == "denied"
+    after = await admin.json("$JS.API.CONSUMER.INFO.LEDGER.gate")
+    assert after["config"] == before["config"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"durable_name": "gate"},
+        {"durable_name": "other"},
+        {"name": "gate"},
+        {"name": "gate", "deliver_policy": "all", "opt_start_time": None},
+        {"name": "gate", "opt_start_time": "2003-07-01T11:12:13Z"},
+    ],
+    ids=["durable", "new durable", "named, start missing", "named, from the start", "named, start guessed"],
+)
+@shared
+async def test_who_reads_cannot_change_a_durable(admin, model, changed):
+    """The right to create ephemeral consumers does not reach a durable one, not even by its name in the body."""
+    before = await admin.json("$JS.API.CONSUMER.INFO.LEDGER.gate")
+    config = {key: value for key, value in GATE.items() if key not in ("durable_name", "opt_start_time")}
+    config |= {"filter_subject": "ledger.nothing"} | changed
+    config = {key: value for key, value in config.items() if value is not None}
+    for action in ({}, {"action": "create"}, {"action": "update"}):
+        answer = await model.json(
+            "$JS.API.CONSUMER.CREATE.LEDGER", {"stream_name": "LEDGER", "config": config} | action
+        )
+        assert "error" in answer
+    after = await admin.json("$JS.API.CONSUMER.INFO.LEDGER.gate")
+    assert after["config"] == before["config"]
+    assert (await admin.json("$JS.API.CONSUMER.NAMES.LEDGER"))["consumers"].count("other") == 0
+
+
+@pytest.mark.parametrize("role", EVERYBODY)
+@shared
+async def test_nobody_listens_in(server, role):
+    """Everybody hears their own inbox and deliveries; nobody hears another's, or everything."""
+    other = "model" if role != "model" else "gate"
+    async with signed_on(server, role) as who:
+        for subject in (
+            ">",
+            "ledger.>",
+            "_INBOX.>",
+            f"_INBOX.{other}.>",
+            f"deliver.{other}.{other}",
+            "$JS.API.>",
+        ):
+            assert not await who.may_hear(subject), subject
+        assert not await who.may_hear(f"deliver.{other}.{other}", queue=other)
+        assert await who.may_hear(f"_INBOX.{role}.x")
+
+
+@shared
+async def test_strangers_are_not_let_in(server):
+    """Without a password, or with a wrong one, there is no connection."""
+    for credentials in ({}, {"user": "gate", "password": "guess"}):
+        client = Client()
+
+        async def quiet(_problem):
+            pass
+
+        with pytest.raises((nats.errors.Error, OSError)):
+            await client.connect(
+                server.url, max_reconnect_attempts=1, reconnect_time_wait=0, error_cb=quiet, **credentials
+            )
+        await client.close()
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+@pytest.mark.parametrize("role", EVERYBODY)
+@shared
+async def test_everybody_reads(server, role):
+    """Every role reads one slot, a whole thread, the log in order, and watches what is pending, without one denial."""
+    async with signed_on(server, "service") as service, signed_on(server, "queue") as queue:
+        for call in range(12):
+            await service.ask(f"ledger.read-{role}.t1.call.{call}.requested", b"%d" % call)
+        await queue.ask("$KV.pending.one", b"1")
+    async with signed_on(server, role) as who:
+        js = who.client.jetstream()
+        slot = f"ledger.read-{role}.t1.call.3.requested"
+        assert (await js.get_last_msg("LEDGER", slot)).data == b"3"
+        assert (await js.get_last_msg("LEDGER", slot, direct=True)).data == b"3"
+        assert await who.ask(f"$JS.API.DIRECT.GET.LEDGER.{slot}") == b"3"
+
+        inbox = who.client.new_inbox()
+        answers = await who.client.subscribe(inbox)
+        body = json.dumps({"multi_last": [f"ledger.read-{role}.t1.>"]}).encode()
+        await who.client.publish("$JS.API.DIRECT.GET.LEDGER", body, reply=inbox)
+        found = [await answers.next_msg(timeout=5) for _ in range(13)]
+        assert [msg.data for msg in found] == [*(b"%d" % call for call in range(12)), b""]
+
+        follower = await js.subscribe(f"ledger.read-{role}.>", stream="LEDGER", ordered_consumer=True)
+        followed = [await follower.next_msg(timeout=5) for _ in range(12)]
+        assert [msg.data for msg in followed] == [b"%d" % call for call in range(12)]
+        await follower.unsubscribe()
+
+        bucket = await js.key_value("pending")
+        watcher = await bucket.watchall()
+        assert (await watcher.updates()).key
+        await watcher.stop()
+        assert (await bucket.get("one")).value == b"1"
+        assert who.problems == []
+
+
+@shared
+async def test_two_gates_share_the_work(server, model):
+    """The gate's deliveries are handed out among its processes, and acknowledged."""
+    async with signed_on(server, "gate") as one, signed_on(server, "gate") as two:
+        arrived = asyncio.Queue()
+        for gate in (one, two):
+            await gate.client.subscribe("deliver.gate.gate", queue="gate", cb=arrived.put)
+            await gate.client.flush()
+        wanted = {f"ledger.share.t1.call.{call}.requested" for call in range(8)}
+        for subject in wanted:
+            await model.ask(subject)
+        while wanted:
+            msg = await asyncio.wait_for(arrived.get(), 5)
+            await msg.ack_sync()
+            wanted.discard(msg.subject)
+        assert one.problems == two.problems == []
+
+
+# ------------------------------------------------------------------------------------------- as plain text
+
+
+def test_a_worker_may_acknowledge_each_of_its_durables():
+    """Whoever has another durable gets its deliveries, its acknowledgements, and nothing of the others."""
+    own = Durable("model-eu", "model", ("ledger.>",))
+    may = permissions("model", [own, Durable("gate", "gate", ("ledger.>",))])
+    assert "$JS.ACK.LEDGER.model-eu.>" in may.publish
+    assert not any("gate" in subject for subject in (*may.publish, *may.subscribe))
+
+
+@pytest.mark.parametrize("role", ["boss", "", "reviewer", "admin"])
+def test_there_is_no_such_role(role):
+    """A role that nobody described gets no permissions, and says which ones there are."""
+    with pytest.raises(BadInput, match="reviewer-NAME"):
+        permissions(role)
+
+
+@pytest.mark.parametrize("name", ["", "*", ">", "ana.vote.ben", "a b", 'x"', "_x"])
+def test_a_reviewer_is_one_token(name):
+    """A reviewer's name cannot smuggle a wildcard into the permissions."""
+    with pytest.raises(BadId):
+        permissions(f"reviewer-{name}")
+
+
+def test_nobody_is_configured_by_default():
+    """Only roles with a password get an account."""
+    text = accounts_config({"admin": "a", "system": "s", "reviewer-ana": 'p"\\'})
+    assert "vote.ana" in text
+    assert '"p\\"\\\\"' in text
+    assert "call.*.decided" not in text
+
+
+@shared
+async def test_any_nats_client_can_watch_the_queue(server, admin):
+    """A plain client, without any code of ours, watches the bucket as a live inbox."""
+    await admin.ask("$KV.pending.shop.t1.c1", b"waiting")
+    async with signed_on(server, "observer") as somebody:
+        bucket = await somebody.client.jetstream().key_value("pending")
+        watcher = await bucket.watchall()
+        # None says that everything that was there has been told.
+        seen = {}
+        while (entry := await watcher.updates()) is not None:
+            seen[entry.key] = entry.value
+        assert seen["shop.t1.c1"] == b"waiting"
+
+
+@shared
+async def test_clients_that_name_their_consumers_can_watch_too(server):
+    """nats.go asks with a name and a filter in the subject; that reaches the queue's bucket, and no durable."""
+    config = {"deliver_subject": "_INBOX.observer.x", "ack_policy": "none", "mem_storage": True}
+    config |= {"name": "of-nats-go", "deliver_policy": "last_per_subject", "filter_subject": "$KV.pending.>"}
+    body = {"stream_name": "KV_pending", "config": config, "action": "create"}
+    async with signed_on(server, "observer") as somebody:
+        await somebody.client.subscribe("_INBOX.observer.x")
+        create = "$JS.API.CONSUMER.CREATE.KV_pending.of-nats-go.$KV.pending.>"
+        assert "error" not in await somebody.json(create, body)

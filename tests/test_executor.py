@@ -1,0 +1,289 @@
+"""The executor: what it does with a decided call. Tables over values, and how a Python tool is run."""
+
+import asyncio
+import functools
+import sys
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from stories import DECISIONS, EDIT, REF, Story, approval, life, request
+
+from consumers.executor import MAX_ATTEMPTS, Executor, Registered, Run
+from consumers.steps import Append, Perform, Step
+from ledger.client import Ledger
+from ledger.lifecycle import Call, call_of
+from ledger.memory import Memory
+from ledger.performing import perform
+from projections.words import refused
+from schemas import events as e
+from schemas.codec import MAX_BYTES, encode
+from schemas.digest import call_digest
+from schemas.slots import Slot
+from schemas.tools import ToolSpec
+
+CALL = REF.wish(1, 0)
+WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
+
+
+def refund(order: str) -> str:
+    return f"refunded {order}"
+
+
+def registered(*, repeatable: bool = False, schema: str = '{"type":"object"}') -> Registered:
+    spec = ToolSpec(name="refund", schema=schema, run_by="executor", repeatable=repeatable)
+    return Registered(spec, refund)
+
+
+ONCE, REPEATABLE = registered(), registered(repeatable=True)
+
+
+def story(ending: str, tool: Registered = ONCE, run_by: str = "executor") -> list[tuple[Slot, e.AnyEvent]]:
+    """A call's life, with the tool's real version in it."""
+    version = tool.version
+    told: list[tuple[Slot, e.AnyEvent]] = []
+    for slot, event in life(CALL, WISH, ending):
+        match event:
+            case e.ToolRequested():
+                told.append((slot, msgspec.structs.replace(request(WISH, version), run_by=run_by)))
+            case e.Approved(arguments=arguments):
+                runs = WISH.arguments if arguments is None else arguments
+                digest = call_digest("refund", version, runs)
+                told.append((slot, msgspec.structs.replace(event, digest=digest)))
+            case _:
+                told.append((slot, event))
+    return told
+
+
+def call_as(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Call:
+    told = Story()
+    for slot, event in facts:
+        told.tell(slot, event)
+    return call_of(CALL, tuple(told.facts))
+
+
+def reacts(
+    facts: Sequence[tuple[Slot, e.AnyEvent]], *tools: Registered, handed: str = "decided"
+) -> Sequence[Step[Run]]:
+    """What the executor does about a call of which these facts stand, handed that one of them."""
+    told = Story()
+    for slot, event in facts:
+        told.tell(slot, event)
+    call = call_of(CALL, tuple(told.facts))
+    given = next(fact for fact in told.facts if fact.slot.tail[2] == handed)
+    return list(Executor({one.spec.name: one for one in tools}).react(call, given))
+
+
+def run(attempt: int, tool: Registered = ONCE, arguments: str = WISH.arguments) -> Perform[Run]:
+    digest = call_digest("refund", tool.version, arguments)
+    claim = Append(CALL.claim(attempt), e.ToolStarted(digest=digest, idempotency_key="acme/t1/1-0"))
+    return Perform(claim, Run(CALL, "refund", arguments, attempt))
+
+
+def claims(count: int) -> list[tuple[Slot, e.AnyEvent]]:
+    """So many starts, none of which ever answered."""
+    started = e.ToolStarted(digest="d", idempotency_key="acme/t1/1-0")
+    return [(CALL.claim(attempt), started) for attempt in range(1, count + 1)]
+
+
+def doubt(attempt: int) -> Append:
+    text = (
+        "refund was started, but whoever ran it stopped before it answered. "
+        "It may or may not have taken effect; a person has to find out."
+    )
+    return Append(CALL.finished, e.InDoubt(attempt=attempt, text=text))
+
+
+def refusal(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Append:
+    return Append(CALL.finished, refused(call_as(facts)))
+
+
+def declined(why) -> Append:
+    return Append(CALL.claim(1), e.Declined(why=why))
+
+
+APPROVED = story("approved")
+EDITED = story("edited")[:3]
+TAMPERED = [*APPROVED[:2], (CALL.decided, approval(e.Wish(tool="refund", arguments='{"order":"A-99"}')))]
+EDITED_TAMPERED = [*APPROVED[:2], (CALL.decided, msgspec.structs.replace(APPROVED[2][1], arguments=EDIT))]
+STARTED = [*APPROVED, *claims(1)]
+REVOKED = story("revoked")[:-1]
+DECLINED = [*APPROVED, (CALL.claim(1), e.Declined(why="unknown_tool"))]
+STARTED_REPEATABLE = story("approved", REPEATABLE)
+
+#: What stands, what is registered, and the steps that follow when the decision is handed out (again).
+ACTS = [
+    ("approved: it runs", APPROVED, [ONCE], [run(1)]),
+    ("approved with an edit: the edit runs", EDITED, [ONCE], [run(1, arguments=EDIT)]),
+    ("approved were other bytes", TAMPERED, [ONCE], [declined("digest_mismatch")]),
+    ("edited, and not what was approved", EDITED_TAMPERED, [ONCE], [declined("digest_mismatch")]),
+    ("no such tool any more", APPROVED, [], [declined("unknown_tool")]),
+    ("the tool is another by now", APPROVED, [registered(schema='{"type":"object","required":["order"]}')],
+     [declined("unknown_tool")]),
+    ("declined, and not yet told", DECLINED, [ONCE], [refusal(DECLINED)]),
+    ("declined where there are no tools", DECLINED, [], [refusal(DECLINED)]),
+    ("taken back before it ran", REVOKED, [ONCE], [refusal(REVOKED)]),
+    ("started, and nobody knows", STARTED, [ONCE], [doubt(1)]),
+    ("started, and the tool is gone", STARTED, [], [doubt(1)]),
+    ("started twice, and nobody knows", [*APPROVED, *claims(2)], [ONCE], [doubt(2)]),
+    ("repeatable: the next attempt", [*STARTED_REPEATABLE, *claims(1)], [REPEATABLE], [run(2, REPEATABLE)]),
+    ("repeatable: the last attempt", [*STARTED_REPEATABLE, *claims(MAX_ATTEMPTS - 1)], [REPEATABLE],
+     [run(MAX_ATTEMPTS, REPEATABLE)]),
+    ("repeatable, but not for ever", [*STARTED_REPEATABLE, *claims(MAX_ATTEMPTS)], [REPEATABLE], [doubt(MAX_ATTEMPTS)]),
+    ("what is repeatable now was not when it was asked for", STARTED, [REPEATABLE], [doubt(1)]),
+    ("it returned", story("returned"), [ONCE], []),
+    ("it failed", story("failed"), [ONCE], []),
+    ("in doubt", story("in doubt"), [REPEATABLE], []),
+    ("reconciled", story("happened"), [REPEATABLE], []),
+    ("refused already", story("denied"), [ONCE], []),
+    ("decided, and never asked for", [(CALL.decided, DECISIONS["denied"])], [ONCE], []),
+    ("another group's, approved", story("approved", run_by="billing"), [ONCE], []),
+    ("another group's, started", [*story("approved", run_by="billing"), *claims(1)], [ONCE], []),
+    ("the client's own, approved", story("approved", run_by="client"), [], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "tools", "follows"), [pytest.param(*row, id=name) for name, *row in ACTS])
+def test_what_follows_from_a_decision(facts, tools: list[Registered], follows: Sequence[Step]):
+    """Only approved bytes run, under a claim; a claim without a result is never run again in silence (I1, I6, I7, B8, B9, B49, B61, B77)."""
+    assert reacts(facts, *tools) == follows
+    assert reacts(facts, *tools) == follows
+
+
+@pytest.mark.parametrize("run_by", ["executor", "billing", "client"])
+@pytest.mark.parametrize("ending", [*DECISIONS, "revoked"])
+def test_what_was_not_to_run_is_closed_for_all(ending: str, run_by: str):
+    """Each ending is closed with words of its own, whoever would have run it: the model always hears (I5, B2, B32, B33, B37, B52, B87)."""
+    facts = story(ending, run_by=run_by)[:-1]
+    [step] = reacts(facts)
+    assert isinstance(step, Append)
+    assert step.slot == CALL.finished
+    assert isinstance(step.event, e.ToolRefused)
+    assert step.event.ending == {"denied by policy": "denied", "invalid": "denied"}.get(ending, ending)
+    if ending == "denied":
+        assert "a person reviewed this call and said no. Their reason: not this one" in step.event.text
+
+
+@pytest.mark.parametrize("run_by", ["executor", "client"])
+def test_it_hears_of_an_approval_that_is_taken_back(run_by: str):
+    """Handed the claim's slot itself: a revocation is told to the model, also that of a call which a client would run (B8)."""
+    facts = story("revoked", run_by=run_by)[:-1]
+    assert reacts(facts, ONCE, handed="claim") == [refusal(facts)]
+
+
+def test_what_was_declined_is_told_to_the_model():
+    """The executor takes the claim's slot, so that nobody else can start it, and is handed that in turn (B9, I6)."""
+    [step] = reacts(DECLINED, ONCE, handed="claim")
+    assert step == refusal(DECLINED)
+    assert isinstance(step, Append)
+    assert isinstance(step.event, e.ToolRefused)
+    assert step.event.ending == "unknown_tool"
+
+
+def test_a_claim_that_is_handed_out_is_somebody_at_work():
+    """That a tool was started is no reason to doubt it: only the decision handed out again is."""
+    assert reacts(STARTED, ONCE, handed="claim") == []
+    assert reacts([*STARTED_REPEATABLE, *claims(1)], REPEATABLE, handed="claim") == []
+
+
+def test_every_attempt_has_the_same_idempotency_key():
+    """`workspace/thread/call`, so that a tool which knows the key does it once (B49)."""
+    keys = set()
+    for count in range(3):
+        [step] = reacts([*STARTED_REPEATABLE, *claims(count)], REPEATABLE)
+        assert isinstance(step, Perform)
+        assert isinstance(step.claim.event, e.ToolStarted)
+        keys.add(step.claim.event.idempotency_key)
+    assert keys == {"acme/t1/1-0"}
+
+
+async def test_the_work_is_the_function_with_the_approved_arguments():
+    """What comes of it goes to `finished`, or beside it when the call was closed meanwhile (I9)."""
+    ledger = Ledger(Memory(), e.Author(kind="executor", name="tests"))
+    done = await Executor({"refund": ONCE}).do(ledger, Run(CALL, "refund", EDIT, 2))
+    assert done == Append(
+        CALL.finished, e.ToolReturned(output="refunded edited", attempt=2), otherwise=CALL.late(2)
+    )
+
+
+# ------------------------------------------------------------------------------------------ running a tool
+
+
+async def later(**_named: object) -> str:
+    await asyncio.sleep(0)
+    return "later"
+
+
+def raises(**_named: object) -> str:
+    raise LookupError("no such order")
+
+
+def raises_nothing_said(**_named: object) -> str:
+    raise LookupError
+
+
+def exits(**_named: object) -> str:
+    sys.exit(3)
+
+
+RUNS = [
+    (refund, '{"order":"A-17"}', e.ToolReturned(output="refunded A-17")),
+    (later, "{}", e.ToolReturned(output="later")),
+    (functools.partial(later), "{}", e.ToolReturned(output="later")),
+    (lambda: None, "{}", e.ToolReturned(output="null")),
+    (lambda: "", "{}", e.ToolReturned(output="")),
+    (lambda: {"ok": True, "left": 3}, "{}", e.ToolReturned(output='{"ok":true,"left":3}')),
+    (lambda amount: f"{amount}", '{"amount":12345678901234567890123}', e.ToolReturned(output="12345678901234567890123")),
+    (raises, "{}", e.ToolFailed(error="LookupError: no such order")),
+    (raises_nothing_said, "{}", e.ToolFailed(error="LookupError")),
+    (exits, "{}", e.ToolFailed(error="SystemExit: 3")),
+    (lambda: object, "{}", e.ToolFailed(error="TypeError: Encoding objects of type type is unsupported")),
+    (lambda: "half a pair: \ud800", "{}",
+     e.ToolFailed(error="UnicodeEncodeError: 'utf-8' codec can't encode character '\\ud800' in position 13: surrogates not allowed")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "arguments", "outcome"), RUNS)
+async def test_what_a_function_does_becomes_a_fact(function, arguments: str, outcome: e.Event):
+    """What it returns is text; whatever it raises, even an exit, is a failure and never a refusal (B34)."""
+    told = await perform(function, arguments, attempt=1)
+    assert told == outcome
+    assert encode(told)
+
+
+async def test_an_output_that_is_too_large_is_said_to_be():
+    """The tool ran, so it is no refusal; and what is recorded fits into a fact."""
+    told = await perform(lambda: "x" * MAX_BYTES, "{}", attempt=1)
+    assert isinstance(told, e.ToolFailed)
+    assert told.error.startswith(
+        "The tool ran, but its output of 524,290 bytes is over the limit of 520,192."
+    )
+    quotes = await perform(lambda: '"' * (MAX_BYTES // 2), "{}", attempt=1)
+    assert isinstance(quotes, e.ToolFailed)
+    assert encode(told)
+
+
+async def test_cancelling_gets_through():
+    """A cancelled tool has neither returned nor failed: nobody knows how far it came (I7)."""
+    begun = asyncio.Event()
+
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(perform(endless, "{}", attempt=1))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+def test_a_policy_that_came_second_does_not_overtake_people():
+    """Where one gate asked people and another, with another version of the policy, let the call through later, it does
+    not run: nothing undecided is ever taken for a yes (I3, I4).
+    """
+    wish, gated, decided = story("approved")[:3]
+    allowed = (CALL.decided, msgspec.structs.replace(decided[1], ground="policy"))
+    declined = Append(CALL.claim(1), e.Declined(why="people_were_asked"))
+    assert reacts([wish, gated, allowed], ONCE) == [declined]
+    assert reacts([wish, allowed, gated], ONCE) == [run(1)]

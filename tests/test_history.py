@@ -1,0 +1,520 @@
+"""Threads, the histories made of them, and the words for calls that did not run."""
+
+import time
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stories import EDIT, REF, SETTLED, UNSETTLED, Story, approval, disorder, life, lives, question, request
+
+from ledger.lifecycle import Status, call_of
+from projections import thread as threads
+from projections import words
+from projections.history import (
+    Assistant,
+    History,
+    Note,
+    Outcome,
+    System,
+    User,
+    decode,
+    digest,
+    encode,
+    history,
+)
+from projections.thread import Thread, thread_of
+from schemas import events as e
+from schemas.errors import Defect
+from schemas.slots import ThreadRef
+
+REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
+LOOK_UP = e.Wish(tool="look_up", arguments='{"order":"A-17"}', provider_id="call_b")
+
+
+def told(story: Story, before_turn: int | None = None) -> History:
+    return history(thread_of(story.ref, story.facts), before_turn)
+
+
+def brief(found: History) -> list[str]:
+    """A history as one short word for each entry."""
+    return [
+        f"turn {entry.turn}" if isinstance(entry, Assistant)
+        else f"{entry.call} {entry.kind}" if isinstance(entry, Outcome)
+        else entry.text
+        for entry in found.entries
+    ]  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------- the order
+
+
+def test_what_was_said_stands_where_the_model_saw_it():
+    """What is said after the claim of a turn stands after the turn, even if the reply came later (B4)."""
+    story = Story()
+    story.say("be kind", "system")
+    story.say("hello")
+    story.ask(1)
+    story.say("are you there?")
+    story.reply(1, e.Text("Hi!"))
+    story.say("no hurry", "note", "clock")
+    assert told(story).entries == (
+        System("be kind"),
+        User("hello"),
+        Assistant(1, (e.Text("Hi!"),)),
+        User("are you there?"),
+        Note("no hurry", "clock"),
+    )
+
+
+def test_the_first_claim_is_the_cut():
+    """A second attempt is sent what the first was: what was said between them comes after the turn."""
+    story = Story()
+    story.say("hello")
+    story.ask(1)
+    story.say("hurry")
+    story.ask(1, attempt=2)
+    story.reply(1, e.Text("Hi!"))
+    assert brief(told(story)) == ["hello", "turn 1", "hurry"]
+    assert brief(told(story, before_turn=1)) == ["hello"]
+
+
+def test_results_stand_beside_their_calls():
+    """Whatever is recorded between a call and its result, the result follows the call, in the order of the
+    wishes: one approved and one denied call make two whole pairs, and so does one that nobody had to approve
+    (B1, B3, B4, B11, B12, B16).
+    """
+    story = Story()
+    story.say("refund me")
+    story.turn(1, e.Text("Let me see."), REFUND, LOOK_UP)
+    first, second = life(REF.wish(1, 0), REFUND, "denied"), life(REF.wish(1, 1), LOOK_UP, "returned", "found")
+    for step in (*second[:1], *first[:2], "quick!", *second[2:], "still there?", *first[2:]):
+        story.say(step) if isinstance(step, str) else story.tell(*step)
+    assert brief(told(story)) == [
+        "refund me",
+        "turn 1",
+        "1-0 denied",
+        "1-1 returned",
+        "quick!",
+        "still there?",
+    ]
+    assert brief(told(story, before_turn=2)) == brief(told(story))
+
+
+def test_a_turn_with_an_open_call_is_not_sent():
+    """The history stops before it, and says at which call; what was said meanwhile waits with it (B8)."""
+    for ending in UNSETTLED:
+        story = Story()
+        story.say("refund me")
+        story.turn(1, REFUND, LOOK_UP)
+        story.live(1, 0, REFUND, "returned")
+        story.live(1, 1, LOOK_UP, ending)
+        story.say("well?")
+        assert told(story) == History((User("refund me"),), stopped_at=REF.wish(1, 1)), ending
+
+
+def test_a_wish_that_nobody_requested_yet_is_open():
+    """A reply stands before the requests that come of it: until then its turn is not sent."""
+    story = Story()
+    story.turn(1, REFUND)
+    assert told(story) == History((), stopped_at=REF.wish(1, 0))
+
+
+def test_a_model_that_failed_leaves_nothing_and_an_empty_reply_leaves_a_turn():
+    """A failed turn is passed over; a model that answers with nothing has had its turn (B59)."""
+    story = Story()
+    story.say("hello")
+    story.ask(1)
+    story.tell(REF.replied(1), e.ModelFailed(error="overloaded"))
+    story.say("again?")
+    story.turn(2)
+    story.turn(3, e.Text(""))
+    assert told(story).entries == (
+        User("hello"),
+        User("again?"),
+        Assistant(2, ()),
+        Assistant(3, (e.Text(""),)),
+    )
+
+
+def test_late_results_are_never_shown():
+    """A result that came after the call was closed changes nothing that the model reads (I9, B6)."""
+    story = Story()
+    story.turn(1, REFUND)
+    story.live(1, 0, REFUND, "happened", "it went through")
+    assert "too late to be told" in str(story.facts)
+    assert "too late to be told" not in encode(told(story).entries).decode()
+
+
+def test_a_call_that_ran_stays_one_that_ran():
+    """Votes, withdrawals and results that come later change nothing (B6, B77)."""
+    story = Story()
+    story.turn(1, REFUND)
+    story.live(1, 0, REFUND, "returned")
+    before, ref = told(story), REF.wish(1, 0)
+    story.tell(ref.vote("ben"), e.Voted(verdict="deny", digest=request(REFUND).digest))
+    story.tell(ref.withdrawn, e.Withdrawn())
+    story.tell(ref.late(1), e.ToolFailed(error="no"))
+    assert told(story) == before
+
+
+def test_bookkeeping_is_not_shown():
+    """Questions, votes and claims leave no trace: a settled call is its wish and its outcome (B7, B15)."""
+    story = Story()
+    story.turn(1, REFUND)
+    story.live(1, 0, REFUND, "returned")
+    assert told(story).entries == (
+        Assistant(1, (REFUND,)),
+        Outcome("1-0", "refund", "call_a", "returned", "done", is_error=False),
+    )
+
+
+def test_before_a_turn_is_what_it_was_asked_with():
+    """Whatever comes after a claim, what its turn was sent stays the same."""
+    story = Story()
+    story.say("one")
+    story.turn(1, REFUND)
+    story.live(1, 0, REFUND, "returned")
+    story.say("two")
+    story.ask(2)
+    sent = told(story, before_turn=2)
+    assert brief(sent) == ["one", "turn 1", "1-0 returned", "two"]
+    story.say("three")
+    story.reply(2, e.Text("yes"))
+    assert told(story, before_turn=2) == sent
+    assert brief(told(story, before_turn=1)) == ["one"]
+
+
+def test_a_reply_without_a_claim_is_its_own_cut():
+    """A service with its own loop may record replies only."""
+    story = Story()
+    story.say("one")
+    story.reply(1, e.Text("yes"))
+    story.say("two")
+    assert brief(told(story)) == ["one", "turn 1", "two"]
+
+
+def test_turns_recorded_out_of_order_tell_nothing_twice():
+    """A service may hand in its turns in any order: they count by number, and what was said stands once."""
+    story = Story()
+    story.say("one")
+    story.reply(2, e.Text("b"))
+    story.say("two")
+    story.reply(1, e.Text("a"))
+    story.reply(3, e.Text("c"))
+    assert brief(told(story)) == ["one", "two", "turn 1", "turn 2", "turn 3"]
+
+
+# ----------------------------------------------------------------------------------------------- outcomes
+
+
+@pytest.mark.parametrize(
+    ("ending", "output", "kind", "text", "is_error"),
+    [
+        ("returned", "done", "returned", "done", False),
+        ("returned", "", "returned", "", False),
+        ("edited", "done", "returned", f"{words.changed(EDIT)}\n\ndone", False),
+        ("edited", "", "returned", words.changed(EDIT), False),
+        ("failed", "no such order", "failed", "no such order", True),
+        ("failed", " ", "failed", "`refund` was started and failed. It gave no reason.", True),
+        ("denied", "", "denied", "refund was denied", True),
+        ("answered", "", "answered", "It is on its way.", False),
+        ("expired", "", "expired", "refund was expired", True),
+        ("withdrawn", "", "withdrawn", "refund was withdrawn", True),
+        ("superseded", "", "superseded", "refund was superseded", True),
+        ("revoked", "", "revoked", "taken back", True),
+        ("unknown_tool", "", "unknown_tool", "unknown_tool it is", True),
+        ("digest_mismatch", "", "digest_mismatch", "digest_mismatch it is", True),
+        ("happened", "paid out", "reconciled", "paid out", False),
+        ("happened", "", "reconciled", words.reconciled_in_silence("refund", happened=True), False),
+        ("did not happen", "nothing was paid", "reconciled", "nothing was paid", True),
+        ("did not happen", "", "reconciled", words.reconciled_in_silence("refund", happened=False), True),
+    ],
+)
+def test_each_ending_has_its_outcome(ending, output, kind, text, is_error):
+    """What the model reads about each way in which a call can end, under the tool's real name
+    (I5, I9, B2, B5, B9, B34).
+    """
+    story = Story()
+    story.turn(1, REFUND)
+    story.live(1, 0, REFUND, ending, output)
+    assert told(story).entries[1] == Outcome("1-0", "refund", "call_a", kind, text, is_error)
+
+
+def test_an_approval_that_repeats_the_arguments_is_no_edit():
+    """The model is told of a change only if there is one."""
+    story, ref = Story(), REF.wish(1, 0)
+    story.turn(1, REFUND)
+    story.tell(ref.requested, request(REFUND))
+    story.tell(ref.decided, approval(REFUND, REFUND.arguments))
+    story.tell(ref.claim(1), e.ToolStarted(digest="", idempotency_key=""))
+    story.tell(ref.finished, e.ToolReturned(output="done"))
+    assert told(story).entries[1].text == "done"
+
+
+def test_a_refusal_without_words_still_says_something():
+    """An outcome that is no success is never empty, whoever recorded it."""
+    story, ref = Story(), REF.wish(1, 0)
+    story.turn(1, REFUND)
+    story.tell(ref.finished, e.ToolRefused(ending="denied", text=" "))
+    assert told(story).entries[1].text == "`refund` did not run."
+
+
+# -------------------------------------------------------------------------------------------------- words
+
+
+def decided(
+    event: e.Event | None, tool_version: str = "v1", *, gated: bool = True, claim: e.Event | None = None
+):
+    ref = REF.call("c")
+    story = Story()
+    story.tell(ref.requested, request(REFUND, tool_version))
+    if gated:
+        story.tell(ref.gated, question(REFUND))
+    if event:
+        story.tell(ref.decided, event)
+    if claim:
+        story.tell(ref.claim(1), claim)
+    return call_of(ref, tuple(story.facts))
+
+
+def denied(ground, reason="", rule="money"):
+    return e.Denied(ground=ground, rule=rule, policy_version=1, reason=reason, voters=("ana",))
+
+
+APPROVED = approval(REFUND)
+WORDS = [
+    (decided(denied("people", "not him again ")), "denied",
+     "`refund` did not run: a person reviewed this call and said no. Their reason: not him again"),
+    (decided(denied("people")), "denied",
+     "`refund` did not run: a person reviewed this call and said no. They gave no reason."),
+    (decided(denied("policy", rule="no-refunds"), gated=False), "denied",
+     "`refund` did not run: rule 'no-refunds' of the policy does not allow this call. No person was asked."),
+    (decided(denied("policy", "over the limit", "limit")), "denied",
+     "`refund` did not run: rule 'limit' of the policy does not allow this call. The rule says: over the limit"),
+    (decided(denied("invalid", "`order` is missing"), gated=False), "denied",
+     ("`refund` did not run: the call is not valid, and nobody was asked about it. "
+     "What is wrong with it: `order` is missing")),
+    (decided(denied("invalid"), tool_version="", gated=False), "unknown_tool",
+     "`refund` did not run: no tool of that name is offered here."),
+    (decided(e.Expired(rule="money", policy_version=1, after_s=900)), "expired",
+     ("`refund` did not run: a person had to approve this call and nobody decided within 15 minutes. "
+     "Nobody said no either.")),
+    (decided(e.Withdrawn(reason="changed my mind")), "withdrawn",
+     "`refund` did not run: the request was taken back before it was decided. The reason: changed my mind"),
+    (decided(e.Superseded()), "superseded",
+     "`refund` did not run: something newer came before it was decided, and the call no longer stands."),
+    (decided(e.Answered(answer="It is on its way.", rule="r", policy_version=1)), "answered",
+     "It is on its way."),
+    (decided(e.Answered(answer="\n", rule="r", policy_version=1)), "answered",
+     "A person answered in place of `refund`, which did not run. Their answer was empty."),
+    (decided(APPROVED, claim=e.Revoked(reason="wrong customer")), "revoked",
+     ("`refund` did not run: it was approved, and a person took the approval back before it started. "
+     "Their reason: wrong customer")),
+    (decided(APPROVED, claim=e.Declined(why="unknown_tool")), "unknown_tool",
+     "`refund` did not run: there is no such tool here any more."),
+    (decided(APPROVED, claim=e.Declined(why="people_were_asked")), "people_were_asked",
+     ("`refund` did not run: people were asked about this call, and before they answered it was let through "
+     "without them.")),
+    (decided(APPROVED, claim=e.Declined(why="digest_mismatch")), "digest_mismatch",
+     "`refund` did not run: what was about to run was not exactly what had been approved."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "ending", "text"), WORDS, ids=[f"{row[1]}-{at}" for at, row in enumerate(WORDS)]
+)
+def test_each_refusal_has_its_own_words(call, ending, text):
+    """The model reads that nothing ran, who stopped it and why, under the tool's real name
+    (B2, B5, B9, B32, B33, B37, B87).
+    """
+    assert words.refused(call) == e.ToolRefused(ending=ending, text=text)
+
+
+def test_no_two_endings_share_their_words():
+    """Expired is not denied is not withdrawn is not superseded (I5)."""
+    texts = [words.refused(call).text for call, *_ in WORDS]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [decided(None), decided(APPROVED), decided(APPROVED, claim=e.ToolStarted(digest="", idempotency_key=""))],
+)
+def test_what_nobody_refused_has_no_refusal(call):
+    """An open, an approved or a running call is never told to the model as one that did not run."""
+    with pytest.raises(Defect):
+        words.refused(call)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (900, "15 minutes"),
+        (60, "1 minute"),
+        (3600, "1 hour"),
+        (90, "90 seconds"),
+        (172_800, "2 days"),
+        (1, "1 second"),
+        (0.5, "0.5 seconds"),
+    ],
+)
+def test_durations_read_as_people_say_them(seconds, said):
+    """A deadline reaches the model in words."""
+    call = decided(e.Expired(rule="r", policy_version=1, after_s=seconds))
+    assert f"within {said}." in words.refused(call).text
+
+
+# ------------------------------------------------------------------------------------------------- threads
+
+
+def test_a_thread_knows_its_turns_and_calls():
+    """The latest turn, its wishes with the calls they become, and which of them are open."""
+    story = Story()
+    story.turn(1, e.Text("first"), REFUND, e.Text("then"), LOOK_UP)
+    story.live(1, 0, REFUND, "denied")
+    story.ask(2)
+    thread = thread_of(REF, story.facts)
+    assert thread.latest == 2
+    assert thread.wishes(1) == ((REF.wish(1, 0), REFUND), (REF.wish(1, 1), LOOK_UP))
+    assert thread.unsettled(1) == (REF.wish(1, 1),)
+    assert thread.call(REF.wish(1, 1)).status is Status.UNKNOWN
+    assert thread.is_settled(REF.wish(1, 0))
+    assert thread.wishes(2) == thread.wishes(3) == ()
+    assert Thread(REF).latest == 0
+
+
+def test_a_call_in_doubt_is_not_settled():
+    """It waits for a person, so no model goes on from it (I7)."""
+    story = Story()
+    story.turn(1, REFUND)
+    story.live(1, 0, REFUND, "in doubt")
+    assert not thread_of(REF, story.facts).is_settled(REF.wish(1, 0))
+
+
+def test_facts_of_other_threads_change_nothing():
+    """A thread passes over what is not its own, and what cannot stand where it stands."""
+    other = Story(ThreadRef("acme", "t2"))
+    other.say("hello")
+    other.turn(1, e.Text("hi"))
+    elsewhere = Story(ThreadRef("umbrella", "t1"))
+    elsewhere.say("hello")
+    misplaced = Story()
+    misplaced.tell(REF.said("m1"), e.ModelAsked(model="m"))
+    misplaced.tell(REF.call("c").decided, e.ToolReturned(output="x"))
+    facts = [*other.facts, *elsewhere.facts, *misplaced.facts]
+    assert thread_of(REF, facts) == Thread(REF)
+    for fact in facts:
+        assert threads.evolve(Thread(REF), fact) == Thread(REF)
+
+
+def test_what_cannot_be_read_is_skipped_and_named():
+    """A fact from the future is no error, and the thread says that it is there (I12, B14)."""
+    story = Story()
+    story.say("hello")
+    story.turn(1, e.Text("hi"))
+    before = told(story)
+    story.tell(REF.said("m9"), e.Carried(type="Said", raw=b"{}", v=9))
+    story.tell(REF.call("c").decided, e.Carried(type="Pondered", raw=b"{}"))
+    thread = thread_of(REF, story.facts)
+    assert history(thread) == before
+    assert thread.unread == tuple(story.facts[-2:])
+    assert threads.evolve(thread, story.facts[-1]) == thread
+
+
+@given(lives(), st.data())
+def test_any_order_and_any_number_of_times_gives_the_same_thread(facts, data):
+    """Duplicates and disorder leave the thread and the bytes of its history unchanged, all at once or one by one
+    (I11, I13).
+    """
+    thread = thread_of(REF, facts)
+    shuffled = data.draw(disorder(facts))
+    assert thread_of(REF, shuffled) == thread
+    one_by_one = Thread(REF)
+    for fact in shuffled:
+        one_by_one = threads.evolve(one_by_one, fact)
+    assert one_by_one == thread
+    assert list(one_by_one.turns) == list(thread.turns)
+    assert list(one_by_one.calls) == list(thread.calls)
+    assert encode(history(one_by_one).entries) == encode(history(thread).entries)
+    assert digest(history(one_by_one).entries) == digest(history(thread).entries)
+
+
+@given(lives())
+def test_every_history_is_whole(facts):
+    """Each turn is followed by exactly one outcome for each wish, in their order, and nothing said is lost or told
+    twice, unless the history stops at an open call; then it ends before that call's turn (B1, B4, B8).
+    """
+    thread = thread_of(REF, facts)
+    found = history(thread)
+    due: list[str] = []
+    for entry in found.entries:
+        if isinstance(entry, Outcome):
+            assert entry.call == due.pop(0)
+            assert entry.text.strip() or entry.kind == "returned"
+        else:
+            assert due == []
+            if isinstance(entry, Assistant):
+                due = [ref.call for ref, _wish in thread.wishes(entry.turn)]
+    assert due == []
+    said = [entry.text for entry in found.entries if isinstance(entry, System | User | Note)]
+    everything = [fact.event.text for fact in thread.said]
+    assert said == everything[: len(said)]
+    turns = [entry.turn for entry in found.entries if isinstance(entry, Assistant)]
+    replied = [number for number, turn in thread.turns.items() if turn.reply]
+    if found.stopped_at is None:
+        assert said == everything
+        assert turns == replied
+    else:
+        assert not thread.is_settled(found.stopped_at)
+        assert turns == replied[: len(turns)]
+        assert found.stopped_at.call.startswith(f"{replied[len(turns)]}-")
+
+
+@given(lives())
+def test_what_a_turn_was_sent_never_changes(facts):
+    """The history before a turn is the same at the moment of its claim and ever after, so its digest proves what
+    the model was sent (I11).
+    """
+    thread = thread_of(REF, facts)
+    for number, turn in thread.turns.items():
+        then = thread_of(REF, [fact for fact in facts if fact.seq <= turn.cut])
+        assert history(thread, before_turn=number) == history(then, before_turn=number)
+
+
+@given(lives())
+def test_the_canonical_bytes_read_back(facts):
+    """An archived history is the same history."""
+    entries = history(thread_of(REF, facts)).entries
+    assert decode(encode(entries)) == entries
+
+
+def test_a_long_thread_is_read_at_once():
+    """Ten times the facts take about ten times as long, not a hundred times."""
+
+    def seconds(turns: int) -> float:
+        story = Story()
+        for turn in range(1, turns + 1):
+            story.say("more")
+            story.turn(turn, REFUND)
+            story.live(turn, 0, REFUND, "returned")
+        best = 9.0
+        for _ in range(3):
+            began = time.perf_counter()
+            history(thread_of(REF, story.facts))
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    assert seconds(1000) < 40 * seconds(100)
+
+
+def test_every_ending_is_tried():
+    """The random lives know every ending that the ledger knows."""
+    kinds = set()
+    for ending in SETTLED:
+        story = Story()
+        story.turn(1, REFUND)
+        story.live(1, 0, REFUND, ending)
+        kinds.add(told(story).entries[1].kind)
+    endings = get_args(e.Ending.__value__)
+    assert kinds == {*endings, "returned", "failed", "reconciled"}

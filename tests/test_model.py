@@ -1,0 +1,371 @@
+"""The model worker: when it is the model's turn, what becomes of its wishes, and what it is sent."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from stories import REF, SETTLED, UNSETTLED, Story, life, request
+
+from consumers.model import MAX_ATTEMPTS, Ask, Asker, Question, Reply
+from consumers.steps import Append, Perform, Step
+from ledger.client import Ledger
+from ledger.memory import Memory
+from projections.history import Assistant, Outcome, User, digest
+from projections.thread import thread_of
+from schemas import events as e
+from schemas.digest import call_digest
+from schemas.errors import BadFact, Unavailable
+from schemas.tools import ToolSpec
+
+REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
+AGAIN = e.Wish(tool="refund", arguments='{"order":"B-40"}', provider_id="call_a")
+OPENED = e.ThreadOpened(
+    requester="rita", agent="desk", model="test:m", tools=(e.ToolRef("refund", "v1", "executor"),)
+)
+
+
+class Never:
+    async def reply(self, question: Question) -> Reply:
+        raise AssertionError("reacting asks nobody")
+
+
+def opened(thread: e.ThreadOpened = OPENED) -> Story:
+    story = Story()
+    story.tell(REF.opened, thread)
+    return story
+
+
+def reacts(story: Story, handed: int = -1, *providers: str) -> Sequence[Step[Ask]]:
+    """What follows when that one of the story's facts is handed; by default the last."""
+    asker = Asker(dict.fromkeys(providers or ("test",), Never()))
+    return list(asker.react(thread_of(story.ref, story.facts), story.facts[handed]))
+
+
+def ask(turn: int, attempt: int = 1) -> Perform[Ask]:
+    claim = Append(REF.asked(turn, attempt), e.ModelAsked(model="test:m"))
+    return Perform(claim, Ask(REF, turn, attempt))
+
+
+# ----------------------------------------------------------------------------------------------- its turn
+
+
+def test_nothing_said_nothing_asked():
+    """A thread that was only opened, or only given its instructions, waits."""
+    story = opened()
+    assert reacts(story) == []
+    story.say("be kind", "system")
+    assert reacts(story) == []
+
+
+@pytest.mark.parametrize("role", ["user", "note"])
+def test_it_is_asked_when_something_was_said(role: str):
+    """By a user, or by the system in the midst of things; whoever handed it, the answer is the same."""
+    story = opened()
+    story.say("hello", role)
+    assert reacts(story) == [ask(1)]
+    assert reacts(story, 0) == [ask(1)]
+
+
+def test_it_is_not_asked_about_what_it_was_sent():
+    """After its reply it waits until something new is said; what was said while it answered is new (B4)."""
+    story = opened()
+    story.say("hello")
+    story.turn(1, e.Text("Hi!"))
+    assert reacts(story) == []
+    story.say("and?")
+    assert reacts(story) == [ask(2)]
+    story = opened()
+    story.say("hello")
+    story.ask(1)
+    story.say("quickly!")
+    story.reply(1, e.Text("Hi!"))
+    assert reacts(story) == [ask(2)]
+
+
+def test_it_is_asked_once_all_its_calls_are_settled():
+    """The turn goes on after the last sibling, whichever that is, and not before (B43)."""
+    story = opened()
+    story.say("hello")
+    story.turn(1, REFUND, AGAIN)
+    story.live(1, 0, REFUND, "returned")
+    for slot, event in life(REF.wish(1, 1), AGAIN, "returned"):
+        assert reacts(story) in ([], [Append(REF.wish(1, 1).requested, wished(AGAIN))])
+        story.tell(slot, event)
+    assert reacts(story) == [ask(2)]
+
+
+@pytest.mark.parametrize("ending", SETTLED)
+def test_however_its_calls_end_it_goes_on(ending: str):
+    """Denied, expired, failed or run: the model is always let answer, and a bad sibling holds back nobody (B33, B37, B47)."""
+    story = opened()
+    story.say("hello")
+    story.turn(1, REFUND, AGAIN)
+    story.live(1, 0, REFUND, "failed")
+    story.live(1, 1, AGAIN, ending)
+    assert reacts(story) == [ask(2)]
+
+
+@pytest.mark.parametrize("ending", UNSETTLED)
+def test_a_call_that_is_not_settled_holds_it_back(ending: str):
+    """Also when the user goes on talking: a call in doubt waits for a person, not for a guess (B52, B8)."""
+    story = opened()
+    story.say("hello")
+    story.turn(1, REFUND)
+    story.live(1, 0, REFUND, ending)
+    story.say("hello?")
+    assert reacts(story) == []
+
+
+def test_a_reply_with_nothing_in_it_ends_the_turn():
+    """Empty text is an answer: nobody is asked again, and nothing hangs (B59)."""
+    story = opened()
+    story.say("hello")
+    story.turn(1)
+    assert reacts(story) == []
+
+
+def test_a_failed_turn_is_over():
+    """The next thing said begins another; until then nobody is asked again."""
+    story = opened()
+    story.say("hello")
+    story.ask(1)
+    story.tell(REF.replied(1), e.ModelFailed(error="overloaded"))
+    assert reacts(story) == []
+    story.say("try again")
+    assert reacts(story) == [ask(2)]
+
+
+def test_max_turns_is_the_end():
+    """After so many turns the model is not asked again, but what it wished is still requested."""
+    story = opened(msgspec.structs.replace(OPENED, max_turns=1))
+    story.say("hello")
+    story.turn(1, REFUND)
+    assert reacts(story) == [Append(REF.wish(1, 0).requested, wished(REFUND))]
+    story.live(1, 0, REFUND, "returned")
+    assert reacts(story) == []
+    story.say("go on")
+    assert reacts(story) == []
+
+
+@pytest.mark.parametrize("model", ["other:m", "", "testing:m", "m"])
+def test_a_model_that_is_not_here_is_somebody_elses(model: str):
+    """A thread of another provider, or of a service with its own loop, is left alone."""
+    story = opened(msgspec.structs.replace(OPENED, model=model))
+    story.say("hello")
+    assert reacts(story) == []
+    assert reacts(story, -1, "test", "other") == ([] if model != "other:m" else [retold(ask(1), model)])
+
+
+def retold(step: Perform[Ask], model: str) -> Perform[Ask]:
+    return Perform(Append(step.claim.slot, e.ModelAsked(model=model)), step.work)
+
+
+def test_a_thread_that_was_not_opened_waits():
+    """What is said before the thread is opened counts when it is."""
+    story = Story()
+    story.say("hello")
+    assert reacts(story) == []
+    story.tell(REF.opened, OPENED)
+    assert reacts(story) == [ask(1)]
+
+
+# ------------------------------------------------------------------------------------------------ the claim
+
+
+def claimed(cause: str, attempts: int = 1) -> Story:
+    """A user said something, under the id `e-1`; the model was asked because of `cause` and has not answered."""
+    story = opened()
+    story.tell(REF.said("m1"), e.Said(role="user", text="hello", id="e-1"))
+    for attempt in range(1, attempts + 1):
+        story.tell(REF.asked(1, attempt), e.ModelAsked(model="test:m", cause=cause))
+    return story
+
+
+def test_what_somebody_else_was_handed_is_theirs():
+    """Asked because of another fact: its worker may well be alive, so nothing follows from this one."""
+    assert reacts(claimed("e-0"), 1) == []
+    story = claimed("e-1")
+    story.tell(REF.said("m2"), e.Said(role="user", text="hello?", id="e-2"))
+    assert reacts(story) == []
+
+
+def test_handed_the_same_again_the_worker_is_dead():
+    """The fact that the claim was made for is handed out again: the next attempt, and in the end a failure, not silence (B8)."""
+    assert reacts(claimed("e-1"), 1) == [ask(1, attempt=2)]
+    assert reacts(claimed("e-1", attempts=2), 1) == [ask(1, attempt=3)]
+    failed = e.ModelFailed(error="asked 3 times, and each time the worker died", attempt=MAX_ATTEMPTS)
+    assert reacts(claimed("e-1", attempts=MAX_ATTEMPTS), 1) == [Append(REF.replied(1), failed)]
+
+
+# ------------------------------------------------------------------------------------------------ wishes
+
+
+def wished(wish: e.Wish, version: str = "v1", run_by: str = "executor") -> e.ToolRequested:
+    return e.ToolRequested(
+        tool=wish.tool,
+        tool_version=version,
+        arguments=wish.arguments,
+        digest=call_digest(wish.tool, version, wish.arguments),
+        requester="rita",
+        agent="desk",
+        provider_id=wish.provider_id,
+        run_by=run_by,
+    )
+
+
+def test_each_wish_becomes_one_request():
+    """Under an id of its own, though the provider's is the same for both, and for one in an earlier turn (B20, B22)."""
+    story = opened()
+    story.say("hello")
+    story.turn(1, e.Text("Let me see."), REFUND, AGAIN)
+    first, second = REF.wish(1, 0), REF.wish(1, 1)
+    assert reacts(story) == [Append(first.requested, wished(REFUND)), Append(second.requested, wished(AGAIN))]
+    story.live(1, 0, REFUND, "returned")
+    assert reacts(story) == [Append(second.requested, wished(AGAIN))]
+    story.live(1, 1, AGAIN, "denied")
+    story.turn(2, REFUND)
+    assert reacts(story) == [Append(REF.wish(2, 0).requested, wished(REFUND))]
+    assert reacts(story, 0) == [Append(REF.wish(2, 0).requested, wished(REFUND))]
+
+
+@pytest.mark.parametrize("name", ["delete_all", "constructor", "functions.refund", ""])
+def test_a_wish_for_what_was_not_offered_is_requested_too(name: str):
+    """Without a version, so that the gate denies it in words that the model reads (I4, B25)."""
+    story = opened()
+    story.say("hello")
+    wish = e.Wish(tool=name, arguments="{}")
+    story.turn(1, wish)
+    assert reacts(story) == [Append(REF.wish(1, 0).requested, wished(wish, version="", run_by="client"))]
+
+
+def test_arguments_are_kept_as_they_came():
+    """Malformed or oddly spelled: the digest is over the very text, and the gate judges it (B17, B61)."""
+    story = opened()
+    story.say("hello")
+    wishes = [
+        e.Wish(tool="refund", arguments=text)
+        for text in ('{"order": "A-17"}', '{"order":', "", '{"a":1,"a":2}')
+    ]
+    story.turn(1, *wishes)
+    assert reacts(story) == [
+        Append(REF.wish(1, at).requested, wished(wish)) for at, wish in enumerate(wishes)
+    ]
+
+
+# --------------------------------------------------------------------------------------------- the asking
+
+
+class Scripted:
+    """Says what it was told to say, and remembers what it was asked."""
+
+    def __init__(self, *says: Reply | Exception) -> None:
+        self.says = list(says)
+        self.asked: list[Question] = []
+
+    async def reply(self, question: Question) -> Reply:
+        self.asked.append(question)
+        said = self.says.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger(Memory(), e.Author(kind="model", name="tests"))
+
+
+async def recorded(ledger: Ledger, story: Story) -> None:
+    for fact in story.facts:
+        assert isinstance(fact.event, e.Event)
+        await ledger.append(fact.slot, fact.event)
+
+
+async def test_it_is_sent_what_stood_before_its_claim(ledger: Ledger):
+    """The whole history as of the claim, the tools in the versions of the thread, and a digest of it all (B1, B5, I11)."""
+    spec = ToolSpec(name="refund", schema='{"type":"object"}', run_by="executor")
+    ref = await ledger.declare("acme", spec)
+    story = opened(msgspec.structs.replace(OPENED, tools=(ref,)))
+    story.say("hello")
+    story.turn(1, REFUND)
+    story.live(1, 0, REFUND, "returned", "done")
+    story.ask(2)
+    story.say("too late for turn 2")
+    await recorded(ledger, story)
+    model = Scripted(Reply((e.Text("Done."),), e.Usage(7, 2), "stop"))
+    append = await Asker({"test": model}).do(ledger, Ask(REF, 2, 1))
+    [question] = model.asked
+    history = (
+        User("hello"),
+        Assistant(1, (REFUND,)),
+        Outcome("1-0", "refund", "call_a", "returned", "done", is_error=False),
+    )
+    assert question.history == history
+    assert (question.thread, question.turn, question.model) == (REF, 2, "test:m")
+    assert [(tool.name, tool.version) for tool in question.tools] == [("refund", ref.version)]
+    assert append.slot == REF.replied(2)
+    assert append.event == e.ModelReplied(
+        parts=(e.Text("Done."),), model="test:m", usage=e.Usage(7, 2), finish_reason="stop", history_digest=digest(history)
+    )  # fmt: skip
+
+
+FAILURES = [
+    (RuntimeError("overloaded"), "RuntimeError: overloaded"),
+    (ValueError(), "ValueError"),
+    (RuntimeError("half a pair \ud800"), "RuntimeError: half a pair ?"),
+    (Reply((e.Text("x" * 600_000),)), "TooLarge: a ModelReplied of 600,"),
+    (Reply((e.Text("\ud800"),)), "BadFact: a ModelReplied holds text that is no Unicode"),
+]
+
+
+@pytest.mark.parametrize(("says", "error"), FAILURES)
+async def test_a_model_that_gives_no_answer_has_failed(ledger: Ledger, says: Reply | Exception, error: str):
+    """Whatever it raises, and what could not be recorded, is a failed turn that says why; it is not asked again."""
+    story = opened(msgspec.structs.replace(OPENED, tools=()))
+    story.say("hello")
+    story.ask(1)
+    await recorded(ledger, story)
+    model = Scripted(says)
+    append = await Asker({"test": model}).do(ledger, Ask(REF, 1, 1))
+    assert isinstance(append.event, e.ModelFailed)
+    assert append.event.error.startswith(error)
+    assert len(model.asked) == 1
+
+
+async def test_a_thread_with_a_tool_that_nobody_declared_fails_in_words(ledger: Ledger):
+    """The model is not asked without the tools that it was promised."""
+    story = opened()
+    story.say("hello")
+    story.ask(1)
+    await recorded(ledger, story)
+    append = await Asker({"test": Scripted()}).do(ledger, Ask(REF, 1, 1))
+    assert isinstance(append.event, e.ModelFailed)
+    assert append.event.error.startswith("UnknownTool: no tool 'refund' of version v1 is declared")
+
+
+async def test_a_ledger_that_cannot_be_read_is_not_the_models_failure(ledger: Ledger):
+    """The turn stays open and is tried again, since nothing is known to be wrong with it (I8)."""
+    story = opened(msgspec.structs.replace(OPENED, tools=()))
+    story.say("hello")
+    story.ask(1)
+    await recorded(ledger, story)
+    with pytest.raises(Unavailable):
+        await Asker({"test": Scripted(Unavailable("a replica is behind"))}).do(ledger, Ask(REF, 1, 1))
+
+
+async def test_no_model_is_asked_about_a_thread_that_cannot_be_read(ledger: Ledger):
+    """Broken bytes might be what a user said; a fact of a newer kind is passed over (B14, I12)."""
+    await recorded(ledger, opened())
+    await ledger.port.append(REF.said("m1"), b'{"type":"FromTheFuture","v":1}', "x")
+    [handed, _] = await ledger.read(REF)
+    asker = Asker({"test": Scripted()})
+    assert asker.react(await asker.look(ledger, handed), handed) == ()
+    await ledger.port.append(REF.said("m2"), b"\xff", "y")
+    with pytest.raises(BadFact, match="fact 3 in acme/t1 cannot be read, so no model is asked"):
+        await asker.look(ledger, handed)
+
+
+def test_the_request_is_the_one_that_stories_tell():
+    """The builder of stories and the worker agree on what a request is."""
+    plain = msgspec.structs.replace(wished(REFUND), agent="", run_by="client")
+    assert plain == request(REFUND)

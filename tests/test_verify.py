@@ -1,0 +1,332 @@
+"""`approvals replay --verify`: clean where all is well, and it really finds what is not.
+
+A check that cannot fail says nothing. So each thing that it looks for is done here, by an administrator who may do
+anything, behind the back of the ledger.
+"""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from datetime import UTC, timedelta
+from pathlib import Path
+
+import pytest
+from stories import REF, SETTLED, UNSETTLED, approval, life, question, request
+
+from ledger.client import Ledger
+from ops import verify
+from ops.commands import check
+from ops.rehearse import read_recordings, rehearse, review
+from ops.setup import apply_policy, declare_streams
+from ops.verify import rebuild
+from ops.workers import KINDS, reactions, working
+from schemas import events as e
+from schemas.errors import Unavailable
+from schemas.reviewer import Script
+from schemas.tools import ToolSpec
+
+SMALL = Path(__file__).parent / "data" / "small.jsonl"
+POLICY = Path(__file__).parent.parent / "examples" / "airline.toml"
+WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
+CALL = REF.call("c1")
+OTHER_DIGEST = "0" * 64
+
+
+@pytest.fixture
+async def admin(store):
+    """Somebody who may write anything anywhere."""
+    async with Ledger.connect(store, role="admin") as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def replay(store, capsys):
+    """What `approvals replay` ends with, and what it writes to stdout; to stderr it writes nothing."""
+
+    async def replayed(*, verify=False, until=None, json=False):
+        code = await check.replay(verify=verify, until=until, store=store, url=None, json=json)
+        told = capsys.readouterr()
+        assert told.err == ""
+        return code, told.out
+
+    return replayed
+
+
+@asynccontextmanager
+async def at_work(store, *kinds, recordings=None):
+    await declare_streams(store, also=("model-recorded", "executor-recorded"))
+    async with working(reactions(kinds, recordings=recordings), store=store):
+        yield
+
+
+async def rehearsed(store, admin, workspace="rehearsal", otherwise="approve"):
+    """The small file through the real thing, all workers in this process."""
+    recorded = read_recordings(str(SMALL))
+    await apply_policy(admin, workspace, str(POLICY))
+    async with at_work(store, *KINDS, recordings={name: one for name, (_, one) in recorded.items()}):
+        voting = asyncio.create_task(review(admin, workspace, Script(otherwise=otherwise)))
+        try:
+            return await rehearse(admin, workspace, recorded)
+        finally:
+            voting.cancel()
+            await asyncio.gather(voting, return_exceptions=True)
+
+
+async def tell(admin, facts):
+    """Record these, whatever they are; the number of the last one."""
+    for slot, event in facts:
+        assert await admin.fill(slot, event) is None
+    return await admin.port.last_seq()
+
+
+# ------------------------------------------------------------------------------------------------- all is well
+
+
+async def test_a_rehearsal_is_borne_out(store, admin):
+    """Everything is counted, every history comes out as its model was sent it, nothing differs (I11)."""
+    summary = await rehearsed(store, admin)
+    rebuilt = await rebuild(admin, verify=True)
+    assert rebuilt.differences == ()
+    assert rebuilt.facts == rebuilt.until == await admin.port.last_seq()
+    assert (rebuilt.threads, rebuilt.pending) == (summary.conversations, 0)
+    assert rebuilt.calls == {"refused": 1, "returned": 6}
+    assert rebuilt.histories == sum(one.turns for _, one in read_recordings(str(SMALL)).values())
+    again = await rebuild(admin, verify=True)
+    assert {**as_dict(again), "seconds": 0} == {**as_dict(rebuilt), "seconds": 0}
+
+
+@pytest.mark.parametrize("ending", sorted({*SETTLED, *UNSETTLED} - {"edited"}))
+async def test_no_honest_story_is_accused(store, admin, ending):
+    """However a call ends, or waits: what the queue shows and what was promised agree with the log."""
+    async with at_work(store, "queue"):
+        last = await tell(admin, life(CALL, WISH, ending))
+        rebuilt = await rebuild(admin, verify=True)
+    assert (rebuilt.until, rebuilt.differences) == (last, ())
+
+
+async def test_what_waits_is_compared_too(store, admin):
+    """An open question stands in the live queue, byte for byte as the log gives it."""
+    async with at_work(store, "queue"):
+        await tell(admin, [(CALL.requested, request(WISH)), (CALL.gated, question(WISH, 3600.0))])
+        rebuilt = await rebuild(admin, verify=True)
+        assert (rebuilt.pending, rebuilt.calls, rebuilt.differences) == (1, {"pending": 1}, ())
+        assert await admin.port.pending.entries()
+
+
+async def test_replay_stops_where_it_is_told_to(store, admin):
+    """At a sequence number, or at a time: the same facts, whichever names the place."""
+    await rehearsed(store, admin)
+    facts = [fact async for fact in admin.replay()]
+    for index in (0, len(facts) // 2, len(facts) - 1):
+        there = facts[index]
+        by_number = await rebuild(admin, until=there.seq, verify=True)
+        assert (by_number.facts, by_number.until, by_number.differences) == (index + 1, there.seq, ())
+        by_time = await rebuild(admin, until=there.recorded_at, verify=True)
+        assert {**as_dict(by_time), "seconds": 0} == {**as_dict(by_number), "seconds": 0}
+    nothing = await rebuild(admin, until=facts[0].recorded_at - timedelta(seconds=1), verify=True)
+    assert (nothing.facts, nothing.until, nothing.calls, nothing.differences) == (0, 0, {}, ())
+
+
+async def test_facts_may_come_while_it_looks(store, admin):
+    """The queue moves all the time, and no difference is reported that is none (I13)."""
+    async with Ledger.connect(store, role="operator") as operator:
+        rehearsing = asyncio.create_task(_rehearse_often(store, admin))
+        found = []
+        while not rehearsing.done():
+            found.append(await rebuild(operator, verify=True))
+        await rehearsing
+    assert [one.differences for one in found if one.differences] == []
+    assert len({one.until for one in found}) > 2
+
+
+async def _rehearse_often(store, admin):
+    for number in range(4):
+        await rehearsed(store, admin, f"rehearsal-{number}", "approve" if number % 2 else "deny")
+
+
+# ----------------------------------------------------------------------------------------- what can be wrong
+
+
+STARTED = e.ToolStarted(digest=request(WISH).digest, idempotency_key=str(CALL))
+ELSEWHERE = e.ToolStarted(digest=OTHER_DIGEST, idempotency_key=str(CALL))
+ASKED = ((CALL.requested, request(WISH)), (CALL.gated, question(WISH)))
+APPROVED = (CALL.decided, approval(WISH))
+FOR_OTHER_BYTES = e.Approved(
+    digest=OTHER_DIGEST, ground="people", rule="money", policy_version=1, voters=("ana",)
+)
+DENIED = e.Denied(ground="people", rule="money", policy_version=1, voters=("ana",))
+RETURNED = (CALL.finished, e.ToolReturned(output="done"))
+
+BROKEN = {
+    # the facts in their order; the number of the one that is named; what is said about it
+    "started, asked about, not decided": ([*ASKED, (CALL.claim(1), STARTED)], 3, "without an approval"),
+    "started and then approved": ([*ASKED, (CALL.claim(1), STARTED), APPROVED], 3, "without an approval"),
+    "denied and started": (
+        [*ASKED, (CALL.decided, DENIED), (CALL.claim(1), STARTED)],
+        4,
+        "without an approval",
+    ),
+    "started, never requested": ([(CALL.claim(1), STARTED)], 1, "never requested"),
+    "started with other bytes": ([*ASKED, APPROVED, (CALL.claim(1), ELSEWHERE)], 4, "other bytes than were"),
+    "approved for other bytes": (
+        [*ASKED, (CALL.decided, FOR_OTHER_BYTES), (CALL.claim(1), ELSEWHERE)],
+        3,
+        "is for other bytes than it holds",
+    ),
+    "started twice": (
+        [*ASKED, APPROVED, (CALL.claim(1), STARTED), (CALL.claim(2), STARTED), RETURNED],
+        5,
+        "was started 2 times and is not repeatable",
+    ),
+    "started and refused": (
+        [
+            *ASKED,
+            APPROVED,
+            (CALL.claim(1), STARTED),
+            (CALL.finished, e.ToolRefused(ending="revoked", text="No.")),
+        ],
+        5,
+        "is told to the model as not run, but it was started",
+    ),
+    "a result from nowhere": ([*ASKED, APPROVED, RETURNED], 4, "has a result and was never started"),
+    "a result in spite of a no": ([*ASKED, (CALL.decided, DENIED), RETURNED], 4, "and was never started"),
+}
+
+
+@pytest.mark.parametrize(("facts", "number", "said"), BROKEN.values(), ids=BROKEN)
+async def test_a_broken_promise_is_found(store, admin, facts, number, said):
+    """What should never have happened and is recorded: the fact is named, and what is wrong with it (I1, B61)."""
+    async with at_work(store, "queue"):
+        await tell(admin, facts)
+        rebuilt = await rebuild(admin, verify=True)
+    (difference,) = rebuilt.differences
+    assert difference.startswith(f"fact {number}: ")
+    assert str(CALL) in difference
+    assert said in difference
+
+
+async def test_a_repeatable_tool_may_start_again(store, admin):
+    """Declared so, a second start breaks no promise (I7)."""
+    ref = await admin.declare(
+        REF.workspace, ToolSpec(name="refund", schema='{"type":"object"}', repeatable=True)
+    )
+    wish = request(WISH, ref.version)
+    started = e.ToolStarted(digest=wish.digest, idempotency_key=str(CALL))
+    approved = e.Approved(digest=wish.digest, ground="policy", rule="money", policy_version=1)
+    async with at_work(store, "queue"):
+        await tell(admin, [(CALL.requested, wish), (CALL.decided, approved)])
+        await tell(admin, [(CALL.claim(1), started), (CALL.claim(2), started), RETURNED])
+        assert (await rebuild(admin, verify=True)).differences == ()
+
+
+async def test_a_reply_to_another_history_is_found(store, admin):
+    """A model that was sent something else than the log gives."""
+    last = await tell(
+        admin,
+        [
+            (REF.opened, e.ThreadOpened(requester="rita")),
+            (REF.said("1"), e.Said(role="user", text="Refund A-17, please.")),
+            (REF.asked(1, 1), e.ModelAsked(model="test:model")),
+            (REF.replied(1), e.ModelReplied(parts=(e.Text("No."),), history_digest=OTHER_DIGEST)),
+        ],
+    )
+    rebuilt = await rebuild(admin, verify=True)
+    (difference,) = rebuilt.differences
+    assert difference.startswith(
+        f"fact {last}: turn 1 of {REF} was asked with a history of digest {OTHER_DIGEST[:16]}"
+    )
+    assert rebuilt.histories == 1
+    assert (await rebuild(admin, until=last - 1, verify=True)).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("subject", "raw"),
+    [
+        (CALL.requested.subject, b"no JSON"),
+        (CALL.requested.subject, b'{"type":"Approved","digest":5}'),
+        (f"ledger.{REF}.said.m1".replace("/", "."), b'{"type":"ToolReturned","output":"x"}'),
+        ("ledger.what.ever.is.this", b"{}"),
+    ],
+    ids=["no JSON", "malformed", "in another's slot", "no slot"],
+)
+async def test_foreign_bytes_are_found(store, admin, subject, raw):
+    """What is in the log and is no fact is named, by its number; the rest is still folded (B14)."""
+    await tell(admin, [(REF.opened, e.ThreadOpened(requester="rita"))])
+    answer = await admin.port.connection.client.request(subject, raw)
+    assert json.loads(answer.data)["seq"] == 2
+    rebuilt = await rebuild(admin)
+    (difference,) = rebuilt.differences
+    assert difference.startswith("fact 2: ")
+    assert (rebuilt.facts, rebuilt.threads) == (2, 1)
+
+
+async def _in_queue(admin):
+    """A call that waits, once it stands in the live queue: its key, entry and revision."""
+    await tell(admin, ASKED)
+    async for key, value in admin.port.pending.watch():
+        return key, value, (await admin.port.pending.get(key))[1]
+    raise AssertionError("watching never ends by itself")
+
+
+async def _wrong(bucket, key, value, revision):
+    assert await bucket.put(key, value.replace(b"A-17", b"A-18"), revision)
+
+
+async def _missing(bucket, key, value, revision):
+    assert await bucket.delete(key, revision)
+
+
+async def _invented(bucket, key, value, revision):
+    assert await bucket.put("acme.t9.c9", value, 0)
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "key", "said"),
+    [
+        (_wrong, "acme.t1.c1", ("A-18", "but the log gives", "A-17")),
+        (_missing, "acme.t1.c1", ("live is no entry, but the log gives {",)),
+        (_invented, "acme.t9.c9", ("but the log gives no entry",)),
+    ],
+)
+async def test_a_queue_that_shows_something_else_is_found(store, admin, replay, sabotage, key, said):
+    """An entry that was changed, taken away or invented is named, with both versions; and the exit code is 1."""
+    async with at_work(store, "queue"):
+        await sabotage(admin.port.pending, *await _in_queue(admin))
+        (difference,) = (await rebuild(admin, verify=True)).differences
+        assert difference.startswith(f"pending entry {key}: ")
+        for part in said:
+            assert part in difference
+        # Up to a place in the past there is no live queue to compare with.
+        assert (await rebuild(admin, until=2, verify=True)).differences == ()
+        assert (await rebuild(admin)).differences == ()
+        code, told = await replay(verify=True, json=True)
+        assert (code, json.loads(told)["differences"]) == (1, [difference])
+        code, told = await replay(verify=True)
+        assert code == 1
+        assert f"differs: {difference}\n" in told
+        assert "verified" not in told
+
+
+async def test_a_queue_that_stands_still_is_not_compared(store, admin, monkeypatch):
+    """Nobody keeps the queue: that is no difference, and no agreement either."""
+    monkeypatch.setattr(verify, "_CATCH_UP_S", 0.2)
+    await tell(admin, ASKED)
+    with pytest.raises(
+        Unavailable, match="the queue's worker is 1 facts behind, so there is nothing to compare yet"
+    ):
+        await rebuild(admin, verify=True)
+
+
+async def test_until_is_a_number_or_a_time(store, admin, replay):
+    """As people write them; a time without a zone is UTC."""
+    await tell(admin, ASKED)
+    first = await anext(admin.replay())
+    at = first.recorded_at.astimezone(UTC)
+    for until in ("1", at.isoformat(), at.replace(tzinfo=None).isoformat(), f"{at:%Y-%m-%dT%H:%M:%S.%fZ}"):
+        code, told = await replay(until=until, json=True)
+        found = json.loads(told)
+        assert (code, found["facts"], found["until"]) == (0, 1, 1)
+
+
+def as_dict(rebuilt):
+    return {name: getattr(rebuilt, name) for name in rebuilt.__struct_fields__}
