@@ -166,22 +166,27 @@ async def ensure(
         BrokerRefused: the broker does not allow it, or cannot hold such a stream (older than 2.14).
     """
     for name, config in streams(replicas).items():
-        if await info(requests, f"STREAM.INFO.{name}") is None:
-            await _create(requests, f"STREAM.CREATE.{name}", {"name": name, **config})
+        await _ensure(requests, f"STREAM.{{}}.{name}", {"name": name, **config})
     for durable in DURABLES.values():
         if durable.optional and durable.name not in also:
             continue
-        if await info(requests, f"CONSUMER.INFO.{durable.stream}.{durable.name}") is None:
-            await _create(
-                requests,
-                f"CONSUMER.CREATE.{durable.stream}.{durable.name}",
-                {
-                    "stream_name": durable.stream,
-                    "config": durable.config(ack_wait_s)
-                    | ({"opt_start_time": _seal()} if durable.sealed else {}),
-                    "action": "create",
-                },
-            )
+        config = durable.config(ack_wait_s) | ({"opt_start_time": _seal()} if durable.sealed else {})
+        body = {"stream_name": durable.stream, "config": config, "action": "create"}
+        await _ensure(requests, f"CONSUMER.{{}}.{durable.stream}.{durable.name}", body)
+
+
+async def _ensure(requests: Requests, what: str, body: dict[str, Any]) -> None:
+    """Create `what`, with INFO or CREATE in its braces, unless it is there. Two who do so at once have made it once."""
+    if await info(requests, what.format("INFO")) is not None:
+        return
+    create = what.format("CREATE")
+    answer = msgspec.json.decode((await requests.ask(f"$JS.API.{create}", msgspec.json.encode(body))).data)
+    problem = answer.get("error")
+    if problem and await info(requests, what.format("INFO")) is None:
+        raise BrokerRefused(
+            f"the broker refuses {create}: {problem['description']}. It must be nats-server 2.14 or newer, "
+            "with JetStream, and these credentials must be an administrator's."
+        )
 
 
 def _seal() -> str:
@@ -229,15 +234,6 @@ async def info(requests: Requests, subject: str) -> dict[str, Any] | None:
     if problem["code"] == 404:
         return None
     raise BrokerRefused(f"the broker refuses {subject}: {problem['description']}.")
-
-
-async def _create(requests: Requests, subject: str, body: dict[str, Any]) -> None:
-    answer = msgspec.json.decode((await requests.ask(f"$JS.API.{subject}", msgspec.json.encode(body))).data)
-    if problem := answer.get("error"):
-        raise BrokerRefused(
-            f"the broker refuses {subject}: {problem['description']}. It must be nats-server 2.14 or newer, "
-            "with JetStream, and these credentials must be an administrator's."
-        )
 
 
 def _differences(what: str, declared: dict[str, Any], live: dict[str, Any], ignore: set[str]) -> list[str]:

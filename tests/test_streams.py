@@ -1,0 +1,23 @@
+"""Creating what the ledger lives in: the declared streams and durable consumers."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from ledger.connection import Connection
+from ledger.requests import Requests
+from ledger.streams import DURABLES, drift, ensure
+from ops.server import EmbeddedServer
+
+
+async def test_many_create_everything_at_the_same_moment(tmp_path):
+    """Programs that start together all find everything there, whoever of them made it; and it is as declared."""
+    async with EmbeddedServer(tmp_path / "store") as server, AsyncExitStack() as stack:
+        rivals: list[Requests] = []
+        for number in range(6):
+            connection = Connection(server.store.login("admin"))
+            await connection.open(name=f"rival {number}")
+            stack.push_async_callback(connection.close)
+            rivals.append(Requests(connection))
+            await rivals[-1].start()
+        await asyncio.gather(*(ensure(one, also=tuple(DURABLES)) for one in rivals))
+        assert await drift(rivals[0]) == []
