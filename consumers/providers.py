@@ -2,10 +2,17 @@
 
 Our words are translated at this border, in both directions, and nowhere else. Calls are sent under our own ids: a
 provider's may repeat within a conversation. What only the provider understands (a thinking signature, encrypted
-reasoning) is kept verbatim and goes back to that provider alone.
+reasoning, the id of an item) goes back to that provider alone, and is recorded as its own wire form has it wherever
+there is one (the convention is in `projections.providers.common`). So what was said live can be written for the
+provider's wire form, and what was read from a wire form can go on live.
+
+What is not sent live, for the library has no part for it, and what is lost: see `projections.providers.pydantic_ai`.
+The id of an item that holds a call is among it, as the call goes under an id of ours.
+A model that stands for several (a `FallbackModel`) is a provider of its own here: what one of them signed is
+recorded as the whole's, and sent to it alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -17,6 +24,8 @@ from pydantic_ai.tools import ToolDefinition
 
 from consumers.model import Question, Reply
 from projections.history import Assistant, Entry, Note, Outcome, System, User
+from projections.providers.common import tool_name
+from projections.providers.pydantic_ai import recorded, responded
 from schemas import events as e
 
 
@@ -46,7 +55,7 @@ class PydanticAI:
             model_request_parameters=ModelRequestParameters(function_tools=tools),
         )
         return Reply(
-            parts=tuple(_part(part, model.system) for part in response.parts),
+            parts=parts(response, provider=model.system),
             usage=e.Usage(response.usage.input_tokens, response.usage.output_tokens),
             finish_reason=response.finish_reason or "",
         )
@@ -61,15 +70,15 @@ def messages(history: Sequence[Entry], *, provider: str) -> list[pai.ModelMessag
                 _ask(written, pai.SystemPromptPart(text))
             case User(text) | Note(text):
                 _ask(written, pai.UserPromptPart(text))
-            case Assistant(turn, parts):
-                said = _said(turn, parts, provider)
-                written.append(pai.ModelResponse(parts=said))
+            case Assistant():
+                written.append(_response(entry, provider))
             case Outcome(call, tool, _, kind, text, is_error):
                 # A person's or the policy's no is no error, and pydantic-ai has a word for it.
                 outcome: Literal["denied", "failed", "success"] = "success"
                 if is_error:
                     outcome = "denied" if kind == "denied" else "failed"
-                _ask(written, pai.ToolReturnPart(tool, text, tool_call_id=_id(call), outcome=outcome))
+                name = tool_name(tool)
+                _ask(written, pai.ToolReturnPart(name, text, tool_call_id=_id(call), outcome=outcome))
     return written
 
 
@@ -80,36 +89,26 @@ def _ask(written: list[pai.ModelMessage], part: pai.ModelRequestPart) -> None:
         written.append(pai.ModelRequest(parts=[part]))
 
 
-def _said(turn: int, parts: Sequence[e.Part], provider: str) -> list[pai.ModelResponsePart]:
-    said: list[pai.ModelResponsePart] = []
-    wishes = 0
-    for part in parts:
-        match part:
-            case e.Text(text):
-                said.append(pai.TextPart(text))
-            case e.Wish(tool, arguments):
-                said.append(pai.ToolCallPart(tool, arguments, tool_call_id=_id(f"{turn}-{wishes}")))
-                wishes += 1
-            case e.Opaque(whose, data) if whose == provider:
-                [response] = pai.ModelMessagesTypeAdapter.validate_json(data)
-                said += response.parts  # type: ignore[arg-type]  # a response's parts, as `_part` wrote them
-            case e.Opaque():
-                pass
-    return said
+def _response(turn: Assistant, provider: str) -> pai.ModelMessage:
+    wishes = sum(isinstance(part, e.Wish) for part in turn.parts)
+    ids = {call: _id(call) for call in (f"{turn.turn}-{index}" for index in range(wishes))}
+    said = {"kind": "response", "parts": responded(turn, ids, provider)}
+    [response] = pai.ModelMessagesTypeAdapter.validate_json(msgspec.json.encode([said]))
+    return response
 
 
-def _part(part: Any, provider: str) -> e.Part:
-    match part:
-        case pai.TextPart(content=content):
-            return e.Text(content)
-        case pai.ToolCallPart(tool_name=tool, tool_call_id=given):
-            return e.Wish(tool=tool, arguments=_arguments(part.args), provider_id=given)
-        case _:
-            kept = pai.ModelMessagesTypeAdapter.dump_json([pai.ModelResponse(parts=[part])])
-            return e.Opaque(provider=provider, data=kept.decode())
+def parts(response: pai.ModelResponse, *, provider: str) -> tuple[e.Part, ...]:
+    """What the provider answered, in our words and in its order."""
+    [dumped] = pai.ModelMessagesTypeAdapter.dump_python([response], mode="json")
+    said = [_verbatim(*one) for one in zip(response.parts, dumped["parts"], strict=True)]
+    return recorded(said, lambda _part: provider)
 
 
-def _arguments(args: str | dict[str, Any] | None) -> str:
+def _verbatim(part: pai.ModelResponsePart, dumped: Mapping[str, Any]) -> dict[str, Any]:
+    return {**dumped, "args": _arguments(part.args)} if isinstance(part, pai.ToolCallPart) else dict(dumped)
+
+
+def _arguments(args: str | Mapping[str, Any] | None) -> str:
     """The very text that the model wrote, malformed or not; `args_as_json_str` would write it anew, and hide that.
 
     Some providers hand on an object instead, and nothing where nothing was said.

@@ -547,7 +547,7 @@ async def history(
         typer.Option(
             "--for",
             metavar="PROVIDER",
-            help="openai-chat, openai-responses, anthropic, gemini, ai-sdk, pydantic-ai",
+            help="openai-chat, openai-responses, anthropic, gemini, ai-sdk, ai-sdk-ui, pydantic-ai",
         ),
     ] = "openai-chat",
     store: StoreOption = None,
@@ -574,7 +574,7 @@ async def check(
         typer.Option(
             "--for",
             metavar="PROVIDER",
-            help="openai-chat, openai-responses, anthropic, gemini, ai-sdk, pydantic-ai",
+            help="openai-chat, openai-responses, anthropic, gemini, ai-sdk, ai-sdk-ui, pydantic-ai",
         ),
     ],
     json: JsonOption = False,

@@ -97,7 +97,7 @@ def history(thread: Thread, before_turn: int | None = None) -> History:
         if waiting := thread.unsettled(number):
             return History(tuple(entries), stopped_at=waiting[0])
         entries.append(Assistant(number, turn.reply.parts))
-        entries += [_outcome(thread.call(ref), wish) for ref, wish in thread.wishes(number)]
+        entries += [outcome(thread.call(ref), wish) for ref, wish in thread.wishes(number)]
     asking = None if before_turn is None else thread.turns.get(before_turn)
     until = _said_before(thread, asking.cut if asking else None)
     entries += [_entry(fact) for fact in thread.said[heard:until]]
@@ -135,7 +135,7 @@ def _entry(fact: Fact) -> Entry:
             raise Defect(f"{fact.slot.subject} holds {other!r}, which nobody can have said.")
 
 
-def _outcome(call: Call, wish: e.Wish) -> Outcome:
+def outcome(call: Call, wish: e.Wish) -> Outcome:
     """How a settled call ended."""
     last = call.reconciled or call.finished
     match last and last.event:

@@ -166,6 +166,12 @@ def test_reasoning_goes_with_what_came_of_it_or_not_at_all(parts, kept):
     assert check(sent) == []
 
 
+def test_a_part_of_the_librarys_says_nothing_of_the_next_item():
+    """What pydantic-ai alone can say again is left out, its id too."""
+    library = {"part_kind": "builtin-tool-call", "tool_name": "web_search", "id": "msg_1"}
+    assert items(Assistant(1, (ours(library), e.Text("hi")))) == items(Assistant(1, (e.Text("hi"),)))
+
+
 def test_what_belongs_to_a_lost_call_is_lost_with_it():
     """A shortened history keeps no half pairs, no reasoning of a call that is gone, and tells of a lone outcome (B13)."""
     whole = turn(1, ours(THOUGHT), ours({"id": "fc_1"}), wish(), wish(provider_id="call_b"), e.Text("so"))

@@ -1,11 +1,15 @@
 """Histories as the providers take them, and what they would turn down."""
 
+import importlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from pydantic import ValidationError as PydanticError
 from stories import REF, Story, disorder, facts_of, lives
 
 from projections.history import Assistant, Entry, Note, Outcome, System, User, history
@@ -496,6 +500,54 @@ def test_anthropic_takes_what_is_right():
         model(),
     ]
     assert anthropic.check(messages) == []
+
+
+@pytest.fixture(scope="module")
+def sdk():
+    """Anthropic's own type of what it takes: a message must fit, and nothing of it may be unknown to the type."""
+    pytest.importorskip(
+        "anthropic", reason="the `anthropic` package is not installed: its types are not asked"
+    )
+    adapter = TypeAdapter(importlib.import_module("anthropic.types").MessageParam)
+
+    def fits(message: dict) -> bool:
+        try:
+            return drawn(adapter.validate_python(message)) == message
+        except PydanticError:
+            return False
+
+    return fits
+
+
+def drawn(value):
+    """The value, each list of it looked at to its end: the types check a list's items only as they are drawn."""
+    if isinstance(value, dict):
+        return {name: drawn(inner) for name, inner in value.items()}
+    return value if isinstance(value, str) or not isinstance(value, Iterable) else [*map(drawn, value)]
+
+
+@given(facts=lives())
+def test_anthropics_own_types_take_it(sdk, facts):
+    """Each message that is written fits Anthropic's type of it, and loses nothing in it (B1)."""
+    for message in claude(*history(thread_of(REF, facts)).entries):
+        assert sdk(message), message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        model(use(input_="{}")),
+        model({"type": "thinking", "thinking": "hm"}),
+        model({"type": "dance"}),
+        user({**used(), "is_error": "no"}),
+        user({**says(), "text_": "hi"}),
+        {"role": "robot", "content": "hi"},
+        {"role": "user"},
+    ],
+)
+def test_anthropics_own_types_are_no_rubber_stamp(sdk, message):
+    """What is wrong does not fit them."""
+    assert not sdk(message)
 
 
 # -------------------------------------------------------------------------------------------------- the registry

@@ -1,17 +1,27 @@
 """The border to pydantic-ai: our histories in, its responses out. With its own test models, and no network."""
 
 import json
+from typing import Any
 
+import httpx2
 import pytest
 from pydantic_ai import messages as pai
+from pydantic_ai.models import Model
+from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.google import GoogleModel
+from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.models.test import TestModel as ScriptedModel  # under its own name pytest would collect it
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.google import GoogleProvider
+from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 from stories import REF, Story
 
 from consumers.model import Question, Reply
-from consumers.providers import PydanticAI, messages
+from consumers.providers import PydanticAI, messages, parts
 from projections.history import Assistant, Entry, Note, Outcome, System, User, history
+from projections.providers import PROVIDERS
 from projections.thread import thread_of
 from schemas import events as e
 from schemas.tools import Tool
@@ -223,3 +233,196 @@ def test_opaque_parts_of_others_leave_the_calls_where_they_were():
     parts = (e.Opaque("anthropic", "{}"), WISH, e.Opaque("google", "{}"), e.Text("and"), WISH)
     [[first, text, second]] = brief(messages([Assistant(4, parts)], provider="openai"))
     assert (first[3], text, second[3]) == ("call-4-0", ("text", "and"), "call-4-1")
+
+
+# ------------------------------------------------------------------------------------------- one name, both ways
+
+#: What each service answers with, as it stands on its wire, and where its parts are in that.
+ANSWERS: dict[str, dict[str, Any]] = {
+    "anthropic": {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-6",
+        "stop_reason": "tool_use", "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1},
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+            {"type": "redacted_thinking", "data": "c2VjcmV0"},
+            {"type": "text", "text": "Let me see."},
+            {"type": "tool_use", "id": "call_a", "name": "refund", "input": {"order": "A-17"}},
+        ],
+    },
+    "openai-responses": {
+        "id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-5", "status": "completed",
+        "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
+        "output": [
+            {"id": "rs_1", "type": "reasoning", "encrypted_content": "gAAA",
+             "summary": [{"type": "summary_text", "text": "hm"}, {"type": "summary_text", "text": "so"}]},
+            {"type": "message", "role": "assistant", "status": "completed", "id": "msg_1", "phase": "commentary",
+             "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}]},
+            {"type": "function_call", "id": "fc_1", "call_id": "call_a", "name": "refund",
+             "arguments": '{"order":"A-17"}'},
+        ],
+    },
+    "gemini": {
+        "candidates": [{"finishReason": "STOP", "content": {"role": "model", "parts": [
+            {"text": "hm", "thought": True, "thoughtSignature": "dGhvdWdodA=="},
+            {"text": "Let me see.", "thoughtSignature": "dGV4dA=="},
+            {"functionCall": {"id": "call_a", "name": "refund", "args": {"order": "A-17"}}, "thoughtSignature": "+/8="},
+        ]}}],
+    },
+}  # fmt: skip
+#: What nobody else may be sent.
+SECRETS = {
+    "anthropic": ("c2ln", "c2VjcmV0", "hm"),
+    "openai-responses": ("gAAA", "rs_1", "msg_1", "fc_1", "hm"),
+    "gemini": ("dGhvdWdodA==", "dGV4dA==", "+/8=", "hm"),
+}
+
+
+def said(form: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the model said in a payload or an answer, part by part."""
+    match form:
+        case "anthropic" if "messages" in body:
+            return [
+                block for one in body["messages"] if one["role"] == "assistant" for block in one["content"]
+            ]
+        case "anthropic":
+            return list(body["content"])
+        case "openai-responses" if "input" in body:
+            kinds = ("reasoning", "function_call")
+            return [
+                one for one in body["input"] if one.get("type") in kinds or one.get("role") == "assistant"
+            ]
+        case "openai-responses":
+            return list(body["output"])
+        case _:
+            contents = body.get("contents") or [one["content"] for one in body["candidates"]]
+            return [part for one in contents if one["role"] == "model" for part in one["parts"]]
+
+
+class Wire:
+    """A real model of the service, whose network is here: it hears one answer, whatever it sends."""
+
+    def __init__(self, form: str) -> None:
+        self.sent: dict[str, Any] = {}
+
+        def answer(request: httpx2.Request) -> httpx2.Response:
+            self.sent = json.loads(request.content)
+            return httpx2.Response(200, json=ANSWERS[form])
+
+        http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer), timeout=60)
+        self.model: Model
+        match form:
+            case "anthropic":
+                anthropic = AnthropicProvider(api_key="k", http_client=http)
+                settings = {"max_tokens": 100}
+                self.model = AnthropicModel("claude-opus-4-6", provider=anthropic, settings=settings)  # type: ignore[arg-type]
+            case "openai-responses":
+                openai = OpenAIProvider(api_key="k", http_client=http)
+                self.model = OpenAIResponsesModel("gpt-5", provider=openai)
+            case _:
+                google = GoogleProvider(api_key="k", http_client=http)
+                self.model = GoogleModel("gemini-3-pro-preview", provider=google)
+
+
+def told(*given: e.Part) -> tuple[Entry, ...]:
+    outcome = Outcome("1-0", "refund", "call_a", "returned", "done", is_error=False)
+    return (User("hello"), Assistant(1, given), outcome)
+
+
+def bare(form: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Items as both ways have them: a call goes live under an id of ours, without its item's, and Google's package
+    spells base64 in its other alphabet.
+    """
+    if form != "openai-responses":
+        written = json.dumps(items).replace("call-1-0", "call_a").replace("-_8=", "+/8=")
+        return json.loads(written)  # type: ignore[no-any-return]
+    kept = [{name: one[name] for name in one if name not in ("call_id", "status", "phase")} for one in items]
+    return [
+        {name: one[name] for name in one if (one["type"], name) != ("function_call", "id")} for one in kept
+    ]
+
+
+@pytest.mark.parametrize("form", ANSWERS)
+async def test_what_a_service_signed_goes_back_to_it_by_every_way(form):
+    """Recorded live, it stands verbatim in its own payload and in its next live request, and in no other's."""
+    wire = Wire(form)
+    reply = await PydanticAI(wire.model).reply(question(User("hello")))
+    assert {part.provider for part in reply.parts if isinstance(part, e.Opaque)} == {form}
+    entries = told(*reply.parts)
+    assert said(form, PROVIDERS[form].write(entries)) == said(form, ANSWERS[form])
+    for other in set(PROVIDERS) - {form, "pydantic-ai"}:
+        written = json.dumps(PROVIDERS[other].write(entries))
+        assert not [secret for secret in SECRETS[form] if f'"{secret}"' in written], other
+    await PydanticAI(wire.model).reply(question(*entries))
+    assert bare(form, said(form, wire.sent)) == bare(form, said(form, ANSWERS[form]))
+    for other in set(ANSWERS) - {form}:
+        stranger = Wire(other)
+        await PydanticAI(stranger.model).reply(question(*entries))
+        assert not [secret for secret in SECRETS[form] if f'"{secret}"' in json.dumps(stranger.sent)], other
+
+
+@pytest.mark.parametrize("form", ANSWERS)
+async def test_what_was_read_from_a_wire_form_goes_on_live(form):
+    """A transcript of the service's own, and the library's of the same turn, are the same facts as the live turn."""
+    wire = Wire(form)
+    live = (await PydanticAI(wire.model).reply(question(User("hello")))).parts
+    read = PROVIDERS[form].read(PROVIDERS[form].write(told(*live)))
+    listed = PROVIDERS["pydantic-ai"].read(PROVIDERS["pydantic-ai"].write(told(*live)))
+    for step in (read[1], listed[1]):
+        await PydanticAI(wire.model).reply(question(*told(*step.parts)))  # type: ignore[union-attr]
+        assert bare(form, said(form, wire.sent)) == bare(form, said(form, ANSWERS[form]))
+        assert said(form, PROVIDERS[form].write(told(*step.parts))) == said(form, ANSWERS[form])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pai.ThinkingPart("hm"),
+        pai.ThinkingPart("hm", id="reasoning_content", provider_name="openai"),
+        pai.CompactionPart("in short", provider_name="anthropic", provider_details={"signature": "c2ln"}),
+        pai.NativeToolCallPart("web_search", {"q": "x"}, tool_call_id="s", provider_name="openai"),
+        pai.FilePart(pai.BinaryContent(b"\xff", media_type="image/png"), id="f", provider_name="google"),
+    ],
+)
+@pytest.mark.parametrize("provider", ["anthropic", "openai", "google", "google-cloud", "mistral"])
+def test_what_no_wire_form_has_stays_the_librarys(provider, part):
+    """It goes back whole to the service that gave it, and its own writer passes it over."""
+    [opaque] = parts(pai.ModelResponse(parts=[part]), provider=provider)
+    assert isinstance(opaque, e.Opaque)
+    [response] = messages([Assistant(1, (opaque,))], provider=provider)
+    assert [_named(one, provider) for one in response.parts] == [_named(part, provider)]
+    assert messages([Assistant(1, (opaque,))], provider="another")[0].parts == []
+    for form in ("anthropic", "openai-responses", "gemini"):
+        assert json.loads(opaque.data).get("part_kind") is None or PROVIDERS[form].write(
+            [User("hello"), Assistant(1, (opaque, e.Text("hi")))]
+        ) == PROVIDERS[form].write([User("hello"), Assistant(1, (e.Text("hi"),))])
+
+
+def _named(part: Any, provider: str) -> object:
+    [dumped] = pai.ModelMessagesTypeAdapter.dump_python([pai.ModelResponse(parts=[part])], mode="json")
+    said = dumped["parts"][0]
+    return {**said, "provider_name": said["provider_name"] or provider}
+
+
+@pytest.mark.parametrize("service", ["openai", "google", "mistral"])
+def test_what_a_text_and_a_call_have_beside_them_survives(service):
+    """Details, ids and citations come back on the part that they came with; a call's id stays with its own call id."""
+    details = {"openai": {"phase": "commentary"}, "google": {"thought_signature": "c2ln"}}.get(
+        service, {"n": 1}
+    )
+    text = pai.TextPart("so", id="t_1", provider_name=service, provider_details=details)
+    call = pai.ToolCallPart("refund", "{}", "call-1-0", provider_name=service, provider_details={"x": [1]})
+    found = parts(pai.ModelResponse(parts=[text, call]), provider=service)
+    assert [part for part in found if not isinstance(part, e.Opaque)] == [
+        e.Text("so"), e.Wish("refund", "{}", "call-1-0"),
+    ]  # fmt: skip
+    assert messages([Assistant(1, found)], provider=service)[0].parts == [text, call]
+    assert messages([Assistant(1, found)], provider="another")[0].parts == [
+        pai.TextPart("so"), pai.ToolCallPart("refund", "{}", "call-1-0"),
+    ]  # fmt: skip
+
+
+def test_in_a_list_of_messages_each_part_says_whose_it_is():
+    """What the service left to its response to say is written with the part, so that nobody else is sent it."""
+    given = parts(pai.ModelResponse(parts=[pai.ThinkingPart("hm")]), provider="bedrock")
+    [written] = PROVIDERS["pydantic-ai"].write([Assistant(1, given)])["messages"]
+    assert written["parts"][0]["provider_name"] == "bedrock"

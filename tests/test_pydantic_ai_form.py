@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from stories import REF, Story, disorder, facts_of, lives
 
@@ -23,6 +24,8 @@ from schemas.errors import BadInput
 DATA = Path(__file__).parents[2] / "shared" / "data" / "airline-gpt4o.jsonl"
 
 THOUGHT = {"content": "hm", "signature": "c2ln", "part_kind": "thinking"}
+#: As random lives have it.
+THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
 
 
 def wish(tool="refund", arguments='{"order": "A-17"}', provider_id="call_a") -> e.Wish:
@@ -71,6 +74,8 @@ def carried(entries) -> tuple[Step, ...]:
                         kept.append(e.Wish(tool_name(part.tool), part.arguments, id_))
                     elif isinstance(part, e.Text):
                         kept.append(part)
+                    elif part.provider == "anthropic" and part.data == json.dumps(THINKING):
+                        kept.append(e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":"))))
                 steps.append(Reply(tuple(kept)))
             case Outcome(call=call, tool=tool, text=text, is_error=is_error):
                 said = text if text.strip() or not is_error else "(no text)"
@@ -274,8 +279,113 @@ def test_only_a_denial_is_a_denial(kind, outcome):
 def test_an_opaque_part_that_is_none_is_left_out(data):
     """What no response may hold, or what a fact of its own says, is not written from an opaque part."""
     assert written(
-        Assistant(1, (e.Opaque("pydantic-ai", data), e.Opaque("openai", json.dumps(THOUGHT))))
+        Assistant(1, (e.Opaque("pydantic-ai", data), e.Opaque("openai-responses", json.dumps([THOUGHT]))))
     ) == [{"parts": [], "kind": "response"}]
+
+
+SIGNED = {"thought_signature": "c2ln"}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [{**THOUGHT, "provider_name": "anthropic"}],
+        [{**THOUGHT, "provider_name": "bedrock", "id": None}],
+        [{**THOUGHT, "provider_name": "openai", "id": "rs_1"}, {"part_kind": "text", "content": "x"}],
+        [{"part_kind": "text", "content": "x", "id": "msg_1", "provider_name": "openai"}],
+        [{"part_kind": "text", "content": "x", "provider_details": SIGNED, "provider_name": "google"}],
+        [{"part_kind": "text", "content": "x", "provider_details": {"n": 1}, "provider_name": "mistral"}],
+        [{"part_kind": "text", "content": "x", "provider_details": {"n": 1}, "citations": [{"sources": []}]}],
+        [{"part_kind": "builtin-tool-call", "tool_name": "web_search", "provider_name": "openai"}],
+        [{**THOUGHT, "provider_name": "openai"}] * 2,
+    ],
+)
+def test_whose_a_part_is_survives(parts):
+    """Signatures, ids and details come back on the part that they came with, under the name of who gave them."""
+    hello = {"part_kind": "user-prompt", "content": "hi"}
+    messages = [{"kind": "request", "parts": [hello]}, {"kind": "response", "parts": parts}]
+    steps = pydantic_ai.read(messages)
+    again = written(*entries_of(facts_from(steps)))
+    assert within_all(again[1]["parts"], parts)
+
+
+def within_all(parts, given) -> bool:
+    """Are they the same, but for what is null?"""
+    return parts == given or [
+        {name: value for name, value in part.items() if value is not None} for part in given
+    ] == [{name: value for name, value in part.items() if value is not None} for part in parts]
+
+
+def test_what_a_response_says_of_all_its_parts_is_said_of_each():
+    """A part without a provider is its response's (B7)."""
+    response = {"kind": "response", "parts": [THOUGHT], "provider_name": "anthropic"}
+    [reply] = pydantic_ai.read([response])
+    assert reply == Reply((e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":"))),))
+
+
+def test_what_belongs_to_a_lost_call_is_lost_with_it():
+    """A shortened history keeps no id, signature or reasoning of a call that is gone (B13)."""
+    reasoning = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "c2ln"}
+    parts = (
+        e.Opaque("openai-responses", json.dumps(reasoning)),
+        e.Opaque("openai-responses", '{"id":"fc_1"}'),
+        wish(),
+        e.Text("so"),
+    )
+    assert written(Assistant(1, parts))[0]["parts"] == [{"content": "so", "part_kind": "text"}]
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        # The service stored it: nothing of it is here but its id, so what came of it cannot be named either.
+        ([{"type": "reasoning", "id": "rs_1", "summary": []}, {"id": "msg_1", "phase": "commentary"}],
+         [{"content": "x", "provider_details": {"phase": "commentary"}, "provider_name": "openai", "part_kind": "text"}]),
+        ([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2ln"},
+          {"type": "web_search_call", "id": "ws_1", "status": "completed"}],
+         [{"content": "x", "part_kind": "text"}]),
+    ],
+)  # fmt: skip
+def test_reasoning_goes_with_what_came_of_it_or_not_at_all(kept, said):
+    """OpenAI takes neither of the two alone."""
+    parts = [e.Opaque("openai-responses", json.dumps(one)) for one in kept]
+    assert written(Assistant(1, (*parts, e.Text("x"))))[0]["parts"] == said
+
+
+def test_an_items_id_goes_with_the_id_of_its_call():
+    """OpenAI reads its own copy of an item, in which the call has the id that it was given there (B20)."""
+    parts = (e.Opaque("openai-responses", '{"id":"fc_1"}'), wish())
+    outcome = ended("returned")[1]
+    named = written(Assistant(1, parts), outcome, Assistant(2, parts), replace(outcome, call="2-0"))
+    assert [(one["parts"][0]["tool_call_id"], one["parts"][0].get("id")) for one in named[::2]] == [
+        ("call_a", "fc_1"),
+        ("call_2-0", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("signature", "spelled"), [("-_8=", "+/8="), ("-_8", "+/8="), ("+/8=", "+/8="), ("!", None)]
+)
+def test_a_signature_is_spelled_as_the_library_reads_it(signature, spelled):
+    """It would drop what is of the other alphabet, and send another signature; one that is none is left out."""
+    said = written(
+        Assistant(1, (e.Opaque("gemini", json.dumps({"thoughtSignature": signature})), e.Text("x")))
+    )
+    details = said[0]["parts"][0].get("provider_details")
+    assert (details or {}).get("thought_signature") == spelled
+
+
+def test_a_signature_never_moves_to_another_part():
+    """What nothing was said with stands on an empty text, as Google's service does it."""
+    signed = e.Opaque("gemini", '{"thoughtSignature":"c2ln"}')
+    thought = e.Opaque("gemini", '{"text":"hm","thought":true}')
+    parts = written(Assistant(1, (signed, thought, e.Text("x"), signed)))[0]["parts"]
+    assert [(part["content"], part.get("provider_details")) for part in parts] == [
+        ("", SIGNED),
+        ("hm", None),
+        ("x", None),
+        ("", SIGNED),
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------- checking

@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from projections.history import Entry
-from projections.providers import ai_sdk, anthropic, gemini, openai_chat, openai_responses, pydantic_ai
+from projections.providers import (
+    ai_sdk,
+    ai_sdk_ui,
+    anthropic,
+    gemini,
+    openai_chat,
+    openai_responses,
+    pydantic_ai,
+)
 from projections.providers.common import Payload, Problem
 from schemas.conversations import Step
 from schemas.errors import BadInput
@@ -28,8 +36,9 @@ PROVIDERS: Final[dict[str, Provider]] = {
     "openai-responses": Provider(openai_responses.write, openai_responses.check, openai_responses.read),
     "anthropic": Provider(anthropic.write, anthropic.check, anthropic.read),
     "gemini": Provider(gemini.write, gemini.check, gemini.read),
-    "ai-sdk": Provider(ai_sdk.write, ai_sdk.check, ai_sdk.read),
+    "ai-sdk": Provider(ai_sdk.write, ai_sdk_ui.check_either, ai_sdk_ui.read_either),
     "pydantic-ai": Provider(pydantic_ai.write, pydantic_ai.check, pydantic_ai.read),
+    "ai-sdk-ui": Provider(ai_sdk_ui.write, ai_sdk_ui.check, ai_sdk_ui.read),
 }
 
 

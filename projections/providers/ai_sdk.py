@@ -1,4 +1,6 @@
-"""Histories for the Vercel AI SDK: its `ModelMessage` list, and its `UIMessage` list for a chat on a screen.
+"""Histories for the Vercel AI SDK: its `ModelMessage` list.
+
+Its other form, `UIMessage`, is in `ai_sdk_ui`, which also says how `--for ai-sdk` comes to take both.
 
 What is turned down. The SDK stands before many providers, so rules 5, 8, 9 and 10 are those of the strictest behind it.
 Sources are the SDK's own (`packages/ai/src`, version 6) unless named:
@@ -55,17 +57,19 @@ from projections.history import Assistant, Entry, Note, Outcome, System, User
 from projections.providers import reading
 from projections.providers.common import (
     BLANK,
-    MALFORMED,
     TOOL_NAME,
     Paired,
     Payload,
     Problem,
     call_id,
+    input_of,
     messages_of,
+    noted,
     paired,
+    parsed,
     tool_name,
+    visible,
 )
-from schemas import jsontext
 from schemas.conversations import Output, Reply, Spoken, Step
 from schemas.errors import BadInput
 from schemas.events import Opaque, Part, Text, Wish
@@ -83,40 +87,20 @@ _UNREADABLE: Final = frozenset({1, 2, 3, 6, 7, 11, 12, 13, 14, 15})
 def write(entries: Sequence[Entry]) -> Payload:
     """`{"messages": [...]}`: ModelMessages."""
     messages: list[Json] = []
-    for step, ids in _steps(entries):
+    for step, ids in numbered(entries):
         match step:
             case Paired(assistant=assistant, outcomes=outcomes):
                 messages.append({"role": "assistant", "content": _said(assistant, ids)})
                 if outcomes:
                     results = [_result(id_, *pair) for id_, pair in zip(ids, outcomes, strict=True)]
                     messages.append({"role": "tool", "content": results})
-            case spoken:
-                role, text = _spoken(spoken, opening=all(one["role"] == "system" for one in messages))
+            case said:
+                role, text = spoken(said, opening=all(one["role"] == "system" for one in messages))
                 messages.append({"role": role, "content": text})
     return {"messages": messages}
 
 
-def write_ui(entries: Sequence[Entry]) -> Payload:
-    """`{"messages": [...]}`: UIMessages, numbered from m1, in which each call is one part with its state.
-
-    A part's `approval` stands where the SDK asks for one, and only there: in `output-denied`. Opaque parts are not
-    for people, and are left out.
-    """
-    messages: list[Json] = []
-    for step, ids in _steps(entries):
-        id_ = f"m{len(messages) + 1}"
-        match step:
-            case Paired(assistant=assistant, outcomes=outcomes):
-                ended = dict(zip(ids, (outcome for _wish, outcome in outcomes), strict=True))
-                parts = [_shown(part, ended) for part in _said(assistant, ids) if part["type"] not in _OPAQUE]
-                messages.append({"id": id_, "role": "assistant", "parts": parts})
-            case spoken:
-                role, text = _spoken(spoken, opening=all(one["role"] == "system" for one in messages))
-                messages.append({"id": id_, "role": role, "parts": [{"type": "text", "text": text}]})
-    return {"messages": messages}
-
-
-def _steps(entries: Sequence[Entry]) -> Iterator[tuple[System | User | Note | Paired, list[str]]]:
+def numbered(entries: Sequence[Entry]) -> Iterator[tuple[System | User | Note | Paired, list[str]]]:
     """The entries in pairs, each turn with the ids of its calls."""
     used: set[str] = set()
     for step in paired(entries):
@@ -124,17 +108,17 @@ def _steps(entries: Sequence[Entry]) -> Iterator[tuple[System | User | Note | Pa
         yield step, [call_id(outcome, used, _is_id) for _wish, outcome in outcomes]
 
 
-def _spoken(step: System | User | Note, *, opening: bool) -> tuple[str, str]:
+def spoken(step: System | User | Note, *, opening: bool) -> tuple[str, str]:
     """Role and text."""
     match step:
         case System(text=text) if opening:
-            return "system", _visible(text)
+            return "system", visible(text)
         case System(text=text):
-            return "user", f"[Note from the system] {text}"
+            return "user", noted(text)
         case Note(text=text, name=name):
-            return "user", f"[Note from {name or 'the system'}] {text}"
+            return "user", noted(text, name)
         case User(text=text):
-            return "user", _visible(text)
+            return "user", visible(text)
 
 
 def _said(assistant: Assistant, ids: Iterable[str]) -> list[Json]:
@@ -152,10 +136,10 @@ def _part(part: Part, ids: Iterator[str]) -> Json | None:
                 "type": "tool-call",
                 "toolCallId": next(ids),
                 "toolName": tool_name(tool),
-                "input": _input(arguments),
+                "input": input_of(arguments),
             }
         case Opaque(provider="ai-sdk", data=data):
-            kept = _parsed(data)
+            kept = parsed(data)
             fits = isinstance(kept, dict) and kept.get("type") in _OPAQUE and not _lacks(kept)
             return kept if fits else None
         case Opaque():
@@ -167,51 +151,17 @@ def _result(id_: str, wish: Wish, outcome: Outcome) -> Json:
         "type": "tool-result",
         "toolCallId": id_,
         "toolName": tool_name(wish.tool),
-        "output": _output(outcome),
+        "output": output_of(outcome),
     }
 
 
-def _output(outcome: Outcome) -> Json:
+def output_of(outcome: Outcome) -> Json:
+    """A person's no, any other ending without a result, or the result."""
     if outcome.kind == "denied":
-        return {"type": "execution-denied", "reason": _visible(outcome.text)}
+        return {"type": "execution-denied", "reason": visible(outcome.text)}
     if outcome.is_error:
-        return {"type": "error-text", "value": _visible(outcome.text)}
+        return {"type": "error-text", "value": visible(outcome.text)}
     return {"type": "text", "value": outcome.text}
-
-
-def _shown(part: Json, ended: dict[str, Outcome]) -> Json:
-    """A text as it is; a call with its outcome in one part."""
-    if part["type"] != "tool-call":
-        return part
-    outcome = ended[part["toolCallId"]]
-    shown = {"type": "dynamic-tool", "toolName": part["toolName"], "toolCallId": part["toolCallId"]}
-    match _output(outcome):
-        case {"type": "execution-denied", "reason": reason}:
-            approval = {"id": f"approval_{outcome.call}", "approved": False, "reason": reason}
-            return {**shown, "state": "output-denied", "input": part["input"], "approval": approval}
-        case {"type": "error-text", "value": text}:
-            return {**shown, "state": "output-error", "input": part["input"], "errorText": text}
-        case output:
-            return {**shown, "state": "output-available", "input": part["input"], "output": output["value"]}
-
-
-def _visible(text: str) -> str:
-    return text if text.strip() else BLANK
-
-
-def _input(arguments: str) -> Json:
-    if not arguments.strip():
-        return {}
-    value = _parsed(arguments)
-    return value if isinstance(value, dict) else {MALFORMED: arguments}
-
-
-def _parsed(text: str) -> Any:
-    """The JSON value; None if it is none, or one that two readers could take differently."""
-    try:
-        return jsontext.read(text)
-    except jsontext.BadJson:
-        return None
 
 
 def _is_id(value: object) -> bool:
@@ -498,11 +448,11 @@ def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
                 raise reading.refusal(at, "two calls have one id. Whose result is whose is not said.")
             steps.append(reply)
         else:
-            steps.append(Spoken(message["role"], _read_texts(at, parts)))
+            steps.append(Spoken(message["role"], read_texts(at, parts)))
     return (*steps, *(outputs[wish.provider_id] for wish in waiting))
 
 
-def _read_texts(at: int, parts: list[Json]) -> str:
+def read_texts(at: int, parts: list[Json]) -> str:
     """Several texts of one speaker are paragraphs of one."""
     for part in parts:
         if part["type"] != "text":
@@ -517,16 +467,16 @@ def _read_part(at: int, part: Json) -> Part:
         case {"type": "text", "text": text}:
             return Text(text)
         case {"type": "tool-call", "toolCallId": id_, "toolName": tool} if not part.get("providerExecuted"):
-            return Wish(tool, _read_input(at, part.get("input", {})), id_)
+            return Wish(tool, read_input(at, part.get("input", {})), id_)
         case {"type": "reasoning" | "file"}:
             return Opaque(PROVIDER, reading.raw(at, part))
         case _:
             raise reading.refusal(at, f"a {part['type']} that the provider ran itself cannot be read.")
 
 
-def _read_input(at: int, value: Any) -> str:
+def read_input(at: int, value: Any) -> str:
     match value:
-        case {"malformed_arguments": str(raw)} if len(value) == 1 and _input(raw) == value:
+        case {"malformed_arguments": str(raw)} if len(value) == 1 and input_of(raw) == value:
             return raw
         case str(raw):
             # What the SDK keeps of a call whose arguments it could not parse.
@@ -547,7 +497,7 @@ def _read_output(at: int, part: Json) -> Output:
         case {"type": "error-json", "value": value}:
             return Output(id_, tool, reading.raw(at, value), is_error=True)
         case {"type": "content", "value": items}:
-            return Output(id_, tool, _read_texts(at, items))
+            return Output(id_, tool, read_texts(at, items))
         case {"reason": str(reason)} if reason.strip():
             return Output(id_, tool, reason, is_error=True)
         case _:

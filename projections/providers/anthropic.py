@@ -55,8 +55,12 @@ from projections.providers.common import (
     Problem,
     call_id,
     messages_of,
+    noted,
+    opening,
     paired,
+    put,
     tool_name,
+    visible,
 )
 from schemas.conversations import Output, Reply, Spoken, Step
 from schemas.errors import BadInput
@@ -71,18 +75,18 @@ type Block = dict[str, Any]
 
 def write(entries: Sequence[Entry]) -> Payload:
     """`{"system": ..., "messages": [...]}`, without `system` where the history opens with none."""
-    opening = next((at for at, entry in enumerate(entries) if not isinstance(entry, System)), len(entries))
-    system = [entry.text for entry in entries[:opening] if isinstance(entry, System) and entry.text.strip()]
+    first = opening(entries)
+    system = [entry.text for entry in entries[:first] if isinstance(entry, System) and entry.text.strip()]
     messages: list[dict[str, Any]] = []
     used: set[str] = set()
-    for step in paired(entries[opening:]):
+    for step in paired(entries[first:]):
         match step:
             case User(text=text):
                 _add(messages, "user", [_text(text)])
             case System(text=text):
-                _add(messages, "user", [_text(f"[Note from the system] {text}")])
+                _add(messages, "user", [_text(noted(text))])
             case Note(text=text, name=name):
-                _add(messages, "user", [_text(f"[Note from {name or 'the system'}] {text}")])
+                _add(messages, "user", [_text(noted(text, name))])
             case Paired(assistant=assistant, outcomes=outcomes):
                 ids = [call_id(outcome, used, _is_id) for _wish, outcome in outcomes]
                 _add(messages, "assistant", _blocks(assistant, ids))
@@ -95,15 +99,11 @@ def write(entries: Sequence[Entry]) -> Payload:
 
 
 def _add(messages: list[dict[str, Any]], role: str, blocks: list[Block]) -> None:
-    """One more message, or more of the last one if it has the same role."""
-    if messages and messages[-1]["role"] == role:
-        messages[-1]["content"] += blocks
-    else:
-        messages.append({"role": role, "content": blocks})
+    put(messages, {"role": role, "content": blocks}, by="role", into="content")
 
 
 def _text(text: str) -> Block:
-    return {"type": "text", "text": text if text.strip() else BLANK}
+    return {"type": "text", "text": visible(text)}
 
 
 def _blocks(assistant: Assistant, ids: Iterable[str]) -> list[Block]:

@@ -2,8 +2,23 @@
 
 Everything is decided from left to right, so that a history which grows is written with the same beginning: the
 provider's cache of the earlier part stays good.
+
+An opaque part (`schemas.events.Opaque`) says whose it is in `provider` and what it is in `data`, by one convention:
+
+* `provider` is the wire form whose service takes it back: `anthropic`, `openai-responses`, `gemini`. A service that
+  has no form of its own here is named as pydantic-ai names it (`groq`, `bedrock`); `pydantic-ai` and `ai-sdk` stand
+  for what does not say whose it is. One name for each service, so that it finds home by every way: a form's writer
+  and a live model of the same service ask for the same name.
+* `data` is JSON as that form has it. It is the service's own word, which the service compares byte for byte, and
+  which outlives any library. A part that pydantic-ai gave is therefore translated, but only where translating it back
+  gives that very part. Else it is kept as pydantic-ai's part, which is known by its `part_kind`: only pydantic-ai
+  can say it again, and the form's own writer leaves it out.
+* What belongs to a text or a wish (a thought signature, an item's id) stands directly before it.
+
+The one translation between the two is in `pydantic_ai` (`recorded`, `responded`).
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -11,6 +26,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from projections.history import Assistant, Entry, Note, Outcome, System, User
+from schemas import jsontext
 from schemas.events import Wish
 
 #: The part of a request's body that the history is: `messages`, and what else the provider keeps it in.
@@ -44,6 +60,8 @@ class Paired(Struct, frozen=True):
 
     assistant: Assistant
     outcomes: tuple[tuple[Wish, Outcome], ...]
+    #: The turn as it was given, with the wishes whose outcome is gone: what stands before one of these goes with it.
+    given: Assistant
 
 
 def paired(entries: Sequence[Entry]) -> Iterator[System | User | Note | Paired]:
@@ -85,14 +103,37 @@ def _paired(assistant: Assistant, outcomes: dict[str, Outcome]) -> Paired:
                 continue
             pairs.append((part, outcome))
         parts.append(part)
-    return Paired(Assistant(assistant.turn, tuple(parts)), tuple(pairs))
+    return Paired(Assistant(assistant.turn, tuple(parts)), tuple(pairs), assistant)
+
+
+def opening(entries: Sequence[Entry]) -> int:
+    """How many system texts open the history."""
+    return next((at for at, entry in enumerate(entries) if not isinstance(entry, System)), len(entries))
+
+
+def noted(text: str, name: str = "") -> str:
+    """What a note says, where only the user's side can say it: marked as what it is."""
+    return f"[Note from {name or 'the system'}] {text}"
+
+
+def put(messages: list[dict[str, Any]], message: dict[str, Any], *, by: str, into: str) -> None:
+    """One more message. What one of the same side as the last holds goes into the last instead."""
+    if messages and messages[-1][by] == message[by]:
+        messages[-1][into] += message[into]
+    else:
+        messages.append(message)
 
 
 def call_id(outcome: Outcome, used: set[str], valid: Callable[[str], bool]) -> str:
     """The provider's own id if it can stand, else one made of the call's; then it is used."""
-    chosen = outcome.provider_id
+    return minted(outcome.call, outcome.provider_id, used, valid)
+
+
+def minted(call: str, provider_id: str, used: set[str], valid: Callable[[str], bool]) -> str:
+    """The same for a call that has no outcome yet. Given in the same order, the ids are the same."""
+    chosen = provider_id
     if not valid(chosen) or chosen in used:
-        chosen = f"call_{outcome.call}"
+        chosen = f"call_{call}"
     while chosen in used:
         chosen += "_"
     used.add(chosen)
@@ -102,6 +143,38 @@ def call_id(outcome: Outcome, used: set[str], valid: Callable[[str], bool]) -> s
 def tool_name(wished: str) -> str:
     """The name as every provider takes it. Models make names up; a bad one must not spoil the whole history."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", wished, flags=re.ASCII)[:64] or "nameless"
+
+
+def visible(text: str) -> str:
+    """The text, if there is anything to see in it."""
+    return text if text.strip() else BLANK
+
+
+def input_of(arguments: str) -> dict[str, Any]:
+    """The arguments as an object; what is none, or could be read in two ways, is wrapped whole."""
+    if not arguments.strip():
+        return {}
+    value = parsed(arguments)
+    return value if isinstance(value, dict) else {MALFORMED: arguments}
+
+
+def parsed(text: str) -> Any:
+    """The JSON value; None if it is none, or one that two readers could take differently."""
+    try:
+        return jsontext.read(text)
+    except jsontext.BadJson:
+        return None
+
+
+def parsed_object(text: str) -> dict[str, Any]:
+    """The JSON object; an empty one if it is none."""
+    value = parsed(text)
+    return value if isinstance(value, dict) else {}
+
+
+def compact(value: Any) -> str:
+    """The JSON text of a value, without blanks, its keys in their order."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def messages_of(payload: Payload | Sequence[Any]) -> list[Any]:

@@ -58,10 +58,15 @@ from projections.providers.common import (
     Payload,
     Problem,
     call_id,
+    compact,
+    input_of,
+    noted,
+    opening,
     paired,
+    parsed,
+    put,
     tool_name,
 )
-from schemas import jsontext
 from schemas.conversations import Output, Reply, Spoken, Step
 from schemas.errors import BadInput
 from schemas.events import Opaque, Part, Text, Wish
@@ -102,26 +107,22 @@ type Piece = dict[str, Any]
 
 def write(entries: Sequence[Entry]) -> Payload:
     """`{"systemInstruction": ..., "contents": [...]}`, without the first where the history opens with none."""
-    opening = next((at for at, entry in enumerate(entries) if not isinstance(entry, System)), len(entries))
-    system = [{"text": entry.text} for entry in entries[:opening] if isinstance(entry, System) and entry.text]
+    first = opening(entries)
+    system = [{"text": entry.text} for entry in entries[:first] if isinstance(entry, System) and entry.text]
     contents: list[dict[str, Any]] = []
     used: set[str] = set()
-    whole = (entry for entry in entries if isinstance(entry, Assistant))
-    for step in paired(entries[opening:]):
+    for step in paired(entries[first:]):
         match step:
             case User(text=text):
                 _say(contents, text)
             case System(text=text):
-                _say(contents, f"[Note from the system] {text}")
+                _say(contents, noted(text))
             case Note(text=text, name=name):
-                _say(contents, f"[Note from {name or 'the system'}] {text}")
-            case Paired(outcomes=outcomes):
+                _say(contents, noted(text, name))
+            case Paired(outcomes=outcomes, given=given):
                 ended = [outcome for _wish, outcome in outcomes]
                 ids = {one.call: call_id(one, used, bool) if one.provider_id else "" for one in ended}
-                if contents and contents[-1]["role"] == "model":
-                    contents[-1]["parts"] += _turn(next(whole), ids)
-                else:
-                    contents.append({"role": "model", "parts": _turn(next(whole), ids)})
+                put(contents, {"role": "model", "parts": _turn(given, ids)}, by="role", into="parts")
                 if ended:
                     contents.append(
                         {
@@ -185,7 +186,7 @@ _FOREIGN: Final = {"thoughtSignature": FOREIGN}
 
 
 def _call(id_: str, wish: Wish, signature: Piece) -> Piece:
-    call = {**({"id": id_} if id_ else {}), "name": _name(wish.tool), "args": _args(wish.arguments)}
+    call = {**({"id": id_} if id_ else {}), "name": _name(wish.tool), "args": input_of(wish.arguments)}
     return {"functionCall": call, **signature}
 
 
@@ -205,24 +206,9 @@ def _name(wished: str) -> str:
     return name if _NAME.fullmatch(name) else f"_{name}"[:64]
 
 
-def _args(arguments: str) -> Piece:
-    if not arguments.strip():
-        return {}
-    parsed = _parsed(arguments)
-    return parsed if isinstance(parsed, dict) else {MALFORMED: arguments}
-
-
-def _parsed(text: str) -> Any:
-    """The JSON value; None if it is none that all readers agree on."""
-    try:
-        return jsontext.read(text)
-    except jsontext.BadJson:
-        return None
-
-
 def _kept(data: str) -> Piece:
     """A signature, or a whole part that only this provider understands; empty if it is neither."""
-    part = _parsed(data)
+    part = parsed(data)
     if not isinstance(part, dict) or (
         "thoughtSignature" in part and not _is_base64(part["thoughtSignature"])
     ):
@@ -537,7 +523,7 @@ def _replied(at: int, part: Piece) -> Iterator[Part]:
 def _arguments(args: Piece) -> str:
     """The raw text; what was wrapped because it was no object is unwrapped."""
     raw = args.get(MALFORMED)
-    return raw if isinstance(raw, str) and _args(raw) == args else _json(args)
+    return raw if isinstance(raw, str) and input_of(raw) == args else compact(args)
 
 
 def _heard(at: int, part: Piece, waiting: list[Wish]) -> Step:
@@ -570,14 +556,10 @@ def _heard(at: int, part: Piece, waiting: list[Wish]) -> Step:
         case {"error": str(text), **rest} if not rest:
             return Output(wish.provider_id, wish.tool, text, is_error=True)
         case dict() as told:
-            return Output(wish.provider_id, wish.tool, _json(told), is_error="error" in told)
+            return Output(wish.provider_id, wish.tool, compact(told), is_error="error" in told)
         case _:
             raise _mistake(at, "a response is no object.")
 
 
 def _opaque(kept: Piece) -> Opaque:
-    return Opaque(NAME, _json(kept))
-
-
-def _json(value: Piece) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return Opaque(NAME, compact(kept))

@@ -46,8 +46,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
 from projections.history import Assistant, Entry, Note, Outcome, System, User
-from projections.providers.common import Paired, Payload, Problem, call_id, paired, tool_name
-from schemas import jsontext
+from projections.providers.common import (
+    Paired,
+    Payload,
+    Problem,
+    call_id,
+    compact,
+    noted,
+    paired,
+    parsed_object,
+    tool_name,
+)
 from schemas.conversations import Output, Reply, Spoken, Step
 from schemas.errors import BadInput
 from schemas.events import Opaque, Part, Text, Wish
@@ -112,7 +121,6 @@ def write(entries: Sequence[Entry]) -> Payload:
     items: list[Item] = []
     call_ids: set[str] = set()
     item_ids: set[str] = set()
-    whole = (entry for entry in entries if isinstance(entry, Assistant))
     for step in paired(entries):
         match step:
             case System(text=text):
@@ -120,9 +128,9 @@ def write(entries: Sequence[Entry]) -> Payload:
             case User(text=text):
                 items.append(_message("user", text))
             case Note(text=text, name=name):
-                items.append(_message("system", f"[Note from {name}] {text}" if name else text))
-            case Paired(outcomes=outcomes):
-                items += _turn(next(whole), [outcome for _wish, outcome in outcomes], call_ids, item_ids)
+                items.append(_message("system", noted(text, name) if name else text))
+            case Paired(outcomes=outcomes, given=given):
+                items += _turn(given, [outcome for _wish, outcome in outcomes], call_ids, item_ids)
     return {"input": items}
 
 
@@ -142,7 +150,9 @@ def _turn(
     for part in assistant.parts:
         match part:
             case Opaque(provider="openai-responses", data=data):
-                kept = _object(data)
+                kept = parsed_object(data)
+                if "part_kind" in kept:
+                    continue
                 if "type" not in kept:
                     fields = kept
                     continue
@@ -209,15 +219,6 @@ def _takes(item: Item, item_ids: set[str]) -> bool:
         return False
     item_ids.add(id_)
     return True
-
-
-def _object(data: str) -> Item:
-    """The JSON object; an empty one if it is none."""
-    try:
-        value = jsontext.read(data)
-    except jsontext.BadJson:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _is_id(value: object) -> bool:
@@ -518,7 +519,7 @@ def _fields(item: Item, kind: str) -> Iterator[Opaque]:
 
 
 def _opaque(kept: Item) -> Opaque:
-    return Opaque(NAME, json.dumps(kept, ensure_ascii=False, separators=(",", ":")))
+    return Opaque(NAME, compact(kept))
 
 
 def _texts(at: int, message: Item) -> list[str]:

@@ -31,15 +31,36 @@ What the form cannot carry, and is lost from entries to steps:
 * ids that are empty or stand for two calls, and tool names that rule 5 refuses;
 * who speaks (`name`), and that a note is not the user's: it is a prompt that says so in words. (The library hoists
   system prompts to the front for some providers, so a note made one would lose its place.)
-* opaque parts of others. One of ours (`Opaque.provider == "pydantic-ai"`) holds the JSON of a response's part;
+* opaque parts that this form has no part for: of the services' own tools as their wire forms have them, OpenAI's
+  reasoning without a summary and without its encrypted content, any data that is broken. The id of the item that
+  came of such reasoning goes with it, and so does reasoning that such a tool's item came of: OpenAI takes neither
+  alone;
+* the id of an item that holds a call, where the call goes under another id than its own;
+* of an item of OpenAI's, `status` and `caller`; the spelling of a thought signature's base64; and a `provider_name`
+  of a text or a call that has nothing else to be named for;
 * that an outcome was a denial: `read` has one word, `is_error`, so a second writing has `failed` there.
+
+Opaque parts (the convention is in `common`) are those of every service: each part names its own, and the library
+sends it to no other. `recorded` and `responded` are the one translation between its parts and the services' own:
+
+    anthropic          thinking with a signature    `thinking`; under the id redacted_thinking, `redacted_thinking`
+    openai-responses   thinking, one or more parts  `reasoning`, its summary's texts one part each
+                       id, phase, namespace         `{"id": ..., ...}` before the text or the wish
+    gemini             thinking                     a part of `thought`
+                       thought_signature            `{"thoughtSignature": ...}` before the text or the wish
+
+All else stays the library's part: thinking without a signature, compactions, files, the services' own tools; and of a
+text or call that has more beside it (citations, log probabilities, a kind of tool), all of that beside the id. The
+wire form's own writer leaves these out.
 
 Not read: timestamps, usage, models, run ids and metadata, which say nothing to a model. `instructions` are read as
 a system text where they begin or change. Prompts with pictures and files are refused, not skipped, as is feedback
 that answers no call.
 """
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 import msgspec
@@ -48,22 +69,27 @@ from msgspec import Struct
 from projections.history import Assistant, Entry, Note, Outcome, System, User
 from projections.providers import reading
 from projections.providers.common import (
-    BLANK,
     TOOL_NAME,
     Paired,
     Payload,
     Problem,
     call_id,
     messages_of,
+    noted,
     paired,
+    parsed_object,
+    put,
     tool_name,
+    visible,
 )
-from schemas import jsontext
 from schemas.conversations import Output, Reply, Spoken, Step
 from schemas.errors import BadInput
 from schemas.events import Opaque, Part, Text, Wish
 
 PROVIDER: Final = "pydantic-ai"
+#: The services whose wire forms we have, under the library's name for them. Google's cloud and Azure are not among
+#: them: they refuse what the other of their house has signed.
+FORMS: Final = {"anthropic": "anthropic", "openai": "openai-responses", "google": "gemini"}
 
 type Json = dict[str, Any]
 
@@ -99,8 +125,12 @@ _UNREADABLE: Final = frozenset({1, 2, 3, 6, 7, 8, 9, 10, 11})
 
 def write(entries: Sequence[Entry]) -> Payload:
     """`{"messages": [...]}`: ModelRequests and ModelResponses. The list alone is what the adapter takes."""
+    return {"messages": written(entries, set())}
+
+
+def written(entries: Sequence[Entry], used: set[str]) -> list[Json]:
+    """The messages. The ids of their calls are in `used` then."""
     messages: list[Json] = []
-    used: set[str] = set()
     for step in paired(entries):
         match step:
             case System(text=text):
@@ -108,63 +138,287 @@ def write(entries: Sequence[Entry]) -> Payload:
             case User(text=text):
                 _ask(messages, {"content": text, "part_kind": "user-prompt"})
             case Note(text=text, name=name):
-                noted = f"[Note from {name or 'the system'}] {text}"
-                _ask(messages, {"content": noted, "part_kind": "user-prompt"})
-            case Paired(assistant=assistant, outcomes=outcomes):
-                ids = [call_id(outcome, used, _is_id) for _wish, outcome in outcomes]
-                messages.append({"parts": _said(assistant, ids), "kind": "response"})
-                for id_, (wish, outcome) in zip(ids, outcomes, strict=True):
-                    _ask(messages, _return(id_, wish, outcome))
-    return {"messages": messages}
+                _ask(messages, {"content": noted(text, name), "part_kind": "user-prompt"})
+            case Paired(outcomes=outcomes, given=given):
+                ids = {outcome.call: call_id(outcome, used, is_id) for _wish, outcome in outcomes}
+                messages.append({"parts": responded(given, ids), "kind": "response"})
+                for wish, outcome in outcomes:
+                    _ask(messages, _return(ids[outcome.call], wish, outcome))
+    return messages
 
 
 def _ask(messages: list[Json], part: Json) -> None:
     """One more request, or more of the last one."""
-    if messages and messages[-1]["kind"] == "request":
-        messages[-1]["parts"].append(part)
-    else:
-        messages.append({"parts": [part], "kind": "request"})
-
-
-def _said(assistant: Assistant, ids: Sequence[str]) -> list[Json]:
-    minted = iter(ids)
-    parts: list[Json] = []
-    for part in assistant.parts:
-        match part:
-            case Text(text=text):
-                parts.append({"content": text, "part_kind": "text"})
-            case Wish(tool=tool, arguments=arguments):
-                call = {"tool_name": tool_name(tool), "args": arguments, "tool_call_id": next(minted)}
-                parts.append({**call, "part_kind": "tool-call"})
-            case Opaque(provider="pydantic-ai", data=data) if (kept := _kept(data)) is not None:
-                parts.append(kept)
-            case Opaque():
-                pass
-    return parts
-
-
-def _kept(data: str) -> Json | None:
-    """The part that an opaque one holds, if a response may have it and no fact of its own says it."""
-    try:
-        part = jsontext.read(data)
-    except jsontext.BadJson:
-        return None
-    if not isinstance(part, dict) or part.get("part_kind") in ("text", "tool-call"):
-        return None
-    return None if _shape_problem(part, _RESPONSE_PARTS) else part
+    put(messages, {"parts": [part], "kind": "request"}, by="kind", into="parts")
 
 
 def _return(id_: str, wish: Wish, outcome: Outcome) -> Json:
     ended, text = "success", outcome.text
     if outcome.is_error:
         ended = "denied" if outcome.kind == "denied" else "failed"
-        text = text if text.strip() else BLANK
+        text = visible(text)
     part = {"tool_name": tool_name(wish.tool), "content": text, "tool_call_id": id_}
     return {**part, "outcome": ended, "part_kind": "tool-return"}
 
 
-def _is_id(value: object) -> bool:
+def is_id(value: object) -> bool:
     return isinstance(value, str) and value != ""
+
+
+# ------------------------------------------------------------------------------------------------ opaque parts
+
+
+def recorded(parts: Sequence[Json], whose: Callable[[Json], str], at: int = 0) -> tuple[Part, ...]:
+    """The parts of a response in our words; `whose` is the library's name of the service that gave a part.
+
+    Raises:
+        BadInput: a part is no JSON; with the message, `at`.
+    """
+    found: list[Part] = []
+    for (service, _item), group in groupby(enumerate(parts), lambda one: (whose(one[1]), _item_of(*one))):
+        run = [part for _index, part in group]
+        match run:
+            case [{"part_kind": "text", "content": text} as part]:
+                found += [*_beside(at, service, part), Text(text)]
+            case [{"part_kind": "tool-call", "tool_name": tool} as part]:
+                wish = Wish(tool, _read_arguments(at, part.get("args")), _id(part))
+                found += [*_beside(at, service, part), wish]
+            case _:
+                found += _kept(at, service, run)
+    return tuple(found)
+
+
+def _item_of(index: int, part: Json) -> int | str:
+    """What neighbouring parts of one item have in common: thinking has its id. All others stand alone."""
+    id_ = part.get("id") if part["part_kind"] == "thinking" else None
+    return id_ if isinstance(id_, str) else index
+
+
+def _kept(at: int, service: str, run: Sequence[Json]) -> list[Part]:
+    """The run as its service's own; where that would not give it back, as it is."""
+    own = _own(service, run)
+    if own is not None and _same(_parts(FORMS[service], own), run, service):
+        return [Opaque(FORMS[service], reading.raw(at, own))]
+    if len(run) > 1:
+        return [one for part in run for one in _kept(at, service, [part])]
+    return [Opaque(FORMS.get(service, service) or PROVIDER, reading.raw(at, run[0]))]
+
+
+def _own(service: str, run: Sequence[Json]) -> Json | None:
+    """Thinking as its service would say it, perhaps not all of it; None where the service has no such thing."""
+    first = run[0]
+    if first["part_kind"] != "thinking":
+        return None
+    signature = first.get("signature")
+    match service:
+        case "anthropic" if first.get("id") == "redacted_thinking":
+            return {"type": "redacted_thinking", "data": signature}
+        case "anthropic" if signature:
+            return {"type": "thinking", "thinking": first["content"], "signature": signature}
+        case "openai":
+            summary = [{"type": "summary_text", "text": part["content"]} for part in run if part["content"]]
+            own = {"id": first.get("id"), "type": "reasoning", "summary": summary}
+            raw = _details(first).get("raw_content")
+            if isinstance(raw, list):
+                own["content"] = [{"type": "reasoning_text", "text": text} for text in raw]
+            return {**own, "encrypted_content": signature} if signature else own
+        case "google":
+            signed = _signature(_details(first))
+            return {"text": first["content"], "thought": True, **signed}
+        case _:
+            return None
+
+
+def _beside(at: int, service: str, part: Json) -> list[Part]:
+    """What a text or a call has that no fact of its own says: as its service says it, or all of it as it is."""
+    more = {name: part[name] for name in _BESIDE if part.get(name) is not None}
+    if not more.keys() - {"provider_name"}:
+        return []
+    details = _details(part)
+    own: Json = {}
+    match service:
+        case "openai":
+            of_its = "phase" if part["part_kind"] == "text" else "namespace"
+            own = {"id": part.get("id"), of_its: details.get(of_its)}
+        case "google":
+            own = _signature(details)
+    own = {name: value for name, value in own.items() if value is not None}
+    if own and _same([_beside_of(FORMS[service], own)], [more], service):
+        return [Opaque(FORMS[service], reading.raw(at, own))]
+    kept = {**more, "part_kind": part["part_kind"]}
+    return [Opaque(FORMS.get(service, service) or PROVIDER, reading.raw(at, kept))]
+
+
+def _signature(details: Json) -> Json:
+    signature = details.get("thought_signature")
+    return {"thoughtSignature": signature} if isinstance(signature, str) else {}
+
+
+def _details(part: Json) -> Json:
+    details = part.get("provider_details")
+    return details if isinstance(details, dict) else {}
+
+
+def _same(given: Sequence[Json], run: Sequence[Json], service: str) -> bool:
+    """Do they say the same, if a part that does not say whose it is is its service's?"""
+    said = [{name: value for name, value in part.items() if value is not None} for part in run]
+    return list(given) == [{"provider_name": service, **part} for part in said]
+
+
+def responded(turn: Assistant, ids: Mapping[str, str], service: str | None = None) -> list[Json]:
+    """The parts of a response, its calls under the ids that they have by our own (`<turn>-<index>`).
+
+    A call without an id is left out, with what belongs to it.
+
+    Args:
+        service: only its opaque parts; None for those of all.
+    """
+    parts: list[Json] = []
+    beside: Json = {}  # what the next part has beside its text or its call
+    alone = False  # the item that comes next came of reasoning that cannot be sent
+    index = -1
+    for part in turn.parts:
+        match part:
+            case Text(text=text):
+                parts.append({"content": text, **_without_id(beside, alone), "part_kind": "text"})
+            case Wish(tool=tool, arguments=arguments):
+                index += 1
+                id_ = ids.get(f"{turn.turn}-{index}")
+                if id_ is None:
+                    _drop_thought(parts)
+                else:
+                    call = {"tool_name": tool_name(tool), "args": arguments, "tool_call_id": id_}
+                    # OpenAI takes its own copy of an item that it is sent by id, and that has the call's first id.
+                    renamed = id_ != part.provider_id
+                    parts.append({**call, **_without_id(beside, alone or renamed), "part_kind": "tool-call"})
+            case Opaque(provider=provider) if service is not None and provider != FORMS.get(service, service):
+                continue
+            case Opaque(provider=provider, data=data):
+                own = parsed_object(data)
+                if beside.get("provider_name") == _SERVICES.get(provider, provider):
+                    parts += _unspoken(beside)
+                    beside = {}
+                if more := _beside_of(provider, own):
+                    beside = more
+                    continue
+                found = _parts(provider, own)
+                if provider == "openai-responses" and "type" in own:
+                    alone = own["type"] == "reasoning" and not found
+                    if own["type"] != "reasoning":
+                        _drop_thought(parts)
+                parts += found
+                continue
+        beside, alone = {}, False
+    return [*parts, *_unspoken(beside)]
+
+
+def _unspoken(beside: Json) -> list[Json]:
+    """A signature that nothing was said with: Google's service puts it on an empty text."""
+    signed = "thought_signature" in _details(beside)
+    return [{"content": "", **beside, "part_kind": "text"}] if signed else []
+
+
+def _without_id(beside: Json, without: bool) -> Json:
+    return {name: value for name, value in beside.items() if not (without and name == "id")}
+
+
+def _drop_thought(parts: list[Json]) -> None:
+    """Take back the reasoning of OpenAI's that nothing came of."""
+    while parts and parts[-1]["part_kind"] == "thinking" and parts[-1].get("provider_name") == "openai":
+        parts.pop()
+
+
+#: What a text or a call may have that no fact of its own says.
+_BESIDE: Final[dict[str, type]] = {
+    "id": str,
+    "provider_name": str,
+    "provider_details": dict,
+    "tool_kind": str,
+    "citations": list,
+}
+
+
+def _beside_of(provider: str, own: Json) -> Json:
+    """What an opaque part says of the part after it; empty where it says nothing of it."""
+    match provider, own:
+        case _, {"part_kind": "text" | "tool-call"}:
+            more = {name: own[name] for name, fits in _BESIDE.items() if isinstance(own.get(name), fits)}
+            return _named(provider, more) if more else {}
+        case _, {"part_kind": _} | {"type": _}:
+            return {}
+        case "openai-responses", _:
+            id_ = {"id": own["id"]} if isinstance(own.get("id"), str) else {}
+            details = {name: own[name] for name in ("phase", "namespace") if own.get(name) is not None}
+            found = {**id_, **({"provider_details": details} if details else {})}
+            return {**found, "provider_name": "openai"} if found else {}
+        case "gemini", {"thoughtSignature": str(signature)} if len(own) == 1:
+            return {"provider_details": _signed(signature), "provider_name": "google"}
+        case _:
+            return {}
+
+
+def _signed(signature: str) -> Json:
+    """In the one spelling that the library reads: the standard alphabet, padded."""
+    bare = signature.rstrip("=").replace("-", "+").replace("_", "/")
+    padded = bare + "=" * (-len(bare) % 4)
+    try:
+        base64.b64decode(padded, validate=True)
+    except ValueError:
+        return {}
+    return {"thought_signature": padded}
+
+
+def _parts(provider: str, own: Json) -> list[Json]:
+    """The parts that an opaque one stands for; none where the library has none for it."""
+    match provider, own:
+        case _, {"part_kind": kind}:
+            fits = kind not in ("text", "tool-call") and not _shape_problem(own, _RESPONSE_PARTS)
+            return [_named(provider, own)] if fits else []
+        case "anthropic", {"type": "thinking", "thinking": str(text), "signature": str(signature)} if (
+            signature
+        ):
+            return [_thought("anthropic", text, signature=signature)]
+        case "anthropic", {"type": "redacted_thinking", "data": str(data)} if data:
+            return [_thought("anthropic", "", id="redacted_thinking", signature=data)]
+        case "openai-responses", {"type": "reasoning", "id": str(id_), "summary": list(summary)}:
+            return _reasoned(id_, summary, own)
+        case "gemini", {"text": str(text), "thought": True}:
+            signed = own.get("thoughtSignature")
+            details = _signed(signed) if isinstance(signed, str) else {}
+            return [_thought("google", text, provider_details=details or None)]
+        case _:
+            return []
+
+
+def _reasoned(id_: str, summary: list[Any], item: Json) -> list[Json]:
+    """A part for each text of the summary; what there is once stands in the first."""
+    texts = [one["text"] for one in summary if isinstance(one, dict) and isinstance(one.get("text"), str)]
+    content = item.get("content") or []
+    raw = [one.get("text") for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    signature = item.get("encrypted_content")
+    once = {
+        "signature": signature if isinstance(signature, str) and signature else None,
+        "provider_details": {"raw_content": raw} if raw and all(isinstance(text, str) for text in raw) else None,
+    }  # fmt: skip
+    if len(texts) != len(summary) or not (texts or any(once.values())):
+        return []
+    first, *others = texts or [""]
+    return [_thought("openai", first, id=id_, **once), *(_thought("openai", text, id=id_) for text in others)]
+
+
+def _thought(service: str, content: str, **fields: Any) -> Json:
+    said = {name: value for name, value in fields.items() if value is not None}
+    return {"content": content, **said, "provider_name": service, "part_kind": "thinking"}
+
+
+def _named(provider: str, part: Json) -> Json:
+    """The part, saying whose it is: in a list of messages nothing else does."""
+    if provider == PROVIDER or part.get("provider_name") is not None:
+        return part
+    return {**part, "provider_name": _SERVICES.get(provider, provider)}
+
+
+_SERVICES: Final = {form: service for service, form in FORMS.items()}
 
 
 # ---------------------------------------------------------------------------------------------------- checking
@@ -329,7 +583,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
         if message["kind"] == "response":
             steps += [*(outputs[wish.provider_id] for wish in waiting), *spoken]
             spoken, outputs = [], {}
-            reply = Reply(tuple(_read_part(at, part) for part in message["parts"]))
+            reply = _read_reply(at, message)
             waiting = reply.wishes
             if len({wish.provider_id for wish in waiting}) < len(waiting):
                 raise reading.refusal(at, "two calls have one id. Whose return is whose is not said.")
@@ -348,14 +602,13 @@ def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
     return (*steps, *(outputs[wish.provider_id] for wish in waiting), *spoken)
 
 
-def _read_part(at: int, part: Json) -> Part:
-    match part:
-        case {"part_kind": "text", "content": text}:
-            return Text(text)
-        case {"part_kind": "tool-call", "tool_name": tool}:
-            return Wish(tool, _read_arguments(at, part.get("args")), _id(part))
-        case _:
-            return Opaque(PROVIDER, reading.raw(at, part))
+def _read_reply(at: int, message: Json) -> Reply:
+    return Reply(recorded(message["parts"], lambda part: _whose(part, message.get("provider_name")), at))
+
+
+def _whose(part: Json, default: Any) -> str:
+    """The service that gave the part, if the part or its response says so."""
+    return next((name for name in (part.get("provider_name"), default) if isinstance(name, str)), "")
 
 
 def _read_arguments(at: int, args: Any) -> str:
