@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import structlog
@@ -39,6 +39,7 @@ from schemas.errors import (
     BrokerRefused,
     NotOpen,
     OutcomeUnknown,
+    StillPending,
     Unavailable,
     UnknownCall,
     UnknownTool,
@@ -181,10 +182,13 @@ class Ledger:
 
     # ------------------------------------------------------------------------------------------ reading
 
-    async def read(self, ref: CallRef | ThreadRef | Slot, *, having: Slot | None = None) -> tuple[Fact, ...]:
+    async def read(
+        self, *refs: CallRef | ThreadRef | Slot | str, having: Slot | None = None
+    ) -> tuple[Fact, ...]:
         """Every fact about a call or a thread, or what stands in a slot, in the order of the log.
 
         Args:
+            refs: what to read, or subjects with wildcards. Several are read at once, as of the same moment.
             having: a slot that is known to be filled. A replica that does not have it yet is asked again.
 
         Raises:
@@ -192,7 +196,7 @@ class Ledger:
         """
         until = time.monotonic() + _CATCH_UP_S
         while True:
-            facts = await self.port.read(ref.subjects)
+            facts = await self.port.read(*(ref if isinstance(ref, str) else ref.subjects for ref in refs))
             if having is None or any(fact.slot == having for fact in facts):
                 return facts
             if time.monotonic() > until:
@@ -213,6 +217,18 @@ class Ledger:
         if call.requested is None:
             raise UnknownCall(f"{ref} was never requested. `approvals pending` lists what waits.")
         return call
+
+    async def open_questions(self, thread: ThreadRef, *, having: Slot | None = None) -> tuple[Call, ...]:
+        """The calls of a thread that people were asked about and that are not decided: the questions alone.
+
+        It reads no more of the thread than its questions and decisions, so it is cheap where much was said.
+        """
+        calls_of = f"{ROOT}.{thread.workspace}.{thread.thread}.call.*"
+        refs = (having,) if having else ()
+        facts = await self.read(f"{calls_of}.gated", f"{calls_of}.decided", *refs, having=having)
+        asked = [fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ApprovalRequested)]
+        calls = [call_of(ref, facts) for ref in asked if ref is not None]
+        return tuple(call for call in calls if call.decided is None)
 
     def replay(self, start: int | datetime = 1, *subjects: str) -> AsyncGenerator[Fact]:
         """Facts from a sequence number or time on, up to what is the end now."""
@@ -373,6 +389,53 @@ class Ledger:
         await self._mine(ref.withdrawn, withdrawn)
         return await self.call(ref, having=ref.withdrawn)
 
+    async def say(
+        self,
+        thread: ThreadRef | str,
+        text: str,
+        *,
+        message: str,
+        role: Literal["system", "user", "note"] = "user",
+        name: str = "",
+    ) -> Fact:
+        """Say something to the model of a thread. Saying the same again under the same `message` is saying it once.
+
+        What becomes of a user's message while a call of the thread waits for people stands in that call's question, as
+        the policy had it: it waits until the call is settled (`queue`), makes the call moot (`supersede`), or is
+        refused here until the call is decided (`block`). Only this method refuses. A message that is recorded all the
+        same, by a program in another language or just as the question is asked, waits as with `queue`; none is dropped.
+
+        Args:
+            message: its id in the thread, chosen by whoever says it.
+            name: who says it, where a thread has several users.
+
+        Raises:
+            StillPending: a call was put to people under `block` and is not decided. Nothing was recorded.
+            AlreadyFilled: something else was said under this id.
+            OutcomeUnknown: no answer came. Say it again: it is safe.
+        """
+        ref = thread if isinstance(thread, ThreadRef) else ThreadRef.parse(thread)
+        slot = ref.said(message)
+        if role not in _ROLES:
+            raise BadInput(f"{role!r} is no role. What is said is said as one of {', '.join(_ROLES)}.")
+        said = e.Said(role=role, text=text, name=name)
+        standing = next(iter(await self.read(slot)), None)
+        if standing is None and role == "user":
+            for call in await self.open_questions(ref):
+                if call.asking is not None and call.asking.while_pending == "block":
+                    raise StillPending(
+                        f"{call.ref} waits for people, and the policy lets no user say anything before it is decided. "
+                        "Nothing was recorded. Say it again then, or withdraw the call."
+                    )
+        first = standing or await self.fill(slot, said)
+        if first is None:
+            [first] = await self.read(slot, having=slot)
+        elif not _says_the_same(first.event, said):
+            raise AlreadyFilled(
+                f"something else was said as {message!r} in {ref}: {describe(first)}. Choose another message id."
+            )
+        return first
+
     # ------------------------------------------------------------------------------- what a reviewer does
 
     async def vote(
@@ -462,6 +525,14 @@ def _ref(call: CallRef | str) -> CallRef:
     return call if isinstance(call, CallRef) else CallRef.parse(call)
 
 
+def _says_the_same(event: object, said: e.Said) -> bool:
+    return isinstance(event, e.Said) and (event.role, event.text, event.name) == (
+        said.role,
+        said.text,
+        said.name,
+    )
+
+
 def _written(arguments: dict[str, Any]) -> str:
     try:
         return msgspec.json.encode(arguments).decode()
@@ -474,3 +545,4 @@ _FLAWS: Final = {
     "people_were_asked": "people were asked about it, and before they answered a policy let it through",
 }
 _VERDICTS: Final = ("approve", "deny", "answer")
+_ROLES: Final = ("user", "system", "note")

@@ -124,9 +124,11 @@ def _call(*tails: str) -> tuple[str, ...]:
     return tuple(f"{ROOT}.*.*.call.*.{tail}" for tail in tails)
 
 
+_SAID: Final = f"{ROOT}.*.*.said.*"
+
 _MODEL: Final = (
     f"{ROOT}.*.*.opened",
-    f"{ROOT}.*.*.said.*",
+    _SAID,
     f"{ROOT}.*.*.turn.*.replied",
     *_call("finished", "reconciled"),
 )
@@ -138,7 +140,7 @@ _EXECUTOR: Final = _call("decided", "claim.*")
 DURABLES: Final[dict[str, Durable]] = {
     durable.name: durable
     for durable in (
-        Durable("gate", "gate", _call("requested", "vote.*", "withdrawn")),
+        Durable("gate", "gate", (*_call("requested", "vote.*", "withdrawn"), _SAID)),
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
         Durable("queue", "queue", _call("gated", "decided")),
         Durable("model", "model", _MODEL, at_once=256),

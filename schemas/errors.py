@@ -13,6 +13,7 @@
     │   ├── UnknownCall         no such call was ever requested
     │   ├── NotAllowed          not this person
     │   ├── NotOpen             the call is not waiting for this
+    │   ├── StillPending        a call of the thread waits for people; nobody may speak before it is decided
     │   ├── AlreadyDecided      somebody was first; says who, what and when
     │   ├── DeadlinePassed      the approval expired
     │   └── AlreadyFilled       the slot holds another fact; says whose
@@ -96,6 +97,10 @@ class NotAllowed(Refused):
 
 class NotOpen(Refused):
     """The call is not waiting for this."""
+
+
+class StillPending(Refused):
+    """A call of the thread waits for people, and its policy lets no user speak before it is decided."""
 
 
 class AlreadyDecided(Refused):

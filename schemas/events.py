@@ -20,6 +20,8 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 type Ground = Literal["policy", "people", "invalid"]
+#: What becomes of what a user says while a call of the thread waits for people.
+type WhilePending = Literal["queue", "supersede", "block"]
 #: Each way in which a call can end without having run.
 type Ending = Literal[
     "denied",
@@ -183,6 +185,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     votes_needed: int = 1
     #: Counted from when the broker recorded this. None: never expires.
     expires_in_s: float | None = None
+    #: What becomes of a user's message meanwhile: it waits, makes the call moot, or may not be said yet.
+    while_pending: WhilePending = "queue"
 
 
 class Voted(Event, frozen=True, tag="Voted"):

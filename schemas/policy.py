@@ -1,5 +1,7 @@
 """The policy: which tools run freely, which wait for people, which never run.
 
+    while_pending = "queue"                     # queue | supersede | block; absent: queue
+
     [[rule]]
     name = "changes a booking"
     tools = ["book_*", "cancel_reservation"]    # names, or patterns with * and ?
@@ -11,15 +13,19 @@
 
 Of all rules that match a tool the strictest counts: block beats ask beats allow, and among equals the first in the
 file. A tool that no rule matches is asked about, so an empty file is the safest policy there is.
+
+`while_pending` says what becomes of what a user says while a call of the thread waits for people: it waits until the
+call is settled, or makes the call moot, or may not be said yet. It is the same for every rule, and no policy loses it.
 """
 
 import re
 from fnmatch import fnmatchcase
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from schemas.errors import BadId
+from schemas.events import WhilePending
 from schemas.files import Table, mistake, read_toml
 from schemas.ids import token
 
@@ -61,6 +67,17 @@ class Rule(Table):
     #: None: never. At most a century, so that every deadline is a date.
     expires_in_s: float | None = Field(default=None, gt=0, le=3_155_760_000, allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _not_of_one_rule(cls, data: Any) -> Any:
+        # In TOML a key below [[rule]] is that rule's, wherever whoever wrote it thought it would be.
+        if isinstance(data, dict) and "while_pending" in data:
+            raise mistake(
+                "'while_pending' is no key of a rule. Write it above the first [[rule]]; it is the same for all.",
+                "while_pending",
+            )
+        return data
+
     @field_validator("name")
     @classmethod
     def _can_be_cited(cls, name: str) -> str:
@@ -92,8 +109,9 @@ class Rule(Table):
 
 
 class Policy(Table):
-    """The rules, in the order of the file."""
+    """The rules, in the order of the file, and what they all share."""
 
+    while_pending: WhilePending = "queue"
     rules: Annotated[tuple[Rule, ...], Field(strict=False, alias="rule")] = ()
 
     @field_validator("rules")

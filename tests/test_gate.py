@@ -96,6 +96,16 @@ VERDICTS = [
               reason="It needs 1 more who may vote: rita asked for it and does not count.")),
     ("asked of just enough", ASK_TWO, msgspec.structs.replace(request(WISH), requester="cy"), REFUND,
      msgspec.structs.replace(ASKED_TWO, excluded=("cy",))),
+    ("asked, and a message supersedes it", f'while_pending = "supersede"\n{ASK}', request(WISH), REFUND,
+     msgspec.structs.replace(ASKED, while_pending="supersede")),
+    ("asked for ever, and a message supersedes it", 'while_pending = "supersede"', request(WISH), REFUND,
+     msgspec.structs.replace(ASKED_BY_NO_RULE, while_pending="supersede")),
+    ("asked, and nobody may speak", f'while_pending = "block"\n{ASK}', request(WISH), REFUND,
+     msgspec.structs.replace(ASKED, while_pending="block")),
+    ("asked for ever, and nobody may speak", 'while_pending = "block"', request(WISH), REFUND,
+     msgspec.structs.replace(ASKED_BY_NO_RULE, while_pending="block")),
+    ("allowed, whatever is said", f'while_pending = "supersede"\n{ALLOW}', request(WISH), REFUND,
+     e.Approved(digest=DIGEST, ground="policy", rule="freely", policy_version=3, reason="It is small.")),
     ("blocked", BLOCK, request(WISH), REFUND,
      e.Denied(ground="policy", rule="never", policy_version=3, reason="Not by a machine.")),
     ("the strictest counts", ALLOW + ASK, request(WISH), REFUND, ASKED),
@@ -130,7 +140,8 @@ def test_what_the_gate_says_to_a_wish(text: str, wish: e.ToolRequested, tool: To
     assert verdict(call, in_force(text), tool) == says
     assert verdict(call, in_force(text), tool) == says  # judging has no side effects (B65)
     slot = CALL.gated if isinstance(says, e.ApprovalRequested) else CALL.decided
-    again = [LookAgain()] if isinstance(says, e.ApprovalRequested) and says.expires_in_s else []
+    more = isinstance(says, e.ApprovalRequested) and (says.expires_in_s or says.while_pending == "supersede")
+    again = [LookAgain()] if more else []
     assert reacts(call, policy=in_force(text), tool=tool) == [Append(slot, says), *again]
 
 

@@ -70,6 +70,14 @@ def test_every_key_of_a_rule_is_read():
     assert (only.votes_needed, only.expires_in_s, only.reason) == (2, 3600, "Money.")
 
 
+@pytest.mark.parametrize("word", ["queue", "supersede", "block"])
+def test_while_pending_is_of_the_whole_policy(word):
+    """What becomes of a message while a call waits is said once, above the rules; unsaid, the message waits (B58)."""
+    assert read_policy(f'while_pending = "{word}"\n' + rule(), "policy.toml").while_pending == word
+    assert read_policy(rule(), "policy.toml").while_pending == "queue"
+    assert Policy().while_pending == "queue"
+
+
 def test_airline_example_asks_before_changes():
     """The shipped example asks about the six tools that change something and lets the others run."""
     policy = read_policy(read_text(AIRLINE), str(AIRLINE))
@@ -93,8 +101,12 @@ def test_airline_example_asks_before_changes():
         ('a = 1\n[[rule]\nname = "x"', ["line 2:", "no TOML"]),
         ("x = " + "[" * 5000, ["nested"]),
         ("x = " + "1" * 5000, ["too many digits"]),
-        ("[[rules]]", ["line 1:", "unknown key 'rules'", "The keys are: rule."]),
+        ("[[rules]]", ["line 1:", "unknown key 'rules'", "The keys are: while_pending, rule."]),
         ("[rule]", ["line 1:", "should be a list", "[[rule]]"]),
+        ('\nwhile_pending = "wait"', ["line 2:", "'wait'", "'queue', 'supersede' or 'block'"]),
+        ("while_pending = true", ["line 1:", "'while_pending' is True", "'queue', 'supersede' or 'block'"]),
+        ("[while_pending]", ["line 1:", "'while_pending' is {}"]),
+        (rule() + 'while_pending = "block"', ["line 5, rule 'a'", "above the first [[rule]]"]),
         (rule(tools="[1, 2, 3, 4, 5, 6, 7]"), ["line 3, rule 'a'", "item 5", "And 2 more."]),
         ("\nrule = 3", ["line 2:", "should be a list"]),
         ("rule = [1]", ["line 1, rule 1:", "should be a table"]),
