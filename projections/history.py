@@ -14,6 +14,9 @@ The rules:
    provider takes a call without its result, and a made-up result could never be taken back.
 4. A model that failed leaves nothing. A model that answered with nothing leaves a turn.
 5. A result that came after its call was closed (`late`) is kept in the ledger and never shown.
+6. A pending turn is closed by facts alone: people's, a deadline's, or (`while_pending = "supersede"`) the gate's when
+   the user says something new. Never by the writing of a history.
+7. Where the thread declares a `history_limit`, the oldest part is left out (`compacted`), and never half a pair.
 
 The same facts give the same bytes, so `digest` tells anyone later what a model was sent.
 """
@@ -86,6 +89,44 @@ class History(Struct, frozen=True):
 
 def history(thread: Thread, before_turn: int | None = None) -> History:
     """The thread as a model reads it; `before_turn=n` is what turn n is, or was, asked with."""
+    opened = thread.opened.event if thread.opened else None
+    limit = opened.history_limit if isinstance(opened, e.ThreadOpened) else 0
+    entries, stopped_at = _entries(thread, before_turn)
+    return History(compacted(entries, limit), stopped_at)
+
+
+def compacted(entries: Sequence[Entry], limit: int) -> tuple[Entry, ...]:
+    """About the newest `limit` entries; 0: all of them.
+
+    What the system said stays. A turn and its outcomes stay together or go together, and the last turn always stays.
+    What is kept begins with a user's message: the last one before it, where the cut falls behind. (Whoever cuts a
+    list by other means is safe too: `providers.common.paired` makes a note of an outcome whose call is gone.)
+    """
+    if limit <= 0 or len(entries) <= limit:
+        return tuple(entries)
+    cut = _cut(entries, limit)
+    before, kept = entries[:cut], entries[cut:]
+    stays: list[Entry] = [entry for entry in before if isinstance(entry, System)]
+    asked = [entry for entry in before if isinstance(entry, User)]
+    begins = next((entry for entry in kept if not isinstance(entry, System)), None)
+    if asked and not isinstance(begins, User):
+        stays.append(asked[-1])
+    return (*stays, *kept)
+
+
+def _cut(entries: Sequence[Entry], limit: int) -> int:
+    """The first place behind which at most `limit` entries stand and that parts no turn from its outcomes."""
+    cut = len(entries) - limit
+    while cut < len(entries) and isinstance(entries[cut], Outcome):
+        cut += 1
+    if cut < len(entries):
+        return cut
+    while isinstance(entries[cut - 1], Outcome):  # the last turn alone is longer than that
+        cut -= 1
+    return cut - 1
+
+
+def _entries(thread: Thread, before_turn: int | None) -> tuple[list[Entry], CallRef | None]:
     entries: list[Entry] = []
     heard = 0
     for number, turn in thread.turns.items():
@@ -95,13 +136,13 @@ def history(thread: Thread, before_turn: int | None = None) -> History:
         entries += [_entry(fact) for fact in thread.said[heard:until]]
         heard = max(heard, until)
         if waiting := thread.unsettled(number):
-            return History(tuple(entries), stopped_at=waiting[0])
+            return entries, waiting[0]
         entries.append(Assistant(number, turn.reply.parts))
         entries += [outcome(thread.call(ref), wish) for ref, wish in thread.wishes(number)]
     asking = None if before_turn is None else thread.turns.get(before_turn)
     until = _said_before(thread, asking.cut if asking else None)
     entries += [_entry(fact) for fact in thread.said[heard:until]]
-    return History(tuple(entries))
+    return entries, None
 
 
 def encode(entries: Sequence[Entry]) -> bytes:

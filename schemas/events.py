@@ -86,6 +86,8 @@ class ThreadOpened(Event, frozen=True, tag="ThreadOpened"):
     tools: tuple[ToolRef, ...] = ()
     #: After this many turns the model is not asked again.
     max_turns: int = 100
+    #: About so many entries of its history, the newest, are what the model is sent; 0: all.
+    history_limit: int = 0
     labels: dict[str, str] = {}
 
 

@@ -18,11 +18,13 @@ from projections.history import (
     Outcome,
     System,
     User,
+    compacted,
     decode,
     digest,
     encode,
     history,
 )
+from projections.providers import PROVIDERS
 from projections.thread import Thread, thread_of
 from schemas import events as e
 from schemas.errors import Defect
@@ -102,7 +104,7 @@ def test_results_stand_beside_their_calls():
 
 
 def test_a_turn_with_an_open_call_is_not_sent():
-    """The history stops before it, and says at which call; what was said meanwhile waits with it (B8)."""
+    """The history stops before it, and says at which call; what was said meanwhile waits with it (B8, I10)."""
     for ending in UNSETTLED:
         story = Story()
         story.say("refund me")
@@ -518,3 +520,67 @@ def test_every_ending_is_tried():
         kinds.add(told(story).entries[1].kind)
     endings = get_args(e.Ending.__value__)
     assert kinds == {*endings, "returned", "failed", "reconciled"}
+
+
+# ------------------------------------------------------------------------------------------- the shorter one
+
+
+@given(lives(), st.integers(1, 12))
+def test_a_shorter_history_is_whole(facts, limit):
+    """What is left of any life at any limit begins with the user, keeps every word of the system and no half pair,
+    ends as the whole one does, and every provider's checker takes it (B13, I11).
+    """
+    whole = history(thread_of(REF, facts)).entries
+    kept = compacted(whole, limit)
+    assert [entry for entry in kept if isinstance(entry, System)][
+        : sum(isinstance(entry, System) for entry in whole)
+    ] == [entry for entry in whole if isinstance(entry, System)]
+    assert kept[-1:] == whole[-1:]
+    for entry in whole:
+        if isinstance(entry, Assistant):
+            pair = [
+                entry,
+                *(one for one in whole if isinstance(one, Outcome) and one.call.startswith(f"{entry.turn}-")),
+            ]
+            assert [one in kept for one in pair] in ([True] * len(pair), [False] * len(pair))
+    words = [entry for entry in whole if not isinstance(entry, System)]
+    if words and isinstance(words[0], User):
+        assert not isinstance(next(entry for entry in kept if not isinstance(entry, System)), Assistant)
+    for provider in PROVIDERS.values():
+        assert provider.check(provider.write(kept)) == provider.check(provider.write(whole))
+
+
+def test_a_limit_is_about_entries_and_never_cuts_a_turn():
+    """The oldest go first; a last turn that is longer than the limit stays whole; 0 is no limit (B13)."""
+    story = Story()
+    story.say("be kind", "system")
+    for turn in (1, 2, 3):
+        story.say(f"question {turn}")
+        story.turn(turn, REFUND, LOOK_UP)
+        story.live(turn, 0, REFUND, "returned")
+        story.live(turn, 1, LOOK_UP, "returned")
+    whole = told(story).entries
+    last = ["turn 3", "3-0 returned", "3-1 returned"]
+    turns = {
+        0: brief(History(whole)),
+        3: ["be kind", "question 3", *last],
+        4: ["be kind", "question 3", *last],
+        5: ["be kind", "question 3", *last],
+        8: ["be kind", "question 2", "turn 2", "2-0 returned", "2-1 returned", "question 3", *last],
+        1: ["be kind", "question 3", *last],
+        99: brief(History(whole)),
+    }
+    for limit, expected in turns.items():
+        assert brief(History(compacted(whole, limit))) == expected, limit
+
+
+def test_a_thread_declares_how_much_its_model_is_sent():
+    """The limit stands in the thread's first fact, so the same log gives the same shorter history (I11)."""
+    story = Story()
+    story.tell(REF.opened, e.ThreadOpened(requester="rita", history_limit=2))
+    for turn in (1, 2):
+        story.say(f"question {turn}")
+        story.turn(turn, e.Text("answer"))
+    story.say("question 3")
+    assert brief(told(story)) == ["question 2", "turn 2", "question 3"]
+    assert brief(told(story, before_turn=2)) == ["question 1", "turn 1", "question 2"]
