@@ -7,14 +7,14 @@ Several rehearsals may share a broker, and then its consumers. Each is handed th
 them alone: whoever has their recording is handed them in its turn.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from consumers.executor import Executor, Run
-from consumers.model import Asker, Question, Reply
-from consumers.steps import Append
+from consumers.model import Ask, Asker, Question, Reply
+from consumers.steps import Append, Perform, Step
 from consumers.tools import Registered
 from ledger.client import Ledger
 from ledger.lifecycle import Call
@@ -36,7 +36,7 @@ class Exchange(Struct, frozen=True):
     said: tuple[recorded.Spoken, ...]
     #: None at the end: something was said, and the model was not asked again.
     reply: recorded.Reply | None
-    outputs: tuple[str, ...] = ()
+    outputs: tuple[recorded.Output, ...] = ()
 
 
 class Recording(Struct, frozen=True):
@@ -54,40 +54,54 @@ class Recording(Struct, frozen=True):
         return tuple(sorted({wish.tool for one in self.exchanges if one.reply for wish in one.reply.wishes}))
 
 
-def recording(conversation: recorded.Conversation, path: str, line: int) -> Recording:
+def recording(
+    name: str, steps: Sequence[recorded.Step], path: str, place: str, *, as_it_came: bool = False
+) -> Recording:
     """Cut a conversation into turns.
+
+    Args:
+        place: where it stands in the file at `path`; empty if it is all of it.
+        as_it_came: with whatever is said between two replies. Else only a user's message stands there, after system
+            messages at the very beginning.
 
     Raises:
         BadFile: it did not go turn by turn, so no live conversation could go the same way again.
     """
 
     def refuse(problem: str) -> BadFile:
-        return BadFile(path, f"line {line} ({conversation.id})", f"{problem} It cannot be rehearsed.")
+        return BadFile(path, place and f"{place} ({name})", f"{problem} It cannot be rehearsed.")
 
     exchanges: list[Exchange] = []
     said: list[recorded.Spoken] = []
-    for step in conversation.steps:
+    for step in steps:
         match step:
             case recorded.Spoken(role):
-                if said and said[-1].role == "user":
+                if as_it_came:
+                    pass
+                elif said and said[-1].role == "user":
                     raise refuse("something is said after a user's message and before the model answers.")
-                if exchanges and exchanges[-1].outputs:
+                elif exchanges and exchanges[-1].outputs:
                     raise refuse("a tool's output is followed by something said, not by the model.")
-                if exchanges and role == "system":
+                elif exchanges and role == "system":
                     raise refuse("a system message stands in the midst of it.")
                 said.append(step)
             case recorded.Reply():
                 goes_on = exchanges and exchanges[-1].outputs
-                if not goes_on and not (said and said[-1].role == "user"):
+                if not goes_on and all(one.role != "user" for one in said):
                     raise refuse("the model speaks without having been spoken to.")
                 exchanges.append(Exchange(tuple(said), step))
                 said = []
-            case recorded.Output(text=text):
+            case recorded.Output():
                 last = exchanges.pop()
-                exchanges.append(Exchange(last.said, last.reply, (*last.outputs, text)))
+                exchanges.append(Exchange(last.said, last.reply, (*last.outputs, step)))
     if said:
         exchanges.append(Exchange(tuple(said), None))
-    return Recording(conversation.id, tuple(exchanges))
+    return Recording(name, tuple(exchanges))
+
+
+def message_id(exchange: int, number: int) -> str:
+    """The id of the n-th thing that is said before an exchange's reply, both counted from 0."""
+    return f"{exchange}-{number}"
 
 
 def recorded_spec(tool: str) -> ToolSpec:
@@ -125,12 +139,27 @@ class RecordedAsker(Asker):
     def __init__(self, recordings: Mapping[str, Recording], *, durable: str = "model-recorded") -> None:
         super().__init__({PROVIDER: RecordedModel(recordings)}, durable=durable)
         self._known = frozenset(recordings)
+        self._said_before = {
+            (name, turn): frozenset(message_id(turn - 1, number) for number in range(len(one.said)))
+            for name, found in recordings.items()
+            for turn, one in enumerate(found.exchanges, 1)
+        }
 
     async def look(self, ledger: Ledger, handed: Handed) -> Thread:
         seen = await super().look(ledger, handed)
         if seen.ref.thread not in self._known and self.react(seen, handed):
             raise _not_ours(seen.ref)
         return seen
+
+    def react(self, seen: Thread, handed: Handed) -> Sequence[Step[Ask]]:
+        """As the live one does, but never before all that the recording has before a reply was said."""
+        return [step for step in super().react(seen, handed) if not self._is_early(seen, step)]
+
+    def _is_early(self, seen: Thread, step: Step[Ask]) -> bool:
+        if not isinstance(step, Perform):
+            return False
+        said = {fact.slot.tail[1] for fact in seen.said}
+        return not self._said_before.get((seen.ref.thread, step.work.turn), frozenset()) <= said
 
 
 class RecordedExecutor(Executor):
@@ -162,7 +191,9 @@ class RecordedExecutor(Executor):
         output = self._outputs.get((work.call.thread, work.call.call))
         if output is None:
             return e.ToolFailed(error=f"the recording has no output for {work.call}", attempt=work.attempt)
-        return e.ToolReturned(output=output, attempt=work.attempt)
+        if output.is_error:
+            return e.ToolFailed(error=output.text, attempt=work.attempt)
+        return e.ToolReturned(output=output.text, attempt=work.attempt)
 
 
 def _not_ours(ref: ThreadRef) -> Unavailable:

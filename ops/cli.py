@@ -234,6 +234,15 @@ async def rehearse(
     file: Annotated[
         str, typer.Argument(metavar="FILE.jsonl", help="Conversations, one a line: id and messages.")
     ],
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--form",
+            metavar="PROVIDER",
+            help="FILE as another system keeps it: openai-chat, openai-responses, anthropic, gemini, ai-sdk, ai-sdk-ui, pydantic-ai",
+            show_default=False,
+        ),
+    ] = None,
     policy: PolicyOption = None,
     reviewer: Annotated[
         str,
@@ -256,6 +265,7 @@ async def rehearse(
 
     return await run.rehearse(
         file,
+        form=form,
         policy=policy,
         reviewer=reviewer,
         workspace=workspace,

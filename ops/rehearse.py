@@ -15,15 +15,16 @@ from typing import Any, Final
 import structlog
 from msgspec import Struct
 
-from consumers.recorded import PROVIDER, Exchange, Recording, recorded_spec, recording
+from consumers.recorded import PROVIDER, Exchange, Recording, message_id, recorded_spec, recording
 from ledger.client import Ledger
-from ledger.lifecycle import Call
+from ledger.lifecycle import Call, Status
+from ops.transcripts import payload_of, read_transcripts
 from projections import pending
 from projections.history import history
-from projections.providers import openai_chat
+from projections.providers import PROVIDERS, Payload
 from projections.thread import Thread, evolve, thread_of
 from schemas import events as e
-from schemas.conversations import Conversation, read_conversations
+from schemas.conversations import read_conversations
 from schemas.errors import AlreadyDecided, AlreadyFilled, BadInput, DeadlinePassed, NotOpen
 from schemas.reviewer import Script, vote
 from schemas.slots import ROOT, ThreadRef
@@ -32,6 +33,8 @@ _log: Final = structlog.get_logger("ops.rehearse")
 
 #: How many conversations are under way at once.
 AT_ONCE: Final = 64
+#: After so long without a fact, it is said that calls wait for people.
+QUIET_S: Final = 3.0
 
 
 class Summary(Struct, frozen=True):
@@ -44,34 +47,65 @@ class Summary(Struct, frozen=True):
     denied: int = 0
     #: Calls that are closed, whether they ran or not.
     finished: int = 0
-    #: Conversations whose history, as written for OpenAI Chat, equals the recorded messages.
+    #: Conversations whose history, written in the recording's form, is what was `Expected`.
     identical: int = 0
     different: int = 0
     facts: int = 0
     seconds: float = 0.0
 
 
-def read_recordings(path: str) -> dict[str, tuple[Conversation, Recording]]:
+class Expected(Struct, frozen=True):
+    """What a conversation's history must be written as, if all went as it was recorded.
+
+    Of our own form these are the messages as they stand in the file. A transcript in another form may say one thing
+    in several ways, so what counts is its steps: they are written by the same writer, without a ledger. What the
+    form cannot carry is then lost on both sides, and is no difference.
+    """
+
+    form: str
+    payload: Payload
+
+
+def read_recordings(path: str, form: str | None = None) -> dict[str, tuple[Expected, Recording]]:
     """Read and check a whole file, by conversation id.
+
+    Args:
+        form: one of `PROVIDERS`; None: our own (`schemas.conversations`).
 
     Raises:
         BadFile: with the line of the first mistake; nothing was recorded.
     """
-    found = read_conversations(path)
-    return {one.id: (one, recording(one, path, line)) for line, one in enumerate(found, 1)}
+    if form is not None:
+        return {
+            one.id: (
+                Expected(form, payload_of(one.steps, form)),
+                recording(one.id, one.steps, path, one.place, as_it_came=True),
+            )
+            for one in read_transcripts(path, form)
+        }
+    return {
+        one.id: (
+            Expected("openai-chat", {"messages": one.messages}),
+            recording(one.id, one.steps, path, f"line {line}"),
+        )
+        for line, one in enumerate(read_conversations(path), 1)
+    }
 
 
 async def rehearse(
     service: Ledger,
     workspace: str,
-    recorded: Mapping[str, tuple[Conversation, Recording]],
+    recorded: Mapping[str, tuple[Expected, Recording]],
     *,
     progress: Callable[[int], None] = lambda _done: None,
+    stalled: Callable[[int], None] = lambda _waiting: None,
+    quiet_s: float = QUIET_S,
 ) -> Summary:
     """Drive every conversation to its end.
 
     Args:
         progress: told how many conversations have ended.
+        stalled: told how many calls wait for people, once nothing has been recorded for `quiet_s`.
 
     Raises:
         AlreadyFilled: a thread of that name holds another conversation.
@@ -82,15 +116,21 @@ async def rehearse(
     ended: list[Summary] = []
     room = asyncio.Semaphore(AT_ONCE)
 
-    async def drive(conversation: Conversation, found: Recording, seen: "_Seen") -> None:
+    async def drive(expected: Expected, found: Recording, seen: "_Seen") -> None:
         async with room:
             await _drive(service, ThreadRef(workspace, found.id), found, refs, seen)
-            ended.append(await _result(service, ThreadRef(workspace, found.id), conversation))
+            ended.append(await _result(service, ThreadRef(workspace, found.id), expected))
             progress(len(ended))
 
-    async with _watching(service, workspace) as seen, asyncio.TaskGroup() as drivers:
-        for conversation, found in recorded.values():
-            drivers.create_task(drive(conversation, found, seen))
+    async with _watching(service, workspace) as seen:
+        noticing = asyncio.create_task(_notice(seen, stalled, quiet_s))
+        try:
+            async with asyncio.TaskGroup() as drivers:
+                for expected, found in recorded.values():
+                    drivers.create_task(drive(expected, found, seen))
+        finally:
+            noticing.cancel()
+            await asyncio.gather(noticing, return_exceptions=True)
     return _total(ended, time.monotonic() - begun)
 
 
@@ -123,8 +163,16 @@ class _Seen:
     def __init__(self) -> None:
         self._threads: dict[ThreadRef, Thread] = {}
         self._grown: defaultdict[ThreadRef, asyncio.Event] = defaultdict(asyncio.Event)
+        self.facts = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for people."""
+        calls = (call for thread in self._threads.values() for call in thread.calls.values())
+        return sum(call.status is Status.PENDING for call in calls)
 
     def take(self, ref: ThreadRef, fact: Any) -> None:
+        self.facts += 1
         self._threads[ref] = evolve(self._threads.get(ref, Thread(ref)), fact)
         self._grown[ref].set()
 
@@ -151,6 +199,17 @@ async def _watching(service: Ledger, workspace: str) -> AsyncGenerator[_Seen]:
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _notice(seen: _Seen, stalled: Callable[[int], None], quiet_s: float) -> None:
+    """Tell of each silence in which calls wait for people, once: it may be that nobody will decide them."""
+    told = 0
+    while True:
+        before = seen.facts
+        await asyncio.sleep(quiet_s)
+        if seen.facts == before != told and (waiting := seen.waiting):
+            stalled(waiting)
+            told = before
 
 
 async def _drive(
@@ -186,7 +245,7 @@ def _is_same(opened: e.ThreadOpened, there: object) -> bool:
 
 async def _say(service: Ledger, ref: ThreadRef, exchange: Exchange, place: int) -> None:
     for number, said in enumerate(exchange.said):
-        slot = ref.said(f"{place}-{number}")
+        slot = ref.said(message_id(place, number))
         first = await service.fill(slot, e.Said(role=said.role, text=said.text))
         if first is not None and getattr(first.event, "text", None) != said.text:
             raise AlreadyFilled(
@@ -203,12 +262,11 @@ def _is_over(thread: Thread, turn: int) -> bool:
     return not thread.unsettled(turn)
 
 
-async def _result(service: Ledger, ref: ThreadRef, conversation: Conversation) -> Summary:
+async def _result(service: Ledger, ref: ThreadRef, expected: Expected) -> Summary:
     """Read the whole thread back from the ledger and compare it with the recording."""
     facts = await service.read(ref)
     thread = thread_of(ref, facts)
-    written = openai_chat.write(history(thread).entries)["messages"]
-    same = written == conversation.messages
+    same = PROVIDERS[expected.form].write(history(thread).entries) == expected.payload
     calls: Sequence[Call] = tuple(thread.calls.values())
     gated = [call for call in calls if call.gated is not None]
     return Summary(

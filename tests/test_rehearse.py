@@ -8,18 +8,22 @@ import asyncio
 import json
 import signal
 from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from conftest import DATA
 from program import approvals, started, up
+from stories import life
 
 from ledger.client import Ledger
 from ledger.lifecycle import Status
+from ops.rehearse import _notice, _Seen
 from projections.history import history
 from projections.providers import PROVIDERS
 from projections.thread import thread_of
 from schemas import events as e
+from schemas.codec import Fact
 from schemas.conversations import read_conversations
 from schemas.slots import ThreadRef
 
@@ -266,6 +270,67 @@ def test_stopped_and_started_again_it_goes_on(store, workspace, tmp_path):
     assert "Start it again with the same --store to go on where it stood." in err
     ended = rehearsed(store, workspace)
     assert (ended.code, ended.one["identical"], ended.one["approved"]) == (0, 3, 4)
+
+
+NOBODY = ("", '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "ask"\n')
+TOO_FEW = (
+    'otherwise = "approve"\n',
+    '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "ask"\nvotes_needed = 2\n',
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "rules", "as_json"),
+    [(*NOBODY, False), (*TOO_FEW, True)],
+    ids=["nobody votes", "too few vote, json"],
+)
+def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
+    """How many, and the command that shows them, on stderr in one sentence; decided by hand it ends as ever (B67)."""
+    store = tmp_path / "store"
+    reviewer, policy, file = (tmp_path / name for name in ("reviewer.toml", "policy.toml", "one.jsonl"))
+    reviewer.write_text(script)
+    policy.write_text(rules)
+    file.write_text(SMALL.read_text().split("\n")[1] + "\n")
+    options = ("--reviewer", reviewer, "--policy", policy, "--store", store, *(["--json"] if as_json else []))
+    with started("rehearse", file, *options) as process:
+        sentence = next(line for line in process.stderr if "call waits" in line)
+        assert sentence.startswith("1 call waits for people and nothing else goes on: ")
+        assert sentence.endswith(f"approvals pending -w rehearsal --store {store}\n")
+        shown = approvals(*sentence.split("approvals ")[1].split(), "--json")
+        assert [one["call"] for one in shown.lines] == ["1-0"]
+        for call in ("1-0", "2-0"):
+            wait_for(store, ThreadRef("rehearsal", "same-id-twice").call(call).gated)
+            hand = ("approve", f"rehearsal/same-id-twice/{call}", "--as", "hand")
+            assert approvals(*hand, "--store", store).code == 0
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    identical = (
+        json.loads(out)["identical"] if as_json else dict(map(str.split, out.splitlines()))["identical"]
+    )
+    assert int(identical) == 1
+
+
+async def test_each_silence_is_told_once():
+    """Several calls that wait are counted; only another fact, and silence after it, is told again; none when all is decided."""
+    ref = ThreadRef("shop", "t")
+    seen, told = _Seen(), []
+    noticing = asyncio.create_task(_notice(seen, told.append, 0.02))
+
+    async def recorded(*facts, then):
+        for slot, event in facts:
+            seen.take(ref, Fact(seen.facts + 1, datetime(2026, 1, 1, tzinfo=UTC), slot, event))
+        await asyncio.sleep(0.2)
+        assert told == then
+
+    wish = e.Wish("refund", "{}", "a")
+    lives = [life(ref.call(name), wish, "returned") for name in ("a", "b", "c")]
+    await recorded(lives[0][0], then=[])
+    await recorded(*lives[0][:2], *lives[1][:2], then=[2])
+    await recorded(lives[2][0], then=[2, 2])
+    await recorded(*lives[0], then=[2, 2, 1])
+    await recorded(*lives[1], then=[2, 2, 1])
+    assert not noticing.done()
+    noticing.cancel()
 
 
 @pytest.fixture

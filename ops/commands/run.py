@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import msgspec
@@ -127,6 +128,7 @@ async def policy_apply(file: str, workspace: str, *, store: Path | None, url: st
 async def rehearse(
     file: str,
     *,
+    form: str | None,
     policy: str | None,
     reviewer: str,
     workspace: str,
@@ -136,8 +138,12 @@ async def rehearse(
     url: str | None,
     json: bool,
 ) -> int:
+    if form is not None and not with_workers:
+        raise BadInput(
+            "`approvals work --recording` reads no other form than our own. Leave out --no-workers, or --form."
+        )
     # All three files are read before anything is recorded.
-    recorded = read_recordings(file)
+    recorded = read_recordings(file, form)
     script = script_for(reviewer)
     if policy is not None:
         read_policy(read_text(policy), policy)
@@ -164,7 +170,11 @@ async def rehearse(
             bar = progress.add_task("rehearsing", total=len(recorded))
             driving = asyncio.ensure_future(
                 drive(
-                    service, workspace, recorded, progress=lambda done: progress.update(bar, completed=done)
+                    service,
+                    workspace,
+                    recorded,
+                    progress=lambda done: progress.update(bar, completed=done),
+                    stalled=lambda waiting: _tell_stalled(waiting, workspace, store, url),
                 )
             )
             voting = asyncio.ensure_future(review(person, workspace, script))
@@ -241,6 +251,15 @@ def _tell_working(kinds: Sequence[str], *, json: bool) -> None:
         out(msgspec.json.encode({"workers": kinds}).decode())
     else:
         say(f"working: {', '.join(kinds)}. Ctrl-C ends it, after what is in hand.")
+
+
+def _tell_stalled(waiting: int, workspace: str, store: Path | None, url: str | None) -> None:
+    calls = "1 call waits" if waiting == 1 else f"{waiting:,} calls wait"
+    where = " --url URL" if url else "" if store in {None, Store().path} else f" --store {quote(str(store))}"
+    say(
+        f"{calls} for people and nothing else goes on: the script leaves this open, or more votes are needed. "
+        f"To decide by hand: approvals pending -w {workspace}{where}"
+    )
 
 
 def _bar(total: int) -> Progress:
