@@ -10,16 +10,31 @@ from conftest import DATA
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from program import approvals
-from stories import disorder, facts_of, lives
-from test_ai_sdk import asked, carried, ended, entries_of, facts_from, installed
+from stories import (
+    DECISIONS,
+    EDIT,
+    REF,
+    SETTLED,
+    Story,
+    approval,
+    disorder,
+    facts_of,
+    life,
+    lives,
+    question,
+    request,
+)
+from test_ai_sdk import asked, carried, ended, entries_of, facts_from, installed, wish
 
 from ledger.client import Ledger
+from projections import words
 from projections.history import Assistant, Note, System, User
 from projections.providers import PROVIDERS, ai_sdk, ai_sdk_ui
+from projections.thread import Thread, evolve, thread_of
 from schemas import events as e
 from schemas.conversations import Output, Reply, Spoken
 from schemas.errors import BadInput
-from schemas.slots import ThreadRef
+from schemas.slots import CallRef, ThreadRef
 
 SOURCE = {"type": "source-url", "sourceId": "s", "url": "https://x"}
 
@@ -155,6 +170,283 @@ def test_who_speaks_is_said_in_words():
         ("user", "[Note from clock] late"),
         ("user", "[Note from the system] be brief"),
     ]
+
+
+# ------------------------------------------------------------------------------------------------ what waits
+
+
+def shown(facts) -> list[dict]:
+    return ai_sdk_ui.messages(thread_of(REF, facts))
+
+
+def calls_in(messages: list[dict]) -> list[dict]:
+    return [part for message in messages for part in message["parts"] if part["type"] == "dynamic-tool"]
+
+
+CALL = REF.wish(1, 0)
+STARTED = (CALL.claim(1), e.ToolStarted(digest=request(wish()).digest, idempotency_key=str(CALL)))
+DOUBT = (CALL.finished, e.InDoubt(attempt=1, text="nobody knows"))
+WANTED = (CALL.requested, request(wish()))
+ASKED = (WANTED, (CALL.gated, question(wish())))
+YES = (CALL.decided, approval(wish()))
+YES_WITH_EDIT = (CALL.decided, approval(wish(), EDIT))
+YES_BECAUSE = (CALL.decided, e.Approved(digest=request(wish()).digest, ground="people", rule="money",
+                                        policy_version=1, voters=("ana",), reason="as agreed"))  # fmt: skip
+YES_TO_ANOTHER = (CALL.decided, approval(wish(arguments="{}")))
+YES_BY_POLICY = (CALL.decided, e.Approved(digest=request(wish()).digest, ground="policy", rule="free", policy_version=1))  # fmt: skip
+VOTE = (CALL.vote("ana"), e.Voted(verdict="approve", digest=request(wish()).digest))
+NOT_THIS = {"approved": False, "reason": "What is recorded as an approval does not hold for this call."}
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "answer"),
+    [
+        ((), "input-available", None),
+        ((WANTED,), "input-available", None),
+        ((WANTED, YES_BY_POLICY), "input-available", None),
+        ((WANTED, YES_BY_POLICY, STARTED), "input-available", None),
+        ((WANTED, YES_BY_POLICY, STARTED, DOUBT), "input-available", None),
+        ((WANTED, (CALL.decided, DECISIONS["denied by policy"])), "input-available", None),
+        (ASKED, "approval-requested", {}),
+        ((*ASKED, VOTE), "approval-requested", {}),
+        ((*ASKED, (CALL.withdrawn, e.Withdrawn())), "approval-requested", {}),
+        ((*ASKED, YES), "approval-responded", {"approved": True}),
+        ((*ASKED, YES_BECAUSE), "approval-responded", {"approved": True, "reason": "as agreed"}),
+        ((*ASKED, YES, STARTED), "approval-responded", {"approved": True}),
+        ((*ASKED, YES, STARTED, DOUBT), "approval-responded", {"approved": True}),
+        ((*ASKED, YES_TO_ANOTHER), "approval-responded", NOT_THIS),
+        ((*ASKED, YES_TO_ANOTHER, STARTED), "approval-responded", NOT_THIS),
+        ((*ASKED, YES_BY_POLICY), "approval-responded", NOT_THIS),
+    ],
+)  # fmt: skip
+def test_a_call_that_waits_is_shown_as_its_facts_have_it(told, state, answer):
+    """Open only where people are asked, a yes only where it fits what would run, and under the name by which a
+    person votes (B7, B22, B31, I1, I4).
+    """
+    story = Story()
+    story.turn(1, wish())
+    for slot, event in told:
+        story.tell(slot, event)
+    (call,) = calls_in(shown(story.facts))
+    approved = {} if answer is None else {"approval": {"id": "acme/t1/1-0", **answer}}
+    assert call == {
+        "type": "dynamic-tool",
+        "toolName": "refund",
+        "toolCallId": "call_a",
+        "state": state,
+        "input": {"order": "A-17"},
+        **approved,
+    }
+    assert answer is None or CallRef.parse(call["approval"]["id"]) == CALL
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        *(((event,), "") for event in DECISIONS.values()),
+        ((approval(wish()), e.Revoked(reason="wrong customer", reviewer="ben")), "took the approval back"),
+        ((approval(wish()), e.Declined(why="unknown_tool")), "no such tool"),
+    ],
+)
+def test_what_was_decided_against_is_no_yes(told, says):
+    """Before it is closed, in the words that will close it: nobody's answer is not told as a person's no (B87, I5)."""
+    story = Story()
+    story.turn(1, wish())
+    for slot, event in (*ASKED, *zip((CALL.decided, CALL.claim(1)), told, strict=False)):
+        story.tell(slot, event)
+    thread = thread_of(REF, story.facts)
+    (call,) = calls_in(ai_sdk_ui.messages(thread))
+    reason = words.refused(thread.call(CALL)).text
+    assert says in reason
+    assert call["state"] == "approval-responded"
+    assert call["approval"] == {"id": "acme/t1/1-0", "approved": False, "reason": reason}
+
+
+def test_a_yes_stands_beside_what_it_is_about():
+    """A reviewer's edit is shown as soon as it is approved; beside the output, the output says it (B61, I1)."""
+    story = Story()
+    story.turn(1, wish())
+    for slot, event in (*ASKED, YES_WITH_EDIT):
+        story.tell(slot, event)
+    assert calls_in(shown(story.facts))[0]["input"] == json.loads(EDIT)
+    for slot, event in (STARTED, (CALL.finished, e.ToolReturned(output="done"))):
+        story.tell(slot, event)
+    (call,) = calls_in(shown(story.facts))
+    assert call["input"] == {"order": "A-17"}
+    assert call["output"] == f"{words.changed(EDIT)}\n\ndone"
+
+
+def test_a_denial_keeps_the_approval_that_was_asked_for():
+    """One id from the question to the end (B22, B80)."""
+    story = Story()
+    story.turn(1, wish())
+    told = []
+    for slot, event in life(CALL, wish(), "denied"):
+        story.tell(slot, event)
+        told.append(calls_in(shown(story.facts))[0])
+    assert [one["state"] for one in told] == [
+        "input-available", "approval-requested", "approval-responded", "output-denied",
+    ]  # fmt: skip
+    assert {one["approval"]["id"] for one in told[1:]} == {"acme/t1/1-0"}
+    assert told[-1]["approval"]["reason"] == "refund was denied"
+
+
+def test_a_conversation_that_waits_is_shown_whole():
+    """A turn has its message from when its model is asked, and what is said meanwhile comes after it (B4, B80)."""
+    story = Story()
+    story.tell(REF.opened, e.ThreadOpened(requester="rita", history_limit=1))
+    story.say("be kind", "system")
+    story.say("refund me")
+    story.ask(1)
+    story.say("still there?")
+    begins = [
+        {"id": "ledger.acme.t1.said.m1", "role": "system", "parts": [{"type": "text", "text": "be kind"}]},
+        {"id": "ledger.acme.t1.said.m2", "role": "user", "parts": [{"type": "text", "text": "refund me"}]},
+    ]
+    turn = {"id": "ledger.acme.t1.turn.1.replied", "role": "assistant"}
+    later = {"id": "ledger.acme.t1.said.m4", "role": "user", "parts": [{"type": "text", "text": "still there?"}]}  # fmt: skip
+    step = {"type": "step-start"}
+    assert shown(story.facts) == [*begins, {**turn, "parts": [step]}, later]
+    story.reply(1, e.Text("Let me see."), wish())
+    waits = {"type": "dynamic-tool", "toolName": "refund", "toolCallId": "call_a", "input": {"order": "A-17"}, "state": "input-available"}  # fmt: skip
+    replied = {**turn, "parts": [step, {"type": "text", "text": "Let me see."}, waits]}
+    assert shown(story.facts) == [*begins, replied, later]
+    story.ask(2)
+    story.tell(REF.replied(2), e.ModelFailed(error="overloaded"))
+    failed = {"id": "ledger.acme.t1.turn.2.replied", "role": "assistant", "parts": [step]}
+    assert shown(story.facts) == [*begins, replied, later, failed]
+    assert shown([]) == []
+
+
+@st.composite
+def any_lives(draw) -> list:
+    """Random lives in which people are asked about some calls and about others nobody is."""
+    facts = draw(lives())
+    gated = [fact for fact in facts if fact.slot.tail[2:] == ("gated",)]
+    dropped = draw(st.lists(st.sampled_from(gated), unique_by=id)) if gated else []
+    return [fact for fact in facts if fact not in dropped]
+
+
+RANK = {
+    "input-available": 0,
+    "approval-requested": 1,
+    "approval-responded": 2,
+    "output-available": 3,
+    "output-error": 3,
+    "output-denied": 3,
+}
+AGAINST = {e.Denied, e.Answered, e.Expired, e.Withdrawn, e.Superseded, e.Revoked, e.Declined}
+ENDS = {e.ToolReturned, e.ToolFailed, e.ToolRefused, e.Reconciled}
+
+
+def is_borne_out(call: dict, kinds: set) -> bool:
+    """Does a call's part say what the kinds of facts about it say, and no more?"""
+    match call:
+        case {"state": "approval-requested", "approval": {"id": str()}}:
+            return e.ApprovalRequested in kinds and not kinds & {e.Approved, *AGAINST, *ENDS}
+        case {"state": "approval-responded", "approval": {"approved": True}}:
+            return kinds >= {e.ApprovalRequested, e.Approved} and not kinds & {*AGAINST, *ENDS}
+        case {"state": "approval-responded", "approval": {"approved": False, "reason": reason}}:
+            return bool(reason and e.ApprovalRequested in kinds and kinds & AGAINST and not kinds & ENDS)
+        case {"state": "input-available"}:
+            return "approval" not in call and not kinds & {e.ApprovalRequested, *ENDS}
+        case {"state": "output-denied", "approval": {"approved": False}}:
+            return kinds >= {e.Denied, e.ToolRefused}
+        case {"state": "output-available" | "output-error"}:
+            return "approval" not in call and bool(kinds & ENDS)
+        case _:
+            return False
+
+
+def kinds_of(facts, call: dict) -> set:
+    """Of the facts about a call but votes and what came too late, by the place of its part."""
+    return {type(fact.event) for fact in facts if fact.slot.call_ref == call and fact.slot.tail[2] != "late"}
+
+
+@given(any_lives())
+def test_what_is_shown_only_moves_forward(facts):
+    """Fact by fact: messages come only at the end, parts stay in their place, a call goes only forward, never says
+    more than its facts, and what has ended does not change again (B7, B31, B77, B80).
+    """
+    thread, before = Thread(REF), []
+    for count, fact in enumerate(facts, 1):
+        thread = evolve(thread, fact)
+        after = ai_sdk_ui.messages(thread)
+        assert len({message["id"] for message in after}) == len(after)
+        assert len(after) >= len(before)
+        for old, new in zip(before, after, strict=False):
+            assert (old["id"], old["role"]) == (new["id"], new["role"])
+            assert len(new["parts"]) >= len(old["parts"])
+            for was, is_ in zip(old["parts"], new["parts"], strict=False):
+                assert went_forward(was, is_)
+        calls = [ref for number in thread.turns for ref, _wish in thread.wishes(number)]
+        for ref, part in zip(calls, calls_in(after), strict=True):
+            assert is_borne_out(part, kinds_of(facts[:count], ref)), (ref, part)
+        before = after
+
+
+def went_forward(was: dict, is_: dict) -> bool:
+    if was["type"] != "dynamic-tool" or RANK[was["state"]] == 3:
+        return was == is_
+    same = [was[field] == is_[field] for field in ("type", "toolName", "toolCallId")]
+    approvals = [one["approval"].get("approved") for one in (was, is_) if "approval" in one]
+    return all(same) and RANK[was["state"]] <= RANK[is_["state"]] and approvals != [False, True]
+
+
+@given(any_lives(), st.data())
+def test_what_is_shown_is_the_same_for_the_same_facts(facts, data):
+    """Cut anywhere, in any order and with duplicates; and the checker finds nothing but that something waits, or
+    that a turn has nothing to say (I11, I13).
+    """
+    facts = facts[: data.draw(st.integers(1, len(facts)))]
+    messages = shown(facts)
+    assert json.dumps(messages) == json.dumps(shown(data.draw(disorder(facts))))
+    assert {problem.rule for problem in ai_sdk_ui.check(messages) if messages} <= {25, 27, 28}
+
+
+def untitled(messages: list[dict]) -> list[dict]:
+    """The messages without ids of their own or of approvals, and without the starts of steps."""
+    bare = deepcopy(messages)
+    for message in bare:
+        del message["id"]
+        message["parts"] = [part for part in message["parts"] if part["type"] != "step-start"]
+        for part in message["parts"]:
+            part.get("approval", {}).pop("id", None)
+    return bare
+
+
+@given(any_lives(), st.data())
+def test_what_has_ended_is_shown_as_it_is_written(facts, data):
+    """Up to the first turn that waits, the two lists are one, ids of calls and all (B7, B80)."""
+    facts = [fact for fact in facts if not isinstance(fact.event, e.ModelFailed)]
+    facts = facts[: data.draw(st.integers(1, len(facts)))]
+    unanswered = [turn for turn in thread_of(REF, facts).turns.values() if turn.reply is None]
+    if not unanswered:
+        settled = untitled(written(*entries_of(facts)))
+        assert untitled(shown(facts))[: len(settled)] == settled
+
+
+def test_the_sdk_takes_what_waits():
+    """It validates any life that is cut at any fact, and knows every field of it (B7, B31)."""
+    folder = installed()
+    lists: list[list] = []
+
+    @settings(max_examples=100, deadline=None, database=None)
+    @given(any_lives())
+    def collect(facts) -> None:
+        cut = (shown(facts[:count]) for count in range(1, len(facts) + 1))
+        lists.extend(messages for messages in cut if messages and messages not in lists[-1:])
+
+    collect()
+    for ending in SETTLED:
+        story = Story()
+        story.turn(1, wish())
+        story.live(1, 0, wish(), ending)
+        lists.extend(shown(story.facts[:count]) for count in range(1, len(story.facts) + 1))
+    states = {call["state"] for messages in lists for call in calls_in(messages)}
+    assert states == {*RANK}
+    for messages, told in zip(lists, asked(folder, VALIDATING, lists), strict=True):
+        assert told == messages
 
 
 # ---------------------------------------------------------------------------------------------------- checking
@@ -352,6 +644,18 @@ const show = async list => {
 const told = [];
 for (const list of JSON.parse(readFileSync(0, 'utf8')))
   told.push(await show(list).catch(error => String(error).slice(0, 500)));
+console.log(JSON.stringify(told));
+"""
+
+
+#: Reads lists of UIMessages and prints for each what the SDK makes of it, or why it refuses it.
+VALIDATING = """
+import { readFileSync } from 'node:fs';
+import { validateUIMessages } from 'ai';
+
+const told = [];
+for (const messages of JSON.parse(readFileSync(0, 'utf8')))
+  told.push(await validateUIMessages({ messages }).catch(error => String(error).slice(0, 500)));
 console.log(JSON.stringify(told));
 """
 

@@ -147,6 +147,34 @@ def test_a_call_id_is_unique_over_the_whole_input(given_ids, written):
 
 
 @pytest.mark.parametrize(
+    ("provider_id", "kept"),
+    [("call_b", {"id": "fc_2"}), ("call_a", {}), ("", {}), ("x" * 65, {})],
+)
+def test_an_items_id_goes_only_with_its_own_call_id(provider_id, kept):
+    """The provider looks its own copy up by the item's id, and that one has the call_id it came with (B1, B20)."""
+    own = {"id": "fc_2", "status": "completed"}
+    sent = items(*turn(1, wish()), *turn(2, ours(own), wish(provider_id=provider_id)))
+    call, output = sent[-2:]
+    assert call == {
+        "type": "function_call",
+        **kept,
+        "status": "completed",
+        "call_id": provider_id if kept else "call_2-0",
+        "name": "refund",
+        "arguments": '{"order":"A-17"}',
+    }
+    assert output["call_id"] == call["call_id"]
+
+
+def test_an_items_id_that_was_left_out_is_not_taken():
+    """A later call may still have it."""
+    again = [ours({"id": "fc_1"}), wish(provider_id="call_b")]
+    sent = items(*turn(1, wish()), *turn(2, ours({"id": "fc_1"}), wish()), *turn(3, *again))
+    assert [item.get("id") for item in sent if item["type"] == "function_call"] == [None, None, "fc_1"]
+    assert check(sent) == []
+
+
+@pytest.mark.parametrize(
     ("parts", "kept"),
     [
         ([ours(THOUGHT)], []),

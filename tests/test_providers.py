@@ -16,6 +16,7 @@ from projections.history import Assistant, Entry, Note, Outcome, System, User, h
 from projections.providers import PROVIDERS, anthropic, openai_chat, provider
 from projections.thread import thread_of
 from schemas import events as e
+from schemas.conversations import Reply
 from schemas.errors import BadInput
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "airline-gpt4o.jsonl"
@@ -357,6 +358,45 @@ def test_malformed_arguments_wedge_no_conversation(arguments, written):
     """What is no object is wrapped under a name that says so; chat takes the raw text back (B17)."""
     assert claude(*turn(1, wish(arguments=arguments)))[1]["content"][0]["input"] == written
     assert chat(*turn(1, wish(arguments=arguments)))[0]["tool_calls"][0]["function"]["arguments"] == arguments
+
+
+#: Where each form has a call's arguments; those that send an object have no room for what is none.
+ARGUMENTS = {
+    "openai-chat": lambda payload: payload["messages"][0]["tool_calls"][0]["function"]["arguments"],
+    "openai-responses": lambda payload: payload["input"][0]["arguments"],
+    "anthropic": lambda payload: payload["messages"][1]["content"][0]["input"],
+    "gemini": lambda payload: payload["contents"][1]["parts"][0]["functionCall"]["args"],
+    "ai-sdk": lambda payload: payload["messages"][0]["content"][0]["input"],
+    "ai-sdk-ui": lambda payload: payload["messages"][0]["parts"][0]["input"],
+    "pydantic-ai": lambda payload: payload["messages"][0]["parts"][0]["args"],
+}
+AS_TEXT = {"openai-chat", "openai-responses", "pydantic-ai"}
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"a":1,"a":2}',
+        '{"a":{"b":1,"b":1}}',
+        '{"a":NaN}',
+        '{"a":1e999}',
+        '{"a":"\\ud800"}',
+        '{"a":' * 200 + "1" + "}" * 200,
+        "[1]",
+        "{",
+    ],
+)
+def test_every_form_does_the_same_with_arguments_that_two_could_read_differently(name, arguments):
+    """No form picks one of the readings: as text they go out as they came, as an object they are wrapped whole, and
+    either way the same text is read again (B17, I11).
+    """
+    payload = PROVIDERS[name].write(turn(1, wish(arguments=arguments)))
+    wrapped = arguments if name in AS_TEXT else {"malformed_arguments": arguments}
+    assert ARGUMENTS[name](payload) == wrapped
+    assert PROVIDERS[name].check(payload) == []
+    replies = [step for step in PROVIDERS[name].read(payload) if isinstance(step, Reply)]
+    assert [one.arguments for reply in replies for one in reply.wishes] == [arguments]
 
 
 def test_anthropic_opens_with_a_user():

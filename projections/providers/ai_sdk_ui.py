@@ -39,6 +39,23 @@ the SDK stands before many providers, so rules 25 and 30 to 34 are those of the 
 33. An `errorText`, or the reason of a denial, has a visible character.
 34. System messages open the list (vercel/ai#2384).
 
+What waits is shown too. `messages` gives a whole thread as it stands, each call in the state that its facts bear out:
+
+    its facts                                                  its part
+    a wish, requested or not, and nobody was asked about it    input-available
+    put to people, and not decided                             approval-requested
+    decided, after people were asked, and it has not ended     approval-responded
+    it has ended                                               as `write` writes it
+
+*   `approved` is true only for an approval that fits exactly what would run (`Call.flaw`) and was not taken back;
+    `input` is then what was approved, edits included. Whatever else was decided is false, and `reason` says what it
+    was, since nobody's answer is nobody's no.
+*   An approval's id is the call's name, `workspace/thread/call`, by which a person votes.
+*   A message's id is the subject of the slot that it shows, so that a thread which grows gives the same messages, and
+    more of them at the end. A turn has its message from the moment its model is asked: a `step-start`, as the SDK
+    begins each step. That is all there is of a turn whose model failed.
+*   Nobody may run a call because of such a list. The SDK would run what is approved in it.
+
 Why two names. A checker and a reader can see which form they were given, so those of `ai-sdk` take both
 (`check_either`, `read_either`). A writer cannot, so UIMessages are written for `ai-sdk-ui`; its checker and reader
 take nothing else, because whoever keeps UIMessages wants to hear of a ModelMessage among them.
@@ -58,12 +75,15 @@ refused, not skipped.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from projections.history import Assistant, Entry, Outcome
+from ledger.lifecycle import SETTLED, Call, Status
+from projections import words
+from projections.history import Entry, Note, Outcome, System, User, history, outcome
 from projections.providers import ai_sdk, reading
 from projections.providers.ai_sdk import Json
 from projections.providers.common import (
@@ -74,15 +94,19 @@ from projections.providers.common import (
     Problem,
     input_of,
     messages_of,
+    minted,
     parsed,
     tool_name,
 )
+from projections.thread import Thread, Turn
 from schemas.conversations import Output, Reply, Spoken, Step
 from schemas.errors import BadInput
-from schemas.events import Opaque, Part, Text, Wish
+from schemas.events import Approved, Opaque, Part, Text, Wish
 
 PROVIDER: Final = "ai-sdk-ui"
 
+#: Approved, and not known to have ended.
+_APPROVED: Final = frozenset({Status.APPROVED, Status.RUNNING, Status.IN_DOUBT})
 _FOREIGN: Final = ("content", "toolInvocations", "tool_calls", "tool_call_id")
 #: What a reader cannot get past without a guess. The other rules are about sending, not about what was meant.
 _UNREADABLE: Final = frozenset({21, 23, 24, 26, 27, 28, 29})
@@ -98,25 +122,74 @@ def write(entries: Sequence[Entry]) -> Payload:
         id_ = f"m{len(messages) + 1}"
         match step:
             case Paired(assistant=assistant, outcomes=outcomes):
-                ended = zip(ids, (outcome for _wish, outcome in outcomes), strict=True)
-                messages.append({"id": id_, "role": "assistant", "parts": _shown(assistant, ended)})
+                calls = (
+                    _ended(wish, tool_call_id, end, f"approval_{end.call}")
+                    for tool_call_id, (wish, end) in zip(ids, outcomes, strict=True)
+                )
+                messages.append({"id": id_, "role": "assistant", "parts": _parts(assistant.parts, calls)})
             case said:
-                role, text = ai_sdk.spoken(said, opening=all(one["role"] == "system" for one in messages))
-                messages.append({"id": id_, "role": role, "parts": [{"type": "text", "text": text}]})
+                messages.append(_spoken(id_, said, messages))
     return {"messages": messages}
 
 
-def _shown(assistant: Assistant, ended: Iterator[tuple[str, Outcome]]) -> list[Json]:
-    parts = [part for one in assistant.parts if (part := _part(one, ended)) is not None]
+def messages(thread: Thread) -> list[Json]:
+    """The UIMessages of the whole thread as it stands, also of what waits; what is said meanwhile comes after it."""
+    said = zip(thread.said, _said(thread), strict=True)
+    steps: list[tuple[int, str, System | User | Note | Turn]] = [
+        *((fact.seq, fact.slot.subject, entry) for fact, entry in said),
+        *(
+            (turn.cut, thread.ref.replied(number).subject, turn)
+            for number, turn in thread.turns.items()
+            if turn.cut is not None
+        ),
+    ]
+    calls = _calls(thread)
+    shown: list[Json] = []
+    for _seq, id_, step in sorted(steps, key=itemgetter(0)):
+        match step:
+            case Turn(number=number, reply=reply):
+                parts = _parts(reply.parts, iter(calls[number])) if reply else []
+                shown.append({"id": id_, "role": "assistant", "parts": [{"type": "step-start"}, *parts]})
+            case _:
+                shown.append(_spoken(id_, step, shown))
+    return shown
+
+
+def _said(thread: Thread) -> Iterator[System | User | Note]:
+    """What was said, as a history tells it."""
+    for entry in history(Thread(thread.ref, said=thread.said)).entries:
+        assert isinstance(entry, System | User | Note), f"{entry} was not said"
+        yield entry
+
+
+def _calls(thread: Thread) -> dict[int, list[Json]]:
+    """The calls of each turn, under the ids that they have when all is settled."""
+    used: set[str] = set()
+    return {
+        number: [
+            _call(thread.call(ref), wish, minted(ref.call, wish.provider_id, used, bool))
+            for ref, wish in thread.wishes(number)
+        ]
+        for number in thread.turns
+    }
+
+
+def _spoken(id_: str, said: System | User | Note, before: list[Json]) -> Json:
+    role, text = ai_sdk.spoken(said, opening=all(one["role"] == "system" for one in before))
+    return {"id": id_, "role": role, "parts": [{"type": "text", "text": text}]}
+
+
+def _parts(given: Sequence[Part], calls: Iterator[Json]) -> list[Json]:
+    parts = [part for one in given if (part := _part(one, calls)) is not None]
     return parts if any(_is_sent(part) for part in parts) else [*parts, {"type": "text", "text": BLANK}]
 
 
-def _part(part: Part, ended: Iterator[tuple[str, Outcome]]) -> Json | None:
+def _part(part: Part, calls: Iterator[Json]) -> Json | None:
     match part:
         case Text(text=text):
             return {"type": "text", "text": text} if text.strip() else None
         case Wish():
-            return _call(part, *next(ended))
+            return next(calls)
         case Opaque(provider="ai-sdk-ui", data=data):
             kept = parsed(data)
             return kept if _kind(kept) in _FOR_PEOPLE and not _lacks(kept) else None
@@ -124,18 +197,51 @@ def _part(part: Part, ended: Iterator[tuple[str, Outcome]]) -> Json | None:
             return None
 
 
-def _call(wish: Wish, id_: str, outcome: Outcome) -> Json:
+def _call(call: Call, wish: Wish, id_: str) -> Json:
+    """A call as it stands."""
+    approval = {"id": str(call.ref)}
+    if call.status in SETTLED:
+        return _ended(wish, id_, outcome(call, wish), approval["id"])
+    if call.requested is None:
+        return {**_wished(wish.tool, wish.arguments, id_), "state": "input-available"}
+    shown = _wished(call.wish.tool, call.arguments, id_)
+    if call.gated is None:
+        return {**shown, "state": "input-available"}
+    if call.decided is None:
+        return {**shown, "state": "approval-requested", "approval": approval}
+    return {**shown, "state": "approval-responded", "approval": {**approval, **_answer(call)}}
+
+
+def _answer(call: Call) -> Json:
+    """What came of asking people."""
+    if call.status not in _APPROVED:
+        return {"approved": False, "reason": words.refused(call).text}
+    if call.flaw is not None:
+        return {"approved": False, "reason": "What is recorded as an approval does not hold for this call."}
+    reason = call.decided.event.reason if call.decided and isinstance(call.decided.event, Approved) else ""
+    return {"approved": True, "reason": reason} if reason.strip() else {"approved": True}
+
+
+def _ended(wish: Wish, id_: str, end: Outcome, approval: str) -> Json:
     """A call with its outcome in one part."""
-    shown = {"type": "dynamic-tool", "toolName": tool_name(wish.tool), "toolCallId": id_}
-    input_ = input_of(wish.arguments)
-    match ai_sdk.output_of(outcome):
+    shown = _wished(wish.tool, wish.arguments, id_)
+    match ai_sdk.output_of(end):
         case {"type": "execution-denied", "reason": reason}:
-            approval = {"id": f"approval_{outcome.call}", "approved": False, "reason": reason}
-            return {**shown, "state": "output-denied", "input": input_, "approval": approval}
+            denial = {"id": approval, "approved": False, "reason": reason}
+            return {**shown, "state": "output-denied", "approval": denial}
         case {"type": "error-text", "value": text}:
-            return {**shown, "state": "output-error", "input": input_, "errorText": text}
+            return {**shown, "state": "output-error", "errorText": text}
         case output:
-            return {**shown, "state": "output-available", "input": input_, "output": output["value"]}
+            return {**shown, "state": "output-available", "output": output["value"]}
+
+
+def _wished(tool: str, arguments: str, id_: str) -> Json:
+    return {
+        "type": "dynamic-tool",
+        "toolName": tool_name(tool),
+        "toolCallId": id_,
+        "input": input_of(arguments),
+    }
 
 
 def _is_sent(part: Json) -> bool:

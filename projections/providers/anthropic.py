@@ -24,9 +24,9 @@ the issue named reports:
 15. A message is an object with role user or assistant, its content text or a list of blocks.
 
 What the ledger holds and this form cannot is changed as little as it can be, and truthfully: arguments that are no
-object are wrapped (`MALFORMED`), a repeated or foreign id is minted again, text after a use is put before it, text
-that is blank says so (`BLANK`). System text that opens the history is the `system` of the request. What the system
-says later is a text of the user's side, marked as what it is.
+object, or could be read in two ways (a key twice), are wrapped whole (`MALFORMED`), a repeated or foreign id is minted
+again, text after a use is put before it, text that is blank says so (`BLANK`). System text that opens the history is
+the `system` of the request. What the system says later is a text of the user's side, marked as what it is.
 
 Opaque parts go to no other provider. One of ours (`Opaque.provider == "anthropic"`) holds the JSON of its block.
 
@@ -41,23 +41,22 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from projections.history import Assistant, Entry, Note, Outcome, System, User
 from projections.providers import reading
 from projections.providers.common import (
     BLANK,
-    MALFORMED,
     OPENING,
     TOOL_NAME,
     Paired,
     Payload,
     Problem,
     call_id,
+    input_of,
     messages_of,
     noted,
     opening,
     paired,
+    parsed,
     put,
     tool_name,
     visible,
@@ -136,10 +135,10 @@ def _block(part: Part, ids: Iterable[str]) -> Block | None:
                 "type": "tool_use",
                 "id": next(iter(ids)),
                 "name": tool_name(tool),
-                "input": _input(arguments),
+                "input": input_of(arguments),
             }
         case Opaque(provider="anthropic", data=data):
-            block = _parsed(data)
+            block = parsed(data)
             return block if isinstance(block, dict) and _is_opaque(block) else None
         case Opaque():
             return None
@@ -149,21 +148,6 @@ def _is_opaque(block: Block) -> bool:
     """A block that the provider may have sent and will take back."""
     kind = block.get("type")
     return isinstance(kind, str) and kind not in _OURS and not _thinking_problem(block)
-
-
-def _input(arguments: str) -> Block:
-    if not arguments.strip():
-        return {}
-    parsed = _parsed(arguments)
-    return parsed if isinstance(parsed, dict) else {MALFORMED: arguments}
-
-
-def _parsed(text: str) -> Any:
-    """The JSON value; None if it is none, or none that could be written again."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
 
 
 def _result(id_: str, outcome: Outcome) -> Block:
@@ -425,7 +409,7 @@ def _arguments(at: int, given: Block) -> str:
     """The raw text of a wish: what `write` wrapped is taken out again, all else is written as JSON."""
     match given:
         case {"malformed_arguments": str(text)} if len(given) == 1 and text.strip():
-            if not isinstance(_parsed(text), dict):
+            if not isinstance(parsed(text), dict):
                 return text
     return reading.raw(at, given)
 

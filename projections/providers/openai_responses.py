@@ -29,8 +29,10 @@ What is not judged: whether the provider still has an item that is only referred
 or `conversation`, an output may answer a call that the provider keeps, so rules 2 and 14 do not look for it.
 
 What the ledger holds and this form cannot: an error flag, so the text says what went wrong; a user's name; which
-of two turns a text belongs to when nothing stands between them. A note's name is put before its text. An id that
-repeats, is empty or too long is minted again, and a made-up tool name is spelled in characters that can be sent.
+of two turns a text belongs to when nothing stands between them. A note's name is put before its text. A `call_id` that
+repeats, is empty or too long is minted again, and the item's own `id` is then left out: OpenAI finds the copy that it
+keeps by that id, and the copy has the old `call_id`, so the output would not find its call. A made-up tool name is
+spelled in characters that can be sent.
 
 What this form holds and `read` cannot keep: `developer` becomes `system`, as `instructions` do; parts of a message
 become messages; a refusal becomes text; annotations, and all but the text of an output, are left out. Images, files
@@ -163,10 +165,10 @@ def _turn(
                     _place(items, before, kept, item_ids)
             case Text(text=text):
                 _place(items, before, _text(text, fields, item_ids), item_ids)
-            case Wish(tool=tool, arguments=arguments):
+            case Wish():
                 index += 1
                 if id_ := ids.get(f"{assistant.turn}-{index}"):  # else what came before it goes with it
-                    _place(items, before, _call(id_, tool, arguments, fields, item_ids), item_ids)
+                    _place(items, before, _call(id_, part, fields, item_ids), item_ids)
             case Opaque():
                 continue
         before, fields = [], {}
@@ -192,13 +194,15 @@ def _text(text: str, fields: Item, item_ids: set[str]) -> Item:
     return {"type": "message", "role": "assistant", "status": "completed", **more, "content": content}
 
 
-def _call(id_: str, tool: str, arguments: str, fields: Item, item_ids: set[str]) -> Item:
+def _call(id_: str, wish: Wish, fields: Item, item_ids: set[str]) -> Item:
+    """The call. Its item's id goes only with the `call_id` it came with: the provider looks its own copy up by it."""
+    kept = fields if id_ == wish.provider_id else {**fields, "id": None}
     return {
         "type": "function_call",
-        **_more("function_call", fields, item_ids),
+        **_more("function_call", kept, item_ids),
         "call_id": id_,
-        "name": tool_name(tool),
-        "arguments": arguments,
+        "name": tool_name(wish.tool),
+        "arguments": wish.arguments,
     }
 
 
