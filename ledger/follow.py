@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +25,6 @@ from schemas.errors import BrokerRefused, Unavailable
 from schemas.ids import new_id
 
 _log: Final = structlog.get_logger("ledger.follow")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 HEARTBEAT_S: Final = 1.0
 
 
@@ -45,14 +44,14 @@ class Meta(Struct, frozen=True):
 def meta(reply: str) -> Meta:
     """Read `$JS.ACK.[domain.account.]stream.consumer.tries.seq.delivery.time.left` (ADR-15)."""
     tokens = reply.split(".")
-    base = 3 if len(tokens) == 9 else 5
+    consumer, tries, seq, delivery, time, left = tokens[3:9] if len(tokens) == 9 else tokens[5:11]
     return Meta(
-        consumer=tokens[base],
-        tries=int(tokens[base + 1]),
-        seq=int(tokens[base + 2]),
-        delivery=int(tokens[base + 3]),
-        recorded_at=_EPOCH + timedelta(microseconds=int(tokens[base + 4]) // 1000),
-        left=int(tokens[base + 5]),
+        consumer,
+        int(tries),
+        int(seq),
+        int(delivery),
+        datetime.fromtimestamp(int(time) // 1000 / 1e6, UTC),
+        int(left),
     )
 
 
@@ -79,7 +78,7 @@ async def follow(
     while True:
         # An inbox for each consumer: one that was given up lives as long as somebody listens, and what it goes on
         # saying must not be taken for the next one's.
-        async with _listening(client, f"{inbox}.{new_id()}") as (deliver, next_msg):
+        async with _listening(client, f"{inbox}.{new_id()}") as (deliver, arrived, heard):
             created = await _create(requests, stream, subjects, deliver, position, patient=not until_end)
             if until_end and stop is None:
                 stop = await _last_seq(requests, stream)
@@ -87,11 +86,11 @@ async def follow(
                 return
             expected = 1
             while True:
-                msg = await next_msg()
-                if msg is None:
+                if not arrived and not await heard():
                     _log.debug("nothing heard, starting a new consumer", stream=stream, position=position)
                     break
-                if msg.headers and not msg.data and msg.headers.get("Status") == "100":
+                msg = arrived.popleft()
+                if not msg.data and msg.headers and msg.headers.get("Status") == "100":
                     await _answer_control(client, msg)
                     last = msg.headers.get("Nats-Last-Consumer")
                     if last is not None and int(last) != expected - 1 and not msg.reply:
@@ -120,8 +119,8 @@ async def follow(
 @asynccontextmanager
 async def _listening(
     client: Client, deliver: str
-) -> AsyncGenerator[tuple[str, Callable[[], Awaitable[Msg | None]]]]:
-    """A subject to deliver to, and what comes there: None when nothing was heard for more than two heartbeats."""
+) -> AsyncGenerator[tuple[str, deque[Msg], Callable[[], Awaitable[bool]]]]:
+    """A subject to deliver to, what has arrived there, and a way to wait for more: False after two silent heartbeats."""
     arrived: deque[Msg] = deque()
     something = asyncio.Event()
 
@@ -129,19 +128,18 @@ async def _listening(
         arrived.append(msg)
         something.set()
 
-    async def next_msg() -> Msg | None:
-        if not arrived:
-            something.clear()
-            try:
-                async with asyncio.timeout(HEARTBEAT_S * 2.5):
-                    await something.wait()
-            except TimeoutError:
-                return None
-        return arrived.popleft()
+    async def heard() -> bool:
+        something.clear()
+        try:
+            async with asyncio.timeout(HEARTBEAT_S * 2.5):
+                await something.wait()
+        except TimeoutError:
+            return False
+        return True
 
     subscription = await client.subscribe(deliver, cb=take, pending_msgs_limit=-1, pending_bytes_limit=-1)
     try:
-        yield deliver, next_msg
+        yield deliver, arrived, heard
     finally:
         if not client.is_closed:
             try:

@@ -34,10 +34,14 @@ class JetStream:
         self.connection = connection
         self.requests = Requests(connection)
         self._commits = Commits(self.requests)
-        self.pending: port.Pending = _Bucket(self)
+        self.pending = self.bucket("pending")
 
     async def open(self) -> None:
         await self.requests.start()
+
+    def bucket(self, name: str) -> port.Pending:
+        """A key-value bucket, which must be there."""
+        return _Bucket(self, name)
 
     # ------------------------------------------------------------------------------------------ writing
 
@@ -251,13 +255,15 @@ class _Delivery:
 
 
 class _Bucket:
-    """The key-value bucket `pending` (ADR-8), written with the revision that a write replaces."""
+    """A key-value bucket (ADR-8), written with the revision that a write replaces."""
 
-    def __init__(self, jetstream: JetStream) -> None:
+    def __init__(self, jetstream: JetStream, name: str) -> None:
         self._jetstream = jetstream
+        self._stream = streams.bucket_stream(name)
+        self._prefix = f"$KV.{name}."
 
     async def get(self, key: str) -> tuple[bytes, int]:
-        subject = f"$JS.API.DIRECT.GET.{streams.PENDING}.$KV.pending.{key}"
+        subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{key}"
         msg = await self._jetstream.requests.ask(subject, b"")
         headers = msg.headers or {}
         if headers.get("Status") == "404":
@@ -273,17 +279,17 @@ class _Bucket:
         return await self._write(key, b"", headers)
 
     async def _write(self, key: str, value: bytes, headers: dict[str, str]) -> bool:
-        answer = await self._jetstream.requests.send(f"$KV.pending.{key}", value, headers)
+        answer = await self._jetstream.requests.send(self._prefix + key, value, headers)
         try:
             async with asyncio.timeout(APPEND_PATIENCE_S):
                 ack = msgspec.json.decode((await answer).data, type=Ack)
         except (TimeoutError, msgspec.MsgspecError) as problem:
-            raise BrokerAway(f"the broker did not take pending entry {key}: {problem!r}.") from None
+            raise BrokerAway(f"the broker did not take entry {key} of {self._stream}: {problem!r}.") from None
         if ack.error is None:
             return True
         if ack.error.err_code in _OUTRUN:
             return False
-        raise BrokerRefused(f"the broker refuses pending entry {key}: {ack.error.description}.")
+        raise BrokerRefused(f"the broker refuses entry {key} of {self._stream}: {ack.error.description}.")
 
     async def entries(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
@@ -299,9 +305,9 @@ class _Bucket:
             yield change
 
     async def _changes(self, *, until_end: bool) -> AsyncGenerator[tuple[str, bytes]]:
-        subjects = ("$KV.pending.>",)
-        async for msg, _ in self._jetstream._follow(streams.PENDING, subjects, None, until_end=until_end):  # noqa: SLF001 - one object in two parts
-            yield msg.subject.removeprefix("$KV.pending."), msg.data
+        subjects = (f"{self._prefix}>",)
+        async for msg, _ in self._jetstream._follow(self._stream, subjects, None, until_end=until_end):  # noqa: SLF001 - one object in two parts
+            yield msg.subject.removeprefix(self._prefix), msg.data
 
 
 _REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ledger.requests import Requests
 from schemas.codec import MAX_BYTES
-from schemas.errors import BrokerRefused
+from schemas.errors import BadInput, BrokerRefused
 from schemas.slots import ROOT
 
 LEDGER: Final = "LEDGER"
@@ -26,9 +26,8 @@ PENDING: Final = "KV_pending"
 _SECOND_NS: Final = 1_000_000_000
 
 
-def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
-    """Each stream's declared configuration, as the JetStream API takes it (ADR-1, ADR-8 for the bucket)."""
-    common = {
+def _common(replicas: int) -> dict[str, Any]:
+    return {
         "storage": "file",
         "num_replicas": replicas,
         "allow_direct": True,
@@ -38,6 +37,11 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
         "max_msgs": -1,
         "max_bytes": -1,
     }
+
+
+def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
+    """Each stream's declared configuration, as the JetStream API takes it (ADR-1, ADR-8 for the bucket)."""
+    common = _common(replicas)
     return {
         LEDGER: common
         | {
@@ -68,18 +72,47 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
         },
         PARKED: common
         | {"subjects": ["parked.>"], "retention": "limits", "max_msgs_per_subject": 1, "discard": "old"},
-        # A key-value bucket as every NATS client knows it. Deleted keys leave a marker that ages by itself.
-        PENDING: common
-        | {
-            "subjects": ["$KV.pending.>"],
-            "retention": "limits",
-            "max_msgs_per_subject": 1,
-            "discard": "new",
-            "allow_rollup_hdrs": True,
-            "deny_delete": True,
-            "allow_msg_ttl": True,
-        },
+        PENDING: bucket("pending", replicas),
     }
+
+
+def bucket(name: str, replicas: int = 1) -> dict[str, Any]:
+    """A key-value bucket as every NATS client knows it (ADR-8). Deleted keys leave a marker that ages by itself."""
+    return _common(replicas) | {
+        "subjects": [f"$KV.{name}.>"],
+        "retention": "limits",
+        "max_msgs_per_subject": 1,
+        "discard": "new",
+        "allow_rollup_hdrs": True,
+        "deny_delete": True,
+        "allow_msg_ttl": True,
+    }
+
+
+def bucket_stream(name: str) -> str:
+    """The stream that a bucket is."""
+    return f"KV_{name}"
+
+
+async def ensure_empty(requests: Requests, name: str, description: str) -> None:
+    """Create a bucket, or empty the one that was created with this description.
+
+    Raises:
+        BadInput: a bucket of that name is there, and it was made for something else.
+    """
+    stream = bucket_stream(name)
+    there = await info(requests, f"STREAM.INFO.{stream}")
+    if there is not None and there["config"].get("description") != description:
+        raise BadInput(
+            f"there is a bucket {name!r} already, which was not made for this. Choose another name, or delete it."
+        )
+    if there is None:
+        body = {"name": stream, "description": description, **bucket(name)}
+        await _ensure(requests, f"STREAM.{{}}.{stream}", body)
+        return
+    answer = msgspec.json.decode((await requests.ask(f"$JS.API.STREAM.PURGE.{stream}", b"{}")).data)
+    if problem := answer.get("error"):
+        raise BrokerRefused(f"the broker does not empty bucket {name}: {problem['description']}.")
 
 
 class Durable(Struct, frozen=True):

@@ -601,18 +601,51 @@ async def replay(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare what is rebuilt with what is live.")
     ] = False,
+    projection: Annotated[
+        str | None,
+        typer.Option(
+            "--projection",
+            metavar="NAME",
+            help="Show the rows of one of them: pending, histories, calls.",
+            show_default=False,
+        ),
+    ] = None,
     until: Annotated[
         str | None,
         typer.Option("--until", metavar="SEQ|TIME", help="Stop there: a number, or an ISO time (UTC)."),
     ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            "--into",
+            metavar="BUCKET",
+            help="Put the rows into a key-value bucket of this name, beside the live one.",
+            show_default=False,
+        ),
+    ] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Say where the live queue is not what the log gives; then exit 1.")
+    ] = False,
+    swap: Annotated[bool, typer.Option("--swap", help="Make the live queue what the log gives.")] = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Rebuild every projection from the first fact; with --verify, exit 1 at the first difference."""
-    from ops.commands import check
+    """Rebuild every projection from the first fact, or one; with --verify, exit 1 at the first difference."""
+    from ops.commands import replay as replaying
+    from schemas.errors import BadInput
 
-    return await check.replay(verify=verify, until=until, store=store, url=url, json=json)
+    if projection is None:
+        if into is not None or diff or swap:
+            raise BadInput(
+                "--into, --diff and --swap need to know of which projection: add --projection pending."
+            )
+        return await replaying.verified(verify=verify, until=until, store=store, url=url, json=json)
+    if verify:
+        raise BadInput("--verify looks at every projection, so it goes without --projection.")
+    return await replaying.projected(
+        projection, until=until, into=into, diff=diff, swap=swap, store=store, url=url, json=json
+    )
 
 
 @app.command(rich_help_panel="Check")

@@ -10,26 +10,30 @@ Three things are compared, and each could fail:
 
 import asyncio
 import time
-from collections import Counter, defaultdict
-from datetime import datetime
+from collections import Counter
 
 from msgspec import Struct
 
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
-from ledger.streams import LEDGER, info
-from projections import pending
+from ledger.lifecycle import Call
+from ledger.streams import DURABLES, LEDGER, info
+from ops.replay import Until, replay
+from projections.calls import CALLS, call_in
+from projections.fold import Folding
+from projections.histories import HISTORIES, thread_in
 from projections.history import digest, history
-from projections.thread import Thread, thread_of
+from projections.pending import OPEN, key
+from projections.thread import Thread
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.errors import Unavailable
-from schemas.slots import ThreadRef, tool_slot
+from schemas.slots import tool_slot
 
 #: How long the live queue may take to come to where the replay ended.
 _CATCH_UP_S = 15.0
-#: The last tokens of what the queue's worker is handed.
-_QUEUED = frozenset({"gated", "decided"})
+#: What the queue's worker is handed.
+_QUEUED = DURABLES["queue"].subjects
 
 
 class Rebuilt(Struct, frozen=True):
@@ -49,146 +53,162 @@ class Rebuilt(Struct, frozen=True):
     differences: tuple[str, ...] = ()
 
 
-async def rebuild(ledger: Ledger, *, until: int | datetime | None = None, verify: bool = False) -> Rebuilt:
+async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) -> Rebuilt:
     """Fold the whole log, up to a sequence number or time if one is given.
 
     Args:
         verify: compare with what is live. The queue only where the whole log is folded: it is live at the end.
     """
     begun = time.monotonic()
-    threads: dict[ThreadRef, list[Fact]] = defaultdict(list)
     tools: dict[str, e.ToolDeclared] = {}
-    queue = pending.OPEN.initial()
-    differences: list[str] = []
-    count = last = queued = 0
-    async for fact in ledger.replay():
-        if _is_after(fact, until):
-            break
+    statuses: Counter[str] = Counter()
+    # What went on after it had been let go is examined again, and is wrong but once.
+    differences: set[tuple[int, str]] = set()
+    count = last = threads = histories = 0
+    folding = Folding(OPEN, CALLS, HISTORIES)
+
+    def each(fact: Fact) -> None:
+        nonlocal count, last, threads, histories
         count, last = count + 1, fact.seq
-        if fact.slot.tail[-1] in _QUEUED:
-            queued = fact.seq
-        queue = pending.OPEN.take(queue, fact)
         if isinstance(fact.event, e.Carried) and fact.event.problem:
-            differences.append(f"fact {fact.seq}: {fact.event.problem}")
+            differences.add((fact.seq, fact.event.problem))
         elif isinstance(fact.event, e.ToolDeclared):
             tools[fact.slot.subject] = fact.event
-        elif fact.slot.thread:
-            threads[fact.slot.thread_ref].append(fact)
-    folded = [thread_of(ref, facts) for ref, facts in threads.items()]
-    histories = 0
-    if verify:
-        for thread in folded:
-            differences += _broken_promises(thread, tools)
-            made, wrong = _histories(thread)
-            histories += made
-            differences += wrong
-        if until is None:
-            await _caught_up(ledger, queued)
-            differences += await _queue_differences(ledger, queue, last)
+        elif isinstance(fact.event, e.ThreadOpened):
+            threads += 1
+        elif isinstance(fact.event, e.ModelReplied) and fact.event.history_digest and verify:
+            histories += 1
+
+    def examine_call(facts: list[Fact]) -> None:
+        call = call_in(facts)
+        statuses[str(call.status)] += 1
+        if verify:
+            differences.update(_broken_promises(call, tools))
+
+    def examine_thread(facts: list[Fact]) -> None:
+        if verify:
+            differences.update(_other_histories(thread_in(facts)))
+
+    async def batch() -> None:
+        for facts in folding.ended(CALLS):
+            examine_call(facts)
+        for facts in folding.recalled(CALLS):
+            statuses[str(call_in(facts).status)] -= 1
+        for facts in folding.ended(HISTORIES):
+            examine_thread(facts)
+        folding.ended(OPEN)
+        folding.recalled(HISTORIES)
+
+    gaps = await replay(ledger, folding, until=until, each=each, batch=batch)
+    for facts in folding.facts(CALLS):
+        examine_call(facts)
+    for facts in folding.facts(HISTORIES):
+        examine_thread(facts)
+    differences.update(
+        (gap.start, f"the log does not have it, nor any before fact {gap.stop}") for gap in gaps
+    )
+    found = [f"fact {seq}: {what}" for seq, what in sorted(differences)]
+    pending = len(list(folding.rows(OPEN)))
+    if verify and until is None:
+        await caught_up(ledger)
+        found += map(str, await queue_differences(ledger, folding))
     return Rebuilt(
         facts=count,
         until=last,
-        threads=len(folded),
-        calls=dict(
-            sorted(Counter(str(call.status) for thread in folded for call in thread.calls.values()).items())
-        ),
-        pending=len(queue.entries()),
+        threads=threads,
+        calls={status: number for status, number in sorted(statuses.items()) if number},
+        pending=pending,
         histories=histories,
         seconds=round(time.monotonic() - begun, 3),
-        differences=tuple(differences),
+        differences=tuple(found),
     )
 
 
-def _is_after(fact: Fact, until: int | datetime | None) -> bool:
-    match until:
-        case None:
-            return False
-        case datetime():
-            return fact.recorded_at > until
-        case int():
-            return fact.seq > until
-
-
-def _histories(thread: Thread) -> tuple[int, list[str]]:
+def _other_histories(thread: Thread) -> list[tuple[int, str]]:
     """Make each reply's history again, and hold its digest against the recorded one."""
-    made, wrong = 0, []
+    wrong = []
     for number, turn in thread.turns.items():
         if turn.reply is None or not turn.reply.history_digest or turn.replied is None:
             continue
-        made += 1
         now = digest(history(thread, before_turn=number).entries)
         if now != turn.reply.history_digest:
-            wrong.append(
-                f"fact {turn.replied.seq}: turn {number} of {thread.ref} was asked with a history of digest "
+            what = (
+                f"turn {number} of {thread.ref} was asked with a history of digest "
                 f"{turn.reply.history_digest[:16]}, but the log gives {now[:16]}"
             )
-    return made, wrong
+            wrong.append((turn.replied.seq, what))
+    return wrong
 
 
-def _broken_promises(thread: Thread, tools: dict[str, e.ToolDeclared]) -> list[str]:
-    broken: list[str] = []
-    for call in thread.calls.values():
-        ended = call.finished
-        starts = [fact for fact in call.claims if isinstance(fact.event, e.ToolStarted)]
-        if starts and ended is not None and isinstance(ended.event, e.ToolRefused):
-            broken.append(f"fact {ended.seq}: {call.ref} is told to the model as not run, but it was started")
-        if not starts:
-            if call.finished and isinstance(call.finished.event, (e.ToolReturned, e.ToolFailed)):
-                broken.append(f"fact {call.finished.seq}: {call.ref} has a result and was never started")
-            continue
-        if call.requested is None:
-            broken.append(f"fact {starts[0].seq}: {call.ref} was started and never requested")
-            continue
-        approval = call.decided.event if call.decided else None
-        first = starts[0]
-        if call.decided is None or not isinstance(approval, e.Approved) or call.decided.seq > first.seq:
-            broken.append(f"fact {first.seq}: {call.ref} was started without an approval")
-        elif any(
-            isinstance(one.event, e.ToolStarted) and one.event.digest != approval.digest for one in starts
-        ):
-            broken.append(f"fact {first.seq}: {call.ref} was started with other bytes than were approved")
-        elif call.flaw == "people_were_asked":
-            broken.append(f"fact {first.seq}: {call.ref} was started by policy while people were asked")
-        elif call.flaw is not None:
-            broken.append(
-                f"fact {call.decided.seq}: the approval of {call.ref} is for other bytes than it holds"
-            )
-        declared = tools.get(tool_slot(call.ref.workspace, call.wish.tool, call.wish.tool_version).subject)
-        if len(starts) > 1 and (declared is None or not declared.repeatable):
-            broken.append(
-                f"fact {starts[1].seq}: {call.ref} was started {len(starts)} times and is not repeatable"
-            )
+def _broken_promises(call: Call, tools: dict[str, e.ToolDeclared]) -> list[tuple[int, str]]:
+    ref, ended = call.ref, call.finished
+    starts = [fact for fact in call.claims if isinstance(fact.event, e.ToolStarted)]
+    broken: list[tuple[int, str]] = []
+    if starts and ended is not None and isinstance(ended.event, e.ToolRefused):
+        broken.append((ended.seq, f"{ref} is told to the model as not run, but it was started"))
+    if not starts:
+        if ended is not None and isinstance(ended.event, (e.ToolReturned, e.ToolFailed)):
+            broken.append((ended.seq, f"{ref} has a result and was never started"))
+        return broken
+    first = starts[0]
+    if call.requested is None:
+        return [*broken, (first.seq, f"{ref} was started and never requested")]
+    approval = call.decided.event if call.decided else None
+    if call.decided is None or not isinstance(approval, e.Approved) or call.decided.seq > first.seq:
+        broken.append((first.seq, f"{ref} was started without an approval"))
+    elif any(isinstance(one.event, e.ToolStarted) and one.event.digest != approval.digest for one in starts):
+        broken.append((first.seq, f"{ref} was started with other bytes than were approved"))
+    elif call.flaw == "people_were_asked":
+        broken.append((first.seq, f"{ref} was started by policy while people were asked"))
+    elif call.flaw is not None:
+        broken.append((call.decided.seq, f"the approval of {ref} is for other bytes than it holds"))
+    declared = tools.get(tool_slot(ref.workspace, call.wish.tool, call.wish.tool_version).subject)
+    if len(starts) > 1 and (declared is None or not declared.repeatable):
+        broken.append((starts[1].seq, f"{ref} was started {len(starts)} times and is not repeatable"))
     return broken
 
 
-async def _queue_differences(ledger: Ledger, queue: pending.Queue, last: int) -> list[str]:
-    """Where the bucket is not what the log says.
+class Difference(Struct, frozen=True):
+    """Where an entry of the live queue is not what the log gives."""
+
+    key: str
+    #: Empty: there is none.
+    live: bytes
+    #: What it may be: the log goes on while we look.
+    log: tuple[bytes, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"pending entry {self.key}: live is {self.live.decode() or 'no entry'}, "
+            f"but the log gives {b' or '.join(self.log).decode() or 'no entry'}"
+        )
+
+
+async def queue_differences(ledger: Ledger, folding: Folding) -> list[Difference]:
+    """Where the live queue is not what this folding of the whole log shows, by key.
 
     Facts may come while we look, so the bucket is read between two readings of the log, and each entry may be as
     it should be at any fact in between.
     """
     live = await ledger.port.pending.entries()
-    allowed: dict[str, set[bytes]] = defaultdict(set)
-    wanted = queue.entries()
-    for name in {*wanted, *live}:
-        allowed[name].add(wanted.get(name, b""))
-    async for fact in ledger.replay(last + 1):
-        queue = pending.OPEN.take(queue, fact)
-        if (ref := fact.slot.call_ref) is not None:
-            name = pending.key(ref)
-            if not allowed[name]:
-                allowed[name].add(b"")
-            allowed[name].add(queue.value(name))
+    wanted = {row.key: row.value for row in folding.rows(OPEN)}
+    allowed = {name: {wanted.get(name, b"")} for name in {*wanted, *live}}
+
+    def each(fact: Fact) -> None:
+        if (ref := fact.slot.call_ref) is not None and OPEN.key(fact.slot) is not None:
+            row = folding.row(OPEN, fact.slot)
+            allowed.setdefault(key(ref), {b""}).add(row.value if row else b"")
+
+    await replay(ledger, folding, each=each)
     return [
-        f"pending entry {name}: live is {live.get(name, b'').decode() or 'no entry'}, "
-        f"but the log gives {b' or '.join(sorted(values)).decode() or 'no entry'}"
+        Difference(name, live.get(name, b""), tuple(sorted(values)))
         for name, values in sorted(allowed.items())
         if live.get(name, b"") not in values
     ]
 
 
-async def _caught_up(ledger: Ledger, queued: int) -> None:
-    """Wait until the queue's worker has handled every fact that it is handed, up to the last one that we have read.
+async def caught_up(ledger: Ledger) -> None:
+    """Wait until the queue's worker has handled every fact that it is handed, up to the last one that there is now.
 
     Its acknowledgements tell, and nothing else does: for a moment after an append the broker counts no fact as waiting.
 
@@ -196,6 +216,7 @@ async def _caught_up(ledger: Ledger, queued: int) -> None:
         Unavailable: it has not. Then there is nothing to compare yet.
     """
     assert isinstance(ledger.port, JetStream)
+    queued = max([fact.seq for one in _QUEUED if (fact := await ledger.port.latest(one))], default=0)
     behind = 0
     try:
         async with asyncio.timeout(_CATCH_UP_S):

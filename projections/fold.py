@@ -1,43 +1,223 @@
-"""What a projection is: a beginning, and what each fact changes.
+"""What a projection of the whole log is: what it says of each thing (a call, a conversation) that is under way.
 
-    state = initial()
+    folding = Folding(OPEN, HISTORIES)
     for fact in facts:
-        state = evolve(state, fact)
+        folding.take(fact)
+    folding.rows(OPEN)
 
-Nothing else. Replaying the whole log and following it live are the same loop over the same two functions, so what
-one of them shows the other shows too, byte for byte.
+Following the log live, replaying it, and going on from a snapshot are the same loop over the same functions, so what
+one of them shows the others show too, byte for byte.
 
 The rules of this folder:
 
 * No clock, no randomness, no I/O: the same facts give the same bytes, on any machine.
-* The stream delivers at least once and not always in order. A fact that came before, or that comes late, leaves
-  the same state as if each had come once and in order.
+* The log has an order. A fact that came before changes nothing, and one that comes early is held back until all
+  before it are there: so duplicates and disorder leave the same state as if each had come once and in order.
 * A fact from the future (`Carried`) is skipped, never an error: an old program goes on reading a newer log.
-* A fold over one thread or one call gives frozen values. One over the whole log may change its tables in place,
-  since copying them for every fact would be quadratic; hence `initial` is a function: each run has its own.
+* A thing that has come to rest is let go after a while, with the row that it came to, so that memory grows with what
+  is under way and not with the log. Should it go on after all, `wanted` says so, and whoever drives the folding
+  reads its facts again (`recall`).
+* The state is nothing but facts, so a snapshot is a list of them, and folding these gives the state again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+from typing import Protocol
 
 from msgspec import Struct
 
 from schemas.codec import Fact
 from schemas.events import Carried
+from schemas.slots import Slot
+
+#: Workspace and thread, or these and a call.
+type Key = tuple[str, ...]
 
 
-class Fold[State](Struct, frozen=True):
+class Thing(Protocol):
+    """Something under way, as its facts have it."""
+
+    facts: list[Fact]
+
+    def take(self, fact: Fact) -> None: ...
+
+    @property
+    def at_rest(self) -> bool:
+        """Is nothing more to come, as far as can be seen?"""
+        ...
+
+
+class Row(Struct, frozen=True):
+    """What a projection shows about one thing."""
+
+    key: str
+    value: bytes
+
+
+class Fold(Struct, frozen=True):
     """A projection."""
 
-    initial: Callable[[], State]
-    evolve: Callable[[State, Fact], State]
+    #: As commands and snapshots call it.
+    name: str
+    #: Raised whenever the same facts give other rows or another state than before: older snapshots are then not used.
+    version: int
+    #: Which thing a fact is about, by where it stands; None: nothing here.
+    key: Callable[[Slot], Key | None]
+    begin: Callable[[], Thing]
+    #: Does a thing begin with what stands here?
+    begins: Callable[[Slot], bool]
+    #: May what stands here change a thing that was let go?
+    resumes: Callable[[Slot], bool]
+    #: What is shown about these facts of one thing, in their order; None: nothing.
+    row: Callable[[list[Fact]], Row | None]
+    #: How many things at rest are kept in hand.
+    resting: int = 1024
 
-    def take(self, state: State, fact: Fact) -> State:
-        """The next state: what a live consumer does with each fact."""
-        return state if isinstance(fact.event, Carried) else self.evolve(state, fact)
 
-    def over(self, facts: Iterable[Fact]) -> State:
-        """The state after all of these: what a replay does."""
-        state = self.initial()
+class Folding:
+    """Some projections of the first `seq` facts of a log."""
+
+    def __init__(self, *folds: Fold, after: int = 0, kept: Iterable[Fact] = ()) -> None:
+        """Start behind fact `after`, from what was `kept` of the facts up to there."""
+        self.seq = after
+        self._early: dict[int, Fact] = {}
+        self._states = {fold.name: _State(fold) for fold in folds}
+        facts = list(kept)
         for fact in facts:
-            state = self.take(state, fact)
-        return state
+            self._step(fact)
+        self.recall(facts)
+
+    def take(self, fact: Fact) -> None:
+        """The next fact of the log; or any other one, in which case nothing is shown of it before it is the next."""
+        if fact.seq != self.seq + 1:
+            if fact.seq > self.seq:
+                self._early[fact.seq] = fact
+            return
+        self._step(fact)
+        self.seq += 1
+        while self._early and (following := self._early.pop(self.seq + 1, None)):
+            self._step(following)
+            self.seq += 1
+
+    @property
+    def wanted(self) -> set[Key]:
+        """What went on after it had been let go: to be read again, and handed to `recall` before anything is shown."""
+        found: set[Key] = set()
+        for state in self._states.values():  # asked after every fact, and nearly always there is none
+            if state.wanted:
+                found.update(state.wanted)
+        return found
+
+    @property
+    def missing(self) -> range:
+        """The facts that those which are held back wait for."""
+        return range(self.seq + 1, min(self._early) if self._early else self.seq + 1)
+
+    def pass_over(self) -> None:
+        """Go on without the facts that are missing: the log does not have them."""
+        self.seq = self.missing.stop - 1
+        while following := self._early.pop(self.seq + 1, None):
+            self._step(following)
+            self.seq += 1
+
+    @property
+    def kept(self) -> list[Fact]:
+        """What the state is made of, in the order of the log: `Folding(..., after=seq, kept=kept)` is this one."""
+        facts = {
+            fact.seq: fact
+            for state in self._states.values()
+            for thing in state.things.values()
+            for fact in thing.facts
+        }
+        return [facts[seq] for seq in sorted(facts)]
+
+    def rows(self, fold: Fold) -> Iterator[Row]:
+        """What is shown of the things in hand, by key."""
+        found = [fold.row(thing.facts) for thing in self._states[fold.name].things.values()]
+        return iter(sorted((row for row in found if row), key=attrgetter("key")))
+
+    def row(self, fold: Fold, slot: Slot) -> Row | None:
+        """What is shown of the thing that a slot is about; None: nothing, or it is not in hand."""
+        key = fold.key(slot)
+        thing = self._states[fold.name].things.get(key) if key else None
+        return fold.row(thing.facts) if thing else None
+
+    def facts(self, fold: Fold) -> Iterator[list[Fact]]:
+        """The facts of each thing in hand."""
+        return (thing.facts for thing in self._states[fold.name].things.values())
+
+    def ended(self, fold: Fold) -> list[list[Fact]]:
+        """The facts of the things that were let go since this was last asked."""
+        state = self._states[fold.name]
+        ended, state.ended = state.ended, []
+        return ended
+
+    def recalled(self, fold: Fold) -> list[list[Fact]]:
+        """The facts with which things were let go that are in hand again, since this was last asked."""
+        state = self._states[fold.name]
+        recalled, state.recalled = state.recalled, []
+        return recalled
+
+    def recall(self, facts: Iterable[Fact]) -> None:
+        """Take in what was read again; facts that this folding has not come to yet are passed over."""
+        known = [fact for fact in facts if fact.seq <= self.seq and not isinstance(fact.event, Carried)]
+        for state in self._states.values():
+            state.recall(known)
+
+    def _step(self, fact: Fact) -> None:
+        if isinstance(fact.event, Carried):
+            return
+        for state in self._states.values():
+            state.take(fact)
+
+
+class _State:
+    """The things in hand of one projection."""
+
+    def __init__(self, fold: Fold) -> None:
+        self._fold = fold
+        self.things: dict[Key, Thing] = {}
+        #: Those at rest, the longest first.
+        self._resting: dict[Key, None] = {}
+        self.ended: list[list[Fact]] = []
+        self.recalled: list[list[Fact]] = []
+        #: What is to be recalled, and the fact with which it went on.
+        self.wanted: dict[Key, int] = {}
+
+    def take(self, fact: Fact) -> None:
+        slot = fact.slot
+        key = self._fold.key(slot)
+        if key is None or (self.wanted and key in self.wanted):  # its facts are read again, this one too
+            return
+        thing = self.things.get(key)
+        if thing is None:
+            if not self._fold.begins(slot):
+                if self._fold.resumes(slot):
+                    self.wanted[key] = fact.seq
+                return
+            thing = self.things[key] = self._fold.begin()
+        thing.take(fact)
+        self._settle(key, thing)
+
+    def recall(self, facts: list[Fact]) -> None:
+        wanted, self.wanted = self.wanted, {}
+        for key, since in wanted.items():
+            thing = self._fold.begin()
+            for fact in facts:
+                if self._fold.key(fact.slot) == key:
+                    thing.take(fact)
+            if let_go := [fact for fact in thing.facts if fact.seq < since]:
+                self.recalled.append(let_go)
+            if thing.facts:
+                self.things[key] = thing
+                self._settle(key, thing)
+
+    def _settle(self, key: Key, thing: Thing) -> None:
+        if not thing.at_rest:
+            self._resting.pop(key, None)
+            return
+        self._resting[key] = None
+        while len(self._resting) > self._fold.resting:
+            longest = next(iter(self._resting))
+            del self._resting[longest]
+            self.ended.append(self.things.pop(longest).facts)

@@ -28,7 +28,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from ledger.lifecycle import Call
+from ledger.lifecycle import SETTLED, Call
 from projections import words
 from projections.thread import Thread
 from schemas import events as e
@@ -135,10 +135,11 @@ def _entries(thread: Thread, before_turn: int | None) -> tuple[list[Entry], Call
         until = _said_before(thread, turn.cut)
         entries += [_entry(fact) for fact in thread.said[heard:until]]
         heard = max(heard, until)
-        if waiting := thread.unsettled(number):
-            return entries, waiting[0]
+        calls = [(thread.call(ref), wish) for ref, wish in thread.wishes(number)]
+        if waiting := next((call for call, _wish in calls if call.status not in SETTLED), None):
+            return entries, waiting.ref
         entries.append(Assistant(number, turn.reply.parts))
-        entries += [outcome(thread.call(ref), wish) for ref, wish in thread.wishes(number)]
+        entries += [outcome(call, wish) for call, wish in calls]
     asking = None if before_turn is None else thread.turns.get(before_turn)
     until = _said_before(thread, asking.cut if asking else None)
     entries += [_entry(fact) for fact in thread.said[heard:until]]

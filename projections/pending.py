@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from ledger.lifecycle import Call, Status, evolve
-from projections.fold import Fold
+from ledger.lifecycle import Call, Status, call_of
+from projections.fold import Fold, Key, Row
 from schemas.codec import Fact
-from schemas.slots import CallRef
+from schemas.slots import CallRef, Slot
 
 
 class Entry(Struct, frozen=True):
@@ -92,40 +92,45 @@ def key(ref: CallRef) -> str:
     return f"{ref.workspace}.{ref.thread}.{ref.call}"
 
 
-class Queue(Struct):
-    """The calls of a whole log as far as the queue is concerned: those still open, and the mere keys of the rest."""
+class Question:
+    """A call that may have to be put to people, in the order of the log."""
 
-    undecided: dict[str, Call] = {}
-    #: Decided or further. Remembered, so that a request that comes late opens nothing again.
-    gone: set[str] = set()
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.at_rest = False
 
-    def entries(self) -> dict[str, bytes]:
-        """What the bucket holds when it is up to date, by key, sorted."""
-        found = {name: self.value(name) for name in sorted(self.undecided)}
-        return {name: value for name, value in found.items() if value}
-
-    def value(self, name: str) -> bytes:
-        """What stands under one key; empty: nothing."""
-        call = self.undecided.get(name)
-        found = entry(call) if call else None
-        return encode(found) if found else b""
+    def take(self, fact: Fact) -> None:
+        self.facts.append(fact)
+        self.at_rest = self.at_rest or fact.slot.tail[2] not in {"requested", "gated"}
 
 
-def _take(queue: Queue, fact: Fact) -> Queue:
-    ref = fact.slot.call_ref
-    if ref is None or (name := key(ref)) in queue.gone:
-        return queue
-    call = evolve(queue.undecided.get(name) or Call(ref), fact)
-    if call.status in {Status.UNKNOWN, Status.REQUESTED, Status.PENDING}:
-        queue.undecided[name] = call
-    else:
-        queue.undecided.pop(name, None)
-        queue.gone.add(name)
-    return queue
+def _key(slot: Slot) -> Key | None:
+    """Votes, withdrawals and late results do not show in the queue, and from the decision on nothing does."""
+    match slot.tail:
+        case ("call", call, place, *_) if place not in {"vote", "withdrawn", "late"}:
+            return slot.workspace, slot.thread, call
+        case _:
+            return None
 
 
-#: The queue over the whole log: `OPEN.over(facts).entries()`.
-OPEN: Final = Fold(Queue, _take)
+def _row(facts: list[Fact]) -> Row | None:
+    ref = facts[0].slot.call_ref
+    assert ref, "the key lets only facts about calls come here"
+    found = entry(call_of(ref, tuple(facts)))
+    return Row(key(ref), encode(found)) if found else None
+
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Entry)
+
+#: The queue over the whole log.
+OPEN: Final = Fold(
+    name="pending",
+    version=1,
+    key=_key,
+    begin=Question,
+    begins=lambda slot: slot.tail[2] == "requested",
+    resumes=lambda _slot: False,
+    row=_row,
+    resting=0,
+)

@@ -104,16 +104,16 @@ def thread_of(ref: ThreadRef, facts: Iterable[Fact]) -> Thread:
             unread[fact.seq] = fact
             continue
         match fact.slot.tail:
-            case ("opened",):
-                opened = opened or fact
-            case ("said", message):
-                said.setdefault(message, fact)
+            case ("call", call, *_):
+                calls[call].append(fact)
             case ("turn", number, "asked", attempt):
                 asked[int(number)].setdefault(attempt, fact)
             case ("turn", number, "replied"):
                 replied.setdefault(int(number), fact)
-            case ("call", call, *_):
-                calls[call].append(fact)
+            case ("said", message):
+                said.setdefault(message, fact)
+            case ("opened",):
+                opened = opened or fact
             case _:
                 pass
     return Thread(
@@ -166,7 +166,7 @@ def _belongs(ref: ThreadRef, fact: Fact) -> bool:
     at = fact.slot
     if at.thread != ref.thread or at.workspace != ref.workspace:
         return False
-    return isinstance(fact.event, (*at.filled_by, e.Carried))
+    return isinstance(fact.event, (at.filled_by, e.Carried))
 
 
 def _with(facts: tuple[Fact, ...], fact: Fact) -> tuple[Fact, ...]:

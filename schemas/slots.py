@@ -41,7 +41,7 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
 }
 
 
-class Slot(Struct, frozen=True):
+class Slot(Struct, frozen=True, gc=False):
     """One place in the ledger. `thread` is empty for the workspace's own slots."""
 
     workspace: str
@@ -65,7 +65,7 @@ class Slot(Struct, frozen=True):
         Raises:
             BadSlot: there is no such slot.
         """
-        return FILLED_BY[_shape(self.tail, in_thread=bool(self.thread))]
+        return _filled_by(self.tail, bool(self.thread))
 
     @property
     def thread_ref(self) -> "ThreadRef":
@@ -77,7 +77,7 @@ class Slot(Struct, frozen=True):
         """The call that this slot belongs to, if it belongs to one."""
         match self.tail:
             case ("call", call, *_):
-                return CallRef(self.workspace, self.thread, call)
+                return _call_ref(self.workspace, self.thread, call)
             case _:
                 return None
 
@@ -137,7 +137,7 @@ class ThreadRef(Struct, frozen=True):
 
     def wish(self, turn: int, index: int) -> "CallRef":
         """The call that a model's wish becomes: `<turn>-<index>`, never the provider's id, which repeats."""
-        return self.call(f"{turn}-{index}")
+        return _call_ref(self.workspace, self.thread, f"{turn}-{index}")
 
     def _slot(self, *tail: str) -> Slot:
         return Slot(self.workspace, self.thread, tail)
@@ -245,30 +245,47 @@ def _parts(text: str, *names: str) -> tuple[str, ...]:
     return tuple(token(name, part) for name, part in zip(names, parts, strict=True))
 
 
-@functools.lru_cache(maxsize=8192)
 def _parse(subject: str) -> Slot:
+    # A log is read subject by subject, each of them once; what repeats is the thread and the tail.
+    match subject.split(".", 2):
+        case [root, workspace, rest] if root == ROOT:
+            thread, _, tail = ("", "", rest) if rest.startswith("_") else rest.partition(".")
+        case _:
+            raise BadSlot(
+                f"{subject!r} is no subject of the ledger: it does not start with {ROOT}.<workspace>."
+            )
     try:
-        match subject.split("."):
-            case [root, workspace, kind, *rest] if root == ROOT and kind.startswith("_"):
-                slot = Slot(token("workspace", workspace), "", (kind, *rest))
-            case [root, workspace, thread, *tail] if root == ROOT:
-                slot = Slot(token("workspace", workspace), token("thread", thread), tuple(tail))
-            case _:
-                raise BadSlot(
-                    f"{subject!r} is no subject of the ledger: it does not start with {ROOT}.<workspace>."
-                )
-        _shape(slot.tail, in_thread=bool(slot.thread))
+        _place(workspace, thread)
+        return Slot(workspace, thread, _tail(tail, bool(thread)))
     except BadId as problem:
         raise BadSlot(f"{subject!r} is no slot: {problem}") from None
-    return slot
 
 
 @functools.lru_cache(maxsize=8192)
-def _shape(tail: tuple[str, ...], *, in_thread: bool) -> tuple[str, ...]:
-    for shape in FILLED_BY:
+def _place(workspace: str, thread: str) -> None:
+    token("workspace", workspace)
+    if thread:
+        token("thread", thread)
+
+
+@functools.lru_cache(maxsize=8192)
+def _tail(text: str, in_thread: bool) -> tuple[str, ...]:
+    tail = tuple(text.split("."))
+    _filled_by(tail, in_thread)
+    return tail
+
+
+@functools.lru_cache(maxsize=8192)
+def _call_ref(workspace: str, thread: str, call: str) -> CallRef:
+    return CallRef(workspace, thread, call)
+
+
+@functools.lru_cache(maxsize=8192)
+def _filled_by(tail: tuple[str, ...], in_thread: bool) -> tuple[type[e.Event], ...]:
+    for shape, kinds in FILLED_BY.items():
         ours = shape[0].startswith("_")
         if len(shape) == len(tail) and ours is not in_thread and all(map(_fits, shape, tail)):
-            return shape
+            return kinds
     raise BadSlot(
         f"there is no slot {'.'.join(tail)!r}. The slots are: {', '.join(map('.'.join, FILLED_BY))}."
     )

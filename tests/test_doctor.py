@@ -226,3 +226,61 @@ async def _until_acked(status, consumer):
     while (seen := await status())["consumers"][consumer]["ack_floor"] < seen["last_seq"]:  # noqa: ASYNC110 - as it says
         await asyncio.sleep(0.01)
     return seen
+
+
+async def test_an_untouched_store_stands_still(status):
+    """No fact, so no last one; nobody listens, and as nothing waits, nothing is frozen."""
+    seen = await status()
+    assert seen["head_age_s"] is None
+    for one in seen["consumers"].values():
+        assert (one["exists"], one["listening"], one["waiting"], one["frozen"]) == (True, False, 0, False)
+
+
+async def test_status_tells_how_old_the_last_fact_is(admin, status):
+    """A log that stands still lags nowhere, so its age is told, on the broker's clock."""
+    await admin.fill(CALL.requested, request(WISH))
+    await asyncio.sleep(0.3)
+    first = (await status())["head_age_s"]
+    assert 0.3 <= first < 10
+    await admin.fill(CALL.gated, question(WISH))
+    assert (await status())["head_age_s"] < first
+
+
+async def test_status_tells_who_listens(store, admin, status):
+    """As long as its worker runs; the others' consumers have nobody."""
+    async with working(reactions(["queue"]), store=store):
+        await admin.fill(CALL.requested, request(WISH))
+        await admin.fill(CALL.gated, question(WISH))
+        await _until_acked(status, "queue")
+        seen = await status()
+        assert {name for name, one in seen["consumers"].items() if one["listening"]} == {"queue"}
+        assert seen["consumers"]["queue"]["quiet_s"] < 10
+    assert not (await status())["consumers"]["queue"]["listening"]
+
+
+async def test_what_nobody_takes_is_frozen(store, admin, status, capsys, monkeypatch):
+    """Facts wait, and for longer than a worker may be silent nobody took one; once somebody does, it is over."""
+    await admin.fill(CALL.requested, request(WISH))
+    await admin.fill(CALL.gated, question(WISH))
+    before = (await status())["consumers"]
+    assert {name for name, one in before.items() if one["frozen"]} == set()
+    monkeypatch.setattr(check, "ACK_WAIT_S", 0.2)
+    await asyncio.sleep(0.3)
+    seen = (await status())["consumers"]
+    assert {name for name, one in seen.items() if one["frozen"]} == {
+        name for name, one in seen.items() if one["waiting"]
+    }
+    assert seen["queue"]["quiet_s"] > 0.2
+    await check.status(store=store, url=None, json=False)
+    assert "frozen: nothing was taken for " in capsys.readouterr().out
+    async with working(reactions(["queue"]), store=store):
+        seen = await _until_acked(status, "queue")
+    assert not seen["consumers"]["queue"]["frozen"]
+    assert seen["consumers"]["gate"]["frozen"]
+
+
+async def test_a_consumer_that_is_not_there_is_not_frozen(admin, status):
+    """It is missing, which is another alarm."""
+    await api(admin, f"CONSUMER.DELETE.{LEDGER}.queue")
+    one = (await status())["consumers"]["queue"]
+    assert (one["exists"], one["listening"], one["frozen"], one["quiet_s"]) == (False, False, False, 0.0)

@@ -10,14 +10,13 @@ from stories import REF, SETTLED, START, UNSETTLED, Story, disorder, life, lives
 
 from ledger.lifecycle import Call, Status, call_of
 from projections import pending
-from projections.fold import Fold
+from projections.fold import Folding
 from projections.thread import thread_of
 from schemas import events as e
 from schemas.slots import CallRef
 
 REFUND = e.Wish(tool="refund", arguments='{"order": "A-17"}')
 CALL = REF.call("c")
-COUNT = Fold(int, lambda seen, _fact: seen + 1)
 
 
 def asked(expires_in_s: float | None = 900) -> Story:
@@ -107,6 +106,14 @@ def test_a_key_names_one_call():
     assert pending.key(CallRef("acme", "t-1", "0_1")) == "acme.t-1.0_1"
 
 
+def queue(facts) -> dict[str, bytes]:
+    """What the fold over a whole log shows."""
+    folding = Folding(pending.OPEN)
+    for fact in facts:
+        folding.take(fact)
+    return {row.key: row.value for row in folding.rows(pending.OPEN)}
+
+
 @given(lives(), st.data())
 def test_the_queue_of_a_log_is_the_queue_of_its_calls(facts, data):
     """The fold over the whole log holds exactly the bytes that each call's own entry has, for any order and any
@@ -120,7 +127,7 @@ def test_the_queue_of_a_log_is_the_queue_of_its_calls(facts, data):
         pending.key(one.ref): pending.encode(pending.entry(one)) for one in calls if pending.entry(one)
     }
     for order in (facts, data.draw(disorder(facts))):
-        entries = pending.OPEN.over(order).entries()
+        entries = queue(order)
         assert entries == expected
         assert list(entries) == sorted(entries)
 
@@ -130,28 +137,26 @@ def test_a_late_request_opens_nothing_again():
     story = asked()
     story.tell(CALL.decided, e.Withdrawn())
     for order in (story.facts, story.facts[::-1], [*story.facts, *story.facts[:2]]):
-        assert pending.OPEN.over(order).entries() == {}
+        assert queue(order) == {}
 
 
-def test_each_run_has_its_own_tables():
-    """Two replays do not share what they found."""
-    assert pending.OPEN.over(asked().facts).entries()
-    assert pending.OPEN.over([]).entries() == {}
+def test_what_comes_early_waits_for_what_comes_before_it():
+    """A question is not shown before its request is there, and the folding says which facts it waits for (I13)."""
+    requested, gated = asked().facts
+    folding = Folding(pending.OPEN)
+    folding.take(gated)
+    assert list(folding.rows(pending.OPEN)) == []
+    assert folding.missing == range(1, 2)
+    folding.take(requested)
+    assert len(list(folding.rows(pending.OPEN))) == 1
+    assert not folding.missing
 
 
 def test_a_fold_skips_what_it_cannot_read():
     """A fact from the future changes no projection and stops none (I12)."""
     story = asked()
-    before = pending.OPEN.over(story.facts).entries()
+    before = queue(story.facts)
     story.tell(CALL.decided, e.Carried(type="Pondered", raw=b"{}"))
-    assert pending.OPEN.over(story.facts).entries() == before
-    assert COUNT.over(story.facts) == 2
-
-
-def test_live_and_replay_are_one_mechanism():
-    """Taking facts one by one gives what going over all of them gives."""
-    facts = asked().facts
-    live = COUNT.initial()
-    for fact in facts:
-        live = COUNT.take(live, fact)
-    assert live == COUNT.over(facts) == 2
+    assert queue(story.facts) == before != {}
+    story.tell(CALL.claim(1), e.ToolStarted(digest="d", idempotency_key="k"))
+    assert queue(story.facts) == {}

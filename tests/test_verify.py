@@ -15,7 +15,7 @@ from stories import REF, SETTLED, UNSETTLED, approval, life, question, request
 
 from ledger.client import Ledger
 from ops import verify
-from ops.commands import check
+from ops.commands import replay as replaying
 from ops.rehearse import read_recordings, rehearse, review
 from ops.setup import apply_policy, declare_streams
 from ops.verify import rebuild
@@ -44,7 +44,7 @@ def replay(store, capsys):
     """What `approvals replay` ends with, and what it writes to stdout; to stderr it writes nothing."""
 
     async def replayed(*, verify=False, until=None, json=False):
-        code = await check.replay(verify=verify, until=until, store=store, url=None, json=json)
+        code = await replaying.verified(verify=verify, until=until, store=store, url=None, json=json)
         told = capsys.readouterr()
         assert told.err == ""
         return code, told.out

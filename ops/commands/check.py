@@ -1,6 +1,6 @@
 """For whoever keeps it running: is it as it should be, how far behind is what, and does the log bear it out."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,12 +12,11 @@ from ledger.address import Store
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.requests import Requests
-from ledger.streams import DURABLES, LEDGER, drift, info
+from ledger.streams import ACK_WAIT_S, DURABLES, LEDGER, drift, info
 from ops import output
 from ops.output import out
 from ops.server import OLDEST
-from ops.verify import rebuild
-from schemas.errors import ApprovalsError, BadInput, BrokerRefused
+from schemas.errors import ApprovalsError, BrokerRefused
 
 #: Who must not be able to write what. Each is tried, in a way that records nothing even where it is allowed.
 MUST_NOT: Final = (
@@ -37,42 +36,6 @@ class Check(Struct, frozen=True):
     check: str
     ok: bool
     detail: str
-
-
-async def replay(*, verify: bool, until: str | None, store: Path | None, url: str | None, json: bool) -> int:
-    stop = _stop(until)
-    async with Ledger.connect(store, url=url, role="operator") as ledger:
-        rebuilt = await rebuild(ledger, until=stop, verify=verify)
-    if json:
-        out(msgspec.json.encode(rebuilt).decode())
-    else:
-        calls = ", ".join(f"{count} {status}" for status, count in rebuilt.calls.items()) or "no calls"
-        out(
-            f"{rebuilt.facts:,} facts up to {rebuilt.until:,} in {rebuilt.seconds:.1f} s: "
-            f"{rebuilt.threads:,} threads; {calls}; {rebuilt.pending:,} pending"
-        )
-        if verify and not rebuilt.differences:
-            queue = "the live queue is what the log gives; " if stop is None else ""
-            out(f"verified: {queue}{rebuilt.histories:,} histories are what their models were sent")
-        for difference in rebuilt.differences[:1]:
-            out(f"differs: {difference}")
-        if len(rebuilt.differences) > 1:
-            out(f"and {len(rebuilt.differences) - 1} more; --json lists them")
-    return 1 if rebuilt.differences else 0
-
-
-def _stop(until: str | None) -> int | datetime | None:
-    if until is None:
-        return None
-    if until.isdecimal():
-        return int(until)
-    try:
-        at = datetime.fromisoformat(until)
-    except ValueError:
-        raise BadInput(
-            f"--until {until!r} is neither a sequence number nor an ISO time such as 2026-11-21T08:50:00."
-        ) from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 async def doctor(*, store: Path | None, url: str | None, json: bool) -> int:
@@ -167,6 +130,10 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
             "facts": stream["state"]["messages"],
             "last_seq": stream["state"]["last_seq"],
             "bytes": stream["state"]["bytes"],
+            # With nothing waiting anywhere a log that stands still looks healthy; whether it should grow, people know.
+            "head_age_s": _seconds(stream["state"]["last_ts"], stream["ts"])
+            if stream["state"]["messages"]
+            else None,
             "pending": len(await port.pending.entries()),
             "consumers": consumers,
         }
@@ -174,30 +141,54 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
     if json:
         out(msgspec.json.encode(found | {"parked": parked}).decode())
         return
+    age = found["head_age_s"]
     out(
         f"{found['url']}   {found['facts']:,} facts, {found['bytes'] / 1e6:,.1f} MB   {found['pending']:,} pending"
+        + ("" if age is None else f"   the last fact came {age:,.0f} s ago")
     )
     table = Table(box=None, pad_edge=False)
-    for name in ("consumer", "waiting", "in hand", "again", "at"):
-        table.add_column(name, justify="left" if name == "consumer" else "right")
+    for name in ("consumer", "waiting", "in hand", "again", "at", ""):
+        table.add_column(name, justify="left" if name in {"consumer", ""} else "right")
     for one in consumers:
-        table.add_row(
-            one["name"], *(f"{one[key]:,}" for key in ("waiting", "in_hand", "redelivered", "ack_floor"))
-        )
+        figures = (f"{one[key]:,}" for key in ("waiting", "in_hand", "redelivered", "ack_floor"))
+        table.add_row(one["name"], *figures, _standing(one))
     output.console().print(table)
     for given_up in parked:
         out(f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), {given_up.reason}")
 
 
+def _standing(consumer: dict[str, Any]) -> str:
+    """In words, what a person should look at."""
+    if consumer["frozen"]:
+        return f"frozen: nothing was taken for {consumer['quiet_s']:,.0f} s"
+    if consumer["waiting"] and not consumer["listening"]:
+        return "nobody listens"
+    return ""
+
+
 async def _consumer(requests: Requests, name: str) -> dict[str, Any]:
+    """How far one consumer is behind, and since when it took nothing.
+
+    Frozen is: facts wait, and for longer than a worker may be silent none was taken or acknowledged.
+    """
     consumer = await info(requests, f"CONSUMER.INFO.{DURABLES[name].stream}.{name}")
-    if consumer is None:
-        return {"name": name, "exists": False, "waiting": 0, "in_hand": 0, "redelivered": 0, "ack_floor": 0}
+    there = consumer or {"delivered": {}, "ack_floor": {"stream_seq": 0}}
+    active = [there[one]["last_active"] for one in ("delivered", "ack_floor") if "last_active" in there[one]]
+    quiet_s = min(_seconds(since, there["ts"]) for since in (*active, there["created"])) if consumer else 0.0
+    waiting = there.get("num_pending", 0)
     return {
         "name": name,
-        "exists": True,
-        "waiting": consumer["num_pending"],
-        "in_hand": consumer["num_ack_pending"],
-        "redelivered": consumer["num_redelivered"],
-        "ack_floor": consumer["ack_floor"]["stream_seq"],
+        "exists": consumer is not None,
+        "listening": there.get("push_bound", False),
+        "waiting": waiting,
+        "in_hand": there.get("num_ack_pending", 0),
+        "redelivered": there.get("num_redelivered", 0),
+        "ack_floor": there["ack_floor"]["stream_seq"],
+        "quiet_s": quiet_s,
+        "frozen": waiting > 0 and quiet_s > ACK_WAIT_S,
     }
+
+
+def _seconds(since: str, now: str) -> float:
+    """Between two times as the broker writes them."""
+    return round((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds(), 3)

@@ -1,0 +1,215 @@
+"""For whoever wants to know whether the log bears it out: fold it again, show what it gives, compare, and repair."""
+
+import functools
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ledger.client import Ledger
+from ledger.jetstream import JetStream
+from ledger.port import Pending
+from ledger.streams import ensure_empty
+from ops import snapshots
+from ops.output import out, say
+from ops.replay import Until, log_of, projection, replay
+from ops.replay import until as read_until
+from ops.verify import Difference, caught_up, queue_differences, rebuild
+from projections import pending
+from projections.fold import Fold, Folding, Row
+from projections.pending import OPEN
+from schemas.codec import Fact
+from schemas.errors import BadId, BadInput, TooLarge, Unavailable
+from schemas.ids import token
+from schemas.slots import CallRef
+
+#: One value of a bucket: NATS takes a message of 1 MiB, headers included.
+_MAX_ROW: Final = 1_000_000
+#: How often the live queue is looked at again while facts keep coming.
+_ROUNDS: Final = 5
+
+type Show = Callable[[Row], Awaitable[None]]
+
+
+async def verified(
+    *, verify: bool, until: str | None, store: Path | None, url: str | None, json: bool
+) -> int:
+    """Every projection, and what it comes to."""
+    stop = read_until(until)
+    async with Ledger.connect(store, url=url, role="operator") as ledger:
+        rebuilt = await rebuild(ledger, until=stop, verify=verify)
+    if json:
+        out(msgspec.json.encode(rebuilt).decode())
+    else:
+        calls = ", ".join(f"{count} {status}" for status, count in rebuilt.calls.items()) or "no calls"
+        out(
+            f"{rebuilt.facts:,} facts up to {rebuilt.until:,} in {rebuilt.seconds:.1f} s: "
+            f"{rebuilt.threads:,} threads; {calls}; {rebuilt.pending:,} pending"
+        )
+        if verify and not rebuilt.differences:
+            queue = "the live queue is what the log gives; " if stop is None else ""
+            out(f"verified: {queue}{rebuilt.histories:,} histories are what their models were sent")
+        for difference in rebuilt.differences[:1]:
+            out(f"differs: {difference}")
+        if len(rebuilt.differences) > 1:
+            out(f"and {len(rebuilt.differences) - 1} more; --json lists them")
+    return 1 if rebuilt.differences else 0
+
+
+async def projected(
+    name: str,
+    *,
+    until: str | None,
+    into: str | None,
+    diff: bool,
+    swap: bool,
+    store: Path | None,
+    url: str | None,
+    json: bool,
+) -> int:
+    """One projection: shown, or put into a bucket beside the live one, compared with it, and put in its place."""
+    fold, stop = projection(name), read_until(until)
+    if (diff or swap) and fold is not OPEN:
+        raise BadInput(
+            f"there is no live copy of {name} to compare with: only the queue ({OPEN.name}) has one. "
+            "`approvals replay --verify` holds every history against what its model was sent."
+        )
+    if swap and stop is not None:
+        raise BadInput(
+            "--swap with --until would put the past in place of the present. Leave one of them out."
+        )
+    if into is not None and token("bucket", into) == OPEN.name:
+        raise BadInput(f"{into!r} is the live queue itself. Choose another name for --into, or use --swap.")
+    async with Ledger.connect(store, url=url, role="admin" if into or swap else "operator") as ledger:
+        assert isinstance(ledger.port, JetStream)
+        show: Show = _show
+        if into is not None:
+            await ensure_empty(ledger.port.requests, into, f"approvals replay --projection {fold.name}")
+            show = functools.partial(_set, ledger.port.bucket(into))
+        elif diff or swap:
+            show = _nothing
+        folding, rows, read = await _folded(ledger, fold, stop, show)
+        what = f" in bucket {into}" if into else ""
+        say(f"{fold.name}: {rows:,} rows as of fact {folding.seq:,}, {read:,} facts read{what}")
+        if not diff and not swap:
+            return 0
+        if stop is not None:
+            differences = await _then_and_now(ledger, folding)
+        else:
+            if not swap:  # what is put right needs no worker
+                await caught_up(ledger)
+            differences = await queue_differences(ledger, folding)
+        _tell(differences, json=json)
+        if not swap:
+            return 1 if differences else 0
+        await _swap(ledger, folding, differences)
+        say(f"swapped: the live queue is what the log gives; {len(differences):,} entries were not")
+        return 0
+
+
+async def _folded(ledger: Ledger, fold: Fold, stop: Until, show: Show) -> tuple[Folding, int, int]:
+    """The folding of the log up to there, how many rows were shown of it, and how many facts were read.
+
+    What comes to rest is shown when it is let go, and once more should it go on: the last row of a key counts. It is
+    in no snapshot, so only the queue, which shows nothing of what has ended, goes on from one.
+    """
+    log = await log_of(ledger)
+    keeps = fold is OPEN and stop is None and log.whole
+    resumed = await snapshots.load(fold, ledger, log.id) if keeps else None
+    folding, last = resumed or (Folding(fold), None)
+    shown = read = 0
+
+    def each(fact: Fact) -> None:
+        nonlocal last, read
+        last, read = fact, read + 1
+
+    async def batch() -> None:
+        nonlocal shown
+        folding.recalled(fold)  # it comes again, and nothing is counted here
+        for row in map(fold.row, folding.ended(fold)):
+            if row is not None:
+                await show(row)
+                shown += 1
+
+    for gap in await replay(ledger, folding, until=stop, each=each, batch=batch):
+        say(f"the log does not have facts {gap.start:,} to {gap.stop - 1:,}; see `approvals doctor`")
+    if keeps and last is not None:
+        snapshots.save(fold, folding, last, log.id)
+    for row in folding.rows(fold):
+        await show(row)
+        shown += 1
+    return folding, shown, read
+
+
+async def _then_and_now(ledger: Ledger, folding: Folding) -> list[Difference]:
+    live = await ledger.port.pending.entries()
+    then = {row.key: row.value for row in folding.rows(OPEN)}
+    return [
+        Difference(name, live.get(name, b""), (then.get(name, b""),))
+        for name in sorted({*live, *then})
+        if live.get(name, b"") != then.get(name, b"")
+    ]
+
+
+def _tell(differences: list[Difference], *, json: bool) -> None:
+    for one in differences:
+        if json:
+            log = [msgspec.Raw(value or b"null") for value in one.log]
+            told = {"key": one.key, "live": msgspec.Raw(one.live or b"null"), "log": log}
+            out(msgspec.json.encode(told).decode())
+        else:
+            out(str(one))
+
+
+async def _swap(ledger: Ledger, folding: Folding, differences: list[Difference]) -> None:
+    """Make the live queue what the log gives, key by key, so that whoever watches it sees just what changes."""
+    for _ in range(_ROUNDS):
+        if not differences:
+            return
+        for one in differences:
+            await _put_right(ledger, one.key)
+        differences = await queue_differences(ledger, folding)
+    raise Unavailable(
+        f"the queue keeps changing; {len(differences):,} entries differ still. Do the same again."
+    )
+
+
+async def _put_right(ledger: Ledger, name: str) -> None:
+    """As the queue's own worker does it: the revision first, then the facts. Who has the older facts loses.
+
+    And who has written looks again: a decision that was recorded meanwhile may have found no entry to delete.
+    """
+    live = ledger.port.pending
+    while True:
+        value, revision = await live.get(name)
+        try:
+            found = pending.entry(await ledger.call(CallRef(*name.split("."))))
+        except (BadId, TypeError):  # no call's key: somebody put it there by hand
+            found = None
+        wanted = pending.encode(found) if found is not None else b""
+        if value == wanted:
+            return
+        if wanted:
+            await live.put(name, wanted, revision)
+        else:
+            await live.delete(name, revision)
+
+
+async def _show(row: Row) -> None:
+    out(f'{{"key":{msgspec.json.encode(row.key).decode()},"value":{row.value.decode()}}}')
+
+
+async def _nothing(_row: Row) -> None:
+    pass
+
+
+async def _set(bucket: Pending, row: Row) -> None:
+    if len(row.value) > _MAX_ROW:
+        raise TooLarge(
+            f"the row of {row.key} has {len(row.value):,} bytes, and a bucket takes {_MAX_ROW:,}. Leave out --into to have it printed."
+        )
+    won = await bucket.put(row.key, row.value, 0)
+    while not won:  # it went on after it had come to rest
+        _, revision = await bucket.get(row.key)
+        won = await bucket.put(row.key, row.value, revision)

@@ -1,0 +1,135 @@
+"""Driving folds over the log of a running broker, without any effect but what is shown.
+
+Nothing here appends, sets a timer or starts a tool: a replay only reads. It goes on from a snapshot where there is one.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from msgspec import Struct
+
+from ledger.client import Ledger
+from ledger.jetstream import JetStream
+from ledger.streams import LEDGER, info
+from projections.calls import CALLS
+from projections.fold import Fold, Folding
+from projections.histories import HISTORIES
+from projections.pending import OPEN
+from schemas.codec import Fact
+from schemas.errors import BadInput, BrokerRefused
+from schemas.slots import CallRef, ThreadRef
+
+PROJECTIONS: Final[dict[str, Fold]] = {fold.name: fold for fold in (OPEN, HISTORIES, CALLS)}
+
+#: Where a replay stops: after a sequence number, after a time, or (None) at what was the end when it began.
+type Until = int | datetime | None
+
+#: So many facts are folded before what was let go is taken away.
+_BATCH: Final = 1000
+
+
+def projection(name: str) -> Fold:
+    """The projection of that name.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if name not in PROJECTIONS:
+        raise BadInput(f"there is no projection {name!r}. Known are: {', '.join(PROJECTIONS)}.")
+    return PROJECTIONS[name]
+
+
+def until(text: str | None) -> Until:
+    """Read where to stop.
+
+    Raises:
+        BadInput: it is neither a sequence number nor a time.
+    """
+    if text is None:
+        return None
+    if text.isdecimal():
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadInput(
+            f"--until {text!r} is neither a sequence number nor an ISO time such as 2026-11-21T08:50:00."
+        ) from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+async def replay(
+    ledger: Ledger,
+    folding: Folding,
+    *,
+    until: Until = None,
+    each: Callable[[Fact], None] = lambda _fact: None,
+    batch: Callable[[], Awaitable[None]] | None = None,
+) -> list[range]:
+    """Go on with a folding up to `until`; answers with the facts that the log should have and does not.
+
+    Args:
+        each: told of every fact, after it was folded.
+        batch: called now and then, and at the end, to take away what has ended (`Folding.ended`).
+    """
+    gaps: list[range] = []
+    folded = 0
+    end = await ledger.port.last_seq()
+    async for fact in ledger.replay(folding.seq + 1):
+        if _is_after(fact, until):
+            # Whether what is missing just before it is before or after a time, nobody knows.
+            end = min(end, until) if isinstance(until, int) else folding.seq
+            break
+        folding.take(fact)
+        if folding.missing:  # the log is read in its order, so what is not there now never comes
+            gaps.append(folding.missing)
+            folding.pass_over()
+        if folding.wanted:
+            await _recall(ledger, folding, fact)
+        each(fact)
+        folded += 1
+        if batch is not None and folded % _BATCH == 0:
+            await batch()
+    if batch is not None:
+        await batch()
+    if folding.seq < end:
+        gaps.append(range(folding.seq + 1, end + 1))
+    return gaps
+
+
+class Log(Struct, frozen=True):
+    """Which log it is, and whether it is whole."""
+
+    #: When the broker created it: no two have the same.
+    id: str
+    #: Does it have every fact up to its last one?
+    whole: bool
+
+
+async def log_of(ledger: Ledger) -> Log:
+    """The log that this ledger is connected to."""
+    assert isinstance(ledger.port, JetStream)
+    stream = await info(ledger.port.requests, f"STREAM.INFO.{LEDGER}")
+    if stream is None:
+        raise BrokerRefused(f"there is no stream {LEDGER} here. `approvals up` creates it.")
+    state = stream["state"]
+    return Log(re.sub("[^0-9]", "", stream["created"]), state["messages"] == state["last_seq"])
+
+
+async def _recall(ledger: Ledger, folding: Folding, fact: Fact) -> None:
+    """Read again what went on with this fact after it had been let go."""
+    refs = [CallRef(*key) if len(key) == 3 else ThreadRef(*key) for key in sorted(folding.wanted)]
+    facts = [one for ref in refs for one in await ledger.read(ref, having=fact.slot)]
+    folding.recall(facts)
+
+
+def _is_after(fact: Fact, until: Until) -> bool:
+    match until:
+        case None:
+            return False
+        case datetime():
+            return fact.recorded_at > until
+        case int():
+            return fact.seq > until

@@ -1,0 +1,73 @@
+"""Every call of a whole log, how it stands and how it came to that.
+
+A call is at rest when it is settled. What is still recorded afterwards (a late result, a vote that lost) belongs to
+it all the same.
+"""
+
+from datetime import UTC
+from typing import Final
+
+import msgspec
+
+from ledger.lifecycle import Call, call_of
+from projections.fold import Fold, Key, Row
+from projections.pending import key as name
+from schemas import events as e
+from schemas.codec import Fact
+from schemas.slots import Slot
+
+
+class Wanted:
+    """A call under way, in the order of the log."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self.at_rest = False
+
+    def take(self, fact: Fact) -> None:
+        self.facts.append(fact)
+        if fact.slot.tail[2] in {"finished", "reconciled"} and not isinstance(fact.event, e.InDoubt):
+            self.at_rest = True
+
+
+def call_in(facts: list[Fact]) -> Call:
+    """The call that these facts make."""
+    ref = facts[0].slot.call_ref
+    assert ref, "the key lets only facts about calls come here"
+    return call_of(ref, tuple(facts))
+
+
+def _key(slot: Slot) -> Key | None:
+    return (slot.workspace, slot.thread, slot.tail[1]) if slot.tail[0] == "call" else None
+
+
+def _row(facts: list[Fact]) -> Row | None:
+    call = call_in(facts)
+    if call.requested is None:
+        return None
+    decision = call.decided
+    value = {
+        "call": str(call.ref),
+        "tool": call.wish.tool,
+        "status": str(call.status),
+        "decision": type(decision.event).__name__ if decision else None,
+        "rule": getattr(decision.event, "rule", "") if decision else "",
+        "voters": getattr(decision.event, "voters", ()) if decision else (),
+        "requested_at": call.requested.recorded_at.astimezone(UTC),
+        "decided_at": decision and decision.recorded_at.astimezone(UTC),
+        "finished_at": call.finished and call.finished.recorded_at.astimezone(UTC),
+    }
+    return Row(name(call.ref), _encoder.encode(value))
+
+
+_encoder: Final = msgspec.json.Encoder()
+
+CALLS: Final = Fold(
+    name="calls",
+    version=1,
+    key=_key,
+    begin=Wanted,
+    begins=lambda slot: slot.tail[2] == "requested",
+    resumes=lambda _slot: True,
+    row=_row,
+)

@@ -1,0 +1,101 @@
+"""The histories of a whole log: for each conversation what its model goes on from.
+
+A conversation is at rest while nothing is owed: its last turn is answered, no call that a turn wished for waits, and
+nothing was said since or no model is to be asked again. A service that answers by itself, without a model of ours, owes
+nothing that we know of. Only what concerns the model counts: the calls of a service with its own loop, in a thread
+that was never opened, make no history.
+"""
+
+from typing import Final
+
+import msgspec
+
+from projections import history as histories
+from projections.fold import Fold, Key, Row
+from projections.thread import Thread, thread_of
+from schemas import events as e
+from schemas.codec import Fact
+from schemas.slots import Slot
+
+
+class Conversation:
+    """A thread under way, in the order of the log."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+        self._last_turn = 0
+        self._most_turns = 0
+        self._cut = 0
+        #: Sequence of the last thing said that the model should answer.
+        self._heard = 0
+        #: Is the last turn claimed and not answered? Did its reply wish for tools?
+        self._asked = self._wished = False
+        #: Calls that were wished for and are not settled.
+        self._waiting: set[str] = set()
+        self._settled: set[str] = set()
+
+    @property
+    def at_rest(self) -> bool:
+        if self._asked or self._waiting:
+            return False
+        return self._last_turn >= self._most_turns or not (self._wished or self._heard > self._cut)
+
+    def take(self, fact: Fact) -> None:
+        self.facts.append(fact)
+        match fact.slot.tail:
+            case ("call", call, _):
+                if isinstance(fact.event, _SETTLING):
+                    self._settled.add(call)
+                    self._waiting.discard(call)
+            case ("turn", number, "asked", "1") if int(number) > self._last_turn:
+                self._last_turn, self._cut, self._asked = int(number), fact.seq, True
+            case ("turn", number, "replied"):
+                self._replied(int(number), fact.seq, fact.event)
+            case ("said", _):
+                if isinstance(fact.event, e.Said) and fact.event.role != "system":
+                    self._heard = fact.seq
+            case ("opened",):
+                if isinstance(fact.event, e.ThreadOpened):
+                    self._most_turns = fact.event.max_turns if fact.event.model else 0
+            case _:
+                pass
+
+    def _replied(self, number: int, seq: int, event: object) -> None:
+        parts = event.parts if isinstance(event, e.ModelReplied) else ()
+        wishes = [part for part in parts if isinstance(part, e.Wish)]
+        self._waiting |= {f"{number}-{index}" for index in range(len(wishes))} - self._settled
+        if number > self._last_turn:  # of a service that does not claim its turns: the reply is its own cut
+            self._last_turn, self._cut = number, seq
+        if number == self._last_turn:
+            self._asked, self._wished = False, bool(wishes)
+
+
+def _key(slot: Slot) -> Key | None:
+    return (slot.workspace, slot.thread) if slot.thread else None
+
+
+def _row(facts: list[Fact]) -> Row | None:
+    thread = thread_in(facts)
+    found = histories.history(thread)
+    value = {"entries": found.entries, "stopped_at": found.stopped_at and str(found.stopped_at)}
+    return Row(f"{thread.ref.workspace}.{thread.ref.thread}", _encoder.encode(value))
+
+
+def thread_in(facts: list[Fact]) -> Thread:
+    """The thread that these facts of one conversation make."""
+    return thread_of(facts[0].slot.thread_ref, facts)
+
+
+_SETTLING: Final = (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.Reconciled)
+_encoder: Final = msgspec.json.Encoder()
+
+HISTORIES: Final = Fold(
+    name="histories",
+    version=1,
+    key=_key,
+    begin=Conversation,
+    begins=lambda slot: slot.tail[0] == "opened",
+    # What is recorded about a call after its conversation came to rest is never shown to the model.
+    resumes=lambda slot: slot.tail[0] in {"said", "turn"},
+    row=_row,
+)
