@@ -24,6 +24,9 @@ check: setup     ## lint, types and folder order only
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+bench: setup     ## ours beside its floor, in about 6 minutes; ONLY=replay (history, snapshot) for one, FACTS=100000 for less
+	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m ops.bench$(if $(ONLY),.$(ONLY)) $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)
+
 chaos: setup     ## kill -9 everything, again and again, on the whole of the recorded conversations
 	@CHAOS=1 $(BIN)/pytest tests/test_crash.py -n 0
 
@@ -34,4 +37,4 @@ lock:            ## resolve pyproject.toml again into requirements.lock
 clean:           ## forget .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test check chaos lock clean
+.PHONY: help setup demo test check bench chaos lock clean

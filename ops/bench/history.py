@@ -1,0 +1,127 @@
+"""Making the history that a model goes on from: read the thread, put it together, write it for a provider.
+
+The thread has 200 messages and 40 calls. The floor is the batched direct get that brings its facts, with nats-py
+alone: the answers are collected, and nothing in them is looked at but the status that ends them.
+"""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from ledger.client import Ledger
+from ledger.streams import LEDGER
+from ops.bench import logs
+from ops.bench.logs import Log, Place
+from ops.bench.results import Result, compared, in_turns
+from projections.history import history
+from projections.providers import provider
+from projections.thread import thread_of
+from schemas import events as e
+from schemas.slots import ThreadRef
+
+WORKLOAD: Final = "history"
+PROVIDER: Final = "anthropic"
+THREAD: Final = ThreadRef("bench", "long")
+#: Of the turns, 40 want a tool: with what the user says and the results these make 200 messages.
+_TURNS: Final = 80
+_MESSAGES: Final = 200
+#: A round is so many histories, and its figure their median.
+_RUNS: Final = 70
+
+
+async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
+    """Milliseconds for one history, the median of many."""
+    async with (
+        Ledger.connect(log.store, role="admin") as ledger,
+        logs.plain_client(log.store) as client,
+    ):
+        await logs.append_all(ledger, _thread())
+        facts = len(await ledger.read(THREAD))
+
+        async def ours() -> float:
+            begun = time.perf_counter()
+            entries = await _written(ledger)
+            spent = time.perf_counter() - begun
+            if entries != _MESSAGES:
+                raise AssertionError(f"the history has {entries} messages instead of {_MESSAGES}")
+            return spent * 1000
+
+        async def floor() -> float:
+            begun = time.perf_counter()
+            found = await _got(client)
+            spent = time.perf_counter() - begun
+            if found != facts:
+                raise AssertionError(f"the direct get found {found} facts instead of {facts}")
+            return spent * 1000
+
+        times, floors = await in_turns(_RUNS * rounds, ours, floor)
+        return [
+            compared(
+                WORKLOAD,
+                f"{_MESSAGES} messages from {facts} facts, for {PROVIDER}, p50",
+                "ms",
+                _medians(times),
+                _medians(floors),
+                beside="nats-py batched direct get, p50",
+                better="lower",
+                target=2.0,
+                facts=log.facts + facts,
+                nats_server=logs.broker_version(ledger),
+            )
+        ]
+
+
+async def _written(ledger: Ledger) -> int:
+    """How many entries the history had that was written."""
+    entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
+    return len(entries) if provider(PROVIDER).write(entries) else 0
+
+
+async def _got(client: Client) -> int:
+    """How many answers the batched direct get brought."""
+    body = msgspec.json.encode({"multi_last": [THREAD.subjects], "batch": 1000})
+    inbox = client.new_inbox()
+    ended = asyncio.Event()
+    found: list[Msg] = []
+
+    async def answered(msg: Msg) -> None:
+        if msg.data:
+            found.append(msg)
+        else:
+            ended.set()
+
+    subscription = await client.subscribe(inbox, cb=answered)
+    await client.publish(f"$JS.API.DIRECT.GET.{LEDGER}", body, inbox)
+    async with asyncio.timeout(10):
+        await ended.wait()
+    await subscription.unsubscribe()
+    return len(found)
+
+
+def _thread() -> Iterator[Place]:
+    yield THREAD.opened, e.ThreadOpened(requester="rita", agent="desk", model="recorded:desk")
+    for turn in range(1, _TURNS + 1):
+        text = "And the next one, please: the same passengers, a day later, if there are seats."
+        yield THREAD.said(f"m{turn}"), e.Said(role="user", text=text)
+        if turn % 2:
+            yield from logs.asking(THREAD, turn, "There are none that day. Which other day?")
+            continue
+        yield from logs.asking(THREAD, turn, "Let me change that for you.", THREAD.wish(turn, 0))
+        yield from logs.calling(THREAD.wish(turn, 0))
+
+
+def _medians(times: list[float]) -> list[float]:
+    return [statistics.median(times[at : at + _RUNS]) for at in range(0, len(times), _RUNS)]
+
+
+if __name__ == "__main__":
+    from ops.bench.program import main
+
+    main(WORKLOAD)

@@ -1,0 +1,41 @@
+"""The command line of the workloads: one of them, or all on the same log."""
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from ops.bench import history, logs, replay, snapshot
+from ops.bench.logs import Log
+from ops.bench.results import Result, told
+
+#: In their order; the history's adds a thread to the log, so it comes last.
+WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]] = {
+    replay.WORKLOAD: replay.measure,
+    snapshot.WORKLOAD: snapshot.measure,
+    history.WORKLOAD: history.measure,
+}
+
+
+def main(*names: str) -> None:
+    """Measure these workloads, and print a line for each result as it comes."""
+    options = argparse.ArgumentParser(description=f"Measure {', '.join(names)}: ours beside its floor.")
+    options.add_argument("--facts", type=int, default=1_000_000, help="in the log (default: %(default)s)")
+    options.add_argument("--rounds", type=int, default=3, help="of each, in turns (default: %(default)s)")
+    options.add_argument("--at-once", type=int, default=logs.AT_ONCE, help="conversations under way")
+    options.add_argument("--json", action="store_true", help="one JSON object a line")
+    given = options.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    asyncio.run(_measure(names, given.facts, given.rounds, given.at_once, json=given.json))
+
+
+async def _measure(names: tuple[str, ...], facts: int, rounds: int, at_once: int, *, json: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="approvals-bench-") as scratch:
+        async with logs.written(Path(scratch) / "store", facts, at_once) as log:
+            for name in names:
+                for result in await WORKLOADS[name](log, rounds, Path(scratch)):
+                    print(told(result, json=json), flush=True)

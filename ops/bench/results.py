@@ -1,0 +1,122 @@
+"""What a measurement says: one JSON line, enough to judge it by without asking where it came from."""
+
+import gc
+import importlib.metadata
+import os
+import platform
+import statistics
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+type Better = Literal["higher", "lower"]
+
+
+class Versions(Struct, frozen=True, rename={"nats_server": "nats-server", "nats_py": "nats-py"}):
+    python: str
+    nats_server: str
+    nats_py: str
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """One comparison; `value` and `floor` are the best of their rounds."""
+
+    workload: str
+    what: str
+    value: float
+    unit: str
+    floor: float
+    #: What the floor is.
+    beside: str
+    #: value / floor; and the same of the medians.
+    ratio: float
+    ratio_of_medians: float
+    better: Better
+    #: What `ratio` should be.
+    target: str
+    met: bool
+    median: float
+    floor_median: float
+    rounds: int
+    #: In the log that it was measured on.
+    facts: int
+    versions: Versions
+    #: When the broker flushes its log: `always` is before each acknowledgement.
+    sync_interval: str
+    cores: int
+    #: As the environment tells it (`BENCH_DATE`); empty when it does not.
+    date: str
+
+
+#: With what the stores of all workloads are written.
+SYNC: Final = "always"
+
+
+def compared(
+    workload: str,
+    what: str,
+    unit: str,
+    ours: list[float],
+    floor: list[float],
+    *,
+    beside: str,
+    better: Better,
+    target: float,
+    facts: int,
+    nats_server: str,
+) -> Result:
+    """The result of some rounds of ours and of the floor."""
+    best = max if better == "higher" else min
+    ratio = best(ours) / best(floor)
+    return Result(
+        workload=workload,
+        what=what,
+        value=_rounded(best(ours)),
+        unit=unit,
+        floor=_rounded(best(floor)),
+        beside=beside,
+        ratio=_rounded(ratio),
+        ratio_of_medians=_rounded(statistics.median(ours) / statistics.median(floor)),
+        better=better,
+        target=f"{'>=' if better == 'higher' else '<='} {target:.3g}",
+        met=ratio >= target if better == "higher" else ratio <= target,
+        median=_rounded(statistics.median(ours)),
+        floor_median=_rounded(statistics.median(floor)),
+        rounds=len(ours),
+        facts=facts,
+        versions=Versions(platform.python_version(), nats_server, importlib.metadata.version("nats-py")),
+        sync_interval=SYNC,
+        cores=os.cpu_count() or 0,
+        date=os.environ.get("BENCH_DATE", ""),
+    )
+
+
+async def in_turns(
+    rounds: int, ours: Callable[[], Awaitable[float]], floor: Callable[[], Awaitable[float]]
+) -> tuple[list[float], list[float]]:
+    """Both, one after the other, so that what else the machine does meets them alike."""
+    measured: list[float] = []
+    beside: list[float] = []
+    for _ in range(rounds):
+        for measure, into in ((floor, beside), (ours, measured)):
+            gc.collect()  # what the other one left is not to be cleared away in this one's time
+            into.append(await measure())
+    return measured, beside
+
+
+def told(result: Result, *, json: bool) -> str:
+    """A line: JSON for programs, a sentence for people."""
+    if json:
+        return msgspec.json.encode(result).decode()
+    verdict = "" if result.met else "  MISSED"
+    return (
+        f"{result.workload:9} {result.what}: {result.value:,.4g} {result.unit}, beside {result.floor:,.4g} "
+        f"({result.beside}): ratio {result.ratio:.2f}, of medians {result.ratio_of_medians:.2f}, "
+        f"target {result.target}{verdict}"
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

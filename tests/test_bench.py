@@ -1,0 +1,112 @@
+"""The benchmarks, as short as they get: that each runs, does its work, and tells what it measured. Never how fast.
+
+Each workload checks its own work (facts folded, rows written, answers counted) and ends with an error where it falls
+short, so a line that comes is one that was earned.
+"""
+
+import json
+import math
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from nats.aio.client import Client
+from program import environment
+
+from ledger.requests import header_lines
+from ops.bench import logs
+from ops.bench.results import Result, compared, told
+from projections.pending import entry
+from projections.thread import thread_of
+from schemas import events as e
+from schemas.codec import encode, fact_of
+
+WORKLOADS = {"replay": 3, "snapshot": 2, "history": 1}
+FACTS = 600
+AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+
+
+def bench(*arguments: str, cwd: Path) -> list[str]:
+    """The lines that a run of the real program prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments, "--facts", str(FACTS), "--at-once", "4", "--rounds", "1"],
+        env=environment(BENCH_DATE="2026-11-21"),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_workload_tells_what_it_measured_one_json_line_a_result(workload, tmp_path):
+    """Each line has every declared field and no other, and says on which log and with which versions it was measured."""
+    lines = bench(f"ops.bench.{workload}", "--json", cwd=tmp_path)
+    assert len(lines) == WORKLOADS[workload]
+    for line in lines:
+        result = msgspec.json.decode(line, type=Result)
+        assert set(json.loads(line)) == set(Result.__struct_encode_fields__)
+        assert result.workload == workload
+        assert all(math.isfinite(one) and one > 0 for one in (result.value, result.floor, result.ratio))
+        assert result.facts >= FACTS // 5
+        assert result.versions.nats_server.startswith("2.")
+        assert result.versions.nats_py
+        assert (result.sync_interval, result.date) == ("always", "2026-11-21")
+
+
+@pytest.mark.parametrize(
+    ("better", "target", "met"),
+    [("higher", 0.5, True), ("higher", 0.51, False), ("lower", 0.5, True), ("lower", 0.49, False)],
+)
+def test_a_ratio_is_held_against_its_target(better, target, met):
+    """The best round of ours over the best of the floor; what misses its target says so."""
+    best = {"higher": ([5.0, 1.0, 3.0], [10.0, 2.0, 9.0]), "lower": ([5.0, 9.0, 8.0], [10.0, 12.0, 11.0])}
+    ours, floor = best[better]
+    result = compared(
+        "one", "thing", "s", ours, floor,
+        beside="other", better=better, target=target, facts=1, nats_server="2.15.0",
+    )  # fmt: skip
+    assert (result.value, result.floor, result.ratio, result.met) == (5, 10, 0.5, met)
+    sentence = told(result, json=False)
+    assert "(other): ratio 0.50" in sentence
+    assert ("MISSED" in sentence) is not met
+
+
+@pytest.mark.parametrize(("facts", "at_once"), [(500, 3), (4000, 20), (10_000, 7)])
+def test_a_log_of_any_length_ends_with_the_same_number_of_open_approvals(facts, at_once):
+    """Short logs and long ones differ in what was recorded, not in what is open, and every fact stands where it may."""
+    log = [
+        fact_of(seq, AT, slot.subject, encode(event))
+        for seq, (slot, event) in enumerate(logs.mixed(facts, at_once), 1)
+    ]
+    assert abs(len(log) - facts) < 200 * at_once
+    assert len({fact.slot for fact in log}) == len(log)
+    assert not any(isinstance(fact.event, e.Carried) for fact in log)
+    by_thread = {fact.slot.thread_ref: [] for fact in log}
+    for fact in log:
+        by_thread[fact.slot.thread_ref].append(fact)
+    calls = [call for ref, facts in by_thread.items() for call in thread_of(ref, facts).calls.values()]
+    assert sum(entry(call) is not None for call in calls) == at_once
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\r\n",
+        b"Nats-Sequence: 17\r\nNats-Subject: ledger.a.b.opened\r\n\r\n",
+        b"Nats-Batch-Id:abc\r\nNats-Batch-Sequence:\t2 \r\n",
+        b"no colon\r\nin side: skipped\r\n: nameless\r\n",
+        b"N\xc3\xa4me: skipped\r\nValue: caf\xc3\xa9\r\nBroken: \xff\r\n",
+        b"Twice: 1\r\nTwice: 2\r\nColon: a:b\r\n Blank : x \r\n",
+    ],
+)
+def test_headers_are_read_as_nats_py_reads_them(raw):
+    """Ours is quicker, and for every header block, odd ones too, its answer is nats-py's own."""
+    assert list(header_lines(raw).items()) == list(Client._parse_header_lines(raw).items())
