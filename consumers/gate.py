@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from consumers.steps import Append, CancelTimer, LookAgain, SetTimer, Step
 from ledger.client import Ledger
+from ledger.judging import about, edit_problem
 from ledger.lifecycle import Call, call_of
 from ledger.port import Due, Handed
 from ledger.votes import tally
@@ -76,7 +77,7 @@ class Gate:
 
     async def look(self, ledger: Ledger, handed: Handed) -> Case | Heard:
         if isinstance(handed, Fact) and isinstance(handed.event, e.Said):
-            return await _heard(ledger, handed, handed.event)
+            return await self._heard(ledger, handed, handed.event)
         call = await ledger.call(_call(handed), having=handed.slot if isinstance(handed, Fact) else None)
         if isinstance(handed, Due) and call.gated is None:
             # A timer is set after its question was read, so it is there. Nobody else would see to this deadline.
@@ -84,9 +85,8 @@ class Gate:
         if call.requested is None or call.decided is not None:
             return Case(call, _NOTHING, None)
         if call.gated is not None:
-            return await _asked(ledger, call, handed)
-        in_force = await self._in_force(ledger, call.ref.workspace)
-        return Case(call, in_force, await _tool(ledger, call))
+            return await self._asked(ledger, call, handed)
+        return Case(call, await self._in_force(ledger, call.ref.workspace), await _tool(ledger, call))
 
     def react(self, seen: Case | Heard, handed: Handed) -> Sequence[Step[Never]]:
         match seen:
@@ -97,6 +97,27 @@ class Gate:
 
     async def do(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError("the gate does nothing outside of the ledger")
+
+    async def _heard(self, ledger: Ledger, handed: Fact, said: e.Said) -> Heard:
+        """Where no question is open that a message supersedes, this is one request, and none for what no user said."""
+        if said.role != "user":
+            return Heard(())
+        waiting = await ledger.open_questions(handed.slot.thread_ref, having=handed.slot)
+        return Heard(tuple([await self._asked(ledger, call, handed) for call in waiting if _yields(call)]))
+
+    async def _asked(self, ledger: Ledger, call: Call, handed: Handed) -> Case:
+        """The case of an open question, with what a user said since the wish was made where that counts."""
+        newer = None
+        if _yields(call):
+            assert call.gated
+            facts = await ledger.read(*_around(call.ref), having=_later(call.gated, handed))
+            call = call_of(call.ref, facts)
+            newer = said_since(call.ref, facts)
+        if call.requested is None or not any(map(_edits, call.votes)):
+            return Case(call, _NOTHING, None, newer)
+        # An edit is judged again, by the policy that is in force by then.
+        in_force = await self._in_force(ledger, call.ref.workspace)
+        return Case(call, in_force, await _tool(ledger, call), newer)
 
     async def _in_force(self, ledger: Ledger, workspace: str) -> InForce:
         fact = await ledger.port.latest(policies(workspace))
@@ -150,8 +171,7 @@ def _decided(seen: Case, now: datetime) -> e.Event | None:
         return e.Superseded(reason=event.reason) if isinstance(event, e.Superseded) else _withdrawn(event)
     if call.gated is None:
         return verdict(call, seen.in_force, seen.tool)
-    tool = seen.tool
-    stands = tally(call, fits=lambda arguments: tool is not None and tool.problems(arguments) is None)
+    stands = tally(call, fits=lambda arguments: _fits(seen, arguments))
     if stands.verdict is not None:
         return stands.verdict
     if call.deadline is not None and now >= call.deadline:
@@ -162,6 +182,13 @@ def _decided(seen: Case, now: datetime) -> e.Event | None:
     return None
 
 
+def _fits(seen: Case, arguments: str) -> bool:
+    """May the call run with a reviewer's arguments?"""
+    if seen.tool is None or seen.tool.problems(arguments) is not None:
+        return False
+    return edit_problem(seen.in_force.policy, seen.call, arguments) is None
+
+
 def verdict(call: Call, in_force: InForce, tool: Tool | None) -> e.Approved | e.Denied | e.ApprovalRequested:
     """What the policy says to a wish. Looked at before anybody is asked, in this order:
 
@@ -170,10 +197,11 @@ def verdict(call: Call, in_force: InForce, tool: Tool | None) -> e.Approved | e.
     3. it asks fewer people than it needs, without the one who asked for it: denied, since nobody could ever decide.
     """
     wish = call.wish
-    rule: Rule = judge(in_force.policy, wish.tool)
+    version = in_force.version
 
     def invalid(reason: str) -> e.Denied:
-        return e.Denied(ground="invalid", rule=rule.name, policy_version=in_force.version, reason=reason)
+        rule = judge(in_force.policy, about(call)).rule.name
+        return e.Denied(ground="invalid", rule=rule, policy_version=version, reason=reason)
 
     if call_digest(wish.tool, wish.tool_version, wish.arguments) != wish.digest:
         return invalid("The request's digest is not that of its arguments.")
@@ -181,37 +209,42 @@ def verdict(call: Call, in_force: InForce, tool: Tool | None) -> e.Approved | e.
         return invalid(f"There is no tool {wish.tool!r}. Only the tools that were offered can be called.")
     if problem := tool.problems(wish.arguments):
         return invalid(problem)
-    match rule.then:
+    judged = judge(in_force.policy, about(call, wish.arguments))
+    rule, reason, shadows = judged.rule, judged.reason, judged.shadows
+    match judged.then:
         case "block":
             return e.Denied(
-                ground="policy", rule=rule.name, policy_version=in_force.version, reason=rule.reason
+                ground="policy", rule=rule.name, policy_version=version, reason=reason, shadows=shadows
             )
         case "allow":
             return e.Approved(
                 digest=wish.digest,
                 ground="policy",
                 rule=rule.name,
-                policy_version=in_force.version,
-                reason=rule.reason,
+                policy_version=version,
+                reason=reason,
+                shadows=shadows,
             )
         case "ask" if (missing := _missing(rule, wish)) > 0:
             return e.Denied(
                 ground="policy",
                 rule=rule.name,
-                policy_version=in_force.version,
+                policy_version=version,
                 reason=f"It needs {missing} more who may vote: {wish.requester} asked for it and does not count.",
+                shadows=shadows,
             )
         case "ask":
             return e.ApprovalRequested(
                 digest=wish.digest,
                 rule=rule.name,
-                policy_version=in_force.version,
-                reason=rule.reason,
+                policy_version=version,
+                reason=reason,
                 voters=rule.voters,
                 excluded=tuple(filter(None, (wish.requester,))),
                 votes_needed=rule.votes_needed,
                 expires_in_s=rule.expires_in_s,
                 while_pending=in_force.policy.while_pending,
+                shadows=shadows,
             )
 
 
@@ -220,26 +253,6 @@ def _missing(rule: Rule, wish: e.ToolRequested) -> int:
     if not all(map(is_plain, rule.voters)):
         return 0
     return rule.votes_needed - len(set(rule.voters) - {wish.requester})
-
-
-async def _heard(ledger: Ledger, handed: Fact, said: e.Said) -> Heard:
-    """Where no question is open that a message supersedes, this is one request, and none for what no user said."""
-    if said.role != "user":
-        return Heard(())
-    waiting = await ledger.open_questions(handed.slot.thread_ref, having=handed.slot)
-    return Heard(tuple([await _asked(ledger, call, handed) for call in waiting if _yields(call)]))
-
-
-async def _asked(ledger: Ledger, call: Call, handed: Handed) -> Case:
-    """The case of an open question, with what a user said since the wish was made where that counts."""
-    newer = None
-    if _yields(call):
-        assert call.gated
-        facts = await ledger.read(*_around(call.ref), having=_later(call.gated, handed))
-        call = call_of(call.ref, facts)
-        newer = said_since(call.ref, facts)
-    edited = call.requested is not None and any(_edits(vote) for vote in call.votes)
-    return Case(call, _NOTHING, await _tool(ledger, call) if edited else None, newer)
 
 
 def _yields(call: Call) -> bool:

@@ -167,6 +167,7 @@ def _request(opened: e.ThreadOpened, wish: e.Wish, tool: e.ToolRef | None) -> e.
         agent=opened.agent,
         provider_id=wish.provider_id,
         run_by=tool.run_by if tool else "client",
+        labels=opened.labels,
     )
 
 

@@ -24,6 +24,7 @@ from ledger.address import Store
 from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
 from ledger.connection import Connection
 from ledger.jetstream import JetStream
+from ledger.judging import edit_problem
 from ledger.lifecycle import Call, call_of, describe, refusal
 from ledger.performing import Function, perform
 from ledger.port import Port
@@ -34,9 +35,11 @@ from schemas.digest import call_digest
 from schemas.errors import (
     AlreadyFilled,
     BadArguments,
+    BadFile,
     BadInput,
     BadSlot,
     BrokerRefused,
+    NotAllowed,
     NotOpen,
     OutcomeUnknown,
     StillPending,
@@ -45,7 +48,8 @@ from schemas.errors import (
     UnknownTool,
     WaitTimedOut,
 )
-from schemas.slots import ROOT, CallRef, Slot, ThreadRef, declarations, tool_slot
+from schemas.policy import Policy, read_policy
+from schemas.slots import ROOT, CallRef, Slot, ThreadRef, declarations, policies, tool_slot
 from schemas.tools import Tool, ToolSpec, declaration
 
 _log: Final = structlog.get_logger("ledger.client")
@@ -459,6 +463,7 @@ class Ledger:
             BadInput: there is no such verdict.
             UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see `lifecycle.refusal`.
             BadArguments: the edit breaks the tool's schema.
+            NotAllowed: the policy in force would not let it run so, or asks more people about it.
             AlreadyFilled: this reviewer has voted before.
         """
         ref = _ref(call)
@@ -481,6 +486,8 @@ class Ledger:
             tool = await self.tool(ref.workspace, known.wish.tool, known.wish.tool_version)
             if problem := tool.problems(arguments):
                 raise BadArguments(problem)
+            if problem := edit_problem(await self._policy(ref.workspace), known, arguments):
+                raise NotAllowed(f"{ref} cannot run so: {problem} Nothing was recorded.")
         await self._mine(ref.vote(reviewer), voted)
         return await self.call(ref, having=ref.vote(reviewer))
 
@@ -510,6 +517,16 @@ class Ledger:
         return await self.call(ref, having=ref.reconciled)
 
     # --------------------------------------------------------------------------------------------- helpers
+
+    async def _policy(self, workspace: str) -> Policy:
+        """The policy in force. One that cannot be read allows nothing, so it does not stand in a reviewer's way."""
+        fact = await self.port.latest(policies(workspace))
+        if fact is None or not isinstance(fact.event, e.PolicyApplied):
+            return Policy()
+        try:
+            return read_policy(fact.event.text, fact.slot.subject)
+        except BadFile:
+            return Policy()
 
     def _check(self, call: Call, slot: Slot, event: e.Event) -> None:
         if (problem := refusal(call, slot, event, self.now())) is not None:

@@ -170,6 +170,15 @@ class ToolRequested(Event, frozen=True, tag="ToolRequested"):
     provider_id: str = ""
     #: Which group of executors runs it; `client` when whoever asked runs it.
     run_by: str = "client"
+    #: Of the thread; rules may ask for them.
+    labels: dict[str, str] = {}
+
+
+class Shadow(Struct, frozen=True):
+    """What a rule without effect would have said."""
+
+    rule: str
+    then: Literal["allow", "ask", "block"]
 
 
 class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
@@ -189,6 +198,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     expires_in_s: float | None = None
     #: What becomes of a user's message meanwhile: it waits, makes the call moot, or may not be said yet.
     while_pending: WhilePending = "queue"
+    #: What rules without effect would have said.
+    shadows: tuple[Shadow, ...] = ()
 
 
 class Voted(Event, frozen=True, tag="Voted"):
@@ -218,6 +229,8 @@ class Approved(Event, frozen=True, tag="Approved"):
     #: The edited arguments, if they were edited (raw JSON text).
     arguments: str | None = None
     reason: str = ""
+    #: Where the policy alone decided: what rules without effect would have said.
+    shadows: tuple[Shadow, ...] = ()
 
 
 class Denied(Event, frozen=True, tag="Denied"):
@@ -228,6 +241,8 @@ class Denied(Event, frozen=True, tag="Denied"):
     policy_version: int
     reason: str = ""
     voters: tuple[str, ...] = ()
+    #: As in `Approved`.
+    shadows: tuple[Shadow, ...] = ()
 
 
 class Answered(Event, frozen=True, tag="Answered"):

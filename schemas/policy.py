@@ -6,13 +6,20 @@
     name = "changes a booking"
     tools = ["book_*", "cancel_reservation"]    # names, or patterns with * and ?
     then = "ask"                                # allow | ask | block
+    when = "args.amount > 100"                  # a condition in CEL on the arguments; absent: always
+    agents = ["desk-*"]                         # whose agent wishes it; absent: any
+    labels = {channel = "chat"}                 # of the thread; absent: any
+    priority = 0                                # a rule of a higher one overrides those of lower ones
+    shadow = false                              # judges without effect; what it would have said is recorded
     voters = ["ana", "ops-*"]                   # only with ask; absent: everybody
     votes_needed = 1                            # only with ask
     expires_in_s = 3600                         # only with ask; absent: never
     reason = "It changes a booking."
 
-Of all rules that match a tool the strictest counts: block beats ask beats allow, and among equals the first in the
-file. A tool that no rule matches is asked about, so an empty file is the safest policy there is.
+Of all rules that match a call those of the highest priority count, and of these the strictest: block beats ask beats
+allow, and among equals the first in the file. A call that no rule matches is asked about, so an empty file is the safest
+policy there is. So is one whose condition cannot be evaluated (a key that is not there, a number where a text is): what
+the other rules would have allowed is then asked about.
 
 `while_pending` says what becomes of what a user says while a call of the thread waits for people: it waits until the
 call is settled, or makes the call moot, or may not be said yet. It is the same for every rule, and no policy loses it.
@@ -22,10 +29,12 @@ import re
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
+from msgspec import Struct
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+from schemas import conditions
 from schemas.errors import BadId
-from schemas.events import WhilePending
+from schemas.events import Shadow, WhilePending
 from schemas.files import Table, mistake, read_toml
 from schemas.ids import token
 
@@ -62,6 +71,13 @@ class Rule(Table):
     then: Then
     #: Why, in words for the reviewer or the model.
     reason: str = ""
+    #: A condition (`schemas.conditions`); empty: always.
+    when: str = ""
+    agents: Patterns = ("*",)
+    #: Each must be there; the values may be patterns.
+    labels: dict[str, str] = Field(default_factory=dict)
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    shadow: bool = False
     voters: Patterns = ("*",)
     votes_needed: int = Field(default=1, ge=1, le=1000)
     #: None: never. At most a century, so that every deadline is a date.
@@ -104,8 +120,23 @@ class Rule(Table):
             )
         return needed
 
-    def matches(self, tool: str) -> bool:
-        return any(fnmatchcase(tool, pattern) for pattern in self.tools)
+    @field_validator("when")
+    @classmethod
+    def _is_a_condition(cls, when: str) -> str:
+        if when:
+            conditions.check(when)
+        return when
+
+    def covers(self, about: "About") -> bool:
+        """Is the rule about such calls? Its condition is another question."""
+        return (
+            _matches(about.tool, self.tools)
+            and (self.agents == ("*",) or _matches(about.agent, self.agents))
+            and all(
+                name in about.labels and fnmatchcase(about.labels[name], self.labels[name])
+                for name in self.labels
+            )
+        )
 
 
 class Policy(Table):
@@ -137,10 +168,72 @@ def read_policy(text: str, path: str) -> Policy:
     return read_toml(Policy, text, path)
 
 
-def judge(policy: Policy, tool: str) -> Rule:
-    """The rule that counts for a tool: the strictest of those that match, else one that asks everybody."""
-    matching = [rule for rule in policy.rules if rule.matches(tool)]
-    return max(matching, key=lambda rule: _STRICTNESS[rule.then], default=NO_RULE)
+class About(Struct, frozen=True):
+    """What is judged: a wish, and whose."""
+
+    tool: str
+    #: Validated against the tool's schema first; None where they could not be.
+    args: Any = None
+    agent: str = ""
+    requester: str = ""
+    workspace: str = ""
+    thread: str = ""
+    labels: dict[str, str] = {}
+
+
+class Judged(Struct, frozen=True):
+    """What a policy says to a wish."""
+
+    #: The rule that counts, for every decision cites one.
+    rule: Rule
+    then: Then
+    reason: str
+    #: What the rules without effect would have said.
+    shadows: tuple[Shadow, ...] = ()
+
+
+def judge(policy: Policy, about: About) -> Judged:
+    """The word that counts: the strictest of the highest priority, and never a yes where anything is uncertain."""
+    scope = {name: getattr(about, name) for name in conditions.NAMES}
+    counts, unsaid, shadows = NO_RULE, None, []
+    found = False
+    for rule in policy.rules:
+        if not rule.covers(about):
+            continue
+        said: Then = rule.then
+        problem = ""
+        try:
+            if rule.when and not conditions.holds(rule.when, scope):
+                continue
+        except conditions.CannotSay as why:
+            said, problem = "ask", str(why)
+        if rule.shadow:
+            shadows.append(Shadow(rule.name, said))
+        elif problem:
+            unsaid = max(unsaid, (rule, problem), key=_priority) if unsaid else (rule, problem)
+        elif not found or _weight(rule) > _weight(counts):
+            counts, found = rule, True
+    if unsaid and (not found or (counts.then == "allow" and unsaid[0].priority >= counts.priority)):
+        rule, problem = unsaid
+        return Judged(
+            rule,
+            "ask",
+            f"The condition of this rule cannot be evaluated, so a person must look: {problem}.",
+            tuple(shadows),
+        )
+    return Judged(counts, counts.then, counts.reason, tuple(shadows))
+
+
+def _weight(rule: Rule) -> tuple[int, int]:
+    return rule.priority, _STRICTNESS[rule.then]
+
+
+def _priority(unsaid: tuple[Rule, str]) -> int:
+    return unsaid[0].priority
+
+
+def _matches(name: str, patterns: Patterns) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def is_plain(pattern: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from schemas.errors import BadFile
 from schemas.files import line_of, read_text
-from schemas.policy import NO_RULE, Policy, judge, read_policy
+from schemas.policy import NO_RULE, About, Policy, judge, read_policy
 from schemas.reviewer import Ballot, read_script, script_for, vote
 
 AIRLINE = Path(__file__).parent.parent / "examples" / "airline.toml"
@@ -45,14 +45,14 @@ BLOCK_X = rule("block x", '["x*"]', "block")
 )
 def test_strictest_rule_counts(text, tool, name, then):
     """Block beats ask beats allow, wherever they stand; a tool without a rule is asked about (I4, B73)."""
-    judged = judge(read_policy(text, "policy.toml"), tool)
+    judged = judge(read_policy(text, "policy.toml"), About(tool))
 
-    assert (judged.name, judged.then) == (name, then)
+    assert (judged.rule.name, judged.then) == (name, then)
 
 
 def test_no_rule_asks_everybody_for_ever():
     """What nobody thought of waits for anybody, without end (I4, B73)."""
-    assert judge(Policy(), "anything") == NO_RULE
+    assert judge(Policy(), About("anything")).rule == NO_RULE
     assert (NO_RULE.voters, NO_RULE.votes_needed, NO_RULE.expires_in_s) == (("*",), 1, None)
 
 
@@ -86,8 +86,8 @@ def test_airline_example_asks_before_changes():
         "update_reservation_baggages", "update_reservation_passengers", "send_certificate",
     )  # fmt: skip
 
-    assert {judge(policy, tool).then for tool in changing} == {"ask"}
-    assert judge(policy, "get_user_details").then == "allow"
+    assert {judge(policy, About(tool)).then for tool in changing} == {"ask"}
+    assert judge(policy, About("get_user_details")).then == "allow"
 
 
 # ----------------------------------------------------------------------------------------------- mistakes
