@@ -1,13 +1,22 @@
 """The gate: judges each wish once, counts votes, and alone decides.
 
-    requested ──► the policy in force says allow, ask or block        ──► decided, or gated and a timer
+    requested ──► the policies in force say allow, ask or block       ──► decided, or gated and a timer
     vote      ──► enough of the right, distinct people?               ──► decided
     withdrawn ──► the requester's side takes it back                  ──► decided
     said      ──► a user said something new, where that supersedes    ──► decided, every open call of the thread
-    due       ──► nobody decided in time                              ──► decided
+    due       ──► nobody decided in time                              ──► decided, or more people are asked
 
 Anything uncertain is not a yes: an unknown tool and arguments that break the schema are denied before anybody is
 asked; a policy that cannot be read asks everybody. The clock is the broker's: "now" is when what was handed was recorded.
+
+What was decided about a wish when it was made is frozen, and a later policy may only tighten it: what people approve is
+denied after all if the policy in force blocks it by then.
+
+A grant is a vote that was given early. Before one lets a call run, one of its uses is taken for that call, in a slot; and
+when people deny a call that a grant would cover, the grant is revoked first. So each of these steps may come twice.
+
+Where a thread may put only so many calls to people, its wishes are judged in the order of the log: one that could be the
+one too many is handed out again until those before it are judged. So many wishes at once are no way around a limit.
 
 Whether a message supersedes a question is read off the log, so it does not matter who is quicker, the gate or the
 user (docs/decisions/0010):
@@ -22,44 +31,40 @@ user (docs/decisions/0010):
 
 from collections.abc import Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Final, Never
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
 from consumers.steps import Append, CancelTimer, LookAgain, SetTimer, Step
 from ledger.client import Ledger
-from ledger.judging import about, edit_problem
+from ledger.judging import Past, Policies, Ruling, about, block, of_edit, past, required, ruled
 from ledger.lifecycle import Call, call_of
 from ledger.port import Due, Handed
-from ledger.votes import tally
+from ledger.standing import Delegation, Grant, covers, delegated, delegations_of, grants_of
+from ledger.votes import Tally, asked, empty_seats, tally
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.digest import call_digest
-from schemas.errors import BadFile, BadId, Unavailable, UnknownTool
-from schemas.policy import Policy, Rule, is_plain, judge, read_policy
-from schemas.slots import ROOT, CallRef, Slot, policies
+from schemas.errors import Unavailable
+from schemas.quorums import filled, is_among, met
+from schemas.slots import ROOT, CallRef, Slot, delegations, grants
 from schemas.tools import Tool
-
-_log: Final = structlog.get_logger("consumers.gate")
-
-
-class InForce(Struct, frozen=True):
-    """A policy and its version; 0 where none was ever applied."""
-
-    version: int
-    policy: Policy
 
 
 class Case(Struct, frozen=True):
     """What the gate looks at: the call, and what judges it."""
 
     call: Call
-    in_force: InForce
+    policies: Policies
     tool: Tool | None
     #: The first thing that a user said after the wish was made. Only looked for where it supersedes the question.
     newer: Fact | None = None
+    #: What the thread went through before. None: not looked at, since nothing depends on it.
+    past: Past | None = None
+    grants: tuple[Grant, ...] = ()
+    delegations: tuple[Delegation, ...] = ()
 
 
 class Heard(Struct, frozen=True):
@@ -70,10 +75,6 @@ class Heard(Struct, frozen=True):
 
 class Gate:
     durables = ("gate", "gate-timers")
-
-    def __init__(self) -> None:
-        # Policies and declarations never change, so what was read once is known for ever.
-        self._policies: dict[Slot, InForce] = {}
 
     async def look(self, ledger: Ledger, handed: Handed) -> Case | Heard:
         if isinstance(handed, Fact) and isinstance(handed.event, e.Said):
@@ -86,7 +87,15 @@ class Gate:
             return Case(call, _NOTHING, None)
         if call.gated is not None:
             return await self._asked(ledger, call, handed)
-        return Case(call, await self._in_force(ledger, call.ref.workspace), await _tool(ledger, call))
+        case = Case(call, await ledger.policies(call.ref.workspace), await ledger.tool_of(call))
+        if not _depends_on_past(case):
+            return case
+        case = await _with_past(ledger, case)
+        if _depends_on_siblings(case):
+            raise Unavailable(
+                f"the wishes before {call.ref} are not judged yet, and only so many are put to people."
+            )
+        return case
 
     def react(self, seen: Case | Heard, handed: Handed) -> Sequence[Step[Never]]:
         match seen:
@@ -113,22 +122,58 @@ class Gate:
             facts = await ledger.read(*_around(call.ref), having=_later(call.gated, handed))
             call = call_of(call.ref, facts)
             newer = said_since(call.ref, facts)
-        if call.requested is None or not any(map(_edits, call.votes)):
-            return Case(call, _NOTHING, None, newer)
-        # An edit is judged again, by the policy that is in force by then.
-        in_force = await self._in_force(ledger, call.ref.workspace)
-        return Case(call, in_force, await _tool(ledger, call), newer)
+        case = Case(call, _NOTHING, None, newer)
+        if call.requested is None or not call.votes:
+            return case
+        # An edit is judged again, and what people approve is, by the policies that are in force by then.
+        workspace = call.ref.workspace
+        case = replace(case, policies=await ledger.policies(workspace), tool=await ledger.tool_of(call))
+        if not any(map(_calls_for_more, call.votes)):
+            return case
+        assert call.gated
+        latest = _later(call.gated, handed)  # who votes in another's place was given the word before
+        given = await ledger.read(grants(workspace), delegations(workspace), latest, having=latest)
+        return replace(case, grants=grants_of(given), delegations=delegations_of(given))
 
-    async def _in_force(self, ledger: Ledger, workspace: str) -> InForce:
-        fact = await ledger.port.latest(policies(workspace))
-        if fact is None:
-            return _NOTHING
-        if fact.slot not in self._policies:
-            self._policies[fact.slot] = _read(fact)
-        return self._policies[fact.slot]
+
+_NOTHING: Final = Policies()
 
 
-_NOTHING: Final = InForce(0, Policy())
+async def _with_past(ledger: Ledger, case: Case) -> Case:
+    ref = case.call.ref
+    thread = f"{ROOT}.{ref.workspace}.{ref.thread}"
+    subjects = [f"{thread}.call.*.{place}" for place in ("requested", "gated", "decided")]
+    facts = await ledger.read(*subjects, grants(ref.workspace), having=ref.requested)
+    gone_through = past(case.call, facts)
+    if gone_through.denied is not None:  # only then it matters whether the user has spoken since
+        said = await ledger.read(f"{thread}.said.*")
+        gone_through = past(case.call, sorted((*facts, *said), key=attrgetter("seq")))
+    return replace(case, past=gone_through, grants=grants_of(facts))
+
+
+def _depends_on_past(case: Case) -> bool:
+    """Would people be asked, or has a thread only so many calls?"""
+    assert case.call.requested
+    if case.call.withdrawn is not None:
+        return False
+    if case.policies.limit("calls_per_thread") is not None:
+        return True
+    return isinstance(verdict(case, case.call.requested.recorded_at), e.ApprovalRequested)
+
+
+def _depends_on_siblings(case: Case) -> bool:
+    """Would people be asked, unless an earlier wish of the thread that is not judged yet becomes the last question?"""
+    assert case.call.requested
+    assert case.past
+    most = case.policies.limit("questions_per_thread")
+    if most is None or case.past.questions + case.past.unjudged < most:
+        return False
+    return isinstance(verdict(case, case.call.requested.recorded_at), e.ApprovalRequested)
+
+
+def _calls_for_more(vote: Fact) -> bool:
+    """Does this vote rest on a delegation, or could it beat a grant?"""
+    return isinstance(vote.event, e.Voted) and bool(vote.event.verdict == "deny" or vote.event.on_behalf_of)
 
 
 def _steps(seen: Case, handed: Handed) -> Sequence[Step[Never]]:
@@ -138,14 +183,26 @@ def _steps(seen: Case, handed: Handed) -> Sequence[Step[Never]]:
     if call.decided is not None:
         return _cancelled(call)
     decision = _decision(seen, handed)
-    if decision is None:
-        # Set again on redelivery: a crash may have come between the question and its timer.
-        return [SetTimer(call.ref, call.deadline)] if call.deadline is not None else ()
-    if isinstance(decision, e.ApprovalRequested):
-        # The deadline counts from when the broker has recorded the question, and a message may have come before it.
-        last = decision.expires_in_s is None and decision.while_pending != "supersede"
-        return [Append(call.ref.gated, decision), *(() if last else (LookAgain(),))]
-    return [Append(call.ref.decided, decision), *_cancelled(call)]
+    match decision:
+        case None:
+            # Set again on redelivery: a crash may have come between the question and its timer.
+            return [SetTimer(call.ref, call.due)] if call.due is not None else ()
+        case e.ApprovalRequested():
+            # The deadline counts from when the broker has recorded the question, and a message may have come before it.
+            last = decision.expires_in_s is None and decision.while_pending != "supersede"
+            return [Append(call.ref.gated, decision), *(() if last else (LookAgain(),))]
+        case e.Escalated():
+            return [Append(call.ref.escalated(len(call.escalated) + 1), decision), LookAgain()]
+        case e.Approved(ground="grant") if spending := _spending(seen, decision):
+            return [*spending, LookAgain()]
+        case e.Approved(ground="broken_glass"):
+            told = e.GlassBroken(reviewer=decision.voters[0], reason=decision.reason)
+            announced = () if call.announced else (Append(call.ref.announced, told),)
+            return [*announced, Append(call.ref.decided, decision), *_cancelled(call)]
+        case e.Denied(ground="people"):
+            return [*_beaten(seen, decision), Append(call.ref.decided, decision), *_cancelled(call)]
+        case _:
+            return [Append(call.ref.decided, decision), *_cancelled(call)]
 
 
 def _decision(seen: Case, handed: Handed) -> e.Event | None:
@@ -153,7 +210,9 @@ def _decision(seen: Case, handed: Handed) -> e.Event | None:
     if seen.newer is None:
         return _decided(seen, handed.recorded_at)
     first = _decided(replace(seen, call=_before(seen.call, seen.newer)), seen.newer.recorded_at)
-    return first or e.Superseded(reason=f"The user said something new, message {seen.newer.slot.tail[1]!r}.")
+    if first is not None and not isinstance(first, e.Escalated):  # nobody more is asked about what is moot
+        return first
+    return e.Superseded(reason=f"The user said something new, message {seen.newer.slot.tail[1]!r}.")
 
 
 def _before(call: Call, message: Fact) -> Call:
@@ -170,89 +229,223 @@ def _decided(seen: Case, now: datetime) -> e.Event | None:
         event = call.withdrawn.event
         return e.Superseded(reason=event.reason) if isinstance(event, e.Superseded) else _withdrawn(event)
     if call.gated is None:
-        return verdict(call, seen.in_force, seen.tool)
-    stands = tally(call, fits=lambda arguments: _fits(seen, arguments))
+        return verdict(seen, now)
+    stands = _tally(seen)
+    if isinstance(stands.verdict, e.Approved) and (ruling := _blocked(seen, stands.verdict)) is not None:
+        return _denied(
+            "policy", ruling, f"Approved by people, and blocked by now: {ruling.judged.reason}".rstrip(": ")
+        )
     if stands.verdict is not None:
         return stands.verdict
-    if call.deadline is not None and now >= call.deadline:
-        asking = call.asking
-        assert asking
-        assert asking.expires_in_s
-        return e.Expired(rule=asking.rule, policy_version=asking.policy_version, after_s=asking.expires_in_s)
-    return None
+    if call.due is None or now < call.due:
+        return None
+    if (stage := call.next_stage) is not None:
+        return e.Escalated(voters=stage.voters, expires_in_s=stage.expires_in_s)
+    asking = call.asking
+    assert asking
+    assert call.gated
+    return e.Expired(
+        rule=asking.rule,
+        policy_version=asking.policy_version,
+        organisation=asking.organisation,
+        after_s=(call.due - call.gated.recorded_at).total_seconds(),
+    )
 
 
-def _fits(seen: Case, arguments: str) -> bool:
-    """May the call run with a reviewer's arguments?"""
-    if seen.tool is None or seen.tool.problems(arguments) is not None:
-        return False
-    return edit_problem(seen.in_force.policy, seen.call, arguments) is None
+def _tally(seen: Case) -> Tally:
+    return tally(
+        seen.call,
+        lambda arguments: of_edit(seen.policies, seen.tool, seen.call, arguments),
+        lambda vote: delegated(seen.delegations, seen.call, vote),
+    )
 
 
-def verdict(call: Call, in_force: InForce, tool: Tool | None) -> e.Approved | e.Denied | e.ApprovalRequested:
-    """What the policy says to a wish. Looked at before anybody is asked, in this order:
+def _blocked(seen: Case, approved: e.Approved) -> Ruling | None:
+    arguments = seen.call.wish.arguments if approved.arguments is None else approved.arguments
+    return block(seen.policies, seen.call, arguments)
+
+
+def verdict(seen: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequested:
+    """What the policies say to a wish. Looked at before anybody is asked, in this order:
 
     1. the digest is not that of the wish, the tool is unknown, the arguments break its schema: denied as invalid;
-    2. the rule that counts (the strictest that matches) blocks, allows or asks;
-    3. it asks fewer people than it needs, without the one who asked for it: denied, since nobody could ever decide.
+    2. the thread has made more calls than the policy lets it: denied;
+    3. the word that counts blocks or allows (a tool that can change policy is asked about instead);
+    4. it asks fewer people than it needs, without those who do not count: denied, since nobody could ever decide;
+    5. grants make up the votes that it needs: approved;
+    6. people denied this very call in this thread, and nothing was said since: denied again, so often;
+    7. the thread has put more to people than the policy lets it: denied;
+    8. people are asked.
     """
-    wish = call.wish
-    version = in_force.version
+    call, wish = seen.call, seen.call.wish
+    if (problem := _invalid(wish, seen.tool)) is not None:
+        return _denied("invalid", ruled(seen.policies, about(call)), problem)
+    asked_about = about(call, wish.arguments)
+    ruling = ruled(seen.policies, asked_about)
+    judged, gone_through = ruling.judged, seen.past
+    most = seen.policies.limit("calls_per_thread")
+    if gone_through and most is not None and gone_through.calls >= most:
+        return _denied("limit", ruling, f"The policy lets a thread make {most:,} calls, and these were made.")
+    if judged.then == "block":
+        return _denied("policy", ruling, judged.reason)
+    governs = seen.tool is not None and seen.tool.declared.governs
+    if judged.then == "allow" and not governs:
+        return _approved(ruling, wish.digest, "policy", reason=judged.reason)
+    question = _question(seen, ruling)
+    if empty := empty_seats(asked(question), question.stages, question.excluded):
+        others = [name for name in question.excluded if name != wish.requester]
+        who = [f"{wish.requester} asked for it"] if wish.requester else []
+        who += (
+            [f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} behind {wish.agent}"]
+            if others
+            else []
+        )
+        return _denied(
+            "policy", ruling, f"It needs {empty} more who may vote and count: {' and '.join(who)}."
+        )
+    if not governs and (counting := _granted(seen, question, now)):
+        return _approved(
+            ruling,
+            wish.digest,
+            "grant",
+            voters=tuple(grant.ref.giver for grant in counting),
+            grants=tuple(f"{grant.ref.giver}/{grant.ref.name}" for grant in counting),
+        )
+    if (
+        gone_through
+        and gone_through.denied
+        and gone_through.repeats < seen.policies.workspace.policy.deny_repeats
+    ):
+        return _denied("repeated", ruling, _again(gone_through.denied))
+    most = seen.policies.limit("questions_per_thread")
+    if gone_through and most is not None and gone_through.questions >= most:
+        return _denied(
+            "limit", ruling, f"The policy lets a thread put {most:,} calls to people, and these were put."
+        )
+    return question
 
-    def invalid(reason: str) -> e.Denied:
-        rule = judge(in_force.policy, about(call)).rule.name
-        return e.Denied(ground="invalid", rule=rule, policy_version=version, reason=reason)
 
+def _invalid(wish: e.ToolRequested, tool: Tool | None) -> str | None:
     if call_digest(wish.tool, wish.tool_version, wish.arguments) != wish.digest:
-        return invalid("The request's digest is not that of its arguments.")
+        return "The request's digest is not that of its arguments."
     if tool is None:
-        return invalid(f"There is no tool {wish.tool!r}. Only the tools that were offered can be called.")
-    if problem := tool.problems(wish.arguments):
-        return invalid(problem)
-    judged = judge(in_force.policy, about(call, wish.arguments))
-    rule, reason, shadows = judged.rule, judged.reason, judged.shadows
-    match judged.then:
-        case "block":
-            return e.Denied(
-                ground="policy", rule=rule.name, policy_version=version, reason=reason, shadows=shadows
-            )
-        case "allow":
-            return e.Approved(
-                digest=wish.digest,
-                ground="policy",
-                rule=rule.name,
-                policy_version=version,
-                reason=reason,
-                shadows=shadows,
-            )
-        case "ask" if (missing := _missing(rule, wish)) > 0:
-            return e.Denied(
-                ground="policy",
-                rule=rule.name,
-                policy_version=version,
-                reason=f"It needs {missing} more who may vote: {wish.requester} asked for it and does not count.",
-                shadows=shadows,
-            )
-        case "ask":
-            return e.ApprovalRequested(
-                digest=wish.digest,
-                rule=rule.name,
-                policy_version=version,
-                reason=reason,
-                voters=rule.voters,
-                excluded=tuple(filter(None, (wish.requester,))),
-                votes_needed=rule.votes_needed,
-                expires_in_s=rule.expires_in_s,
-                while_pending=in_force.policy.while_pending,
-                shadows=shadows,
-            )
+        return f"There is no tool {wish.tool!r}. Only the tools that were offered can be called."
+    return tool.problems(wish.arguments)
 
 
-def _missing(rule: Rule, wish: e.ToolRequested) -> int:
-    """How many voters the rule lacks for this wish: a question that nobody can answer must not be asked."""
-    if not all(map(is_plain, rule.voters)):
-        return 0
-    return rule.votes_needed - len(set(rule.voters) - {wish.requester})
+def _question(seen: Case, ruling: Ruling) -> e.ApprovalRequested:
+    """What people are asked: frozen from here on."""
+    wish, policy, rule = seen.call.wish, ruling.by.policy, ruling.judged.rule
+    (own, *also), *besides = required(seen.policies, ruling)
+    beside = ruling.beside.rule if ruling.beside is not None else rule
+    reason = ruling.judged.reason
+    if ruling.judged.then == "allow":  # of a tool that can change policy
+        own, also, reason = e.Quorum(("*",)), [], "It can change what is asked about, so a person must look."
+    # The organisation's rule keeps the time, if it has any.
+    times = (policy, rule) if rule.expires_in_s is not None else (seen.policies.workspace.policy, beside)
+    excluded = dict.fromkeys((*filter(None, (wish.requester,)), *seen.policies.behind(wish.agent)))
+    return e.ApprovalRequested(
+        digest=wish.digest,
+        rule=rule.name,
+        policy_version=ruling.by.version,
+        organisation=ruling.by.organisation,
+        reason=reason,
+        voters=own.voters,
+        votes_needed=own.votes_needed,
+        also=tuple(also),
+        besides=besides[0] if besides else (),
+        denials_needed=min(rule.denials_needed, beside.denials_needed),
+        may_break_glass=policy.people(rule.break_glass),
+        excluded=tuple(excluded),
+        expires_in_s=times[1].expires_in_s,
+        on_timeout=times[1].on_timeout,
+        stages=times[0].stages(times[1]),
+        while_pending=seen.policies.workspace.policy.while_pending,
+        shadows=ruling.shadows,
+    )
+
+
+def _again(denied: Fact) -> str:
+    event, ref = denied.event, denied.slot.call_ref
+    assert isinstance(event, e.Denied)
+    assert ref
+    said = f": {event.reason}" if event.reason else "."
+    return f"This very call was denied before, as {ref.call}{said}"
+
+
+def _granted(seen: Case, question: e.ApprovalRequested, now: datetime) -> tuple[Grant, ...]:
+    """The grants that together say what people would be asked for; empty where they do not suffice."""
+    if not seen.policies.grantable(seen.call.wish.tool):
+        return ()
+    wished = about(seen.call, seen.call.wish.arguments)
+    by_giver: dict[str, Grant] = {}
+    for grant in seen.grants:
+        usable = grant.used_by(seen.call) or grant.left > 0
+        excluded = is_among(grant.ref.giver, question.excluded)
+        if usable and not excluded and covers(grant, wished, now):
+            by_giver.setdefault(grant.ref.giver, grant)
+    counting: list[str] = []
+    for giver in by_giver:  # those alone that bring it nearer
+        if any(
+            filled(quorums, (*counting, giver)) > filled(quorums, counting) for quorums in asked(question)
+        ):
+            counting.append(giver)
+    enough = all(met(quorums, counting) for quorums in asked(question))
+    return tuple(by_giver[giver] for giver in counting) if enough else ()
+
+
+def _spending(seen: Case, approved: e.Approved) -> Sequence[Append]:
+    """The uses that are still to be taken before these grants let the call run."""
+    call = seen.call
+    return [
+        Append(grant.ref.used(len(grant.used) + 1), e.GrantUsed(call=str(call.ref)))
+        for grant in seen.grants
+        if f"{grant.ref.giver}/{grant.ref.name}" in approved.grants and not grant.used_by(call)
+    ]
+
+
+def _beaten(seen: Case, denied: e.Denied) -> Sequence[Append]:
+    """A later no beats an earlier yes: the grants that would have covered what people denied."""
+    wished, call = about(seen.call, seen.call.wish.arguments), str(seen.call.ref)
+    at = max((vote.recorded_at for vote in seen.call.votes), default=None)
+    return [
+        Append(grant.ref.revoked, e.GrantRevoked(reason=denied.reason, call=call))
+        for grant in seen.grants
+        if at is not None and covers(grant, wished, at)
+    ]
+
+
+def _approved(
+    ruling: Ruling,
+    digest: str,
+    ground: e.Ground,
+    *,
+    reason: str = "",
+    voters: tuple[str, ...] = (),
+    grants: tuple[str, ...] = (),
+) -> e.Approved:
+    return e.Approved(
+        digest=digest,
+        ground=ground,
+        rule=ruling.judged.rule.name,
+        policy_version=ruling.by.version,
+        organisation=ruling.by.organisation,
+        reason=reason,
+        voters=voters,
+        grants=grants,
+        shadows=ruling.shadows,
+    )
+
+
+def _denied(ground: e.Ground, ruling: Ruling, reason: str) -> e.Denied:
+    return e.Denied(
+        ground=ground,
+        rule=ruling.judged.rule.name,
+        policy_version=ruling.by.version,
+        organisation=ruling.by.organisation,
+        reason=reason,
+        shadows=ruling.shadows,
+    )
 
 
 def _yields(call: Call) -> bool:
@@ -289,7 +482,7 @@ def said_since(ref: CallRef, facts: Sequence[Fact]) -> Fact | None:
 
 
 def _cancelled(call: Call) -> Sequence[CancelTimer]:
-    return [CancelTimer(call.ref)] if call.deadline is not None else ()
+    return [CancelTimer(call.ref)] if call.due is not None else ()
 
 
 def _withdrawn(event: object) -> e.Withdrawn:
@@ -302,27 +495,3 @@ def _call(handed: Handed) -> CallRef:
     ref = handed.slot.call_ref
     assert ref, "the gate is handed facts about calls only"
     return ref
-
-
-def _edits(vote: Fact) -> bool:
-    return isinstance(vote.event, e.Voted) and vote.event.arguments is not None
-
-
-async def _tool(ledger: Ledger, call: Call) -> Tool | None:
-    wish = call.wish
-    if not wish.tool_version:
-        return None
-    try:
-        return await ledger.tool(call.ref.workspace, wish.tool, wish.tool_version)
-    except (UnknownTool, BadId):  # the latter: a name that no tool can have
-        return None
-
-
-def _read(fact: Fact) -> InForce:
-    version = int(fact.slot.tail[1])
-    if isinstance(fact.event, e.PolicyApplied):
-        try:
-            return InForce(version, read_policy(fact.event.text, fact.slot.subject))
-        except BadFile as problem:
-            _log.error("the policy in force cannot be read; everything is asked about", problem=str(problem))
-    return InForce(version, Policy())

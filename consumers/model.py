@@ -175,14 +175,21 @@ def _is_due(thread: Thread, last: Turn | None) -> bool:
     """Is it the model's turn? After all calls of its last turn, or when something was said since."""
     if last is not None and thread.unsettled(last.number):
         return False
-    if last is not None and last.wishes:
+    halted = last is not None and _halted(thread, last)
+    if last is not None and last.wishes and not halted:
         return True
     cut = (last.cut or 0) if last else 0
     return any(
-        isinstance(fact.event, e.Said) and fact.event.role != "system"
+        isinstance(fact.event, e.Said) and fact.event.role in (("user",) if halted else ("user", "note"))
         for fact in thread.said
         if fact.seq > cut
     )
+
+
+def _halted(thread: Thread, last: Turn) -> bool:
+    """Did somebody who said no to one of its calls say that the model shall not go on by itself?"""
+    decisions = [thread.call(ref).decided for ref, _wish in thread.wishes(last.number)]
+    return any(fact and isinstance(fact.event, e.Denied) and fact.event.halt for fact in decisions)
 
 
 def _provider(model: str) -> str:

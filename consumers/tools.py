@@ -49,19 +49,22 @@ class Tools(Mapping[str, Registered]):
     def __init__(self) -> None:
         self._tools: dict[str, Registered] = {}
 
-    def add[F: Callable[..., object]](self, *, name: str = "", repeatable: bool = False) -> Callable[[F], F]:
+    def add[F: Callable[..., object]](
+        self, *, name: str = "", repeatable: bool = False, governs: bool = False
+    ) -> Callable[[F], F]:
         """Register a function; for use as a decorator.
 
         Args:
             name: what the model calls it by; the function's own name by default.
             repeatable: it may be run again after a crash, under the same idempotency key.
+            governs: it can change what is asked about, so people look at each call of it, whatever rules say.
 
         Raises:
             BadInput: no schema can be made of its parameters, or there is a tool of that name already.
         """
 
         def register(function: F) -> F:
-            spec = spec_of(function, name=name, repeatable=repeatable, run_by="executor")
+            spec = spec_of(function, name=name, repeatable=repeatable, run_by="executor", governs=governs)
             if spec.name in self._tools:
                 raise BadInput(f"two tools have the name {spec.name!r}. Give one another with name=...")
             self._tools[spec.name] = Registered(spec, function)

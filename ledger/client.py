@@ -24,10 +24,20 @@ from ledger.address import Store
 from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
 from ledger.connection import Connection
 from ledger.jetstream import JetStream
-from ledger.judging import edit_problem
-from ledger.lifecycle import Call, call_of, describe, refusal
+from ledger.judging import InForce, Policies, is_possible, of_edit
+from ledger.lifecycle import Call, call_of, describe, may_vote, refusal
 from ledger.performing import Function, perform
 from ledger.port import Port
+from ledger.standing import (
+    Delegation,
+    Grant,
+    bad_delegation,
+    bad_grant,
+    delegated,
+    delegations_of,
+    grants_of,
+)
+from ledger.votes import Tally, tally
 from schemas import events as e
 from schemas import ids
 from schemas.codec import Fact, encode
@@ -36,6 +46,7 @@ from schemas.errors import (
     AlreadyFilled,
     BadArguments,
     BadFile,
+    BadId,
     BadInput,
     BadSlot,
     BrokerRefused,
@@ -49,13 +60,24 @@ from schemas.errors import (
     WaitTimedOut,
 )
 from schemas.policy import Policy, read_policy
-from schemas.slots import ROOT, CallRef, Slot, ThreadRef, declarations, policies, tool_slot
+from schemas.slots import (
+    ORGANISATION,
+    ROOT,
+    CallRef,
+    DelegationRef,
+    GrantRef,
+    Slot,
+    ThreadRef,
+    declarations,
+    delegations,
+    grants,
+    policies,
+    tool_slot,
+)
 from schemas.tools import Tool, ToolSpec, declaration
 
 _log: Final = structlog.get_logger("ledger.client")
 
-#: Everything in the ledger.
-EVERYTHING: Final = (f"{ROOT}.>",)
 #: How long a reader waits for a replica to catch up with a fact that it was handed.
 _CATCH_UP_S: Final = 2.0
 #: How long to wait before writing again what nobody has acknowledged.
@@ -72,7 +94,9 @@ class Ledger:
         self.author = author
         self.now = now
         self._new_id = new_id
+        # Policies and declarations never change, so what was read once is known for ever.
         self._tools: dict[Slot, Tool] = {}
+        self._policies: dict[Slot, InForce] = {}
 
     @classmethod
     @asynccontextmanager
@@ -187,7 +211,7 @@ class Ledger:
     # ------------------------------------------------------------------------------------------ reading
 
     async def read(
-        self, *refs: CallRef | ThreadRef | Slot | str, having: Slot | None = None
+        self, *refs: CallRef | ThreadRef | GrantRef | DelegationRef | Slot | str, having: Slot | None = None
     ) -> tuple[Fact, ...]:
         """Every fact about a call or a thread, or what stands in a slot, in the order of the log.
 
@@ -235,12 +259,45 @@ class Ledger:
         return tuple(call for call in calls if call.decided is None)
 
     def replay(self, start: int | datetime = 1, *subjects: str) -> AsyncGenerator[Fact]:
-        """Facts from a sequence number or time on, up to what is the end now."""
-        return self.port.follow(subjects or EVERYTHING, start, until_end=True)
+        """Facts from a sequence number or time on, up to what is the end now; on these subjects, or all there are."""
+        return self._each(self.port.follow(subjects, start, until_end=True))
 
     def watch(self, start: int | datetime = 1, *subjects: str) -> AsyncGenerator[Fact]:
-        """Facts from a sequence number or time on, and then as they come, for ever."""
-        return self.port.follow(subjects or EVERYTHING, start, until_end=False)
+        """Facts from a sequence number or time on, and then as they come, for ever; as `replay`."""
+        return self._each(self.port.follow(subjects, start, until_end=False))
+
+    async def _each(self, following: AsyncGenerator[list[Fact]]) -> AsyncGenerator[Fact]:
+        async with aclosing(following) as batches:
+            async for facts in batches:
+                for fact in facts:
+                    yield fact
+
+    async def policies(self, workspace: str) -> Policies:
+        """The policies in force. One that cannot be read asks people about everything."""
+        own, over = await asyncio.gather(self._in_force(workspace), self._in_force(ORGANISATION))
+        return Policies(own, over)
+
+    async def grants(self, workspace: str) -> tuple[Grant, ...]:
+        """Every standing yes that was ever given in a workspace, the oldest first."""
+        return grants_of(await self.port.read(grants(workspace)))
+
+    async def delegations(self, workspace: str) -> tuple[Delegation, ...]:
+        """Every delegation that was ever given in a workspace, the oldest first."""
+        return delegations_of(await self.port.read(delegations(workspace)))
+
+    async def tally(self, call: Call) -> Tally:
+        """How the vote on a call stands, which people were asked about."""
+        votes = [vote.event for vote in call.votes if isinstance(vote.event, e.Voted)]
+        given = await self.delegations(call.ref.workspace) if any(one.on_behalf_of for one in votes) else ()
+        policies, tool = Policies(), None
+        if any(one.arguments is not None for one in votes):
+            policies = await self.policies(call.ref.workspace)
+            tool = await self.tool_of(call)
+        return tally(
+            call,
+            lambda arguments: of_edit(policies, tool, call, arguments),
+            lambda vote: delegated(given, call, vote),
+        )
 
     # -------------------------------------------------------------------------------------------- tools
 
@@ -256,7 +313,6 @@ class Ledger:
         Raises:
             UnknownTool: nobody declared it.
         """
-        # A declaration never changes, so what was read once is known for ever.
         known = self._tools.get(tool_slot(workspace, name, version)) if version else None
         if known is not None:
             return known
@@ -272,6 +328,16 @@ class Ledger:
         self._tools[fact.slot] = tool
         return tool
 
+    async def tool_of(self, call: Call) -> Tool | None:
+        """The tool that a call is about. None: it is none of those that were offered, or nobody declared it."""
+        wish = call.wish
+        if not wish.tool_version:
+            return None
+        try:
+            return await self.tool(call.ref.workspace, wish.tool, wish.tool_version)
+        except (UnknownTool, BadId):  # the latter: a name that no tool can have
+            return None
+
     # ------------------------------------------------------------------------------ what a service does
 
     async def request(
@@ -281,6 +347,8 @@ class Ledger:
         arguments: dict[str, Any] | str,
         *,
         requester: str = "",
+        agent: str = "",
+        labels: dict[str, str] | None = None,
     ) -> Call:
         """Ask for a tool to be run. Asking again for the same is asking once: a restarted service goes on waiting.
 
@@ -289,6 +357,8 @@ class Ledger:
             tool: what `declare` gave; or a name, for the version of it that was declared last, by whomever.
             arguments: raw JSON text is kept byte for byte; a dict is written out once.
             requester: on whose behalf. This person cannot vote on it.
+            agent: which agent wishes it. Rules may ask for it, and who is behind it cannot vote either.
+            labels: what rules may ask for beside that.
 
         Raises:
             UnknownTool: nobody declared the tool in the workspace.
@@ -307,6 +377,8 @@ class Ledger:
             arguments=text,
             digest=call_digest(declared.name, declared.version, text),
             requester=requester or self.author.name,
+            agent=agent,
+            labels=labels or {},
             run_by=declared.declared.run_by,
         )
         first = await self.fill(ref.requested, wish)
@@ -349,6 +421,19 @@ class Ledger:
             NotOpen: it is not approved, what is recorded is not what was approved, or an executor runs it.
             AlreadyFilled: somebody else claimed it.
         """
+        known = await self.start(call)
+        ref = known.ref
+        outcome = await perform(function, known.arguments, attempt=1, key=str(ref))
+        await self.write_down(ref.finished, outcome, otherwise=ref.late(1))
+        return outcome
+
+    async def start(self, call: CallRef | str) -> Call:
+        """Claim an approved call that this program runs itself; from here on it may have run. `finish` says how it went.
+
+        Raises:
+            NotOpen: it is not approved, what is recorded is not what was approved, or an executor runs it.
+            AlreadyFilled: somebody else claimed it.
+        """
         ref = _ref(call)
         known = await self.known_call(ref)
         started = e.ToolStarted(digest=known.digest, idempotency_key=str(ref))
@@ -358,9 +443,47 @@ class Ledger:
         if (flaw := known.flaw) is not None:
             raise NotOpen(f"{ref}: {_FLAWS[flaw]}. It will not run.")
         await self._mine(ref.claim(1), started)
-        outcome = await perform(function, known.arguments, attempt=1, key=started.idempotency_key)
-        await self.write_down(ref.finished, outcome, otherwise=ref.late(1))
-        return outcome
+        return await self.call(ref, having=ref.claim(1))
+
+    async def finish(
+        self, call: CallRef | str, *, output: str | None = None, error: str | None = None
+    ) -> Call:
+        """Say how a call went that this program claimed with `start`: its output, or the error it raised.
+
+        A result that comes when the call is closed already is kept (`late`) and never shown to the model. The same
+        result posted again is refused as what it is.
+
+        Raises:
+            BadInput: neither or both of output and error are given.
+            NotOpen: it was never started.
+            AlreadyFilled: it has ended already; what came now is kept beside it, if nothing was yet.
+        """
+        ref = _ref(call)
+        if (output is None) == (error is None):
+            raise BadInput("a call ends with an output or with an error: give one of them.")
+        known = await self.known_call(ref)
+        attempt = max(1, len(known.claims))
+        outcome: e.ToolReturned | e.ToolFailed = (
+            e.ToolReturned(output=output, attempt=attempt)
+            if output is not None
+            else e.ToolFailed(error=error or "", attempt=attempt)
+        )
+        if not any(isinstance(claim.event, e.ToolStarted) for claim in known.claims):
+            self._check(known, ref.finished, outcome)  # says why it cannot
+            raise NotOpen(f"{ref} was never started, so it cannot have ended. Nothing was recorded.")
+        if known.wish.run_by != "client":
+            raise NotOpen(f"{ref} is run by {known.wish.run_by!r}, as its tool is declared, and not here.")
+        if known.finished is not None and _same_content(known.finished.event, outcome):
+            raise AlreadyFilled(f"{ref} has ended with this very result: {describe(known.finished)}.")
+        posted = self.stamped(outcome)  # in two places if need be, and one fact all the same
+        first = await self.fill(ref.finished, posted)
+        if first is not None:
+            late = await self.fill(ref.late(attempt), posted)
+            kept = "What came now is kept as late."
+            if late is not None and not _same_content(late.event, posted):
+                kept = "Nothing was recorded: another late result was first."
+            raise AlreadyFilled(f"{ref} has ended already: {describe(first)}. {kept}")
+        return await self.call(ref, having=ref.finished)
 
     async def doubt(self, call: CallRef | str, why: str = "") -> Call:
         """Say that a call was started and nobody knows how it ended: whoever ran it is gone. It then waits for a person.
@@ -434,7 +557,7 @@ class Ledger:
         first = standing or await self.fill(slot, said)
         if first is None:
             [first] = await self.read(slot, having=slot)
-        elif not _says_the_same(first.event, said):
+        elif not _same_content(first.event, said):
             raise AlreadyFilled(
                 f"something else was said as {message!r} in {ref}: {describe(first)}. Choose another message id."
             )
@@ -451,24 +574,31 @@ class Ledger:
         reason: str = "",
         arguments: str | None = None,
         answer: str = "",
+        on_behalf_of: str = "",
+        halt: bool = False,
     ) -> Call:
         """Vote on an open call, about the arguments as they stand now.
 
         Args:
-            verdict: `approve`, `deny` or `answer`.
+            verdict: `approve`, `deny`, `answer`, or `break_glass`: let it run alone, in an emergency.
+            reason: why. With `deny` the model reads it; with `break_glass` it must be given.
             arguments: with `approve`: run it with these instead (raw JSON text).
             answer: with `answer`: what the model gets in place of the tool's output.
+            on_behalf_of: whose vote this is, by that person's delegation. Found by itself for those who were not asked.
+            halt: with `deny`: the model is not asked again before a user says something.
 
         Raises:
-            BadInput: there is no such verdict.
+            BadInput: there is no such verdict, or `break_glass` comes with arguments.
             UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see `lifecycle.refusal`.
+            NotAllowed: nobody gave this reviewer that vote; or the policies in force block the call as edited.
             BadArguments: the edit breaks the tool's schema.
-            NotAllowed: the policy in force would not let it run so, or asks more people about it.
             AlreadyFilled: this reviewer has voted before.
         """
         ref = _ref(call)
         if verdict not in _VERDICTS:
             raise BadInput(f"{verdict!r} is no verdict. A vote says one of {', '.join(_VERDICTS)}.")
+        if verdict == "break_glass" and arguments is not None:
+            raise BadInput("who breaks the glass lets run what waits, as it is. Arguments go with approve.")
         known = await self.known_call(ref)
         voted = msgspec.convert(
             {
@@ -478,18 +608,169 @@ class Ledger:
                 "reason": reason,
                 "arguments": arguments,
                 "answer": answer,
+                "on_behalf_of": on_behalf_of,
+                "halt": halt,
             },
             e.Voted,
         )
+        if not on_behalf_of:
+            voted = msgspec.structs.replace(voted, on_behalf_of=await self._principal(known, reviewer, voted))
         self._check(known, ref.vote(reviewer), voted)
+        if on_behalf_of and not any(
+            one.ref.giver == on_behalf_of and one.holds(reviewer, known.wish.tool, self.now())
+            for one in await self.delegations(ref.workspace)
+        ):
+            raise NotAllowed(
+                f"{on_behalf_of} gave {reviewer} no vote on {known.wish.tool} that holds now. Nothing was recorded."
+            )
+        instead = [vote for vote in known.votes if _in_place_of(vote, reviewer)]
+        if instead and voted.verdict != "break_glass":
+            given = await self.delegations(ref.workspace)
+            for vote in instead:
+                if delegated(given, known, vote):
+                    raise NotAllowed(
+                        f"{vote.slot.tail[3]} has voted on {ref} in {reviewer}'s place: {describe(vote)}. Nothing was recorded."
+                    )
         if arguments is not None:
             tool = await self.tool(ref.workspace, known.wish.tool, known.wish.tool_version)
             if problem := tool.problems(arguments):
                 raise BadArguments(problem)
-            if problem := edit_problem(await self._policy(ref.workspace), known, arguments):
-                raise NotAllowed(f"{ref} cannot run so: {problem} Nothing was recorded.")
+            more = of_edit(await self.policies(ref.workspace), tool, known, arguments)
+            if more is None:
+                raise NotAllowed(
+                    f"{ref} cannot run so: the policy in force blocks {known.wish.tool} with these arguments. "
+                    "Nothing was recorded."
+                )
+            if not is_possible(known, more):
+                raise NotAllowed(
+                    f"{ref} cannot run so: with these arguments the policy asks others than those who were asked. "
+                    "Nothing was recorded. Deny it, so that it is requested anew."
+                )
         await self._mine(ref.vote(reviewer), voted)
         return await self.call(ref, having=ref.vote(reviewer))
+
+    async def grant(
+        self,
+        grant: GrantRef | str,
+        tool: str,
+        *,
+        for_s: float,
+        uses: int = 1,
+        arguments: str | None = None,
+        when: str = "",
+        agent: str = "*",
+        thread: str = "*",
+        reason: str = "",
+    ) -> Grant:
+        """Say yes in advance: calls of this tool, until then, so many times. Giving the same again is giving it once.
+
+        It is its giver's vote, given early: where a rule asks for more people, their grants are needed too. It counts when
+        a call is judged; once people are asked, only what they say then counts.
+
+        Args:
+            grant: `workspace/giver/name`; only the giver's credentials can record it.
+            for_s: seconds from when it is recorded. There is always an end.
+            uses: how many calls it may let run, 1 to 1,000.
+            arguments: exactly these (raw JSON text, compared by value).
+            when: a condition on the arguments (`schemas.conditions`).
+            agent, thread: names, or patterns with `*`.
+
+        Raises:
+            BadInput: no end, no uses, no such condition.
+            UnknownTool: nobody declared the tool.
+            BadArguments: they break its schema.
+            NotAllowed: no grant may cover this tool.
+            AlreadyFilled: another grant has this name.
+        """
+        ref = grant if isinstance(grant, GrantRef) else GrantRef.parse(grant)
+        granted = e.Granted(
+            tool=tool,
+            expires_in_s=for_s,
+            uses=uses,
+            arguments=arguments,
+            when=when,
+            agent=agent,
+            thread=thread,
+            reason=reason,
+        )
+        if problem := bad_grant(granted):
+            raise BadInput(problem)
+        declared = await self.tool(ref.workspace, tool)
+        if arguments is not None and (problem := declared.problems(arguments)):
+            raise BadArguments(problem)
+        if declared.declared.governs or not (await self.policies(ref.workspace)).grantable(tool):
+            raise NotAllowed(
+                f"no grant may cover {tool}: people look at each call of it, as "
+                f"{'its declaration' if declared.declared.governs else 'never_grant in the policy'} says. Nothing was recorded."
+            )
+        first = await self.fill(ref.given, granted)
+        if first is not None and not _same_content(first.event, granted):
+            raise AlreadyFilled(f"there is another grant {ref}: {describe(first)}. Choose another name.")
+        [found] = grants_of(await self.read(ref, having=ref.given))
+        if (standing := found.standing(self.now())) != "in force":
+            raise AlreadyFilled(f"there was such a grant {ref}, and it is {standing}. Choose another name.")
+        return found
+
+    async def revoke_grant(self, grant: GrantRef | str, reviewer: str, *, reason: str = "") -> Grant:
+        """Take a standing yes back. Any reviewer may: it only makes things stricter.
+
+        Raises:
+            BadInput: there is no such grant.
+            AlreadyFilled: it is revoked already.
+        """
+        ref = grant if isinstance(grant, GrantRef) else GrantRef.parse(grant)
+        if not grants_of(await self.read(ref)):
+            raise BadInput(f"there is no grant {ref}. `approvals grant list` shows those that there are.")
+        await self._mine(ref.revoked, e.GrantRevoked(reviewer=reviewer, reason=reason))
+        [found] = grants_of(await self.read(ref, having=ref.revoked))
+        return found
+
+    async def delegate(
+        self,
+        delegation: DelegationRef | str,
+        to: str,
+        *,
+        starts_at: datetime,
+        ends_at: datetime,
+        tools: tuple[str, ...] = ("*",),
+        reason: str = "",
+    ) -> Delegation:
+        """Let another person vote in one's place for a time. Their decisions say "Ben for Ana".
+
+        Args:
+            delegation: `workspace/giver/name`; only the giver's credentials can record it.
+
+        Raises:
+            BadInput: it ends before it starts, it is over already, it is to oneself, or its times have no zone.
+            BadId: there could not be such a person.
+            AlreadyFilled: another delegation has this name.
+        """
+        ref = delegation if isinstance(delegation, DelegationRef) else DelegationRef.parse(delegation)
+        ids.token("reviewer", to)
+        given = e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at, tools=tools, reason=reason)
+        if problem := bad_delegation(ref.giver, given, self.now()):
+            raise BadInput(problem)
+        first = await self.fill(ref.given, given)
+        if first is not None and not _same_content(first.event, given):
+            raise AlreadyFilled(f"there is another delegation {ref}: {describe(first)}. Choose another name.")
+        [found] = delegations_of(await self.read(ref, having=ref.given))
+        return found
+
+    async def end_delegation(self, delegation: DelegationRef | str, *, reason: str = "") -> Delegation:
+        """End a delegation before its time. Votes that were cast by then stay what they are.
+
+        Raises:
+            BadInput: there is no such delegation.
+            AlreadyFilled: it was ended before.
+        """
+        ref = delegation if isinstance(delegation, DelegationRef) else DelegationRef.parse(delegation)
+        if not delegations_of(await self.read(ref)):
+            raise BadInput(
+                f"there is no delegation {ref}. `approvals delegate list` shows those that there are."
+            )
+        await self._mine(ref.ended, e.DelegationEnded(reason=reason))
+        [found] = delegations_of(await self.read(ref, having=ref.ended))
+        return found
 
     async def revoke(self, call: CallRef | str, reviewer: str, *, reason: str = "") -> Call:
         """Take an approval back before the tool runs, by taking the slot that its start would fill.
@@ -518,15 +799,23 @@ class Ledger:
 
     # --------------------------------------------------------------------------------------------- helpers
 
-    async def _policy(self, workspace: str) -> Policy:
-        """The policy in force. One that cannot be read allows nothing, so it does not stand in a reviewer's way."""
+    async def _in_force(self, workspace: str) -> InForce:
         fact = await self.port.latest(policies(workspace))
-        if fact is None or not isinstance(fact.event, e.PolicyApplied):
-            return Policy()
-        try:
-            return read_policy(fact.event.text, fact.slot.subject)
-        except BadFile:
-            return Policy()
+        if fact is None:
+            return InForce(organisation=workspace == ORGANISATION)
+        if fact.slot not in self._policies:
+            self._policies[fact.slot] = _read(fact)
+        return self._policies[fact.slot]
+
+    async def _principal(self, call: Call, reviewer: str, vote: e.Voted) -> str:
+        """In whose place a reviewer votes who was not asked: somebody who was, and who gave the word."""
+        if vote.verdict == "break_glass" or call.asking is None or may_vote(call, vote, reviewer):
+            return ""
+        for one in await self.delegations(call.ref.workspace):
+            behalf = msgspec.structs.replace(vote, on_behalf_of=one.ref.giver)
+            if one.holds(reviewer, call.wish.tool, self.now()) and may_vote(call, behalf, reviewer):
+                return one.ref.giver
+        return ""
 
     def _check(self, call: Call, slot: Slot, event: e.Event) -> None:
         if (problem := refusal(call, slot, event, self.now())) is not None:
@@ -538,16 +827,31 @@ class Ledger:
             raise AlreadyFilled(f"{slot.subject} is taken: {describe(first)}. Nothing was recorded.")
 
 
+def _read(fact: Fact) -> InForce:
+    version, organisation = int(fact.slot.tail[1]), fact.slot.workspace == ORGANISATION
+    if isinstance(fact.event, e.PolicyApplied):
+        try:
+            return InForce(version, read_policy(fact.event.text, fact.slot.subject), organisation)
+        except BadFile as problem:
+            _log.error("the policy in force cannot be read; everything is asked about", problem=str(problem))
+    # The organisation's says nothing where it has no rule; one that nobody can read may have said anything.
+    return InForce(version, _ASKS if organisation else Policy(), organisation)
+
+
 def _ref(call: CallRef | str) -> CallRef:
     return call if isinstance(call, CallRef) else CallRef.parse(call)
 
 
-def _says_the_same(event: object, said: e.Said) -> bool:
-    return isinstance(event, e.Said) and (event.role, event.text, event.name) == (
-        said.role,
-        said.text,
-        said.name,
-    )
+def _in_place_of(vote: Fact, person: str) -> bool:
+    return isinstance(vote.event, e.Voted) and vote.event.on_behalf_of == person
+
+
+def _same_content(event: object, wanted: e.Event) -> bool:
+    """Do two events say the same, whoever wrote them and when?"""
+    if type(event) is not type(wanted):
+        return False
+    own = [name for name in wanted.__struct_fields__ if name not in e.Event.__struct_fields__]
+    return all(getattr(event, name) == getattr(wanted, name) for name in own)
 
 
 def _written(arguments: dict[str, Any]) -> str:
@@ -557,9 +861,21 @@ def _written(arguments: dict[str, Any]) -> str:
         raise BadArguments(f"The arguments cannot be written as JSON: {problem}.") from None
 
 
+_ASKS: Final = Policy.model_validate(
+    {
+        "rule": [
+            {
+                "name": "unreadable",
+                "tools": ["*"],
+                "then": "ask",
+                "reason": "The organisation's policy cannot be read.",
+            }
+        ]
+    }
+)
 _FLAWS: Final = {
     "digest_mismatch": "the arguments are not the ones that were approved",
     "people_were_asked": "people were asked about it, and before they answered a policy let it through",
 }
-_VERDICTS: Final = ("approve", "deny", "answer")
+_VERDICTS: Final = ("approve", "deny", "answer", "break_glass")
 _ROLES: Final = ("user", "system", "note")

@@ -14,45 +14,43 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-import nats.errors
 import structlog
 from msgspec import Struct
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 
-from ledger.requests import Requests
+from ledger.requests import Requests, Straight, header_lines
 from schemas.errors import BrokerRefused, Unavailable
 from schemas.ids import new_id
 
 _log: Final = structlog.get_logger("ledger.follow")
 HEARTBEAT_S: Final = 1.0
+#: So many messages are handed on together at most.
+_TOGETHER: Final = 256
+_CONTROL: Final = b"NATS/1.0 100"
 
 
-class Meta(Struct, frozen=True):
+class Meta(Struct, frozen=True, gc=False):
     """Where a delivered message stands: read off its reply subject, not asked for."""
 
-    consumer: str
     tries: int
     seq: int
-    #: Counted per consumer: a gap here is a lost message.
-    delivery: int
     recorded_at: datetime
-    #: How many more the consumer has.
-    left: int
 
 
 def meta(reply: str) -> Meta:
     """Read `$JS.ACK.[domain.account.]stream.consumer.tries.seq.delivery.time.left` (ADR-15)."""
     tokens = reply.split(".")
-    consumer, tries, seq, delivery, time, left = tokens[3:9] if len(tokens) == 9 else tokens[5:11]
-    return Meta(
-        consumer,
-        int(tries),
-        int(seq),
-        int(delivery),
-        datetime.fromtimestamp(int(time) // 1000 / 1e6, UTC),
-        int(left),
-    )
+    tries, seq, _delivery, time, _left = tokens[4:9] if len(tokens) == 9 else tokens[6:11]
+    return Meta(int(tries), int(seq), _time(time))
+
+
+def _time(nanoseconds: str | bytes) -> datetime:
+    return datetime.fromtimestamp(int(nanoseconds) // 1000 / 1e6, UTC)
+
+
+class Message(Struct, frozen=True, gc=False):
+    subject: str
+    data: bytes
 
 
 type Start = int | datetime | None
@@ -67,10 +65,12 @@ async def follow(
     inbox: str,
     start: Start,
     until_end: bool,
-) -> AsyncGenerator[tuple[Msg, Meta]]:
-    """Messages of `stream` on `subjects` in order, from `start` on: a sequence, a time, or None for each subject's last.
+) -> AsyncGenerator[list[tuple[Message, Meta]]]:
+    """Messages of `stream` in order, those together that came together.
 
     Args:
+        subjects: none for all that the stream holds: over a million subjects, counting which of them match takes long.
+        start: from which sequence or time on; None: each subject's last.
         until_end: stop at what was the end when the reading began.
     """
     position = start
@@ -78,54 +78,61 @@ async def follow(
     while True:
         # An inbox for each consumer: one that was given up lives as long as somebody listens, and what it goes on
         # saying must not be taken for the next one's.
-        async with _listening(client, f"{inbox}.{new_id()}") as (deliver, arrived, heard):
+        async with _listening(requests, f"{inbox}.{new_id()}") as (deliver, arrived, heard):
             created = await _create(requests, stream, subjects, deliver, position, patient=not until_end)
             if until_end and stop is None:
                 stop = await _last_seq(requests, stream)
             if until_end and created["num_pending"] == 0:
                 return
+            mine = f".{stream}.{created['name']}.".encode()
             expected = 1
-            while True:
+            lost = ended = False
+            while not (lost or ended):
                 if not arrived and not await heard():
                     _log.debug("nothing heard, starting a new consumer", stream=stream, position=position)
                     break
-                msg = arrived.popleft()
-                if not msg.data and msg.headers and msg.headers.get("Status") == "100":
-                    await _answer_control(client, msg)
-                    last = msg.headers.get("Nats-Last-Consumer")
-                    if last is not None and int(last) != expected - 1 and not msg.reply:
-                        _log.debug(
-                            "messages were lost, starting a new consumer", stream=stream, position=position
-                        )
+                found: list[tuple[Message, Meta]] = []
+                while arrived and len(found) < _TOGETHER:
+                    subject, reply, data, headers = arrived.popleft()
+                    if not data and headers.startswith(_CONTROL):
+                        last = await _answer_control(client, reply, headers)
+                        lost = last is not None and last != expected - 1
+                        if lost:
+                            break
+                        continue
+                    # As in `meta`, but no more of it than keeps the order: this is done for each fact of a replay.
+                    _, own, place = reply.partition(mine)
+                    if not own:
+                        continue  # of a consumer that was asked for in vain, while the broker was away
+                    tries, seq_, delivery, time, left = place.split(b".")[:5]
+                    seq = int(seq_)
+                    if lost := int(delivery) != expected:
                         break
-                    continue
-                at = meta(msg.reply)
-                if at.consumer != created["name"]:
-                    continue  # asked for in vain, while the broker was away, and made all the same
-                if at.delivery != expected:
-                    _log.debug(
-                        "a message was lost, starting a new consumer", stream=stream, position=position
-                    )
-                    break
-                expected += 1
-                position = at.seq + 1
-                if stop is not None and at.seq > stop:
-                    return
-                yield msg, at
-                if until_end and (at.left == 0 or at.seq == stop):
-                    return
+                    if ended := stop is not None and seq > stop:
+                        break
+                    expected += 1
+                    position = seq + 1
+                    found.append((Message(subject.decode(), data), Meta(int(tries), seq, _time(time))))
+                    if ended := until_end and (left == b"0" or seq == stop):
+                        break
+                if found:
+                    yield found
+            if ended:
+                return
+            if lost:
+                _log.debug("messages were lost, starting a new consumer", stream=stream, position=position)
 
 
 @asynccontextmanager
 async def _listening(
-    client: Client, deliver: str
-) -> AsyncGenerator[tuple[str, deque[Msg], Callable[[], Awaitable[bool]]]]:
+    requests: Requests, deliver: str
+) -> AsyncGenerator[tuple[str, deque[Straight], Callable[[], Awaitable[bool]]]]:
     """A subject to deliver to, what has arrived there, and a way to wait for more: False after two silent heartbeats."""
-    arrived: deque[Msg] = deque()
+    arrived: deque[Straight] = deque()
     something = asyncio.Event()
 
-    async def take(msg: Msg) -> None:
-        arrived.append(msg)
+    def take(message: Straight) -> None:
+        arrived.append(message)
         something.set()
 
     async def heard() -> bool:
@@ -137,15 +144,8 @@ async def _listening(
             return False
         return True
 
-    subscription = await client.subscribe(deliver, cb=take, pending_msgs_limit=-1, pending_bytes_limit=-1)
-    try:
+    async with requests.straight(deliver, take):
         yield deliver, arrived, heard
-    finally:
-        if not client.is_closed:
-            try:
-                await subscription.unsubscribe()
-            except nats.errors.Error:
-                _log.debug("could not unsubscribe", subject=deliver)
 
 
 async def _create(
@@ -166,13 +166,14 @@ async def _create(
         "deliver_subject": deliver,
         "ack_policy": "none",
         "max_deliver": 1,
-        "filter_subjects": list(subjects),
         "flow_control": True,
         "idle_heartbeat": int(HEARTBEAT_S * 1e9),
         "mem_storage": True,
         "num_replicas": 1,
         "inactive_threshold": int(5e9),
     }
+    if subjects:
+        config["filter_subjects"] = list(subjects)
     body = msgspec.json.encode({"stream_name": stream, "config": config})
     while True:
         try:
@@ -194,9 +195,16 @@ async def _last_seq(requests: Requests, stream: str) -> int:
     return int(answer["state"]["last_seq"])
 
 
-async def _answer_control(client: Client, msg: Msg) -> None:
-    """Flow control: the broker goes on when it hears back, straight or through a heartbeat that says it is stalled."""
-    if msg.reply:
-        await client.publish(msg.reply, b"")
-    elif stalled := (msg.headers or {}).get("Nats-Consumer-Stalled"):
+async def _answer_control(client: Client, reply: bytes, headers: bytes) -> int | None:
+    """Flow control: the broker goes on when it hears back, straight or through a heartbeat that says it is stalled.
+
+    Answers with how many a heartbeat says were delivered.
+    """
+    if reply:
+        await client.publish(reply.decode(), b"")
+        return None
+    said = header_lines(headers)
+    if stalled := said.get("Nats-Consumer-Stalled"):
         await client.publish(stalled, b"")
+    last = said.get("Nats-Last-Consumer")
+    return None if last is None else int(last)

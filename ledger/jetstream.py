@@ -4,7 +4,7 @@ import asyncio
 import base64
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from ledger import port, streams
 from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
 from ledger.commits import Ack, Commits
 from ledger.connection import Connection
-from ledger.follow import Meta, Start, follow, meta
+from ledger.follow import Message, Meta, Start, follow, meta
 from ledger.requests import Requests
 from schemas.codec import Fact, fact_of
 from schemas.errors import BrokerAway, BrokerRefused, Unavailable
@@ -133,13 +133,24 @@ class JetStream:
 
     async def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
-    ) -> AsyncGenerator[Fact]:
-        async for msg, at in self._follow(streams.LEDGER, subjects, start, until_end=until_end):
-            yield fact_of(at.seq, at.recorded_at, msg.subject, msg.data)
+    ) -> AsyncGenerator[list[Fact]]:
+        found = self._messages(streams.LEDGER, subjects, start, until_end=until_end)
+        async with aclosing(found) as batches:
+            async for batch in batches:
+                yield [fact_of(at.seq, at.recorded_at, msg.subject, msg.data) for msg, at in batch]
 
-    def _follow(
+    async def _follow(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
-    ) -> AsyncGenerator[tuple[Msg, Meta]]:
+    ) -> AsyncGenerator[tuple[Message, Meta]]:
+        """The messages of one of the side streams, one after the other."""
+        async with aclosing(self._messages(stream, subjects, start, until_end=until_end)) as batches:
+            async for batch in batches:
+                for message in batch:
+                    yield message
+
+    def _messages(
+        self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
+    ) -> AsyncGenerator[list[tuple[Message, Meta]]]:
         return follow(
             self.connection.client,
             self.requests,

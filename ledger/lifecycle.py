@@ -28,9 +28,10 @@ Neither of them guards against two writers at once. The broker does: a slot take
 here only ever asks that a fact *exists* ("approved?"), and what exists never goes away.
 """
 
+from collections import defaultdict
 from datetime import datetime, timedelta
 from enum import StrEnum
-from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Final, Literal
 
 import msgspec
@@ -48,6 +49,7 @@ from schemas.errors import (
     Refused,
     UnknownCall,
 )
+from schemas.quorums import is_among
 from schemas.slots import CallRef, Slot
 
 
@@ -84,9 +86,11 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
         e.Withdrawn: Status.WITHDRAWN,
         e.Superseded: Status.SUPERSEDED,
     },
-    # A vote does not change the status. The gate counts votes and decides, once.
+    # A vote does not change the status. The gate counts votes and decides, once. Nor does it when more people are asked.
     Status.PENDING: {
         e.Voted: Status.PENDING,
+        e.Escalated: Status.PENDING,
+        e.GlassBroken: Status.PENDING,
         e.Approved: Status.APPROVED,
         e.Denied: Status.DENIED,
         e.Answered: Status.ANSWERED,
@@ -124,6 +128,9 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
     Status.RECONCILED: {},
 }
 
+#: What an approval can rest on without anybody having looked at this call.
+_UNASKED: Final = frozenset({"policy", "grant"})
+
 #: Nothing more will be told to the model about a call in one of these.
 SETTLED: Final = frozenset({Status.RETURNED, Status.FAILED, Status.REFUSED, Status.RECONCILED})
 
@@ -156,6 +163,9 @@ class Call(Struct, frozen=True):
     gated: Fact | None = None
     #: By reviewer, in the order in which the broker recorded them.
     votes: tuple[Fact, ...] = ()
+    #: Stage by stage: who was asked as well.
+    escalated: tuple[Fact, ...] = ()
+    announced: Fact | None = None
     withdrawn: Fact | None = None
     decided: Fact | None = None
     #: By attempt.
@@ -219,14 +229,47 @@ class Call(Struct, frozen=True):
         asked_before = (
             self.gated is not None and self.decided is not None and self.gated.seq < self.decided.seq
         )
-        return "people_were_asked" if decision.ground == "policy" and asked_before else None
+        return "people_were_asked" if decision.ground in _UNASKED and asked_before else None
+
+    @property
+    def next_stage(self) -> e.Stage | None:
+        """Who is asked as well when nobody decides in time; None when nobody more is."""
+        asking = self.asking
+        stages = asking.stages[len(self.escalated) :] if asking and asking.on_timeout == "escalate" else ()
+        return stages[0] if stages else None
+
+    @property
+    def due(self) -> datetime | None:
+        """When something happens by itself, on the broker's clock: more people are asked, or it expires. None: never."""
+        if self.gated is None or self.asking is None or self.asking.on_timeout == "stay":
+            return None
+        since = self.escalated[-1] if self.escalated else self.gated
+        assert isinstance(since.event, e.ApprovalRequested | e.Escalated)
+        after_s = since.event.expires_in_s
+        return None if after_s is None else since.recorded_at + timedelta(seconds=after_s)
 
     @property
     def deadline(self) -> datetime | None:
-        """When the approval expires, on the broker's clock. None: never, or nobody was asked."""
-        if self.gated is None or self.asking is None or self.asking.expires_in_s is None:
-            return None
-        return self.gated.recorded_at + timedelta(seconds=self.asking.expires_in_s)
+        """When the approval expires, on the broker's clock. None: never, or not before more people were asked."""
+        return None if self.next_stage else self.due
+
+    def voters(self, before: int | None = None) -> tuple[str, ...]:
+        """Everybody who may vote, names and patterns; with `before`, as it was before that fact of the log."""
+        asking = self.asking
+        if asking is None:
+            return ()
+        more = [one.voters for one in (*asking.also, *asking.besides)]
+        more += [self.asked_as_well(before)]
+        return tuple(dict.fromkeys((*asking.voters, *(voter for voters in more for voter in voters))))
+
+    def asked_as_well(self, before: int | None = None) -> tuple[str, ...]:
+        """Those among them who were asked when nobody had decided in time. They count wherever a vote is lacking."""
+        return tuple(
+            voter
+            for fact in self.escalated
+            if isinstance(fact.event, e.Escalated) and (before is None or fact.seq < before)
+            for voter in fact.event.voters
+        )
 
 
 def evolve(call: Call, fact: Fact) -> Call:
@@ -234,8 +277,8 @@ def evolve(call: Call, fact: Fact) -> Call:
     if fact.slot.call_ref != call.ref or not isinstance(fact.event, fact.slot.filled_by):
         return call
     match fact.slot.tail[2:]:
-        case ("vote" | "claim" | "late" as place, _):
-            several = {"vote": "votes", "claim": "claims", "late": "late"}[place]
+        case ("vote" | "claim" | "late" | "escalated" as place, _):
+            several = {"vote": "votes", "claim": "claims"}.get(place, place)
             return msgspec.structs.replace(call, **{several: _with(getattr(call, several), fact)})
         case (place,) if getattr(call, place) is None:
             return msgspec.structs.replace(call, **{place: fact})
@@ -249,12 +292,27 @@ def _with(facts: tuple[Fact, ...], fact: Fact) -> tuple[Fact, ...]:
     return tuple(sorted((*facts, fact), key=lambda one: one.seq))
 
 
+_seq: Final = attrgetter("seq")
+
+
 def call_of(ref: CallRef, facts: tuple[Fact, ...]) -> Call:
     """The call that these facts make; facts about anything else are passed over."""
-    call = Call(ref)
+    # What `evolve` does with one after the other; but there each is a copy of the call, and here all are one.
+    alone: dict[str, Fact] = {}
+    several: defaultdict[str, dict[str, Fact]] = defaultdict(dict)
     for fact in facts:
-        call = evolve(call, fact)
-    return call
+        slot = fact.slot
+        if slot.thread != ref.thread or slot.workspace != ref.workspace:
+            continue
+        match slot.tail:
+            case ("call", ref.call, place) if isinstance(fact.event, slot.filled_by):
+                alone.setdefault(place, fact)
+            case ("call", ref.call, place, which) if isinstance(fact.event, slot.filled_by):
+                several[{"vote": "votes", "claim": "claims"}.get(place, place)].setdefault(which, fact)
+            case _:
+                pass
+    ordered = {place: tuple(sorted(found.values(), key=_seq)) for place, found in several.items()}
+    return msgspec.structs.replace(Call(ref), **alone, **ordered)
 
 
 def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | None:
@@ -268,7 +326,7 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
     4. the slot is taken;
     5. the table does not know this fact in this status;
     6. the deadline has passed;
-    7. the voter is excluded (asked for it), or not among those who may vote;
+    7. the voter is excluded (asked for it), or not among those who may vote, or has voted in person;
     8. the vote is about other bytes than those that wait.
     """
     taken = _standing(call, slot)
@@ -295,12 +353,30 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
             f"{call.ref} expired at {call.deadline:%Y-%m-%d %H:%M:%S} UTC. Nothing was recorded."
         )
     reviewer = slot.tail[3]
-    if reviewer in asking.excluded:
-        return NotAllowed(f"{reviewer} asked for {call.ref} and cannot vote on it. Somebody else must.")
-    if not may_vote(asking, reviewer):
+    person = event.on_behalf_of or reviewer
+    for name in (reviewer, person):
+        if is_among(name, asking.excluded):
+            return NotAllowed(
+                f"{name} asked for {call.ref}, or is behind the agent that did, and does not count. Somebody else must."
+            )
+    if event.verdict == "break_glass" and person != reviewer:
         return NotAllowed(
-            f"{reviewer} may not vote on {call.ref}. Rule {asking.rule!r} asks {', '.join(asking.voters)}."
+            f"nobody may break the glass in another's place. {reviewer} may do it only in their own."
         )
+    if not may_vote(call, event, reviewer):
+        named = "may break the glass for" if event.verdict == "break_glass" else "may vote on"
+        asked = asking.may_break_glass if event.verdict == "break_glass" else call.voters()
+        return NotAllowed(
+            f"{person} is none of those who {named} {call.ref}. Rule {asking.rule!r} asks {', '.join(asked) or 'nobody'}."
+        )
+    if event.verdict == "break_glass" and event.arguments is not None:
+        return NotAllowed(
+            f"who breaks the glass for {call.ref} lets it run as it is. Leave the arguments as they are."
+        )
+    if event.verdict == "break_glass" and not event.reason.strip():
+        return NotAllowed(f"who breaks the glass for {call.ref} must say why. Give a reason.")
+    if person != reviewer and (own := _standing(call, call.ref.vote(person))) is not None:
+        return AlreadyFilled(f"{person} has voted on {call.ref}: {describe(own)}. Nothing was recorded.")
     if event.digest != asking.digest:
         return NotOpen(
             f"this vote is about other arguments than those that {call.ref} waits with. Look at it again."
@@ -309,9 +385,19 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
     return None
 
 
-def may_vote(asking: e.ApprovalRequested, reviewer: str) -> bool:
-    """Is this person among those asked? Being excluded beats being asked."""
-    return reviewer not in asking.excluded and any(fnmatchcase(reviewer, name) for name in asking.voters)
+def may_vote(call: Call, vote: e.Voted, reviewer: str, before: int | None = None) -> bool:
+    """Is this person asked, or the one in whose place they vote? Being excluded beats being asked.
+
+    Args:
+        before: as it was before that fact of the log.
+    """
+    asking = call.asking
+    person = vote.on_behalf_of or reviewer
+    if asking is None or any(is_among(name, asking.excluded) for name in (reviewer, person)):
+        return False
+    if vote.verdict == "break_glass":  # nobody may do that in another's place
+        return person == reviewer and is_among(reviewer, asking.may_break_glass)
+    return is_among(person, call.voters(before))
 
 
 def describe(fact: Fact) -> str:
@@ -319,12 +405,21 @@ def describe(fact: Fact) -> str:
     event = fact.event
     who = event.by.name if isinstance(event, e.Event) and isinstance(event.by, e.Author) else ""
     match event:
-        case e.Approved(voters=voters) | e.Denied(voters=voters) | e.Answered(voters=voters) if voters:
-            who = ", ".join(voters)
-        case e.Approved(ground="policy", rule=rule) | e.Denied(ground="policy", rule=rule):
+        case e.Approved() | e.Denied() | e.Answered() if event.voters:
+            behalf = event.on_behalf_of
+            who = ", ".join(f"{one} for {behalf[one]}" if one in behalf else one for one in event.voters)
+            if isinstance(event, e.Approved) and event.ground == "broken_glass":
+                who += ", who broke the glass"
+            if isinstance(event, e.Approved) and event.grants:
+                who += f" (grant {', '.join(event.grants)})"
+        case e.Approved(ground="policy", rule=rule) | e.Denied(ground="policy" | "limit", rule=rule):
             who = f"policy rule {rule!r}"
-        case e.Voted():
-            who = fact.slot.tail[3]
+        case e.Denied(ground="repeated"):
+            who = "the gate, as it was before"
+        case e.GlassBroken(reviewer=who):
+            pass
+        case e.Voted(on_behalf_of=person):
+            who = f"{fact.slot.tail[3]} for {person}" if person else fact.slot.tail[3]
         case _:
             pass
     what = event.type if isinstance(event, e.Carried) else type(event).__name__
@@ -332,10 +427,10 @@ def describe(fact: Fact) -> str:
 
 
 def _standing(call: Call, slot: Slot) -> Fact | None:
-    every = (call.requested, call.gated, *call.votes, call.withdrawn, call.decided, *call.claims)
-    every += (call.finished, *call.late, call.reconciled)
+    every = (call.requested, call.gated, *call.votes, *call.escalated, call.announced, call.withdrawn)
+    every += (call.decided, *call.claims, call.finished, *call.late, call.reconciled)
     return next((fact for fact in every if fact is not None and fact.slot == slot), None)
 
 
 def _is_about_deciding(slot: Slot) -> bool:
-    return slot.tail[2] in {"gated", "vote", "withdrawn", "decided"}
+    return slot.tail[2] in {"gated", "vote", "escalated", "announced", "withdrawn", "decided"}

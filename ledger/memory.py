@@ -56,14 +56,17 @@ class Memory:
 
     async def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
-    ) -> AsyncGenerator[Fact]:
-        place, end = 0, len(self._facts)
+    ) -> AsyncGenerator[list[Fact]]:
+        place = 0
         while True:
-            for fact in self._facts[place : end if until_end else None]:
-                place += 1
-                begun = fact.recorded_at >= start if isinstance(start, datetime) else fact.seq >= start
-                if begun and _any(subjects, fact.slot.subject):
-                    yield fact
+            come, place = self._facts[place:], len(self._facts)
+            wanted = [
+                fact
+                for fact in come
+                if _has_begun(fact, start) and (not subjects or _any(subjects, fact.slot.subject))
+            ]
+            if wanted:
+                yield wanted
             if until_end:
                 return
             async with self._grown:
@@ -192,6 +195,10 @@ class _Bucket:
                 yield await changes.get()
         finally:
             del self._watchers[number]
+
+
+def _has_begun(fact: Fact, start: int | datetime) -> bool:
+    return fact.recorded_at >= start if isinstance(start, datetime) else fact.seq >= start
 
 
 def matches(pattern: str, subject: str) -> bool:

@@ -101,10 +101,11 @@ class Port(Protocol):
 
     def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
-    ) -> AsyncGenerator[Fact]:
-        """Facts from a sequence number or time on, in the order of the log.
+    ) -> AsyncGenerator[list[Fact]]:
+        """Facts from a sequence number or time on, in the order of the log, those together that came together.
 
         Args:
+            subjects: none for all there are, which the broker answers sooner: it need not count what matches.
             until_end: stop at what was the end of the log when the reading began, instead of waiting for more.
         """
         ...

@@ -9,20 +9,26 @@ import functools
 import itertools
 import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import nats.errors
+import structlog
 from nats.aio.msg import Msg
 
 from ledger.connection import Connection
 from schemas.errors import BrokerAway, BrokerRefused
 
+_log: Final = structlog.get_logger("ledger.requests")
 #: How long one answer may take.
 PATIENCE_S: Final = 5.0
 #: Statuses that end a stream of answers: end of batch, no match, too many matches, bad request, timed out, nobody there.
 _LAST: Final = frozenset({"204", "404", "413", "400", "408", "503"})
 _NOBODY: Final = "503"
+
+#: A message as it came: subject, reply subject, data, headers (empty where it has none).
+type Straight = tuple[bytes, bytes, bytes, bytes]
 
 
 class Requests:
@@ -37,6 +43,10 @@ class Requests:
         self._by_subject: defaultdict[str, set[asyncio.Future[Msg]]] = defaultdict(set)
         # Every answer of a direct get has seven headers, and a fact that was committed in a batch has two.
         self._client._parse_header_lines = header_lines  # type: ignore[method-assign]  # noqa: SLF001
+        # A follower wants neither their headers nor a queue and a task of its own for them.
+        self._straight: dict[int, Callable[[Straight], None]] = {}
+        self._roundabout = self._client._process_msg  # noqa: SLF001
+        self._client._process_msg = self._came  # type: ignore[method-assign]  # noqa: SLF001
         connection.on_denied(self._denied)
 
     async def start(self) -> None:
@@ -103,6 +113,29 @@ class Requests:
 
         last = await self._patiently(once, subject, patience_s)
         return collected, last
+
+    @asynccontextmanager
+    async def straight(self, subject: str, take: Callable[[Straight], None]) -> AsyncGenerator[None]:
+        """Have each message on a subject handed over as it is read off the connection: half the price of a callback."""
+        subscription = await self._client.subscribe(subject)
+        number = subscription._id  # noqa: SLF001 - by which the broker names it in each message
+        self._straight[number] = take
+        try:
+            yield
+        finally:
+            del self._straight[number]
+            if not self._client.is_closed:
+                try:
+                    await subscription.unsubscribe()
+                except nats.errors.Error:
+                    _log.debug("could not unsubscribe", subject=subject)
+
+    async def _came(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        take = self._straight.get(sid)
+        if take is None:
+            await self._roundabout(sid, subject, reply, data, headers)
+        else:
+            take((subject, reply, data, headers or b""))
 
     async def _patiently(self, once: Callable[[], Awaitable[Msg]], subject: str, patience_s: float) -> Msg:
         # For a moment nobody may be there: while the broker reloads its accounts, or elects a leader.

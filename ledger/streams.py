@@ -175,7 +175,7 @@ DURABLES: Final[dict[str, Durable]] = {
     for durable in (
         Durable("gate", "gate", (*_call("requested", "vote.*", "withdrawn"), _SAID)),
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
-        Durable("queue", "queue", _call("gated", "decided")),
+        Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
         Durable("model", "model", _MODEL, at_once=256),
         Durable("executor", "executor", _EXECUTOR, at_once=256, optional=True),
         # Closes what will never run, where no executor with tools does.

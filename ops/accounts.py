@@ -27,14 +27,14 @@ from msgspec import Struct
 from ledger.streams import DURABLES, LEDGER, PARKED, PENDING, TIMERS, Durable
 from schemas.errors import BadInput
 from schemas.ids import token
-from schemas.slots import POLICY, ROOT, TOOL
+from schemas.slots import DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL
 
 #: May do everything within the ledger's account. Sets up, and looks for drift; nothing runs on it day by day.
 ADMIN: Final = "admin"
 #: Tells the server to read its configuration again, and nothing else: it is in another account than the streams.
 SYSTEM: Final = "system"
 #: Roles that consumers and programs run as. People vote as `reviewer-<name>`.
-ROLES: Final = ("gate", "model", "executor", "queue", "service", "operator", "observer")
+ROLES: Final = ("gate", "model", "executor", "queue", "service", "operator", "organisation", "observer")
 REVIEWER: Final = "reviewer-"
 
 _REQUESTED: Final = "call.*.requested"
@@ -42,11 +42,16 @@ _RUNNING: Final = ("call.*.claim.*", "call.*.finished", "call.*.late.*")
 _TOOLS: Final = f"{ROOT}.*.{TOOL}.*.*"
 _POLICIES: Final = f"{ROOT}.*.{POLICY}.*"
 #: What is the workspace's own, and no thread of it.
-_RESERVED: Final = (f"{ROOT}.*.{POLICY}.>", f"{ROOT}.*.{TOOL}.>", f"{ROOT}.*._grant.>")
+_RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION)
+_ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 
 #: The facts that each role may record.
 MAY_RECORD: Final[dict[str, tuple[str, ...]]] = {
-    "gate": tuple(f"{ROOT}.*.*.{tail}" for tail in ("call.*.gated", "call.*.decided")),
+    "gate": (
+        *(f"{ROOT}.*.*.call.*.{place}" for place in ("gated", "escalated.*", "announced", "decided")),
+        f"{ROOT}.*.{GRANT}.*.*.used.*",
+        f"{ROOT}.*.{GRANT}.*.*.revoked",
+    ),
     "model": tuple(f"{ROOT}.*.*.{tail}" for tail in ("turn.*.asked.*", "turn.*.replied", _REQUESTED)),
     "executor": (*(f"{ROOT}.*.*.{tail}" for tail in _RUNNING), _TOOLS),
     "queue": (),
@@ -55,6 +60,8 @@ MAY_RECORD: Final[dict[str, tuple[str, ...]]] = {
         _TOOLS,
     ),
     "operator": (_POLICIES,),
+    # What no workspace can weaken is not for whoever runs one.
+    "organisation": (f"{ROOT}.{ORGANISATION}.{POLICY}.*",),
     "observer": (),
 }
 
@@ -131,7 +138,14 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
         name = token("reviewer", role.removeprefix(REVIEWER))
         # A claim: a reviewer takes an approval back by taking the slot before the executor does.
         tails = (f"call.*.vote.{name}", "call.*.claim.*", "call.*.reconciled")
-        facts = tuple(f"{ROOT}.*.*.{tail}" for tail in tails)
+        # Everybody gives in their own name. Anybody may take a standing yes back: it only makes things stricter.
+        gives = (
+            f"{GRANT}.{name}.*.given",
+            f"{GRANT}.*.*.revoked",
+            f"{DELEGATION}.{name}.*.given",
+            f"{DELEGATION}.{name}.*.ended",
+        )
+        facts = (*(f"{ROOT}.*.*.{tail}" for tail in tails), *(f"{ROOT}.*.{tail}" for tail in gives))
     elif role in MAY_RECORD:
         facts = MAY_RECORD[role]
     else:
@@ -146,10 +160,11 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
             publish.append(f"$JS.API.CONSUMER.INFO.{durable.stream}.{durable.name}")
     if role == "operator":
         publish.append("$JS.API.CONSUMER.INFO.*.*")
-    denied = tuple(
-        reserved for reserved in _RESERVED if not any(fact.startswith(reserved[:-1]) for fact in facts)
-    )
-    return Permissions(tuple(publish), tuple(subscribe), denied)
+    kinds = {fact.split(".")[2] for fact in facts}
+    denied = [f"{ROOT}.*.{kind}.>" for kind in _RESERVED if kind not in kinds]
+    if role != "organisation":
+        denied.append(_ORGANISATIONS)
+    return Permissions(tuple(publish), tuple(subscribe), tuple(denied))
 
 
 def accounts_config(

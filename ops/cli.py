@@ -18,7 +18,8 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from schemas.errors import ApprovalsError
+from ops.times import seconds
+from schemas.errors import ApprovalsError, BadInput
 
 
 class _Chapters(TyperGroup):
@@ -46,6 +47,8 @@ app: Final = typer.Typer(
 )
 policy_app: Final = typer.Typer(no_args_is_help=True)
 tool_app: Final = typer.Typer(no_args_is_help=True)
+grant_app: Final = typer.Typer(no_args_is_help=True)
+delegate_app: Final = typer.Typer(no_args_is_help=True)
 app.add_typer(tool_app, name="tool", help="What can be asked for.", rich_help_panel="Run")
 app.add_typer(policy_app, name="policy", help="What is asked about, and who is asked.", rich_help_panel="Run")
 
@@ -92,6 +95,10 @@ def _fail(problem: ApprovalsError, *, as_json: bool) -> NoReturn:
     raise typer.Exit(problem.exit_code)
 
 
+def _ack_wait_s(text: str) -> float:
+    return seconds("--ack-wait", text, least=0.5)
+
+
 def _first(group: BaseExceptionGroup[BaseException]) -> ApprovalsError | None:
     """The first of ours in a group, however deep; None when there is none."""
     for one in group.exceptions:
@@ -133,6 +140,37 @@ AsOption = Annotated[
     ),
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", help="In words. A model that is denied reads it.")]
+WhyOption = Annotated[str, typer.Option("--reason", help="In words.")]
+OnlyWorkspaceOption = Annotated[
+    str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
+]
+MaybeCallArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="CALL", help="workspace/thread/call; or --all", show_default=False),
+]
+AllOption = Annotated[bool, typer.Option("--all", help="All that waits, or what the next three leave of it.")]
+AllToolOption = Annotated[
+    str, typer.Option("--tool", metavar="PATTERN", help="With --all: only calls of such a tool.")
+]
+AllWorkspaceOption = Annotated[
+    str, typer.Option("-w", "--workspace", metavar="WS", help="With --all: only this workspace.")
+]
+AllThreadOption = Annotated[
+    str, typer.Option("--thread", metavar="THREAD", help="With --all: only this one, workspace/thread.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="With --all: do not show and ask first.")]
+BehalfOption = Annotated[
+    str,
+    typer.Option(
+        "--for", metavar="NAME", help="Whose vote it is, by their delegation; else found by itself."
+    ),
+]
+NamedOption = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="What to call it; else a name is made up.")
+]
+OrganisationOption = Annotated[
+    bool, typer.Option("--organisation", help="The one that holds in every workspace.")
+]
 PolicyOption = Annotated[
     str | None,
     typer.Option("--policy", metavar="FILE.toml", help="Apply this policy first.", show_default=False),
@@ -164,11 +202,9 @@ async def up(
         ),
     ] = "gate,queue,model,executor",
     ack_wait: Annotated[
-        float,
-        typer.Option(
-            "--ack-wait", metavar="S", help="A worker silent for so long is taken for dead.", min=0.5
-        ),
-    ] = 30.0,
+        str,
+        typer.Option("--ack-wait", metavar="DURATION", help="A worker silent for so long is taken for dead."),
+    ] = "30s",
     sync: Annotated[
         str,
         typer.Option("--sync", help="Flush to disk: always (before each ack), or an interval such as 2m."),
@@ -184,8 +220,8 @@ async def up(
         tools=tools,
         workspace=workspace,
         kinds=workers,
-        ack_wait_s=ack_wait,
-        sync=sync,
+        ack_wait_s=_ack_wait_s(ack_wait),
+        sync=sync if sync == "always" else f"{seconds('--sync', sync, least=0.001):f}s",
         json=json,
     )
 
@@ -198,8 +234,8 @@ async def work(
     tools: ToolsOption = None,
     workspace: WorkspaceOption = "default",
     ack_wait: Annotated[
-        float, typer.Option("--ack-wait", metavar="S", help="As `up` was told.", min=0.5)
-    ] = 30.0,
+        str, typer.Option("--ack-wait", metavar="DURATION", help="As `up` was told.")
+    ] = "30s",
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -212,7 +248,7 @@ async def work(
         recording=recording,
         tools=tools,
         workspace=workspace,
-        ack_wait_s=ack_wait,
+        ack_wait_s=_ack_wait_s(ack_wait),
         store=store,
         url=url,
         json=json,
@@ -255,7 +291,7 @@ async def rehearse(
             "--workers/--no-workers", help="Answer from the recording here, or in `approvals work`."
         ),
     ] = True,
-    ack_wait: Annotated[float, typer.Option("--ack-wait", metavar="S", help="As for `up`.", min=0.5)] = 30.0,
+    ack_wait: Annotated[str, typer.Option("--ack-wait", metavar="DURATION", help="As for `up`.")] = "30s",
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -270,7 +306,7 @@ async def rehearse(
         reviewer=reviewer,
         workspace=workspace,
         with_workers=workers,
-        ack_wait_s=ack_wait,
+        ack_wait_s=_ack_wait_s(ack_wait),
         store=store,
         url=url,
         json=json,
@@ -315,6 +351,7 @@ async def tool_declare(
 async def policy_apply(
     file: Annotated[str, typer.Argument(metavar="FILE.toml")],
     workspace: WorkspaceOption = "default",
+    organisation: OrganisationOption = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -322,7 +359,108 @@ async def policy_apply(
     """Make a file the policy of a workspace from now on. What was asked before stays as it was asked."""
     from ops.commands import run
 
-    await run.policy_apply(file, workspace, store=store, url=url, json=json)
+    _one_owner(workspace, organisation=organisation)
+    await run.policy_apply(file, workspace, organisation=organisation, store=store, url=url, json=json)
+
+
+@policy_app.command("show")
+@_runs
+async def policy_show(
+    workspace: WorkspaceOption = "default",
+    organisation: OrganisationOption = False,
+    version: Annotated[
+        int | None, typer.Option("--version", metavar="N", help="This one; else the one in force.")
+    ] = None,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """A policy as it was applied: the one in force, or an older version."""
+    from ops.commands import run
+
+    _one_owner(workspace, organisation=organisation)
+    await run.policy_show(workspace, version, organisation=organisation, store=store, url=url, json=json)
+
+
+def _one_owner(workspace: str, *, organisation: bool) -> None:
+    if organisation and workspace != "default":
+        raise BadInput("the organisation's policy holds in every workspace. Leave out -w or --organisation.")
+
+
+@policy_app.command("test")
+@_runs
+async def policy_test(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml")],
+    tool: Annotated[
+        str | None, typer.Option("--tool", metavar="NAME", help="What would it say to a call of this tool?")
+    ] = None,
+    arguments: Annotated[str, typer.Option("--arguments", metavar="JSON", help="Of that call.")] = "{}",
+    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="Whose agent wishes it.")] = "",
+    requester: Annotated[
+        str, typer.Option("--requester", metavar="NAME", help="On whose behalf: they cannot vote on it.")
+    ] = "",
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Of its thread.")
+    ] = None,
+    workspace: WorkspaceOption = "default",
+    json: JsonOption = False,
+) -> None:
+    """Read a policy file as `apply` does, without a broker; with --tool, say what it would say to such a call."""
+    from ops.commands import policy
+
+    await policy.test(
+        file,
+        tool=tool,
+        arguments=arguments,
+        agent=agent,
+        requester=requester,
+        labels=labels or (),
+        workspace=workspace,
+        json=json,
+    )
+
+
+@policy_app.command("explain")
+@_runs
+async def policy_explain(
+    call: CallArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> None:
+    """Why a call stands as it does: its rule, who must agree and who is missing; and what would be said now."""
+    from ops.commands import policy
+
+    await policy.explain(call, store=store, url=url, json=json)
+
+
+@policy_app.command("backtest")
+@_runs
+async def policy_backtest(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml")],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="CONVERSATIONS.jsonl",
+            help="The wishes of this file instead of the ledger's calls; needs no broker.",
+        ),
+    ] = None,
+    form: Annotated[str | None, typer.Option("--form", metavar="PROVIDER", help="As for `rehearse`.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="SEQ|TIME", help="From there on: a number, or an ISO time (UTC)."),
+    ] = None,
+    workspace: Annotated[
+        str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
+    ] = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Try a policy on every call that was ever made: what it would have asked, allowed, blocked. Nothing is recorded."""
+    from ops.commands import policy
+
+    await policy.backtest(
+        file, on=on, form=form, since=since, workspace=workspace, store=store, url=url, json=json
+    )
 
 
 # --------------------------------------------------------------------------------------------------- decide
@@ -350,38 +488,67 @@ async def pending(
 @app.command(rich_help_panel="Decide")
 @_runs
 async def approve(
-    call: CallArgument,
     name: AsOption,
+    call: MaybeCallArgument = None,
     edit: Annotated[
         str | None, typer.Option("--edit", metavar="JSON", help="Run it with these arguments instead.")
     ] = None,
+    behalf: BehalfOption = "",
     reason: ReasonOption = "",
+    every: AllOption = False,
+    tool: AllToolOption = "",
+    workspace: AllWorkspaceOption = "",
+    thread: AllThreadOption = "",
+    yes: YesOption = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Say yes to a call, with exactly the arguments that it shows."""
+    """Say yes to a call, with exactly the arguments that it shows; or to all that waits."""
     from ops.commands import decide
 
-    return await decide.vote(
-        call, name, "approve", reason=reason, arguments=edit, store=store, url=url, json=json
-    )
+    ballot = decide.Ballot("approve", reason, arguments=edit, behalf=behalf)
+    chosen = decide.Chosen(workspace, thread, tool)
+    if _is_for_all(call, chosen, every=every, yes=yes):
+        return await decide.vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
+    return await decide.vote(call or "", name, ballot, store=store, url=url, json=json)
 
 
 @app.command(rich_help_panel="Decide")
 @_runs
 async def deny(
-    call: CallArgument,
     name: AsOption,
+    call: MaybeCallArgument = None,
+    halt: Annotated[
+        bool, typer.Option("--halt", help="The model is not asked again before a user says something.")
+    ] = False,
+    behalf: BehalfOption = "",
     reason: ReasonOption = "",
+    every: AllOption = False,
+    tool: AllToolOption = "",
+    workspace: AllWorkspaceOption = "",
+    thread: AllThreadOption = "",
+    yes: YesOption = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Say no to a call."""
+    """Say no to a call; or to all that waits."""
     from ops.commands import decide
 
-    return await decide.vote(call, name, "deny", reason=reason, store=store, url=url, json=json)
+    ballot = decide.Ballot("deny", reason, behalf=behalf, halt=halt)
+    chosen = decide.Chosen(workspace, thread, tool)
+    if _is_for_all(call, chosen, every=every, yes=yes):
+        return await decide.vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
+    return await decide.vote(call or "", name, ballot, store=store, url=url, json=json)
+
+
+def _is_for_all(call: str | None, chosen: tuple[str, ...], *, every: bool, yes: bool) -> bool:
+    if (call is None) != every:
+        raise BadInput("name one CALL, or give --all for all that waits.")
+    if not every and (yes or any(chosen)):
+        raise BadInput("--tool, --workspace, --thread and --yes go with --all. Here one call is named.")
+    return every
 
 
 @app.command(rich_help_panel="Decide")
@@ -390,6 +557,7 @@ async def answer(
     call: CallArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model gets as the tool's output.")],
     name: AsOption,
+    behalf: BehalfOption = "",
     reason: ReasonOption = "",
     store: StoreOption = None,
     url: UrlOption = None,
@@ -398,9 +566,42 @@ async def answer(
     """Answer in place of the tool, which does not run."""
     from ops.commands import decide
 
+    ballot = decide.Ballot("answer", reason, answer=text, behalf=behalf)
+    return await decide.vote(call, name, ballot, store=store, url=url, json=json)
+
+
+@app.command("break-glass", rich_help_panel="Decide")
+@_runs
+async def break_glass(
+    call: CallArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why nobody else can be asked.")],
+    name: AsOption,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Let a call run alone, in an emergency, where the policy lets you. It is announced before it is decided."""
+    from ops.commands import decide
+
     return await decide.vote(
-        call, name, "answer", reason=reason, answer=text, store=store, url=url, json=json
+        call, name, decide.Ballot("break_glass", reason), store=store, url=url, json=json
     )
+
+
+@app.command(rich_help_panel="Decide")
+@_runs
+async def hear(
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="As somebody wrote it in a chat.")],
+    name: AsOption,
+    workspace: WorkspaceOption = "default",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Vote as a message says, if all of it is a verdict: `approve CALL`, `deny CALL: why`. Anything else is none."""
+    from ops.commands import decide
+
+    return await decide.hear(message, name, workspace, store=store, url=url, json=json)
 
 
 @app.command(rich_help_panel="Decide")
@@ -436,6 +637,156 @@ async def reconcile(
     await decide.reconcile(call, name, happened=happened, output=output, store=store, url=url, json=json)
 
 
+app.add_typer(grant_app, name="grant", help="Saying yes in advance.", rich_help_panel="Decide")
+app.add_typer(delegate_app, name="delegate", help="Another person in one's place.", rich_help_panel="Decide")
+
+
+@grant_app.command("give")
+@_runs
+async def grant_give(
+    name: AsOption,
+    duration: Annotated[str, typer.Option("--for", metavar="DURATION", help="Until then: 90s, 15m, 8h, 7d.")],
+    call: Annotated[
+        str | None,
+        typer.Argument(metavar="CALL", help="Calls like this: workspace/thread/call", show_default=False),
+    ] = None,
+    uses: Annotated[int, typer.Option("--uses", metavar="N", help="So many calls, 1 to 1,000.")] = 1,
+    any_arguments: Annotated[
+        bool, typer.Option("--any-arguments", help="With any arguments; else with exactly the call's.")
+    ] = False,
+    when: Annotated[
+        str, typer.Option("--when", metavar="CONDITION", help="With arguments that this CEL holds for.")
+    ] = "",
+    any_thread: Annotated[
+        bool, typer.Option("--any-thread", help="In any thread; else in the call's.")
+    ] = False,
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", metavar="PATTERN", help="By such an agent; else by the call's, or any."),
+    ] = None,
+    tool: Annotated[
+        str | None, typer.Option("--tool", metavar="TOOL", help="Without a call: of this tool.")
+    ] = None,
+    workspace: WorkspaceOption = "default",
+    named: NamedOption = "",
+    reason: WhyOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Allow calls like this one until then, so many times. It is your vote, given early; on this call it is given now."""
+    from ops.commands import grants
+
+    like = grants.Like(call, tool, workspace, any_arguments, when, agent, any_thread)
+    await grants.give(
+        like,
+        name,
+        for_s=seconds("--for", duration),
+        uses=uses,
+        named=named,
+        reason=reason,
+        store=store,
+        url=url,
+        json=json,
+    )
+
+
+@grant_app.command("list")
+@_runs
+async def grant_list(
+    workspace: WorkspaceOption = "default",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Every grant of a workspace: in force, revoked, ended or used up; how many uses are left, and until when."""
+    from ops.commands import grants
+
+    await grants.show_grants(workspace, store=store, url=url, json=json)
+
+
+@grant_app.command("revoke")
+@_runs
+async def grant_revoke(
+    grant: Annotated[str, typer.Argument(metavar="GRANT", help="workspace/giver/name")],
+    name: AsOption,
+    reason: WhyOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take a grant back, whoever gave it."""
+    from ops.commands import grants
+
+    await grants.revoke(grant, name, reason=reason, store=store, url=url, json=json)
+
+
+@delegate_app.command("give")
+@_runs
+async def delegate_give(
+    to: Annotated[str, typer.Argument(metavar="NAME", help="Who votes in your place.")],
+    name: AsOption,
+    starts: Annotated[str, typer.Option("--from", metavar="TIME", help="ISO, UTC: 2026-11-21T08:00.")],
+    ends: Annotated[str, typer.Option("--until", metavar="TIME", help="The same.")],
+    tool: Annotated[
+        list[str] | None,
+        typer.Option("--tool", metavar="PATTERN", help="Only for such tools; may be repeated."),
+    ] = None,
+    workspace: WorkspaceOption = "default",
+    named: NamedOption = "",
+    reason: WhyOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let another person vote in your place for a time. Their decisions say: ben for ana."""
+    from ops.commands import grants
+
+    await grants.delegate(
+        to,
+        workspace,
+        name,
+        starts=starts,
+        ends=ends,
+        tools=tuple(tool or ("*",)),
+        named=named,
+        reason=reason,
+        store=store,
+        url=url,
+        json=json,
+    )
+
+
+@delegate_app.command("list")
+@_runs
+async def delegate_list(
+    workspace: WorkspaceOption = "default",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Every delegation of a workspace: who votes for whom, from when until when."""
+    from ops.commands import grants
+
+    await grants.show_delegations(workspace, store=store, url=url, json=json)
+
+
+@delegate_app.command("end")
+@_runs
+async def delegate_end(
+    delegation: Annotated[str, typer.Argument(metavar="DELEGATION", help="workspace/giver/name")],
+    name: AsOption,
+    reason: WhyOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End your delegation before its time."""
+    from ops.commands import grants
+
+    await grants.end_delegation(delegation, name, reason=reason, store=store, url=url, json=json)
+
+
 # ------------------------------------------------------------------------------------------------------ ask
 
 
@@ -448,6 +799,10 @@ async def request(
     requester: Annotated[
         str, typer.Option("--for", metavar="NAME", help="On whose behalf: they cannot vote on it.")
     ] = "",
+    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="The agent that wishes it.")] = "",
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="What rules may ask for.")
+    ] = None,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -455,7 +810,17 @@ async def request(
     """Ask for a tool to be run, as a service does. Then: approvals wait CALL."""
     from ops.commands import decide
 
-    return await decide.request(call, tool, arguments, requester=requester, store=store, url=url, json=json)
+    return await decide.request(
+        call,
+        tool,
+        arguments,
+        requester=requester,
+        agent=agent,
+        labels=labels or (),
+        store=store,
+        url=url,
+        json=json,
+    )
 
 
 @app.command(rich_help_panel="Ask")
@@ -463,7 +828,7 @@ async def request(
 async def wait(
     call: CallArgument,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="S", help="Seconds; for ever by default.", min=0)
+        str | None, typer.Option("--timeout", metavar="DURATION", help="Such as 90s; for ever by default.")
     ] = None,
     store: StoreOption = None,
     url: UrlOption = None,
@@ -472,7 +837,39 @@ async def wait(
     """Wait until a call is decided: exit 0 approved, 5 denied, 6 expired, 3 timed out (8 with --timeout 0)."""
     from ops.commands import decide
 
-    return await decide.wait(call, timeout_s=timeout, store=store, url=url, json=json)
+    timeout_s = None if timeout is None else seconds("--timeout", timeout)
+    return await decide.wait(call, timeout_s=timeout_s, store=store, url=url, json=json)
+
+
+@app.command(rich_help_panel="Ask")
+@_runs
+async def start(
+    call: CallArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> None:
+    """Claim an approved call that you run yourself: only when this ends with 0 may you run it. Then: approvals finish."""
+    from ops.commands import decide
+
+    await decide.start(call, store=store, url=url, json=json)
+
+
+@app.command(rich_help_panel="Ask")
+@_runs
+async def finish(
+    call: CallArgument,
+    text: Annotated[
+        str | None, typer.Option("--output", metavar="TEXT", help="What the model reads; - for stdin.")
+    ] = None,
+    error: Annotated[
+        str | None, typer.Option("--error", metavar="TEXT", help="It ran and failed with this; - for stdin.")
+    ] = None,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say how a call went that you ran yourself. Claims it first, if `approvals start` did not."""
+    from ops.commands import decide
+
+    await decide.finish(call, text, error, store=store, url=url, json=json)
 
 
 @app.command(rich_help_panel="Ask")
@@ -528,6 +925,20 @@ async def thread(
     from ops.commands import look
 
     await look.thread(thread, store=store, url=url, json=json)
+
+
+@app.command(rich_help_panel="Look")
+@_runs
+async def reviewers(
+    workspace: OnlyWorkspaceOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """How people decide: votes, votes an hour, and the share that came faster than anybody can read."""
+    from ops.commands import reviewers
+
+    await reviewers.reviewers(workspace, store=store, url=url, json=json)
 
 
 @app.command(rich_help_panel="Look")

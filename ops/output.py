@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,10 +15,12 @@ from rich.console import Console
 from rich.text import Text
 
 from ledger.lifecycle import Call
-from ledger.votes import tally
+from ledger.standing import Delegation, Grant
+from ledger.votes import Tally, asked
 from projections.pending import Entry
 from schemas import events as e
 from schemas.codec import Fact, encode
+from schemas.quorums import is_among, seated
 
 
 def out(line: str) -> None:
@@ -43,8 +46,8 @@ def fact_json(fact: Fact) -> str:
     return f"{head[:-1]},{rest}}}"
 
 
-def call_json(call: Call) -> str:
-    """A call as one line: what it is, how it stands, and who decided."""
+def call_json(call: Call, stands: Tally | None = None) -> str:
+    """A call as one line: what it is, how it stands, and who decided; while it is open, how the vote stands."""
     wish = call.wish
     decision = call.decided
     standing: dict[str, Any] = {
@@ -56,12 +59,129 @@ def call_json(call: Call) -> str:
         "decision": type(decision.event).__name__ if decision else None,
         "decided_at": decision.recorded_at if decision else None,
         "voters": getattr(decision.event, "voters", ()) if decision else (),
+        "on_behalf_of": getattr(decision.event, "on_behalf_of", {}) if decision else {},
+        "ground": getattr(decision.event, "ground", "") if decision else "",
+        "grants": getattr(decision.event, "grants", ()) if decision else (),
         "reason": getattr(decision.event, "reason", "") if decision else "",
     }
-    if call.asking and not decision:
-        stands = tally(call)
-        standing |= {"votes": stands.approvals, "votes_needed": stands.needed, "expires_at": call.deadline}
+    if stands is not None and not decision:
+        lacking = [{"voters": one.voters, "votes_needed": one.votes_needed} for one in missing(call, stands)]
+        standing |= {
+            "votes": stands.approvals,
+            "votes_needed": stands.needed,
+            "agree": stands.people,
+            "missing": lacking,
+            "expires_at": call.deadline,
+        }
     return msgspec.json.encode(standing).decode()
+
+
+def vote_words(call: Call, stands: Tally) -> str:
+    """How the vote on an open call stands: who agrees, and who is missing."""
+    agree = f" ({', '.join(stands.people)})" if stands.people else ""
+    lacking = " and ".join(_asks(one) for one in missing(call, stands))
+    said = f"{stands.approvals} of {stands.needed} approvals{agree}."
+    if lacking:
+        return f"{said} Missing: {lacking}."
+    return f"{said} The edited arguments need others too: approvals policy explain {call.ref}"
+
+
+def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
+    """How many of whom must still agree with those who do, as the question says; an edit may need others too."""
+    asking = call.asking
+    assert asking, "only a call that people were asked about lacks votes"
+    people = set(stands.people)
+    anywhere = {
+        person
+        for vote in call.votes
+        if isinstance(vote.event, e.Voted)
+        and (person := vote.event.on_behalf_of or vote.slot.tail[3]) in people
+        and is_among(person, call.asked_as_well(vote.seq))
+    }
+    lacking: dict[e.Quorum, None] = {}
+    for quorums in asked(asking):
+        for quorum, seats in zip(quorums, seated(quorums, stands.people, anywhere), strict=True):
+            left = quorum.votes_needed - len(seats)
+            voters = dict.fromkeys((*quorum.voters, *call.asked_as_well()))
+            others = tuple(
+                voter for voter in voters if voter not in people and not is_among(voter, asking.excluded)
+            )
+            if left > 0:
+                lacking[e.Quorum(others, left)] = None
+    return tuple(lacking)
+
+
+def grant_json(grant: Grant, now: datetime) -> str:
+    """A standing yes as one line: what it covers, how it stands, and what it let run."""
+    granted = grant.granted
+    revoked = grant.revoked.event if grant.revoked else None
+    return msgspec.json.encode(
+        {
+            "grant": str(grant.ref),
+            "standing": grant.standing(now),
+            "tool": granted.tool,
+            "arguments": granted.arguments,
+            "when": granted.when,
+            "agent": granted.agent,
+            "thread": granted.thread,
+            "uses": granted.uses,
+            "left": grant.left,
+            "used_by": [fact.event.call for fact in grant.used if isinstance(fact.event, e.GrantUsed)],
+            "given_at": grant.given.recorded_at,
+            "ends_at": grant.ends_at,
+            "reason": granted.reason,
+            "revoked_by": revoked.reviewer or revoked.call if isinstance(revoked, e.GrantRevoked) else "",
+        }
+    ).decode()
+
+
+def grant_words(grant: Grant, now: datetime) -> str:
+    """The same for people."""
+    granted = grant.granted
+    like = "any arguments"
+    if granted.arguments is not None:
+        like = visible(granted.arguments)
+    elif granted.when:
+        like = f"any where {visible(granted.when)}"
+    scope = "" if granted.agent == "*" else f", agent {visible(granted.agent) or 'none'}"
+    scope += "" if granted.thread == "*" else f", thread {granted.thread}"
+    return (
+        f"{grant.ref}  {grant.standing(now)}  {granted.tool} {like}{scope}  "
+        f"{grant.left} of {granted.uses} uses left, ends {grant.ends_at:%Y-%m-%d %H:%M:%S} UTC"
+    )
+
+
+def delegation_json(delegation: Delegation, now: datetime) -> str:
+    """A delegation as one line."""
+    given = delegation.delegated
+    return msgspec.json.encode(
+        {
+            "delegation": str(delegation.ref),
+            "standing": _delegation_standing(delegation, now),
+            "to": given.to,
+            "starts_at": given.starts_at,
+            "ends_at": given.ends_at,
+            "tools": given.tools,
+            "reason": given.reason,
+        }
+    ).decode()
+
+
+def delegation_words(delegation: Delegation, now: datetime) -> str:
+    """The same for people."""
+    given = delegation.delegated
+    tools = "" if given.tools == ("*",) else f"  {', '.join(given.tools)}"
+    return (
+        f"{delegation.ref}  {_delegation_standing(delegation, now)}  {given.to} for {delegation.ref.giver}, "
+        f"{given.starts_at:%Y-%m-%d %H:%M:%S} to {given.ends_at:%Y-%m-%d %H:%M:%S} UTC{tools}"
+    )
+
+
+def _delegation_standing(delegation: Delegation, now: datetime) -> str:
+    given = delegation.delegated
+    if delegation.ended is not None or now >= given.ends_at:
+        return "ended"
+    return "in force" if now >= given.starts_at else "to come"
 
 
 def print_facts(facts: Sequence[Fact], console: Console, *, full: bool = False) -> None:
@@ -106,6 +226,8 @@ def fact_row(fact: Fact, *, full: bool = False) -> Row:
 
 _STYLE = {
     "ApprovalRequested": "yellow",
+    "Escalated": "yellow",
+    "GlassBroken": "red",
     "Approved": "green",
     "Answered": "green",
     "ToolReturned": "green",
@@ -128,15 +250,32 @@ def _what(event: e.Event) -> str:
             return "; ".join(_part(part) for part in parts)
         case e.ToolRequested(tool=tool, arguments=arguments):
             return f"{tool} {_short(arguments)}"
-        case e.ApprovalRequested(rule=rule, voters=voters, votes_needed=needed):
-            return f"rule {rule!r} asks {', '.join(voters)} for {needed}"
-        case e.Voted(verdict=verdict, reason=reason):
-            return f"{verdict}{f': {reason}' if reason else ''}"
+        case e.ApprovalRequested(rule=rule):
+            asks = " and ".join(_asks(one) for one in _quorums(event))
+            return f"rule {rule!r} asks {asks}"
+        case e.Escalated(voters=voters):
+            return f"nobody decided in time: asks {', '.join(voters)} as well"
+        case e.GlassBroken(reviewer=reviewer, reason=reason):
+            return f"{reviewer} alone says that it shall run: {_short(reason)}"
+        case e.Granted(tool=tool, uses=uses, expires_in_s=seconds):
+            return f"{tool}, {uses} times within {seconds:g} s"
+        case e.GrantUsed(call=call):
+            return f"by {call}"
+        case e.GrantRevoked(reviewer=reviewer, call=call):
+            return f"by {reviewer}" if reviewer else f"since {call} was denied"
+        case e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at):
+            return f"to {to} from {starts_at:%Y-%m-%d %H:%M} to {ends_at:%Y-%m-%d %H:%M} UTC"
+        case e.Voted(verdict=verdict, reason=reason, on_behalf_of=person):
+            said = f"{verdict}{f' for {person}' if person else ''}"
+            return f"{said}: {reason}" if reason else said
         case (
             e.Approved(ground=ground, rule=rule, voters=voters)
             | e.Denied(ground=ground, rule=rule, voters=voters)
         ):
-            who = ", ".join(voters) or ground
+            behalf = event.on_behalf_of
+            who = ", ".join(f"{one} for {behalf[one]}" if one in behalf else one for one in voters) or ground
+            if ground in {"grant", "broken_glass"}:
+                who += f" ({ground.replace('_', ' ')})"
             reason = f": {event.reason}" if event.reason else ""
             return f"by {who}, rule {rule!r}{reason}"
         case e.ToolReturned(output=output):
@@ -175,17 +314,28 @@ def _short(text: str, most: int = 100) -> str:
 def print_pending(entries: Sequence[Entry], console: Console) -> None:
     """A card for each call that waits. The arguments are always whole: nobody should approve what they did not read."""
     for entry in entries:
-        until = f", expires {entry.expires_at:%m-%d %H:%M:%S}" if entry.expires_at else ""
+        what = "expires" if entry.expires_at else "asks more people"
+        until = f", {what} {entry.due_at:%m-%d %H:%M:%S}" if entry.due_at else ""
         head = Text(f"{entry.ref}  ", style="bold")
         head.append(entry.tool, style="bold yellow")
         head.append(f"  asked {entry.gated_at:%m-%d %H:%M:%S}{until} (UTC)", style="dim")
         console.print(head, soft_wrap=True)
         console.print(Text(f"    {visible(entry.arguments)}"), soft_wrap=True)
-        needed = "one" if entry.votes_needed == 1 else str(entry.votes_needed)
-        who = f"{needed} of {', '.join(entry.voters)}" if entry.voters != ("*",) else f"{needed} of anybody"
+        who = " and ".join(_asks(one) for one in _quorums(entry))
+        if entry.asked_as_well:
+            who += f", and by now {', '.join(entry.asked_as_well)} as well"
         but = f", but not {', '.join(entry.excluded)}" if entry.excluded else ""
         why = f"{entry.reason} " if entry.reason else ""
         console.print(Text(f"    {why}(rule {entry.rule!r} asks {who}{but})", style="dim"), soft_wrap=True)
+
+
+def _quorums(asking: e.ApprovalRequested | Entry) -> tuple[e.Quorum, ...]:
+    return (e.Quorum(asking.voters, asking.votes_needed), *asking.also, *asking.besides)
+
+
+def _asks(quorum: e.Quorum) -> str:
+    needed = "one" if quorum.votes_needed == 1 else str(quorum.votes_needed)
+    return f"{needed} of {', '.join(quorum.voters) or 'nobody' if quorum.voters != ('*',) else 'anybody'}"
 
 
 def visible(text: str) -> str:

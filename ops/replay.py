@@ -4,8 +4,12 @@ Nothing here appends, sets a timer or starts a tool: a replay only reads. It goe
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import UTC, datetime
+from itertools import takewhile
+from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct
@@ -77,21 +81,26 @@ async def replay(
     gaps: list[range] = []
     folded = 0
     end = await ledger.port.last_seq()
-    async for fact in ledger.replay(folding.seq + 1):
-        if _is_after(fact, until):
-            # Whether what is missing just before it is before or after a time, nobody knows.
-            end = min(end, until) if isinstance(until, int) else folding.seq
-            break
-        folding.take(fact)
-        if folding.missing:  # the log is read in its order, so what is not there now never comes
-            gaps.append(folding.missing)
-            folding.pass_over()
-        if folding.wanted:
-            await _recall(ledger, folding, fact)
-        each(fact)
-        folded += 1
-        if batch is not None and folded % _BATCH == 0:
-            await batch()
+    async with aclosing(ledger.port.follow((), folding.seq + 1, until_end=True)) as batches:
+        async for facts in batches:
+            within = _within(facts, until)
+            for fact in within:
+                folding.take(fact)
+                if (
+                    folding.seq < fact.seq
+                ):  # the log is read in its order, so what is not there now never comes
+                    gaps.append(folding.missing)
+                    folding.pass_over()
+                if folding.wanted:
+                    await _recall(ledger, folding, fact)
+                each(fact)
+                folded += 1
+                if batch is not None and folded % _BATCH == 0:
+                    await batch()
+            if len(within) < len(facts):
+                # Whether what is missing just before it is before or after a time, nobody knows.
+                end = min(end, until) if isinstance(until, int) else folding.seq
+                break
     if batch is not None:
         await batch()
     if folding.seq < end:
@@ -125,11 +134,12 @@ async def _recall(ledger: Ledger, folding: Folding, fact: Fact) -> None:
     folding.recall(facts)
 
 
-def _is_after(fact: Fact, until: Until) -> bool:
+def _within(facts: list[Fact], until: Until) -> list[Fact]:
+    """Those before the first one that is after `until`."""
     match until:
         case None:
-            return False
+            return facts
         case datetime():
-            return fact.recorded_at > until
+            return list(takewhile(lambda fact: fact.recorded_at <= until, facts))
         case int():
-            return fact.seq > until
+            return facts[: bisect_right(facts, until, key=attrgetter("seq"))]

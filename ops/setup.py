@@ -38,6 +38,9 @@ async def declare_streams(
 async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:
     """Make a file the workspace's policy; answers with its version. The one in force applied again stays.
 
+    Args:
+        workspace: or `ORGANISATION`, for what holds in every workspace.
+
     Raises:
         BadFile: the file is wrong; nothing was recorded.
     """

@@ -81,7 +81,10 @@ class Folding:
         """Start behind fact `after`, from what was `kept` of the facts up to there."""
         self.seq = after
         self._early: dict[int, Fact] = {}
-        self._states = {fold.name: _State(fold) for fold in folds}
+        #: What went on after it had been let go: to be read again, and handed to `recall` before anything is shown.
+        self.wanted: set[Key] = set()
+        self._states = {fold.name: _State(fold, self.wanted) for fold in folds}
+        self._each = tuple(self._states.values())
         facts = list(kept)
         for fact in facts:
             self._step(fact)
@@ -98,15 +101,6 @@ class Folding:
         while self._early and (following := self._early.pop(self.seq + 1, None)):
             self._step(following)
             self.seq += 1
-
-    @property
-    def wanted(self) -> set[Key]:
-        """What went on after it had been let go: to be read again, and handed to `recall` before anything is shown."""
-        found: set[Key] = set()
-        for state in self._states.values():  # asked after every fact, and nearly always there is none
-            if state.wanted:
-                found.update(state.wanted)
-        return found
 
     @property
     def missing(self) -> range:
@@ -161,21 +155,24 @@ class Folding:
     def recall(self, facts: Iterable[Fact]) -> None:
         """Take in what was read again; facts that this folding has not come to yet are passed over."""
         known = [fact for fact in facts if fact.seq <= self.seq and not isinstance(fact.event, Carried)]
-        for state in self._states.values():
+        self.wanted.clear()
+        for state in self._each:
             state.recall(known)
 
     def _step(self, fact: Fact) -> None:
         if isinstance(fact.event, Carried):
             return
-        for state in self._states.values():
+        for state in self._each:
             state.take(fact)
 
 
 class _State:
     """The things in hand of one projection."""
 
-    def __init__(self, fold: Fold) -> None:
+    def __init__(self, fold: Fold, wanted: set[Key]) -> None:
         self._fold = fold
+        self._wanted_by_any = wanted
+        self._key = fold.key
         self.things: dict[Key, Thing] = {}
         #: Those at rest, the longest first.
         self._resting: dict[Key, None] = {}
@@ -186,7 +183,7 @@ class _State:
 
     def take(self, fact: Fact) -> None:
         slot = fact.slot
-        key = self._fold.key(slot)
+        key = self._key(slot)
         if key is None or (self.wanted and key in self.wanted):  # its facts are read again, this one too
             return
         thing = self.things.get(key)
@@ -194,6 +191,7 @@ class _State:
             if not self._fold.begins(slot):
                 if self._fold.resumes(slot):
                     self.wanted[key] = fact.seq
+                    self._wanted_by_any.add(key)
                 return
             thing = self.things[key] = self._fold.begin()
         thing.take(fact)

@@ -26,19 +26,25 @@ class Conversation:
         self._last_turn = 0
         self._most_turns = 0
         self._cut = 0
-        #: Sequence of the last thing said that the model should answer.
-        self._heard = 0
+        #: Sequence of the last thing said that the model should answer; and of the last by a user.
+        self._heard = self._user_heard = 0
         #: Is the last turn claimed and not answered? Did its reply wish for tools?
         self._asked = self._wished = False
         #: Calls that were wished for and are not settled.
         self._waiting: set[str] = set()
         self._settled: set[str] = set()
+        #: Turns after which the model does not go on by itself.
+        self._halted: set[str] = set()
 
     @property
     def at_rest(self) -> bool:
         if self._asked or self._waiting:
             return False
-        return self._last_turn >= self._most_turns or not (self._wished or self._heard > self._cut)
+        if self._last_turn >= self._most_turns:
+            return True
+        if str(self._last_turn) in self._halted:
+            return self._user_heard <= self._cut
+        return not (self._wished or self._heard > self._cut)
 
     def take(self, fact: Fact) -> None:
         self.facts.append(fact)
@@ -47,6 +53,8 @@ class Conversation:
                 if isinstance(fact.event, _SETTLING):
                     self._settled.add(call)
                     self._waiting.discard(call)
+                if isinstance(fact.event, e.Denied) and fact.event.halt:
+                    self._halted.add(call.partition("-")[0])
             case ("turn", number, "asked", "1") if int(number) > self._last_turn:
                 self._last_turn, self._cut, self._asked = int(number), fact.seq, True
             case ("turn", number, "replied"):
@@ -54,6 +62,7 @@ class Conversation:
             case ("said", _):
                 if isinstance(fact.event, e.Said) and fact.event.role != "system":
                     self._heard = fact.seq
+                    self._user_heard = fact.seq if fact.event.role == "user" else self._user_heard
             case ("opened",):
                 if isinstance(fact.event, e.ThreadOpened):
                     self._most_turns = fact.event.max_turns if fact.event.model else 0
@@ -98,4 +107,7 @@ HISTORIES: Final = Fold(
     # What is recorded about a call after its conversation came to rest is never shown to the model.
     resumes=lambda slot: slot.tail[0] in {"said", "turn"},
     row=_row,
+    # A conversation has many times the facts of a call. One that goes on is read again, which costs about as much as
+    # folding it did, so a few hundred are kept: as many as may be talking at the same moment.
+    resting=256,
 )

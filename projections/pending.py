@@ -4,7 +4,7 @@ The live queue is the KV bucket `pending`: a key for each open approval, put whe
 decides. Any NATS client can watch it. It holds nothing that the ledger does not hold, and `OPEN` makes it again
 from the log, byte for byte.
 
-An entry never changes while it stands: votes come and go into the ledger, not into the queue.
+An entry changes only when more people are asked: votes come and go into the ledger, not into the queue.
 """
 
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from msgspec import Struct
 from ledger.lifecycle import Call, Status, call_of
 from projections.fold import Fold, Key, Row
 from schemas.codec import Fact
+from schemas.events import Quorum
 from schemas.slots import CallRef, Slot
 
 
@@ -44,6 +45,15 @@ class Entry(Struct, frozen=True):
     gated_at: datetime
     #: None: it never expires.
     expires_at: datetime | None
+    #: When more people are asked, or it expires. None: nothing happens by itself.
+    due_at: datetime | None
+    #: These must agree too.
+    also: tuple[Quorum, ...]
+    besides: tuple[Quorum, ...]
+    denials_needed: int
+    may_break_glass: tuple[str, ...]
+    #: Who was asked as well, since nobody decided in time.
+    asked_as_well: tuple[str, ...]
     #: Position of the question in the log.
     seq: int
 
@@ -74,6 +84,12 @@ def entry(call: Call) -> Entry | None:
         requested_at=call.requested.recorded_at.astimezone(UTC),
         gated_at=call.gated.recorded_at.astimezone(UTC),
         expires_at=call.deadline and call.deadline.astimezone(UTC),
+        due_at=call.due and call.due.astimezone(UTC),
+        also=asking.also,
+        besides=asking.besides,
+        denials_needed=asking.denials_needed,
+        may_break_glass=asking.may_break_glass,
+        asked_as_well=call.asked_as_well(),
         seq=call.gated.seq,
     )
 
@@ -101,13 +117,13 @@ class Question:
 
     def take(self, fact: Fact) -> None:
         self.facts.append(fact)
-        self.at_rest = self.at_rest or fact.slot.tail[2] not in {"requested", "gated"}
+        self.at_rest = self.at_rest or fact.slot.tail[2] not in {"requested", "gated", "escalated"}
 
 
 def _key(slot: Slot) -> Key | None:
     """Votes, withdrawals and late results do not show in the queue, and from the decision on nothing does."""
     match slot.tail:
-        case ("call", call, place, *_) if place not in {"vote", "withdrawn", "late"}:
+        case ("call", call, place, *_) if place not in {"vote", "announced", "withdrawn", "late"}:
             return slot.workspace, slot.thread, call
         case _:
             return None
@@ -126,7 +142,7 @@ _decoder: Final = msgspec.json.Decoder(Entry)
 #: The queue over the whole log.
 OPEN: Final = Fold(
     name="pending",
-    version=1,
+    version=2,
     key=_key,
     begin=Question,
     begins=lambda slot: slot.tail[2] == "requested",

@@ -104,7 +104,7 @@ def thread_of(ref: ThreadRef, facts: Iterable[Fact]) -> Thread:
             unread[fact.seq] = fact
             continue
         match fact.slot.tail:
-            case ("call", call, *_):
+            case ("call", call, _) | ("call", call, _, _):
                 calls[call].append(fact)
             case ("turn", number, "asked", attempt):
                 asked[int(number)].setdefault(attempt, fact)
@@ -166,7 +166,7 @@ def _belongs(ref: ThreadRef, fact: Fact) -> bool:
     at = fact.slot
     if at.thread != ref.thread or at.workspace != ref.workspace:
         return False
-    return isinstance(fact.event, (at.filled_by, e.Carried))
+    return isinstance(fact.event, at.filled_by) or type(fact.event) is e.Carried
 
 
 def _with(facts: tuple[Fact, ...], fact: Fact) -> tuple[Fact, ...]:

@@ -55,6 +55,18 @@ def refused(call: Call) -> e.ToolRefused:
                 f"{tool} did not run: rule {rule!r} of the policy does not allow this call.{asked}"
                 + _why("The rule says", reason),
             )
+        case e.Denied(ground="repeated", reason=reason):
+            return _refused(
+                "denied",
+                f"{tool} did not run: a person has said no to this very call before, and nothing was said since, so no "
+                "person was asked again." + _why("In detail", reason),
+            )
+        case e.Denied(ground="limit", reason=reason):
+            return _refused(
+                "denied",
+                f"{tool} did not run: this conversation has used up what the policy lets it do."
+                + _why("In detail", reason),
+            )
         case e.Denied(reason=reason) if not call.wish.tool_version:
             return _refused(
                 "unknown_tool",

@@ -5,17 +5,43 @@ as often as anybody likes and always says the same. It says yes, or no, or it ca
 comparison of a number with a text. Whoever asks must take the last for "a person should look at this", never for
 yes or no; hence it is an exception.
 
-The library stands behind these two functions alone, so that another one can take its place.
+The library stands behind `check`, `Scope` and `holds` alone, so that another one can take its place. What it would answer
+wrongly or too slowly is held back from it: whole numbers beyond 64 bits, which it rounds, and arguments of which there
+are too many to go through one by one.
+
+Two things to know when writing one: `size` of a text counts its bytes in UTF-8, as this library does it, not its
+characters; and a table has no order, so a condition must not ask for the first of its keys.
 """
 
-from functools import lru_cache
+import re
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 #: So long may a condition be: one that nobody can read should be several rules.
 MAX_LENGTH: Final = 2000
+#: So many values may be in what is judged by a condition that goes through lists: it takes their square.
+MAX_VALUES: Final = 1000
 
 #: What a condition can name.
 NAMES: Final = ("args", "tool", "agent", "requester", "workspace", "thread", "labels")
+
+#: What the library knows beside: functions, and types for `type(args.x) == int`.
+_FUNCTIONS: Final = frozenset({
+    "size", "contains", "startsWith", "endsWith", "matches", "int", "uint", "double", "string", "bytes",
+    "timestamp", "duration", "type", "dyn", "getFullYear", "getMonth", "getDate", "getDayOfMonth",
+    "getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds", "getMilliseconds",
+})  # fmt: skip
+_TYPES: Final = frozenset({
+    "int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type",
+})  # fmt: skip
+#: The `x` of `args.lines.all(x, x.count > 0)`.
+_BOUND: Final = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*(\w+)\s*,")
+#: How its parser tells a mistake: where, what, and what it had expected instead.
+_SYNTAX: Final = re.compile(r"ERROR: <input>:(\d+):(\d+): (?:Syntax error: )?(.*?)(?: expecting .*)?")
+_NOTHING: Final[dict[str, Any]] = {"args": {}, "labels": {}} | dict.fromkeys(
+    ("tool", "agent", "requester", "workspace", "thread"), ""
+)
 
 
 class BadCondition(ValueError):
@@ -30,39 +56,72 @@ def check(condition: str) -> None:
     """Raise `BadCondition` with a sentence if this can never be evaluated."""
     if len(condition) > MAX_LENGTH:
         raise BadCondition(
-            f"a condition may have {MAX_LENGTH:,} characters; this one has {len(condition):,}."
+            f"a condition may have {MAX_LENGTH:,} characters; this one has {len(condition):,}. Make it several rules."
         )
     try:
-        _compiled(condition)
-    except Exception as problem:  # noqa: BLE001 - whatever its parser raises, it is no condition
-        raise BadCondition(f"{condition!r} is no condition: {_first_line(problem)}.") from None
+        program = _compiled(condition)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as problem:  # noqa: BLE001 - a panic of its parser is no Exception
+        raise BadCondition(f"{_cited(condition)} is no condition: {_syntax(condition, problem)}.") from None
+    if unknown := _unknown(condition, program):
+        raise BadCondition(
+            f"{_cited(condition)} names what is not there: {', '.join(unknown)}. "
+            f"A condition knows {', '.join(NAMES)}, and the functions of CEL."
+        )
     try:
-        _compiled(condition).execute({name: {} for name in NAMES})
-    except RuntimeError as problem:  # of a name that it does not know; what else is wrong depends on the call
-        if "Undefined" in str(problem):
-            raise BadCondition(
-                f"{condition!r} names what is not there: {_first_line(problem)}. A condition knows {', '.join(NAMES)}."
-            ) from None
-    except Exception:  # noqa: BLE001, S110 - empty arguments fit few conditions
-        pass
+        said = program.execute(_NOTHING)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 - empty arguments fit few conditions
+        return
+    if not isinstance(said, bool):
+        raise BadCondition(
+            f"{_cited(condition)} is neither true nor false but {_kind(said)}. Write a comparison."
+        )
 
 
-def holds(condition: str, about: dict[str, Any]) -> bool:
-    """Does it hold for this? `about` has the `NAMES`.
+class Scope:
+    """What conditions see of one call. The library copies it, which costs fifty times what a condition does: so, once."""
+
+    def __init__(self, about: dict[str, Any]) -> None:
+        """Take what the `NAMES` stand for."""
+        self._about = about
+
+    @cached_property
+    def context(self) -> Any:
+        from cel import cel
+
+        return cel.Context(variables=self._about)
+
+    @cached_property
+    def unfit(self) -> str:
+        """What about the arguments the library would get wrong."""
+        return _beyond(self._about["args"])
+
+    @cached_property
+    def is_long(self) -> bool:
+        """Are there more values than a condition may go through?"""
+        return _count(self._about["args"]) > MAX_VALUES
+
+
+def holds(condition: str, about: Scope) -> bool:
+    """Does it hold for this?
 
     Raises:
         CannotSay: with what is the matter.
     """
+    too_long = about.is_long and _BOUND.search(condition)
+    if unfit := about.unfit or (too_long and f"there are more than {MAX_VALUES:,} values in the arguments"):
+        raise CannotSay(f"{_cited(condition)} cannot be evaluated: {unfit}")
     try:
-        said = _compiled(condition).execute(about)
+        said = _compiled(condition).execute(about.context)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as problem:  # noqa: BLE001 - a panic of the library is no Exception, and no yes either
-        raise CannotSay(
-            f"{condition!r} cannot be evaluated: {type(problem).__name__}: {_first_line(problem)}"
-        ) from None
+        raise CannotSay(f"{_cited(condition)} cannot be evaluated: {_matter(problem)}") from None
     if not isinstance(said, bool):
-        raise CannotSay(f"{condition!r} is neither true nor false but {said!r:.60}")
+        raise CannotSay(f"{_cited(condition)} is neither true nor false but {_kind(said)}")
     return said
 
 
@@ -73,5 +132,74 @@ def _compiled(condition: str) -> Any:
     return cel.compile(condition)
 
 
-def _first_line(problem: BaseException) -> str:
-    return str(problem).strip().partition("\n")[0].rstrip(".")[:200] or "it says nothing more"
+def _unknown(condition: str, program: Any) -> list[str]:
+    """Names and functions that nothing could ever be behind, also where an evaluation would not get to them."""
+    known = {*NAMES, *_TYPES, *_BOUND.findall(condition)}
+    names = [name for name in program.variables() if name not in known]
+    # Operators are listed among the functions, as `_+_` or `@in`.
+    functions = [f"{name}()" for name in program.functions() if name[0].isalpha() and name not in _FUNCTIONS]
+    return [*names, *functions]
+
+
+def _values(args: Any) -> Iterator[Any]:
+    waiting = [args]
+    while waiting:
+        yield (value := waiting.pop())
+        match value:
+            case dict():
+                waiting += value.values()
+            case list():
+                waiting += value
+            case _:
+                pass
+
+
+def _beyond(args: Any) -> str:
+    if any(isinstance(value, int) and not -(2**63) < value < 2**64 for value in _values(args)):
+        return "a whole number in the arguments is beyond 64 bits"
+    return ""
+
+
+def _count(args: Any) -> int:
+    return sum(1 for _ in _values(args))
+
+
+def _cited(condition: str) -> str:
+    return repr(condition) if len(condition) <= 200 else f"{condition[:200]!r}..."
+
+
+def _syntax(condition: str, problem: BaseException) -> str:
+    first = _first_line(str(problem).removeprefix(f"Failed to parse expression '{condition}': "))
+    if found := _SYNTAX.fullmatch(first):
+        line, column, what = found.groups()
+        where = f"character {column}" if line == "1" else f"line {line} of it, character {column}"
+        return f"at {where}, {what}"
+    return first
+
+
+def _kind(value: object) -> str:
+    """What it is, and not which: the library hands tables back in any order, and a value may be a secret."""
+    kinds = {
+        dict: "a table",
+        list: "a list",
+        str: "a text",
+        int: "a number",
+        float: "a number",
+        type(None): "null",
+    }
+    return kinds.get(type(value), "something else")
+
+
+def _matter(problem: BaseException) -> str:
+    match problem:
+        case KeyError(args=(str(key),)):
+            return f"there is no {key!r}"
+        case TypeError() if "overload" in str(problem):
+            return "two values in it are of kinds that do not go together"
+        case _:
+            return _first_line(str(problem))
+
+
+def _first_line(text: str) -> str:
+    first = text.strip().partition("\n")[0].partition(". Check ")[0].rstrip(".")
+    return first[:200] or "it says nothing more"

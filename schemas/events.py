@@ -19,7 +19,12 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-type Ground = Literal["policy", "people", "invalid"]
+#: What a decision rests on: the policy alone, people, a wish that could never run, a person's standing yes, an earlier
+#: denial of the same wish, a limit of the policy, or one person in an emergency.
+type Ground = Literal["policy", "people", "invalid", "grant", "repeated", "limit", "broken_glass"]
+type Verdict = Literal["approve", "deny", "answer", "break_glass"]
+#: What happens when nobody has decided in time: the call expires, more people are asked, or it goes on waiting.
+type OnTimeout = Literal["deny", "escalate", "stay"]
 #: What becomes of what a user says while a call of the thread waits for people.
 type WhilePending = Literal["queue", "supersede", "block"]
 #: Each way in which a call can end without having run.
@@ -181,6 +186,24 @@ class Shadow(Struct, frozen=True):
     then: Literal["allow", "ask", "block"]
 
 
+class Quorum(Struct, frozen=True, omit_defaults=True):
+    """People of whom so many must agree."""
+
+    #: Names, or patterns with `*`.
+    voters: tuple[str, ...]
+    votes_needed: int = 1
+    #: What the policy calls them, for people to read.
+    name: str = ""
+
+
+class Stage(Struct, frozen=True, omit_defaults=True):
+    """People who are asked as well, once nobody has decided in the time before."""
+
+    voters: tuple[str, ...]
+    #: Counted from when the broker recorded that they are asked. None: never expires.
+    expires_in_s: float | None = None
+
+
 class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     """The gate asks people. Who may vote is frozen here; a later policy cannot loosen it."""
 
@@ -191,7 +214,7 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     reason: str = ""
     #: Names, or patterns with `*`.
     voters: tuple[str, ...] = ("*",)
-    #: Never count, whatever `voters` says: the requester.
+    #: Never count, whatever `voters` says: the requester, and who is behind the agent (names, or patterns with `*`).
     excluded: tuple[str, ...] = ()
     votes_needed: int = 1
     #: Counted from when the broker recorded this. None: never expires.
@@ -200,12 +223,47 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     while_pending: WhilePending = "queue"
     #: What rules without effect would have said.
     shadows: tuple[Shadow, ...] = ()
+    #: These must agree too. Nobody counts in two of them.
+    also: tuple[Quorum, ...] = ()
+    #: What the workspace's own rule asks for, where the organisation's asks too. The same votes count once more here.
+    besides: tuple[Quorum, ...] = ()
+    #: So many people must say no for it to be denied.
+    denials_needed: int = 1
+    #: What happens when `expires_in_s` is over.
+    on_timeout: OnTimeout = "deny"
+    #: Who is asked as well then, stage after stage.
+    stages: tuple[Stage, ...] = ()
+    #: Each of them alone may let it run in an emergency, with a reason.
+    may_break_glass: tuple[str, ...] = ()
+    #: Are rule and version the organisation's?
+    organisation: bool = False
+
+
+class Escalated(Event, frozen=True, tag="Escalated"):
+    """Nobody decided in time, so these are asked as well. Their votes count wherever one is lacking.
+
+    It may come just behind a decision, and then asks nobody: what is decided is decided.
+    """
+
+    voters: tuple[str, ...]
+    #: Counted from when the broker recorded this. None: never expires.
+    expires_in_s: float | None = None
+
+
+class GlassBroken(Event, frozen=True, tag="GlassBroken"):
+    """One person says that a call shall run which more should have agreed to.
+
+    Announced before it is decided. What came of it, the decision says: it may have been taken back meanwhile.
+    """
+
+    reviewer: str
+    reason: str
 
 
 class Voted(Event, frozen=True, tag="Voted"):
     """One person's word. Who it is stands in the subject."""
 
-    verdict: Literal["approve", "deny", "answer"]
+    verdict: Verdict
     #: The digest of what the reviewer saw. A vote on anything else does not count.
     digest: str
     reason: str = ""
@@ -213,6 +271,10 @@ class Voted(Event, frozen=True, tag="Voted"):
     arguments: str | None = None
     #: With `answer`: the output that the model gets in place of the tool's.
     answer: str = ""
+    #: The person in whose place they vote, by that person's delegation.
+    on_behalf_of: str = ""
+    #: With `deny`: the model is not asked again before a user says something.
+    halt: bool = False
     #: Room for the reviewer's own signature.
     signature: str = ""
 
@@ -231,6 +293,11 @@ class Approved(Event, frozen=True, tag="Approved"):
     reason: str = ""
     #: Where the policy alone decided: what rules without effect would have said.
     shadows: tuple[Shadow, ...] = ()
+    #: Who voted in whose place.
+    on_behalf_of: dict[str, str] = {}
+    #: The standing approvals that it rests on, `giver/grant`.
+    grants: tuple[str, ...] = ()
+    organisation: bool = False
 
 
 class Denied(Event, frozen=True, tag="Denied"):
@@ -241,8 +308,12 @@ class Denied(Event, frozen=True, tag="Denied"):
     policy_version: int
     reason: str = ""
     voters: tuple[str, ...] = ()
-    #: As in `Approved`.
+    #: These as in `Approved`.
     shadows: tuple[Shadow, ...] = ()
+    on_behalf_of: dict[str, str] = {}
+    organisation: bool = False
+    #: The model is not asked again before a user says something.
+    halt: bool = False
 
 
 class Answered(Event, frozen=True, tag="Answered"):
@@ -252,6 +323,8 @@ class Answered(Event, frozen=True, tag="Answered"):
     rule: str
     policy_version: int
     voters: tuple[str, ...] = ()
+    on_behalf_of: dict[str, str] = {}
+    organisation: bool = False
 
 
 class Expired(Event, frozen=True, tag="Expired"):
@@ -260,6 +333,7 @@ class Expired(Event, frozen=True, tag="Expired"):
     rule: str
     policy_version: int
     after_s: float
+    organisation: bool = False
 
 
 class Withdrawn(Event, frozen=True, tag="Withdrawn"):
@@ -353,6 +427,59 @@ class ToolDeclared(Event, frozen=True, tag="ToolDeclared"):
     #: May be run again after a crash, under the same idempotency key.
     repeatable: bool = False
     run_by: str = "client"
+    #: It can change what is asked about (a policy, a grant): no rule and no grant lets it run without people.
+    governs: bool = False
+
+
+class Granted(Event, frozen=True, tag="Granted"):
+    """A person's standing yes: calls like this, until then, so many times. Who it is stands in the subject."""
+
+    tool: str
+    #: Counted from when the broker recorded this. There is always an end.
+    expires_in_s: float
+    #: How many calls it may let run.
+    uses: int = 1
+    #: Exactly these arguments (raw JSON text, compared by value); None: any that `when` holds for.
+    arguments: str | None = None
+    #: A condition on the arguments (`schemas.conditions`); empty: always.
+    when: str = ""
+    #: Names, or patterns with `*`.
+    agent: str = "*"
+    thread: str = "*"
+    reason: str = ""
+
+
+class GrantRevoked(Event, frozen=True, tag="GrantRevoked"):
+    """From here on a standing yes covers nothing more."""
+
+    reviewer: str = ""
+    reason: str = ""
+    #: `workspace/thread/call` of the denial that beats it, where the gate revoked it for that.
+    call: str = ""
+
+
+class GrantUsed(Event, frozen=True, tag="GrantUsed"):
+    """One of a standing yes's uses is taken, by this call alone."""
+
+    #: `workspace/thread/call`.
+    call: str
+
+
+class Delegated(Event, frozen=True, tag="Delegated"):
+    """For this time another person may vote in one's place. Who gives it stands in the subject."""
+
+    to: str
+    starts_at: Annotated[datetime, Meta(tz=True)]
+    ends_at: Annotated[datetime, Meta(tz=True)]
+    #: Names, or patterns with `*`.
+    tools: tuple[str, ...] = ("*",)
+    reason: str = ""
+
+
+class DelegationEnded(Event, frozen=True, tag="DelegationEnded"):
+    """A delegation ends before its time."""
+
+    reason: str = ""
 
 
 # ---------------------------------------------------------------------------------------------- the unknown
@@ -374,9 +501,9 @@ class Carried(Struct, frozen=True):
 type AnyEvent = (
     ThreadOpened | Said | ModelAsked | ModelReplied | ModelFailed
     | ToolRequested | ApprovalRequested | Voted
-    | Approved | Denied | Answered | Expired | Withdrawn | Superseded
+    | Escalated | GlassBroken | Approved | Denied | Answered | Expired | Withdrawn | Superseded
     | ToolStarted | Revoked | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt | Reconciled
-    | PolicyApplied | ToolDeclared
+    | PolicyApplied | ToolDeclared | Granted | GrantRevoked | GrantUsed | Delegated | DelegationEnded
 )  # fmt: skip
 
 TYPES: Final[dict[str, type[Event]]] = {

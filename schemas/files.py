@@ -141,6 +141,8 @@ def _entry(data: dict[str, Any], place: Place) -> str:
     match place:
         case (str(kind), int(index), *_):
             entry = data[kind][index]
+            if isinstance(entry, str):
+                return ""
             name = entry.get("name") if isinstance(entry, dict) else None
             return f", {kind} {name!r}" if isinstance(name, str) and name else f", {kind} {index + 1}"
         case _:
@@ -149,6 +151,8 @@ def _entry(data: dict[str, Any], place: Place) -> str:
 
 def _sentence(error: ErrorDetails, context: dict[str, Any]) -> str:
     place = error["loc"]
+    if place and place[-1] == "[key]":  # a key of a table is wrong, so what is wrong is in the table
+        place = place[:-2]
     key = next((repr(part) for part in reversed(place) if isinstance(part, str)), "the file")
     if place and isinstance(place[-1], int):
         key += f", item {place[-1] + 1}"
@@ -165,7 +169,9 @@ def _sentence(error: ErrorDetails, context: dict[str, Any]) -> str:
             return f"{context['discriminator']} is {context['tag']!r}. It can be {context['expected_tags']}."
         case "too_short":
             return f"{key} is empty."
-        case "model_type":
+        case "too_long" if context.get("actual_length"):
+            return f"{key} has {context['actual_length']:,} entries. It can have {context['max_length']:,} at most."
+        case "model_type" | "dict_type":
             return f"{key} should be a table."
         case "tuple_type" if len(place) == 1 and isinstance(error["input"], dict):
             return f"{key} should be a list. In TOML each begins with [[{place[0]}]], in double brackets."

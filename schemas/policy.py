@@ -1,32 +1,54 @@
 """The policy: which tools run freely, which wait for people, which never run.
 
     while_pending = "queue"                     # queue | supersede | block; absent: queue
+    deny_repeats = 3                            # a denied call that is repeated unchanged is denied again, so often
+    calls_per_thread = 500                      # absent: as many as it likes
+    questions_per_thread = 50                   # so many calls of a thread are put to people; absent: all
+    never_grant = ["payout"]                    # no standing approval covers these tools
+
+    [groups]
+    security = ["sam", "sec-*"]                 # as voters: "@security"
+
+    [owners]
+    "desk-*" = ["olga"]                         # who is behind an agent never counts for its calls
 
     [[rule]]
     name = "changes a booking"
     tools = ["book_*", "cancel_reservation"]    # names, or patterns with * and ?
     then = "ask"                                # allow | ask | block
     when = "args.amount > 100"                  # a condition in CEL on the arguments; absent: always
+    workspaces = ["*"]                          # absent: any
     agents = ["desk-*"]                         # whose agent wishes it; absent: any
     labels = {channel = "chat"}                 # of the thread; absent: any
     priority = 0                                # a rule of a higher one overrides those of lower ones
     shadow = false                              # judges without effect; what it would have said is recorded
-    voters = ["ana", "ops-*"]                   # only with ask; absent: everybody
-    votes_needed = 1                            # only with ask
-    expires_in_s = 3600                         # only with ask; absent: never
     reason = "It changes a booking."
+    # With ask only:
+    voters = ["ana", "ops-*"]                   # names, patterns, groups; absent: everybody
+    votes_needed = 1
+    denials_needed = 1                          # so many people must say no
+    also = [{voters = ["@security"]}]           # these must agree too; nobody counts twice
+    break_glass = ["@security"]                 # each of them alone may let it run, with a reason
+    expires_in_s = 3600                         # absent: never
+    on_timeout = "escalate"                     # deny | escalate | stay; absent: deny
+    stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked as well then, one after the other
 
 Of all rules that match a call those of the highest priority count, and of these the strictest: block beats ask beats
 allow, and among equals the first in the file. A call that no rule matches is asked about, so an empty file is the safest
 policy there is. So is one whose condition cannot be evaluated (a key that is not there, a number where a text is): what
-the other rules would have allowed is then asked about.
+the other rules would have allowed is then asked about, and who would be asked if it held is asked.
+
+The organisation may have a policy too. It says nothing about a call that none of its rules matches; where one does, the
+stricter of the two counts, whatever the priorities, and where both ask, both must be satisfied.
 
 `while_pending` says what becomes of what a user says while a call of the thread waits for people: it waits until the
 call is settled, or makes the call moot, or may not be said yet. It is the same for every rule, and no policy loses it.
 """
 
 import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct
@@ -34,20 +56,27 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from schemas import conditions
 from schemas.errors import BadId
-from schemas.events import Shadow, WhilePending
+from schemas.events import OnTimeout, Quorum, Shadow, Stage, WhilePending
 from schemas.files import Table, mistake, read_toml
 from schemas.ids import token
+from schemas.quorums import everybody, is_plain, lacking, needed
 
 type Then = Literal["allow", "ask", "block"]
 
-_STRICTNESS: Final[dict[Then, int]] = {"allow": 0, "ask": 1, "block": 2}
+#: Which word is stricter.
+STRICTNESS: Final[dict[Then, int]] = {"allow": 0, "ask": 1, "block": 2}
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?-]+", re.ASCII)
+#: More than this nobody can review.
+MAX_RULES: Final = 1000
+#: So many tools are remembered with their rules.
+_MOST_TOOLS: Final = 10_000
 
 
 def _checked(pattern: str) -> str:
     if not _PATTERN.fullmatch(pattern):
         raise ValueError(
             f"{pattern!r} is no pattern: a name or pattern is made of A-Z a-z 0-9 _ - and the wildcards * and ?."
+            f"{' A group can stand only among voters.' if pattern.startswith('@') else ''}"
         )
     if is_plain(pattern):
         try:
@@ -61,6 +90,56 @@ def _checked(pattern: str) -> str:
 type Pattern = Annotated[str, AfterValidator(_checked)]
 #: TOML has lists where we have tuples; the patterns in it stay strict.
 type Patterns = Annotated[tuple[Pattern, ...], Field(strict=False, min_length=1)]
+_ALL: Final = ("*",)
+
+
+def _checked_voter(voter: str) -> str:
+    return f"@{_checked(voter[1:])}" if voter.startswith("@") else _checked(voter)
+
+
+#: Who may vote: names, patterns, and groups of the file as `@group`.
+type Voter = Annotated[str, AfterValidator(_checked_voter)]
+type Voters = Annotated[tuple[Voter, ...], Field(strict=False, min_length=1)]
+#: At most a century, so that every deadline is a date.
+type Interval = Annotated[float, Field(gt=0, le=3_155_760_000, allow_inf_nan=False)]
+type Count = Annotated[int, Field(ge=1, le=1000)]
+
+
+class Also(Table):
+    """People who must agree too."""
+
+    voters: Voters
+    votes_needed: Count = 1
+
+
+class Next(Table):
+    """People who are asked as well, when nobody has decided in time."""
+
+    voters: Voters
+    expires_in_s: Interval | None = None
+
+
+#: What only makes sense where people are asked.
+_OF_QUESTIONS: Final = (
+    "voters",
+    "votes_needed",
+    "denials_needed",
+    "also",
+    "break_glass",
+    "expires_in_s",
+    "on_timeout",
+    "stages",
+)
+#: What stands above the first rule, since it is the same for all.
+_OF_ALL: Final = (
+    "while_pending",
+    "deny_repeats",
+    "calls_per_thread",
+    "questions_per_thread",
+    "never_grant",
+    "groups",
+    "owners",
+)
 
 
 class Rule(Table):
@@ -73,25 +152,32 @@ class Rule(Table):
     reason: str = ""
     #: A condition (`schemas.conditions`); empty: always.
     when: str = ""
+    workspaces: Patterns = ("*",)
     agents: Patterns = ("*",)
     #: Each must be there; the values may be patterns.
     labels: dict[str, str] = Field(default_factory=dict)
     priority: int = Field(default=0, ge=-1000, le=1000)
     shadow: bool = False
-    voters: Patterns = ("*",)
-    votes_needed: int = Field(default=1, ge=1, le=1000)
-    #: None: never. At most a century, so that every deadline is a date.
-    expires_in_s: float | None = Field(default=None, gt=0, le=3_155_760_000, allow_inf_nan=False)
+    voters: Voters = ("*",)
+    votes_needed: Count = 1
+    denials_needed: Count = 1
+    also: Annotated[tuple[Also, ...], Field(strict=False)] = ()
+    break_glass: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
+    #: None: never.
+    expires_in_s: Interval | None = None
+    on_timeout: OnTimeout = "deny"
+    stages: Annotated[tuple[Next, ...], Field(strict=False)] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _not_of_one_rule(cls, data: Any) -> Any:
         # In TOML a key below [[rule]] is that rule's, wherever whoever wrote it thought it would be.
-        if isinstance(data, dict) and "while_pending" in data:
-            raise mistake(
-                "'while_pending' is no key of a rule. Write it above the first [[rule]]; it is the same for all.",
-                "while_pending",
-            )
+        for key in _OF_ALL if isinstance(data, dict) else ():
+            if key in data:
+                raise mistake(
+                    f"{key!r} is no key of a rule. Write it above the first [[rule]]; it is the same for all.",
+                    key,
+                )
         return data
 
     @field_validator("name")
@@ -103,22 +189,39 @@ class Rule(Table):
             raise ValueError(f"{name!r} is what stands in the ledger when no rule matches. Choose another.")
         return name
 
-    @field_validator("voters", "votes_needed", "expires_in_s")
+    @field_validator(*_OF_QUESTIONS)
     @classmethod
     def _only_when_asking[T](cls, value: T, info: ValidationInfo) -> T:
         if (then := info.data.get("then", "ask")) != "ask":
             raise ValueError(f'only a rule with then = "ask" has this; here it is {then!r}.')
         return value
 
-    @field_validator("votes_needed")
-    @classmethod
-    def _can_be_met(cls, needed: int, info: ValidationInfo) -> int:
-        voters = set(info.data.get("voters", ("*",)))
-        if all(map(is_plain, voters)) and len(voters) < needed:
-            raise ValueError(
-                f"{needed} votes are needed, but only {', '.join(sorted(voters))} may vote. Name more voters."
+    @model_validator(mode="after")
+    def _ends_are_possible(self) -> "Rule":
+        if self.on_timeout != "deny" and self.expires_in_s is None:
+            raise mistake(
+                f"on_timeout = {self.on_timeout!r} says what happens when the time is over, and expires_in_s is missing. "
+                "Give it, or leave on_timeout out.",
+                "on_timeout",
             )
-        return needed
+        if self.stages and self.on_timeout != "escalate":
+            raise mistake(
+                'stages say who is asked as well when the time is over. Write on_timeout = "escalate", and expires_in_s.',
+                "stages",
+            )
+        if self.on_timeout == "escalate" and not self.stages:
+            raise mistake(
+                'on_timeout = "escalate" asks more people, and none are named. Write stages = [{voters = [...]}].',
+                "on_timeout",
+            )
+        for index, stage in enumerate(self.stages[:-1]):
+            if stage.expires_in_s is None:
+                raise mistake(
+                    "this stage never ends, so the ones behind it are never asked. Give it expires_in_s.",
+                    "stages",
+                    index,
+                )
+        return self
 
     @field_validator("when")
     @classmethod
@@ -127,13 +230,21 @@ class Rule(Table):
             conditions.check(when)
         return when
 
+    @property
+    def matches(self) -> object:
+        """Which calls it is about: equal for two rules that are about the very same."""
+        sets = (self.tools, self.workspaces, self.agents, self.labels.items())
+        return self.when, self.priority, self.shadow, *map(frozenset, sets)
+
     def covers(self, about: "About") -> bool:
-        """Is the rule about such calls? Its condition is another question."""
+        """Is the rule about this call, apart from the tool? Its condition is another question."""
         return (
-            _matches(about.tool, self.tools)
-            and (self.agents == ("*",) or _matches(about.agent, self.agents))
+            (self.workspaces == _ALL or _matches(about.workspace, self.workspaces))
+            and (self.agents == _ALL or _matches(about.agent, self.agents))
             and all(
-                name in about.labels and fnmatchcase(about.labels[name], self.labels[name])
+                # Any text may stand in a label; only * and ? are wildcards.
+                name in about.labels
+                and fnmatchcase(about.labels[name], self.labels[name].replace("[", "[[]"))
                 for name in self.labels
             )
         )
@@ -143,7 +254,26 @@ class Policy(Table):
     """The rules, in the order of the file, and what they all share."""
 
     while_pending: WhilePending = "queue"
-    rules: Annotated[tuple[Rule, ...], Field(strict=False, alias="rule")] = ()
+    #: So often a call that people denied is denied again by itself when the model repeats it unchanged.
+    deny_repeats: int = Field(default=3, ge=0, le=1000)
+    #: None: no limit.
+    calls_per_thread: Annotated[int, Field(ge=1)] | None = None
+    questions_per_thread: Annotated[int, Field(ge=1)] | None = None
+    never_grant: Annotated[tuple[Pattern, ...], Field(strict=False)] = ()
+    groups: dict[str, Patterns] = Field(default_factory=dict)
+    #: By agent, or a pattern of agents.
+    owners: dict[Pattern, Voters] = Field(default_factory=dict)
+    rules: Annotated[tuple[Rule, ...], Field(strict=False, alias="rule", max_length=MAX_RULES)] = ()
+
+    @field_validator("groups")
+    @classmethod
+    def _can_be_named(cls, groups: dict[str, Patterns]) -> dict[str, Patterns]:
+        for name in groups:
+            try:
+                token("group", name)
+            except BadId as problem:
+                raise mistake(str(problem), name) from None
+        return groups
 
     @field_validator("rules")
     @classmethod
@@ -154,6 +284,104 @@ class Policy(Table):
                 raise mistake(f"another rule has the name {rule.name!r} already.", index, "name")
             seen.add(rule.name)
         return rules
+
+    @field_validator("rules")
+    @classmethod
+    def _do_not_contradict(cls, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        said: dict[object, Rule] = {}
+        for index, rule in enumerate(rules):
+            first = said.setdefault(rule.matches, rule)
+            if first.then != rule.then:
+                raise mistake(
+                    f"this rule says {rule.then}, and {first.name!r} says {first.then} to the very same calls. "
+                    "Take one away, or give one a higher priority.",
+                    index,
+                    "then",
+                )
+        return rules
+
+    @model_validator(mode="after")
+    def _everybody_is_known(self) -> "Policy":
+        for agent, owners in self.owners.items():
+            self._known(owners, "owners", agent)
+        for index, rule in enumerate(self.rules):
+            self._known(rule.voters, "rule", index, "voters")
+            self._known(rule.break_glass, "rule", index, "break_glass")
+            for number, one in enumerate(rule.also):
+                self._known(one.voters, "rule", index, "also", number, "voters")
+            for number, stage in enumerate(rule.stages):
+                self._known(stage.voters, "rule", index, "stages", number, "voters")
+            self._can_be_answered(rule, index)
+        return self
+
+    def people(self, voters: Iterable[str]) -> tuple[str, ...]:
+        """Names and patterns, with each group as who is in it."""
+        found: dict[str, None] = {}
+        for voter in voters:
+            found |= dict.fromkeys(self.groups[voter[1:]] if voter.startswith("@") else (voter,))
+        return tuple(found)
+
+    def quorums(self, rule: Rule) -> tuple[Quorum, ...]:
+        """All who must agree where this rule asks; the rule's own voters first."""
+        asked = (rule.voters, rule.votes_needed), *((one.voters, one.votes_needed) for one in rule.also)
+        return tuple(Quorum(self.people(voters), needed, " ".join(voters)) for voters, needed in asked)
+
+    def stages(self, rule: Rule) -> tuple[Stage, ...]:
+        """Who is asked as well, one after the other, where this rule asks."""
+        return tuple(Stage(self.people(stage.voters), stage.expires_in_s) for stage in rule.stages)
+
+    def behind(self, agent: str) -> tuple[str, ...]:
+        """Who owns an agent."""
+        owners = [voters for pattern, voters in self.owners.items() if agent and fnmatchcase(agent, pattern)]
+        return self.people(voter for voters in owners for voter in voters)
+
+    def never_granted(self, tool: str) -> bool:
+        """Does no standing approval cover this tool?"""
+        return _matches(tool, self.never_grant)
+
+    def about(self, tool: str) -> tuple[Rule, ...]:
+        """The rules that name this tool, in their order. Looked up once a tool."""
+        if (found := self._by_tool.get(tool)) is None:
+            found = tuple(rule for rule in self.rules if _matches(tool, rule.tools))
+            if len(self._by_tool) < _MOST_TOOLS:
+                self._by_tool[tool] = found
+        return found
+
+    @cached_property
+    def _by_tool(self) -> dict[str, tuple[Rule, ...]]:
+        return {}
+
+    def _known(self, voters: Iterable[str], *place: str | int) -> None:
+        for voter in voters:
+            if voter.startswith("@") and voter[1:] not in self.groups:
+                known = f"The groups are: {', '.join(self.groups)}." if self.groups else "There are none."
+                raise mistake(
+                    f"there is no group {voter[1:]!r}. {known} Write it below [groups], or name people.",
+                    *place,
+                )
+
+    def _can_be_answered(self, rule: Rule, index: int) -> None:
+        quorums = self.quorums(rule)
+        by_name = [quorum for quorum in quorums if everybody((quorum,)) is not None]
+        people = sorted(everybody(by_name) or ())
+        if lacking(quorums, people):
+            votes = needed(by_name)
+            of = f" of {' and '.join(quorum.name for quorum in by_name)}" if by_name != list(quorums) else ""
+            raise mistake(
+                f"{votes} votes are needed{of}, but only {', '.join(people)} may vote"
+                f"{', and nobody counts twice' if len(people) >= votes else ''}. Name more voters.",
+                "rule",
+                index,
+                "also" if rule.also else "votes_needed",
+            )
+        everyone = everybody(quorums)
+        if everyone is not None and rule.denials_needed > len(everyone):
+            raise mistake(
+                f"{rule.denials_needed} must say no, but only {', '.join(sorted(everyone))} may vote. Name more voters.",
+                "rule",
+                index,
+                "denials_needed",
+            )
 
 
 NO_RULE_NAME: Final = "no rule"
@@ -180,11 +408,16 @@ class About(Struct, frozen=True):
     thread: str = ""
     labels: dict[str, str] = {}
 
+    @property
+    def scope(self) -> conditions.Scope:
+        """What a condition sees."""
+        return conditions.Scope({name: getattr(self, name) for name in conditions.NAMES})
+
 
 class Judged(Struct, frozen=True):
     """What a policy says to a wish."""
 
-    #: The rule that counts, for every decision cites one.
+    #: The rule that counts, for every decision cites one; `NO_RULE` where none matches.
     rule: Rule
     then: Then
     reason: str
@@ -194,10 +427,11 @@ class Judged(Struct, frozen=True):
 
 def judge(policy: Policy, about: About) -> Judged:
     """The word that counts: the strictest of the highest priority, and never a yes where anything is uncertain."""
-    scope = {name: getattr(about, name) for name in conditions.NAMES}
-    counts, unsaid, shadows = NO_RULE, None, []
+    scope = about.scope
+    counts, shadows = NO_RULE, []
+    unsaid: list[tuple[Rule, str]] = []
     found = False
-    for rule in policy.rules:
+    for rule in policy.about(about.tool):
         if not rule.covers(about):
             continue
         said: Then = rule.then
@@ -210,35 +444,43 @@ def judge(policy: Policy, about: About) -> Judged:
         if rule.shadow:
             shadows.append(Shadow(rule.name, said))
         elif problem:
-            unsaid = max(unsaid, (rule, problem), key=_priority) if unsaid else (rule, problem)
+            unsaid.append((rule, problem))
         elif not found or _weight(rule) > _weight(counts):
             counts, found = rule, True
-    if unsaid and (not found or (counts.then == "allow" and unsaid[0].priority >= counts.priority)):
-        rule, problem = unsaid
-        return Judged(
-            rule,
-            "ask",
-            f"The condition of this rule cannot be evaluated, so a person must look: {problem}.",
-            tuple(shadows),
-        )
+    for rule, problem in sorted(unsaid, key=_asks_of_whom, reverse=True):
+        if not found or _may_beat(rule, counts, policy):
+            return Judged(
+                rule,
+                "ask",
+                f"The condition of this rule cannot be evaluated, so a person must look: {problem}.",
+                tuple(shadows),
+            )
     return Judged(counts, counts.then, counts.reason, tuple(shadows))
 
 
 def _weight(rule: Rule) -> tuple[int, int]:
-    return rule.priority, _STRICTNESS[rule.then]
+    return rule.priority, STRICTNESS[rule.then]
 
 
-def _priority(unsaid: tuple[Rule, str]) -> int:
-    return unsaid[0].priority
+def _asks_of_whom(unsaid: tuple[Rule, str]) -> tuple[int, bool]:
+    """Of those that cannot say: the highest priority first, and in it those that name who is asked."""
+    return unsaid[0].priority, unsaid[0].then == "ask"
+
+
+def _may_beat(unsaid: Rule, counts: Rule, policy: Policy) -> bool:
+    """Could this rule be the one that counts, and make it stricter?"""
+    if counts.then == "allow":
+        return unsaid.priority >= counts.priority
+    if counts.then == "block" or unsaid.then != "ask":
+        return False
+    # Both ask: who is asked must not depend on whether a condition can be evaluated.
+    return unsaid.priority > counts.priority or (
+        unsaid.priority == counts.priority and policy.rules.index(unsaid) < policy.rules.index(counts)
+    )
 
 
 def _matches(name: str, patterns: Patterns) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def is_plain(pattern: str) -> bool:
-    """Is it one name, without wildcards?"""
-    return not {"*", "?"} & set(pattern)
 
 
 # Built without validation: its name is the one that no file may use.

@@ -3,13 +3,16 @@
     ledger.<workspace>.<thread>.<tail>        a thread and the calls in it
     ledger.<workspace>._policy.<version>      what the workspace itself decided
     ledger.<workspace>._tool.<tool>.<version>
+    ledger.<workspace>._grant.<giver>.<name>.given|revoked|used.<n>
+    ledger.<workspace>._delegation.<giver>.<name>.given|ended
+    ledger._organisation._policy.<version>    what holds in every workspace
 
 The tail says what the slot is for. `FILLED_BY` is the whole list, and which facts may fill each; everything
 that reads or writes a subject goes through this file.
 """
 
 import functools
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from msgspec import Struct
 
@@ -20,6 +23,10 @@ from schemas.ids import token
 ROOT: Final = "ledger"
 POLICY: Final = "_policy"
 TOOL: Final = "_tool"
+GRANT: Final = "_grant"
+DELEGATION: Final = "_delegation"
+#: Stands in a workspace's place. No workspace can be called so.
+ORGANISATION: Final = "_organisation"
 
 # `*` is a token somebody chose, `#` a number counted from 1. Thread tails first, then the workspace's own.
 FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
@@ -30,6 +37,8 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("call", "*", "requested"): (e.ToolRequested,),
     ("call", "*", "gated"): (e.ApprovalRequested,),
     ("call", "*", "vote", "*"): (e.Voted,),
+    ("call", "*", "escalated", "#"): (e.Escalated,),
+    ("call", "*", "announced"): (e.GlassBroken,),
     ("call", "*", "withdrawn"): (e.Withdrawn, e.Superseded),
     ("call", "*", "decided"): (e.Approved, e.Denied, e.Answered, e.Expired, e.Withdrawn, e.Superseded),
     ("call", "*", "claim", "#"): (e.ToolStarted, e.Revoked, e.Declined),
@@ -38,6 +47,11 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("call", "*", "reconciled"): (e.Reconciled,),
     (POLICY, "#"): (e.PolicyApplied,),
     (TOOL, "*", "*"): (e.ToolDeclared,),
+    (GRANT, "*", "*", "given"): (e.Granted,),
+    (GRANT, "*", "*", "revoked"): (e.GrantRevoked,),
+    (GRANT, "*", "*", "used", "#"): (e.GrantUsed,),
+    (DELEGATION, "*", "*", "given"): (e.Delegated,),
+    (DELEGATION, "*", "*", "ended"): (e.DelegationEnded,),
 }
 
 
@@ -188,6 +202,14 @@ class CallRef(Struct, frozen=True):
     def vote(self, reviewer: str) -> Slot:
         return self._slot("vote", token("reviewer", reviewer))
 
+    def escalated(self, stage: int) -> Slot:
+        return self._slot("escalated", str(stage))
+
+    @property
+    def announced(self) -> Slot:
+        """Where it is announced that one person alone lets the call run, before it is decided."""
+        return self._slot("announced")
+
     @property
     def withdrawn(self) -> Slot:
         return self._slot("withdrawn")
@@ -216,13 +238,92 @@ class CallRef(Struct, frozen=True):
         return Slot(self.workspace, self.thread, ("call", self.call, *rest))
 
 
+class _Standing(Struct, frozen=True):
+    """What a person gave and may take back, written `workspace/giver/name`."""
+
+    workspace: str
+    #: Whose word it is: only this person's credentials can record it.
+    giver: str
+    name: str
+
+    KIND: ClassVar[str]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `workspace/giver/name`.
+
+        Raises:
+            BadId: a part cannot be an id.
+            BadSlot: it has not three parts.
+        """
+        return cls(*_parts(text, "workspace", "giver", "name"))
+
+    def __str__(self) -> str:
+        return f"{self.workspace}/{self.giver}/{self.name}"
+
+    def __post_init__(self) -> None:
+        token("workspace", self.workspace)
+        token("giver", self.giver)
+        token("name", self.name)
+
+    @property
+    def subjects(self) -> str:
+        """The wildcard over everything recorded about it."""
+        return f"{ROOT}.{self.workspace}.{self.KIND}.{self.giver}.{self.name}.>"
+
+    @property
+    def given(self) -> Slot:
+        return self._slot("given")
+
+    def _slot(self, *rest: str) -> Slot:
+        return Slot(self.workspace, "", (self.KIND, self.giver, self.name, *rest))
+
+
+class GrantRef(_Standing, frozen=True):
+    """A standing yes: `workspace/giver/name`."""
+
+    KIND: ClassVar[str] = GRANT
+
+    @property
+    def revoked(self) -> Slot:
+        return self._slot("revoked")
+
+    def used(self, number: int) -> Slot:
+        return self._slot("used", str(number))
+
+
+class DelegationRef(_Standing, frozen=True):
+    """A person's word that another may vote in their place: `workspace/giver/name`."""
+
+    KIND: ClassVar[str] = DELEGATION
+
+    @property
+    def ended(self) -> Slot:
+        return self._slot("ended")
+
+
 def policy_slot(workspace: str, version: int) -> Slot:
-    return Slot(token("workspace", workspace), "", (POLICY, str(version)))
+    """Where a version of a workspace's policy stands, or of the organisation's."""
+    return Slot(_owner(workspace), "", (POLICY, str(version)))
 
 
 def policies(workspace: str) -> str:
-    """The wildcard over a workspace's policy versions."""
-    return f"{ROOT}.{token('workspace', workspace)}.{POLICY}.*"
+    """The wildcard over the policy versions of a workspace, or of the organisation."""
+    return f"{ROOT}.{_owner(workspace)}.{POLICY}.*"
+
+
+def grants(workspace: str) -> str:
+    """The wildcard over all that was ever recorded about a workspace's grants."""
+    return f"{ROOT}.{token('workspace', workspace)}.{GRANT}.>"
+
+
+def delegations(workspace: str) -> str:
+    """The wildcard over all that was ever recorded about a workspace's delegations."""
+    return f"{ROOT}.{token('workspace', workspace)}.{DELEGATION}.>"
+
+
+def _owner(workspace: str) -> str:
+    return workspace if workspace == ORGANISATION else token("workspace", workspace)
 
 
 def tool_slot(workspace: str, tool: str, version: str) -> Slot:
@@ -263,9 +364,11 @@ def _parse(subject: str) -> Slot:
 
 @functools.lru_cache(maxsize=8192)
 def _place(workspace: str, thread: str) -> None:
-    token("workspace", workspace)
     if thread:
+        token("workspace", workspace)
         token("thread", thread)
+    else:
+        _owner(workspace)
 
 
 @functools.lru_cache(maxsize=8192)

@@ -40,6 +40,8 @@ class ToolSpec(Table):
     repeatable: bool = False
     #: Which group of executors runs it; `client` when whoever asks for it runs it.
     run_by: str = "client"
+    #: It can change what is asked about (a policy, a grant), so people look at each call of it, whatever rules say.
+    governs: bool = False
 
     @field_validator("name", "run_by")
     @classmethod
@@ -126,17 +128,20 @@ def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
     """The version of a tool and the fact that declares it.
 
     The version is the first 16 hex digits of SHA-256 over `<length>:<text>` of the name, description, schema,
-    `yes` or `no` for repeatable, and who runs it; so no two declarations have the same encoding.
+    `yes` or `no` for repeatable, and who runs it, and `governs` if it does; so no two declarations have the same encoding.
     """
-    contract = (
+    contract: tuple[str, ...] = (
         spec.name, spec.description, spec.schema_text, "yes" if spec.repeatable else "no", spec.run_by
     )  # fmt: skip
+    if spec.governs:
+        contract += ("governs",)
     encoded = b"".join(b"%d:%s" % (len(raw), raw) for raw in (part.encode() for part in contract))
     declared = ToolDeclared(
         description=spec.description,
         schema=spec.schema_text,
         repeatable=spec.repeatable,
         run_by=spec.run_by,
+        governs=spec.governs,
     )
     return hashlib.sha256(encoded).hexdigest()[:16], declared
 
@@ -153,7 +158,12 @@ def read_tools(text: str, path: str) -> tuple[ToolSpec, ...]:
 
 
 def spec_of(
-    function: Callable[..., Any], *, name: str = "", repeatable: bool = False, run_by: str = "client"
+    function: Callable[..., Any],
+    *,
+    name: str = "",
+    repeatable: bool = False,
+    run_by: str = "client",
+    governs: bool = False,
 ) -> ToolSpec:
     """Declare a Python function: its name, its docstring and the schema of its parameters.
 
@@ -167,6 +177,7 @@ def spec_of(
             description=inspect.getdoc(function) or "",
             schema=schema_of(function),
             repeatable=repeatable,
+            governs=governs,
             run_by=run_by,
         )
     except ValidationError as problem:

@@ -1,13 +1,24 @@
 """The real `approvals` program, as people and scripts start it."""
 
+import asyncio
 import json
+import logging
 import os
+import pty
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
+import structlog
+
+from ledger.client import Ledger
+from ops import cli
+from schemas.events import Event
+from schemas.slots import CallRef, Slot
 
 APPROVALS = Path(sys.executable).with_name("approvals")
 
@@ -48,14 +59,15 @@ def approvals(
     store: Path | None = None,
     cwd: Path | None = None,
     timeout_s: float = 60,
+    typed: str = "",
     **variables: str,
 ) -> Ended:
-    """Run it to its end. On a store it is told so as a shell would be, by an environment variable."""
+    """Run it to its end; `typed` is its input. On a store it is told so as a shell would be, by an environment variable."""
     if store is not None:
         variables["APPROVALS_STORE"] = str(store)
     done = subprocess.run(
         [APPROVALS, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
+        input=typed,
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -101,3 +113,123 @@ def up(store: Path, *options: object) -> Iterator[dict[str, Any]]:
         line = process.stdout.readline()
         assert line, log.read_text()
         yield json.loads(line) | {"up": process.pid}
+
+
+@contextmanager
+def in_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Ended]]:
+    """The same program within this process, for the many runs that differ in a word: starting one takes half a second."""
+    root, said = logging.getLogger(), structlog.get_config()
+    handlers, level = root.handlers, root.level
+    for name in [name for name in os.environ if name.startswith(FROM_A_SHELL)]:
+        monkeypatch.delenv(name)
+
+    def run(*arguments: object, store: Path | None = None) -> Ended:
+        if store is not None:
+            monkeypatch.setenv("APPROVALS_STORE", str(store))
+        with pytest.raises(SystemExit) as end:
+            cli.app([str(one) for one in arguments], prog_name="approvals")
+        return Ended(end.value.code, *capsys.readouterr())
+
+    yield run
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.configure(**said)
+
+
+class Terminal:
+    """It at a terminal, with somebody there who reads and types."""
+
+    def __init__(self, process: subprocess.Popen[bytes], ours: int) -> None:
+        self.process = process
+        self.told = ""
+        self._ours = ours
+
+    def read_until(self, text: str) -> None:
+        while text not in self.told:
+            assert self._read(), self.told
+
+    def type(self, line: str) -> None:
+        os.write(self._ours, f"{line}\n".encode())
+
+    def ended(self) -> int:
+        while self._read():
+            pass
+        return self.process.wait(20)
+
+    def _read(self) -> bool:
+        try:
+            self.told += os.read(self._ours, 65536).decode()
+        except OSError:  # so Linux says that nobody is at the other end any more
+            return False
+        return True
+
+
+@contextmanager
+def at_a_terminal(*arguments: object, store: Path, **variables: str) -> Iterator[Terminal]:
+    """It at a terminal, for as long as the block."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [APPROVALS, *map(str, arguments)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(APPROVALS_STORE=str(store), TERM="xterm-256color", **variables),
+    ) as process:
+        os.close(theirs)
+        try:
+            yield Terminal(process, ours)
+        finally:
+            os.close(ours)
+            if process.poll() is None:
+                process.terminate()
+
+
+# ------------------------------------------------------------------------- what others do beside the program
+
+
+def ask(
+    store: Path, call: CallRef, tool: str = "pay", requester: str = "rita", arguments: str = '{"amount": 5}'
+) -> str:
+    """Ask for a tool, as a service does, and wait until the gate has seen it; the digest of what is to run."""
+
+    async def asked() -> str:
+        async with Ledger.connect(store) as ledger:
+            known = await ledger.request(call, tool, arguments, requester=requester)
+            async with aclosing(ledger.watch(1, call.gated.subject, call.decided.subject)) as facts:
+                await anext(facts)
+            return known.wish.digest
+
+    return asyncio.run(asked())
+
+
+def until(store: Path, *slots: Slot) -> None:
+    """Wait until these are filled."""
+
+    async def filled() -> None:
+        async with Ledger.connect(store, role="observer") as ledger:
+            for slot in slots:
+                async with aclosing(ledger.watch(1, slot.subject)) as facts:
+                    await anext(facts)
+
+    asyncio.run(filled())
+
+
+def record(store: Path, *facts: tuple[Slot, Event]) -> None:
+    """Record what only other programs would."""
+
+    async def recorded() -> None:
+        async with Ledger.connect(store, role="admin") as ledger:
+            for slot, event in facts:
+                assert await ledger.fill(slot, event) is None
+
+    asyncio.run(recorded())
+
+
+def last_seq(store: Path) -> int:
+    async def read() -> int:
+        async with Ledger.connect(store, role="observer") as ledger:
+            return await ledger.port.last_seq()
+
+    return asyncio.run(read())

@@ -15,7 +15,7 @@ from ledger.streams import Durable
 from ops.accounts import ADMIN, ROLES, accounts_config, permissions
 from ops.server import EmbeddedServer
 from schemas.errors import BadId, BadInput
-from schemas.slots import FILLED_BY, Slot
+from schemas.slots import FILLED_BY, ORGANISATION, Slot
 
 #: On the loop that the one server of this file lives in.
 shared = pytest.mark.asyncio(loop_scope="module")
@@ -158,6 +158,8 @@ WRITERS = {
     "{}.turn.1.replied": {"model"},
     "{}.call.1-0.requested": {"model", "service"},
     "{}.call.1-0.gated": {"gate"},
+    "{}.call.1-0.escalated.1": {"gate"},
+    "{}.call.1-0.announced": {"gate"},
     "{}.call.1-0.vote.ana": {"reviewer-ana"},
     "{}.call.1-0.vote.ben": {"reviewer-ben"},
     "{}.call.1-0.withdrawn": {"service"},
@@ -168,6 +170,15 @@ WRITERS = {
     "{}.call.1-0.reconciled": set(PEOPLE),
     "_policy.1": {"operator"},
     "_tool.refund.v1": RUNS,
+    # Everybody gives in their own name. Anybody of the reviewers may take back, and so may the gate after a denial.
+    "_grant.ana.g1.given": {"reviewer-ana"},
+    "_grant.ben.g1.given": {"reviewer-ben"},
+    "_grant.ana.g1.revoked": {"gate", *PEOPLE},
+    "_grant.ana.g1.used.1": {"gate"},
+    "_delegation.ana.d1.given": {"reviewer-ana"},
+    "_delegation.ben.d1.given": {"reviewer-ben"},
+    "_delegation.ana.d1.ended": {"reviewer-ana"},
+    "_delegation.ben.d1.ended": {"reviewer-ben"},
 }
 #: What a careless wildcard would let in: the workspace's own, dressed as a thread.
 NOBODY_WRITES = (
@@ -177,6 +188,17 @@ NOBODY_WRITES = (
     "_policy.turn.1.replied",
     "_grant.opened",
     "_grant.g1.given",
+    "_grant.said.m1",
+    "_grant.eve.g1.given",
+    "_grant.ana.g1.renewed",
+    "_grant.ana.g1.used",
+    "_delegation.opened",
+    "_delegation.call.1-0.decided",
+    "_delegation.eve.d1.given",
+    "_delegation.eve.d1.ended",
+    "_delegation.ana.d1.revoked",
+    "{}.call.1-0.escalated",
+    "{}.call.1-0.announced.1",
     "{}.anything",
     "{}.call.1-0.vote.eve",
 )
@@ -217,6 +239,77 @@ async def test_wildcards_do_not_reach_the_workspace(server, admin, role):
         for subject in ("ledger.wild._tool.said.m1", "ledger.wild._tool.opened", "ledger.wild._tool.turn.5"):
             if role not in RUNS:
                 assert await who.ask(subject) == "denied", subject
+
+
+@pytest.mark.parametrize("role", EVERYBODY)
+@shared
+async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin, role):
+    """What no workspace can weaken is written by nobody who runs one, nor by anybody who writes into workspaces (B62).
+
+    Nor does whoever writes it write anything else: the organisation's policy is all that this role may say.
+    """
+    own = f"ledger.{ORGANISATION}._policy.{EVERYBODY.index(role) + 1}"
+    others = [tail.format("t1") for tail in WRITERS if tail != "_policy.1"]
+    async with signed_on(server, role) as who:
+        answer = await who.ask(own, b"{}")
+        if role == "organisation":
+            assert json.loads(answer)["stream"] == "LEDGER"
+        else:
+            assert answer == "denied"
+            assert await stands(admin, own) is None
+        for tail in (*others, "_policy.said.m1", "_policy.1.2", "opened", "anything"):
+            subject = f"ledger.{ORGANISATION}.{tail}"
+            assert await who.ask(subject) == "denied", subject
+            assert await stands(admin, subject) is None
+
+
+@shared
+async def test_nobody_gives_in_another_s_name(server, admin):
+    """Ana cannot give Ben's grant or his vote away, however she writes it down; her own she can (B40, B68)."""
+    async with signed_on(server, "reviewer-ana") as ana:
+        for subject in (
+            "ledger.given._grant.ben.g1.given",
+            "ledger.given._grant.anabel.g1.given",
+            "ledger.given._grant.ana.given",
+            "ledger.given._grant.ana.g1.given.x",
+            "ledger.given._grant.ben.ana.given",
+            "ledger.given._delegation.ben.d1.given",
+            "ledger.given._delegation.ben.d1.ended",
+            "ledger.given._delegation.ben.ana.given",
+            "ledger.given._grant.ana.g1.used.1",
+        ):
+            assert await ana.ask(subject, b"{}") == "denied", subject
+            assert await stands(admin, subject) is None
+        for subject in ("ledger.given._grant.ana.g2.given", "ledger.given._delegation.ana.d2.given"):
+            assert json.loads(await ana.ask(subject, b"{}"))["stream"] == "LEDGER"
+            # And once: the slot is taken from then on, for herself too.
+            assert json.loads(await ana.ask(subject, b"{}"))["error"]["err_code"] == 10077
+        assert json.loads(await ana.ask("ledger.given._grant.ben.g3.revoked", b"{}"))["stream"] == "LEDGER"
+
+
+@pytest.mark.parametrize("role", [role for role in EVERYBODY if role not in PEOPLE])
+@shared
+async def test_no_program_says_yes_in_advance(server, admin, role):
+    """The gate spends grants and gives none; no service, model or operator touches what people said in advance (B68, I4)."""
+    async with signed_on(server, role) as who:
+        for subject in (
+            "ledger.advance._grant.ana.g1.given",
+            f"ledger.advance._grant.{role}.g1.given",
+            "ledger.advance._delegation.ana.d1.given",
+            f"ledger.advance._delegation.{role}.d1.given",
+            "ledger.advance._delegation.ana.d1.ended",
+        ):
+            assert await who.ask(subject, b"{}") == "denied", subject
+            assert await stands(admin, subject) is None
+
+
+@shared
+async def test_one_use_is_spent_once(server):
+    """Two gates cannot spend the same use of a grant: its slot takes one (I6)."""
+    async with signed_on(server, "gate") as one, signed_on(server, "gate") as two:
+        subject = "ledger.spend._grant.ana.g1.used.1"
+        answers = await asyncio.gather(one.json(subject, {"call": "a"}), two.json(subject, {"call": "b"}))
+        assert sorted("error" in answer for answer in answers) == [False, True]
 
 
 @shared

@@ -278,6 +278,30 @@ async def test_a_no_is_told_with_its_reason(port: Port):
     assert await port.pending.entries() == {}
 
 
+async def test_a_no_that_halts_waits_for_the_user(port: Port):
+    """Denied, and the model does not go on by itself, also when its worker comes back; with the user's next word it reads why (B32, B33, B53)."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        await chain.shown()
+        await chain.ledger.vote(FIRST, "ana", "deny", reason="Ask the customer first.", halt=True)
+        thread = await chain.until(lambda thread: thread.call(FIRST).finished)
+        await asyncio.sleep(0.1)
+    decided = thread.call(FIRST).decided
+    assert decided
+    assert isinstance(decided.event, e.Denied)
+    assert decided.event.halt
+    async with chain.at_work():
+        await asyncio.sleep(0.1)
+        assert len(chain.model.asked) == 1
+        await chain.say("m2", "They want it.")
+        await chain.answered(2)
+    [told] = chain.model.read(2)
+    assert told.text.endswith("Their reason: Ask the customer first.")
+    assert chain.model.asked[1].history[-1] == User("They want it.")
+    assert (chain.ran, len(chain.model.asked)) == ([], 2)
+
+
 async def test_an_answer_takes_the_tools_place(port: Port):
     """What a person answers is what the model reads; nothing runs."""
     chain = Chain(port, Script([REFUND], [DONE]))

@@ -6,7 +6,6 @@ nothing is recorded.
 
 import asyncio
 import json
-import logging
 import os
 import pty
 import resource
@@ -14,14 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
 import pytest
-import structlog
 import typer
-from program import APPROVALS, FROM_A_SHELL, Ended, approvals, environment, started, up
+from program import APPROVALS, approvals, ask, environment, in_process, last_seq, record, started, until, up
 
 from ledger.client import Ledger
 from ops import cli
@@ -95,73 +92,14 @@ async def declare(store):
 
 @pytest.fixture
 def within(monkeypatch, capsys):
-    """The same program within this process, for the many runs that differ in a word: starting one takes half a second."""
-    root, said = logging.getLogger(), structlog.get_config()
-    handlers, level = root.handlers, root.level
-    for name in [name for name in os.environ if name.startswith(FROM_A_SHELL)]:
-        monkeypatch.delenv(name)
-
-    def run(*arguments, store=None):
-        if store is not None:
-            monkeypatch.setenv("APPROVALS_STORE", str(store))
-        with pytest.raises(SystemExit) as end:
-            cli.app([str(one) for one in arguments], prog_name="approvals")
-        return Ended(end.value.code, *capsys.readouterr())
-
-    yield run
-    root.handlers = handlers
-    root.setLevel(level)
-    structlog.configure(**said)
+    with in_process(monkeypatch, capsys) as run:
+        yield run
 
 
 @pytest.fixture
 def call(request):
     """A call that no other test has."""
     return CallRef("shop", request.node.name.replace("[", "-").rstrip("]"), "c")
-
-
-def ask(store, call, tool="pay", requester="rita"):
-    """Ask for a tool, as a service does, and wait until the gate has seen it; the digest of what is to run."""
-
-    async def asked():
-        async with Ledger.connect(store) as ledger:
-            known = await ledger.request(call, tool, FIVE, requester=requester)
-            async with aclosing(ledger.watch(1, call.gated.subject, call.decided.subject)) as facts:
-                await anext(facts)
-            return known.wish.digest
-
-    return asyncio.run(asked())
-
-
-def until(store, *slots):
-    """Wait until these are filled."""
-
-    async def filled():
-        async with Ledger.connect(store, role="observer") as ledger:
-            for slot in slots:
-                async with aclosing(ledger.watch(1, slot.subject)) as facts:
-                    await anext(facts)
-
-    asyncio.run(filled())
-
-
-def record(store, *facts):
-    """Record what only other programs would."""
-
-    async def recorded():
-        async with Ledger.connect(store, role="admin") as ledger:
-            for slot, event in facts:
-                assert await ledger.fill(slot, event) is None
-
-    asyncio.run(recorded())
-
-
-def last_seq(store):
-    async def read():
-        async with Ledger.connect(store, role="observer") as ledger:
-            return await ledger.port.last_seq()
-
-    return asyncio.run(read())
 
 
 def kinds(ended):
@@ -398,7 +336,7 @@ def test_a_call_from_wish_to_decision_in_words(shop, call):
     """The same for people: tables and histories on stdout, sentences on stderr."""
     asked = approvals("request", call, "pay", FIVE, "--for", "rita", store=shop)
     assert (asked.code, asked.out) == (8, "")
-    assert asked.err == f"{call} waits for people: 0 of 1 approvals.\n"
+    assert asked.err == f"{call} waits for people: 0 of 1 approvals. Missing: one of ana, ben.\n"
     waiting = approvals("pending", "-w", "shop", store=shop)
     assert waiting.code == 0
     assert str(call) in waiting.out
@@ -800,8 +738,16 @@ BAD_INPUT = [
         "thread 't t' cannot be used: an id is|Rename it, without dots, spaces",
     ),
     ("request shop/t pay {}", 2, "'shop/t' is not of the form workspace/thread/call"),
-    (f"approve {OPEN} --as eve", 4, "eve may not vote on shop/t/open. Rule 'money' asks ana, ben, rita."),
-    (f"approve {OPEN} --as rita", 4, "rita asked for shop/t/open and cannot vote on it. Somebody else must."),
+    (
+        f"approve {OPEN} --as eve",
+        4,
+        "eve is none of those who may vote on shop/t/open. Rule 'money' asks ana, ben, rita.",
+    ),
+    (
+        f"approve {OPEN} --as rita",
+        4,
+        "rita asked for shop/t/open, or is behind the agent that did, and does not count.",
+    ),
     (f"approve {OPEN} --as a.b", 2, "reviewer 'a.b' cannot be used"),
     (f"approve {OPEN} --as ana --edit {{}}", 2, 'do not fit its schema: |"amount" is a required property'),
     (f"approve {OPEN} --as ana --edit [", 2, "The arguments of pay cannot be read: it is no JSON"),
@@ -840,7 +786,14 @@ BAD_INPUT = [
     # what the command line itself finds
     ("pendin", 2, "No such command 'pendin'. Did you mean 'pending'?"),
     (f"approve {OPEN}", 2, "Missing option '--as'"),
-    (f"wait {OPEN} --timeout -1", 2, "'--timeout'"),
+    (f"wait {OPEN} --timeout -1", 2, "--timeout '-1' is no duration."),
+    (
+        f"wait {OPEN} --timeout soon",
+        2,
+        "--timeout 'soon' is no duration. Write a number and its unit, as in 90s",
+    ),
+    ("up --store new --ack-wait 0.1s", 2, "--ack-wait '0.1s' is too short: 0.5s at least."),
+    ("up --store new --sync sometimes", 2, "--sync 'sometimes' is no duration."),
     ("watch --from 0", 2, "'--from'"),
 ]
 

@@ -220,13 +220,27 @@ async def test_a_vote_is_recorded_about_what_waits(desk: Ledger):
 
 
 VOTES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
-    ("somebody else", ("cy", "approve"), {}, NotAllowed, "cy may not vote on shop/t1/refund-1. Rule 'money' asks ana, ben."),
+    ("somebody else", ("cy", "approve"), {}, NotAllowed,
+     "cy is none of those who may vote on shop/t1/refund-1. Rule 'money' asks ana, ben."),
     ("the requester", ("rita", "approve"), {}, NotAllowed,
-     "rita asked for shop/t1/refund-1 and cannot vote on it. Somebody else must."),
+     "rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. Somebody else must."),
     ("no name", ("a.na", "approve"), {}, BadId, f"reviewer 'a.na' cannot be used: {NO_ID}"),
-    ("no verdict", ("ana", "maybe"), {}, BadInput, "'maybe' is no verdict. A vote says one of approve, deny, answer."),
+    ("no verdict", ("ana", "maybe"), {}, BadInput,
+     "'maybe' is no verdict. A vote says one of approve, deny, answer, break_glass."),
     ("a verdict in other letters", ("ana", "Approve"), {}, BadInput,
-     "'Approve' is no verdict. A vote says one of approve, deny, answer."),
+     "'Approve' is no verdict. A vote says one of approve, deny, answer, break_glass."),
+    ("broken glass, by somebody who may not", ("ana", "break_glass"), {"reason": "fire"}, NotAllowed,
+     "ana is none of those who may break the glass for shop/t1/refund-1. Rule 'money' asks nobody."),
+    ("broken glass with an edit", ("ana", "break_glass"), {"reason": "fire", "arguments": '{"order":"A-18"}'}, BadInput,
+     "who breaks the glass lets run what waits, as it is. Arguments go with approve."),
+    ("in the place of somebody who gave no word", ("cy", "approve"), {"on_behalf_of": "ana"}, NotAllowed,
+     "ana gave cy no vote on refund that holds now. Nothing was recorded."),
+    ("in the place of somebody who was not asked", ("ana", "approve"), {"on_behalf_of": "cy"}, NotAllowed,
+     "cy is none of those who may vote on shop/t1/refund-1. Rule 'money' asks ana, ben."),
+    ("in the place of the requester", ("ana", "approve"), {"on_behalf_of": "rita"}, NotAllowed,
+     "rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. Somebody else must."),
+    ("the requester, in another's place", ("rita", "approve"), {"on_behalf_of": "ana"}, NotAllowed,
+     "rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. Somebody else must."),
     ("a misfit edit", ("ana", "approve"), {"arguments": '{"order":17}'}, BadArguments,
      'The arguments of refund do not fit its schema: at /order, the value is not of type "string".'),
     ("a malformed edit", ("ana", "approve"), {"arguments": "{"}, BadArguments,
@@ -354,7 +368,7 @@ async def test_what_was_not_approved_does_not_run(desk: Ledger):
     await refused(
         desk, lambda: desk.run(CALL, tool), NotOpen,
         "shop/t1/refund-1 is pending, so ToolStarted cannot follow. "
-        "What can: Answered, Approved, Denied, Expired, Superseded, Voted, Withdrawn.",
+        "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
     )  # fmt: skip
     await desk.append(CALL.decided, e.Denied(ground="people", rule="money", policy_version=1))
     await refused(
@@ -464,7 +478,7 @@ async def test_an_approval_is_taken_back_before_it_runs(desk: Ledger):
     await refused(
         desk, lambda: desk.revoke(CALL, "ben"), NotOpen,
         "shop/t1/refund-1 is pending, so Revoked cannot follow. "
-        "What can: Answered, Approved, Denied, Expired, Superseded, Voted, Withdrawn.",
+        "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
     )  # fmt: skip
     first, second = THREAD.call("first"), THREAD.call("second")
     await approved(desk, first)
@@ -537,6 +551,155 @@ async def test_a_call_whose_client_is_gone_can_be_put_in_doubt(desk: Ledger):
         "refunded A-17"
     ]
     assert (await desk.reconcile(CALL, "ana", happened=True, output="It was.")).status is Status.RECONCILED
+
+
+# ---------------------------------------------------------------------------------- started here, ended here
+
+
+async def started(desk: Ledger, ref: CallRef = CALL) -> None:
+    await approved(desk, ref)
+    assert (await desk.start(ref)).status is Status.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("said", "event", "status"),
+    [
+        ({"output": "refunded A-17"}, e.ToolReturned(output="refunded A-17"), Status.RETURNED),
+        ({"output": ""}, e.ToolReturned(output=""), Status.RETURNED),
+        ({"error": "no order A-17"}, e.ToolFailed(error="no order A-17"), Status.FAILED),
+    ],
+)
+async def test_a_client_says_how_its_own_tool_ended(
+    desk: Ledger, said: dict[str, str], event: e.Event, status: Status
+):
+    """Claimed, run wherever it runs, and posted: what it gave, or what it raised, which is no refusal (B31, B34, I1, I6)."""
+    digest = (await approved(desk), await desk.start(CALL))[0]
+    [claim] = (await desk.call(CALL)).claims
+    assert isinstance(claim.event, e.ToolStarted)
+    assert (claim.event.digest, claim.event.idempotency_key) == (digest, "shop/t1/refund-1")
+    call = await desk.finish(CALL, **said)
+    assert call.status is status
+    assert call.finished
+    posted = call.finished.event
+    assert [getattr(posted, name) for name in (*said, "attempt")] == [*said.values(), 1]
+    assert type(posted) is type(event)
+
+
+async def test_a_start_is_one_start(desk: Ledger):
+    """Ten programs at once: one of them runs it (I6, B27)."""
+    await approved(desk)
+    starts = await asyncio.gather(*(desk.start(CALL) for _ in range(10)), return_exceptions=True)
+    assert sum(isinstance(one, AlreadyFilled) for one in starts) == 9
+    assert len((await desk.call(CALL)).claims) == 1
+
+
+async def test_what_was_never_started_cannot_have_ended(desk: Ledger):
+    """Not asked for, waiting, approved, denied, taken back: a result is refused, and nothing is recorded (B31, B62, I1)."""
+    await refused(
+        desk, lambda: desk.finish(CALL, output="done"), UnknownCall,
+        "shop/t1/refund-1 was never requested. `approvals pending` lists what waits.",
+    )  # fmt: skip
+    await put_to_people(desk)
+    await refused(
+        desk, lambda: desk.finish(CALL, output="done"), NotOpen,
+        "shop/t1/refund-1 is pending, so ToolReturned cannot follow. "
+        "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
+    )  # fmt: skip
+    ready, back, never = (THREAD.call(name) for name in ("ready", "back", "never"))
+    await approved(desk, ready)
+    await refused(
+        desk, lambda: desk.finish(ready, error="oops"), NotOpen,
+        "shop/t1/ready is approved, so ToolFailed cannot follow. What can: Declined, Revoked, ToolStarted.",
+    )  # fmt: skip
+    await approved(desk, back)
+    await desk.revoke(back, "ben")
+    await refused(
+        desk, lambda: desk.finish(back, output="done"), NotOpen,
+        "shop/t1/back is revoked, so ToolReturned cannot follow. What can: ToolRefused.",
+    )  # fmt: skip
+    await requested(desk, never)
+    await desk.append(never.decided, e.Denied(ground="people", rule="money", policy_version=1))
+    await refused(
+        desk, lambda: desk.finish(never, output="done"), NotOpen,
+        "shop/t1/never is denied, so ToolReturned cannot follow. What can: ToolRefused.",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("said", [{}, {"output": "done", "error": "oops"}])
+async def test_a_call_ends_in_one_way(desk: Ledger, said: dict[str, str]):
+    """With an output or with an error, and with one of them."""
+    await started(desk)
+    await refused(
+        desk, lambda: desk.finish(CALL, **said), BadInput,
+        "a call ends with an output or with an error: give one of them.",
+    )  # fmt: skip
+
+
+async def test_an_executors_tool_is_not_started_or_ended_here(desk: Ledger):
+    """Who runs it stands in its declaration; no client posts a result in the executor's place (B62)."""
+    await approved(desk, tool="wire")
+    sentence = "shop/t1/refund-1 is run by 'executor', as its tool is declared, and not here."
+    await refused(desk, lambda: desk.start(CALL), NotOpen, sentence)
+    started_ = e.ToolStarted(digest=(await desk.call(CALL)).digest, idempotency_key=str(CALL))
+    await desk.append(CALL.claim(1), started_)
+    await refused(desk, lambda: desk.finish(CALL, output="done"), NotOpen, sentence)
+
+
+async def test_a_result_is_posted_once(desk: Ledger):
+    """The same again is told as what it is; another one is kept beside it and never shown (B27, B48, I9)."""
+    await started(desk)
+    finished = (await desk.finish(CALL, output="refunded")).finished
+    assert finished
+    told = f"ToolReturned by tests at {_at(finished)}"
+    await refused(
+        desk, lambda: desk.finish(CALL, output="refunded"), AlreadyFilled,
+        f"shop/t1/refund-1 has ended with this very result: {told}.",
+    )  # fmt: skip
+    with pytest.raises(AlreadyFilled) as raised:
+        await desk.finish(CALL, error="oops")
+    assert str(raised.value) == f"shop/t1/refund-1 has ended already: {told}. What came now is kept as late."
+    call = await desk.call(CALL)
+    assert call.status is Status.RETURNED
+    assert [fact.event.error for fact in call.late if isinstance(fact.event, e.ToolFailed)] == ["oops"]
+
+
+async def test_only_one_late_result_is_kept_and_nobody_is_told_otherwise(desk: Ledger):
+    """The second late one has no place left, and whoever posts it hears so."""
+    await started(desk)
+    await desk.finish(CALL, output="first")
+    with pytest.raises(AlreadyFilled, match=r"What came now is kept as late\.$"):
+        await desk.finish(CALL, output="second")
+    with pytest.raises(AlreadyFilled, match=r"What came now is kept as late\.$"):
+        await desk.finish(CALL, output="second")  # the same again
+    with pytest.raises(AlreadyFilled, match=r"Nothing was recorded: another late result was first\.$"):
+        await desk.finish(CALL, output="third")
+    late = (await desk.call(CALL)).late
+    assert [fact.event.output for fact in late if isinstance(fact.event, e.ToolReturned)] == ["second"]
+
+
+async def test_a_result_that_comes_after_a_person_found_out_is_late(desk: Ledger):
+    """In doubt, reconciled, and then it comes: refused, kept apart, and what the person said stands (I7, I9)."""
+    await started(desk)
+    await desk.doubt(CALL, "the service was restarted")
+    await desk.reconcile(CALL, "ana", happened=False, output="It was not refunded.")
+    with pytest.raises(
+        AlreadyFilled, match=r"refund-1 has ended already: InDoubt by tests at .* kept as late"
+    ):
+        await desk.finish(CALL, output="refunded")
+    call = await desk.call(CALL)
+    assert call.status is Status.RECONCILED
+    assert [fact.event.output for fact in call.late if isinstance(fact.event, e.ToolReturned)] == ["refunded"]
+
+
+async def test_what_is_answered_is_not_run(desk: Ledger):
+    """A person answered in place of the tool: whoever would run it is refused, and no result takes the answer's place (B31, B33, I6)."""
+    await put_to_people(desk)
+    await desk.vote(CALL, "ana", "answer", answer="I did it by hand.")
+    answered = e.Answered(answer="I did it by hand.", rule="money", policy_version=1, voters=("ana",))
+    await desk.append(CALL.decided, answered)
+    sentence = "shop/t1/refund-1 is answered, so {} cannot follow. What can: ToolRefused."
+    await refused(desk, lambda: desk.start(CALL), NotOpen, sentence.format("ToolStarted"))
+    await refused(desk, lambda: desk.finish(CALL, output="done"), NotOpen, sentence.format("ToolReturned"))
 
 
 # ------------------------------------------------------------------------------------------------ reading

@@ -6,14 +6,15 @@ from stories import request
 from consumers.gate import Gate
 from consumers.steps import Append
 from ledger.client import Ledger
-from ledger.judging import edit_problem
+from ledger.judging import InForce, Policies, of_edit
 from ledger.lifecycle import Status
 from schemas import events as e
 from schemas.digest import text_digest
 from schemas.errors import BadArguments, NotAllowed
+from schemas.events import Quorum
 from schemas.policy import read_policy
 from schemas.slots import CallRef, policy_slot
-from schemas.tools import ToolSpec
+from schemas.tools import Tool, ToolSpec, declaration
 
 POLICY = """
 [[rule]]
@@ -66,19 +67,28 @@ async def settled(ledger: Ledger) -> None:
                         await ledger.append(step.slot, step.event)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ('{"amount":600}', "rule 'large refunds' asks for 2 votes, and 1 were asked for"),
-        ('{"amount":6000}', "rule 'huge refunds' of the policy blocks refund with these arguments"),
-    ],
-)
-async def test_an_edit_that_the_policy_would_not_let_run_is_refused_at_once(asked, arguments, problem):
-    """One yes to a small refund is none to a large one, and nothing is recorded of it (B61, I1, I3)."""
+async def test_an_edit_that_the_policy_blocks_is_refused_at_once(asked):
+    """No yes lets run what no yes could, and nothing is recorded of it (B61, B67, I3)."""
     before = await asked.port.last_seq()
-    with pytest.raises(NotAllowed, match=problem):
-        await asked.vote(CALL, "ana", "approve", arguments=arguments)
+    with pytest.raises(NotAllowed) as raised:
+        await asked.vote(CALL, "ana", "approve", arguments='{"amount":6000}')
+    assert str(raised.value) == (
+        "shop/order-17/refund-1 cannot run so: the policy in force blocks refund with these arguments. Nothing was recorded."
+    )
     assert await asked.port.last_seq() == before
+
+
+async def test_an_edit_that_takes_more_people_needs_those_too(asked):
+    """One yes to a small refund is none to a large one: the edit waits for as many as its own rule asks (B61, I1, I3)."""
+    await asked.vote(CALL, "ana", "approve", arguments='{"amount":600}')
+    await settled(asked)
+    assert (await asked.call(CALL)).status is Status.PENDING
+    await asked.vote(CALL, "ben", "approve", arguments='{"amount":600}')
+    await settled(asked)
+    call = await asked.call(CALL)
+    assert (call.status, call.arguments) == (Status.APPROVED, '{"amount":600}')
+    assert isinstance(call.decided.event, e.Approved)
+    assert call.decided.event.voters == ("ana", "ben")
 
 
 async def test_an_edit_that_breaks_the_schema_is_refused_at_once(asked):
@@ -97,7 +107,7 @@ async def test_an_edit_within_what_was_asked_is_approved(asked):
 
 
 @pytest.mark.parametrize("arguments", ['{"amount":600}', '{"amount":6000}', '{"amount":"much"}'])
-async def test_the_gate_does_not_count_a_vote_that_nobody_checked(asked, arguments):
+async def test_the_gate_judges_an_edit_that_nobody_checked(asked, arguments):
     """A client in another language votes as it likes: the gate judges the edit itself, and goes on waiting (B61, B62, I4)."""
     known = await asked.call(CALL)
     vote = e.Voted(verdict="approve", digest=known.asking.digest, arguments=arguments)
@@ -115,8 +125,48 @@ async def test_a_policy_that_came_later_only_tightens(asked):
     """What was asked about before the policy forbade it cannot be edited into what it forbids, nor is it loosened (I3)."""
     tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\n'
     await asked.fill(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
-    with pytest.raises(NotAllowed, match="rule 'no more' of the policy blocks"):
+    with pytest.raises(NotAllowed, match="the policy in force blocks refund with these arguments"):
         await asked.vote(CALL, "ana", "approve", arguments='{"amount":90}')
+
+
+async def test_what_people_approve_after_it_was_blocked_is_denied(asked):
+    """The policy that came between question and yes blocks it: it wins over people, and says so (I3, B67)."""
+    tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\nreason = "Closed."\n'
+    await asked.fill(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
+    await asked.vote(CALL, "ana", "approve")
+    await settled(asked)
+    decided = (await asked.call(CALL)).decided
+    assert decided is not None
+    assert isinstance(decided.event, e.Denied)
+    assert (decided.event.ground, decided.event.rule, decided.event.policy_version) == (
+        "policy",
+        "no more",
+        2,
+    )
+    assert decided.event.reason == "Approved by people, and blocked by now: Closed."
+
+
+async def test_a_policy_that_came_later_does_not_loosen(asked):
+    """By now the policy allows it freely; the question stands as it was asked, and nothing runs before somebody says yes (I3)."""
+    looser = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n'
+    await asked.fill(policy_slot("shop", 2), e.PolicyApplied(text=looser, digest=text_digest(looser)))
+    await settled(asked)
+    assert (await asked.call(CALL)).status is Status.PENDING
+    await asked.vote(CALL, "ana", "deny")
+    await settled(asked)
+    assert (await asked.call(CALL)).status is Status.DENIED
+
+
+async def test_an_edit_that_asks_others_is_refused_at_once(asked):
+    """Nobody whom its rule asks was asked about this call, so it could never run so (B67, I3)."""
+    others = (
+        POLICY
+        + '[[rule]]\nname = "hers"\ntools = ["*"]\nwhen = "args.amount == 7"\npriority = 9\nthen = "ask"\nvoters = ["rita"]\n'
+    )
+    await asked.fill(policy_slot("shop", 2), e.PolicyApplied(text=others, digest=text_digest(others)))
+    with pytest.raises(NotAllowed, match="asks others than those who were asked"):
+        await asked.vote(CALL, "ana", "approve", arguments='{"amount":7}')
+    assert (await asked.call(CALL)).votes == ()
 
 
 def test_an_edit_is_judged_with_whose_it_is():
@@ -129,5 +179,9 @@ def test_an_edit_is_judged_with_whose_it_is():
     wish = e.Wish(tool="refund", arguments='{"amount":100}')
     call = call_of(CALL, (Fact(1, START, CALL.requested, request(wish)),))
     policy = read_policy(POLICY, "policy.toml")
-    assert edit_problem(policy, call, '{"amount":100}') is None
-    assert "blocks refund" in (edit_problem(policy, call, '{"amount":5001}') or "")
+    policies = Policies(InForce(1, policy))
+    tool = Tool(REFUND.name, *declaration(REFUND))
+    one, two = (Quorum(("*",), needed, "*") for needed in (1, 2))
+    assert of_edit(policies, tool, call, '{"amount":100}') == ((one,),)
+    assert of_edit(policies, tool, call, '{"amount":501}') == ((two,),)
+    assert of_edit(policies, tool, call, '{"amount":5001}') is None

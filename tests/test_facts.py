@@ -16,13 +16,20 @@ from schemas.errors import BadFact, BadId, BadSlot, TooLarge
 from schemas.events import TYPES, VERSION, Carried, Denied, Said, Withdrawn
 from schemas.ids import new_id, token
 from schemas.slots import (
+    DELEGATION,
     FILLED_BY,
+    GRANT,
+    ORGANISATION,
     POLICY,
     TOOL,
     CallRef,
+    DelegationRef,
+    GrantRef,
     Slot,
     ThreadRef,
     declarations,
+    delegations,
+    grants,
     policies,
     policy_slot,
     tool_slot,
@@ -249,7 +256,7 @@ def tail(shape):
 @pytest.mark.parametrize("shape", FILLED_BY)
 def test_every_slot_round_trips(shape):
     """Each place in the ledger is one subject, and the subject says which place it is (B24)."""
-    thread = "" if shape[0] in {POLICY, TOOL} else "th-1"
+    thread = "" if shape[0] in {POLICY, TOOL, GRANT, DELEGATION} else "th-1"
     slot = Slot("acme", thread, tail(shape))
 
     assert Slot.parse(slot.subject) == slot
@@ -278,7 +285,15 @@ def test_every_fact_has_a_place():
         (CallRef("acme", "t1", "2-0").finished, "ledger.acme.t1.call.2-0.finished"),
         (CallRef("acme", "t1", "2-0").late(1), "ledger.acme.t1.call.2-0.late.1"),
         (CallRef("acme", "t1", "2-0").reconciled, "ledger.acme.t1.call.2-0.reconciled"),
+        (CallRef("acme", "t1", "2-0").escalated(2), "ledger.acme.t1.call.2-0.escalated.2"),
+        (CallRef("acme", "t1", "2-0").announced, "ledger.acme.t1.call.2-0.announced"),
         (policy_slot("acme", 3), "ledger.acme._policy.3"),
+        (policy_slot(ORGANISATION, 3), "ledger._organisation._policy.3"),
+        (GrantRef("acme", "ana", "g1").given, "ledger.acme._grant.ana.g1.given"),
+        (GrantRef("acme", "ana", "g1").revoked, "ledger.acme._grant.ana.g1.revoked"),
+        (GrantRef("acme", "ana", "g1").used(2), "ledger.acme._grant.ana.g1.used.2"),
+        (DelegationRef("acme", "ana", "d1").given, "ledger.acme._delegation.ana.d1.given"),
+        (DelegationRef("acme", "ana", "d1").ended, "ledger.acme._delegation.ana.d1.ended"),
         (tool_slot("acme", "refund", "3f1c"), "ledger.acme._tool.refund.3f1c"),
     ],
 )
@@ -297,6 +312,9 @@ def test_slot_knows_its_call_and_thread():
     assert (policies("acme"), declarations("acme", "refund")) == (
         "ledger.acme._policy.*", "ledger.acme._tool.refund.*"
     )  # fmt: skip
+    assert policies(ORGANISATION) == "ledger._organisation._policy.*"
+    assert (grants("acme"), delegations("acme")) == ("ledger.acme._grant.>", "ledger.acme._delegation.>")
+    assert GrantRef("acme", "ana", "g1").subjects == "ledger.acme._grant.ana.g1.>"
 
 
 @pytest.mark.parametrize(
@@ -323,6 +341,16 @@ def test_slot_knows_its_call_and_thread():
         ("ledger.a b.t1.opened", "workspace 'a b' cannot be used"),
         ("ledger._acme.t1.opened", "workspace '_acme' cannot be used"),
         ("ledger.acme._grant.1", "no slot"),
+        ("ledger.acme._grant.ana.given", "no slot"),
+        ("ledger.acme._grant.ana.g1.ended", "no slot"),
+        ("ledger.acme._grant.ana.g1.used.0", "no slot"),
+        ("ledger.acme._grant._ana.g1.given", "id '_ana' cannot be used"),
+        ("ledger.acme._delegation.ana.d1.revoked", "no slot"),
+        ("ledger.acme.t1.call.2-0.escalated.0", "no slot"),
+        ("ledger.acme.t1.call.2-0.announced.1", "no slot"),
+        ("ledger._organisation.t1.opened", "workspace '_organisation' cannot be used"),
+        ("ledger._organisation.t1.call.2-0.decided", "workspace '_organisation' cannot be used"),
+        ("ledger._other._policy.1", "workspace '_other' cannot be used"),
         ("ledger.acme._policy.x", "no slot"),
         ("ledger.acme.t1._policy.1", "no slot"),
         ("LEDGER.acme.t1.opened", "no subject of the ledger"),
@@ -345,11 +373,14 @@ def test_subject_that_is_no_slot_is_refused(subject, expected):
         (CallRef.parse, "acme/t1/2-0/1"),
         (CallRef.parse, "2-0"),
         (CallRef.parse, ""),
+        (GrantRef.parse, "acme/ana"),
+        (GrantRef.parse, "ana/g1/x/y"),
+        (DelegationRef.parse, "acme"),
     ],
 )
 def test_id_of_the_wrong_kind_is_a_named_error(read, text):
     """A thread's id is no call's, and half an id is none (B19)."""
-    with pytest.raises(BadSlot, match="is not of the form workspace/thread"):
+    with pytest.raises(BadSlot, match="is not of the form workspace/"):
         read(text)
 
 
@@ -359,6 +390,10 @@ def test_refs_round_trip():
     assert str(CallRef.parse("acme/t1/2-0")) == "acme/t1/2-0"
     assert str(ThreadRef.parse("acme/t1")) == "acme/t1"
     assert CallRef.parse("acme/t1/2-0").thread_ref == ThreadRef.parse("acme/t1")
+    assert str(GrantRef.parse("acme/ana/g1")) == str(DelegationRef.parse("acme/ana/g1")) == "acme/ana/g1"
+    assert (
+        GrantRef.parse("acme/ana/g1") == GrantRef("acme", "ana", "g1") != DelegationRef.parse("acme/ana/g1")
+    )
 
 
 # -------------------------------------------------------------------------------------------------- the ids
@@ -393,6 +428,11 @@ def test_ordinary_id_is_taken_everywhere(good):
         lambda bad: CallRef("acme", "t1", bad),
         lambda bad: ThreadRef("acme", "t1").said(bad),
         lambda bad: CallRef("acme", "t1", "2-0").vote(bad),
+        lambda bad: GrantRef(bad, "ana", "g1"),
+        lambda bad: GrantRef("acme", bad, "g1"),
+        lambda bad: DelegationRef("acme", "ana", bad),
+        grants,
+        delegations,
         lambda bad: policy_slot(bad, 1),
         lambda bad: tool_slot("acme", bad, "v1"),
         lambda bad: tool_slot("acme", "refund", bad),

@@ -5,6 +5,9 @@ What is right is always made in another way than the folding makes it: from all 
 
 import random
 from collections import defaultdict
+from functools import reduce
+from itertools import product
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stories import REF, SETTLED, START, UNSETTLED, Story, approval, disorder, life, lives, question, request
 
 from consumers.model import Asker
-from ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, refusal
+from ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, evolve, refusal
 from ledger.lifecycle import SETTLED as ENDS
 from projections import pending
 from projections.calls import CALLS
@@ -24,9 +27,10 @@ from projections.history import Assistant, Outcome, history
 from projections.pending import OPEN
 from projections.providers import PROVIDERS
 from projections.thread import thread_of
+from schemas import codec
 from schemas import events as e
 from schemas.codec import Fact
-from schemas.slots import ThreadRef
+from schemas.slots import FILLED_BY, Slot, ThreadRef
 
 FOLDS = (OPEN, HISTORIES, CALLS)
 MODEL = "test:m"
@@ -532,6 +536,8 @@ def test_every_projection_skips_what_it_cannot_read():
 NEXT = {
     e.ApprovalRequested: lambda call: (call.ref.gated, question(_wish(call))),
     e.Voted: lambda call: (call.ref.vote("ana"), e.Voted(verdict="approve", digest=call.asking.digest)),
+    e.Escalated: lambda call: (call.ref.escalated(len(call.escalated) + 1), e.Escalated(voters=("lea",))),
+    e.GlassBroken: lambda call: (call.ref.announced, e.GlassBroken(reviewer="lea", reason="it burns")),
     e.Approved: lambda call: (call.ref.decided, approval(_wish(call))),
     e.Denied: lambda call: (call.ref.decided, e.Denied(ground="policy", rule="no", policy_version=1)),
     e.Answered: lambda call: (call.ref.decided, e.Answered(answer="42", rule="r", policy_version=1)),
@@ -724,3 +730,42 @@ def test_the_table_of_what_may_be_recorded_next_is_whole():
     """Whatever may follow in the life of a call can happen in those stories."""
     assert {kind for follows in MAY_FOLLOW.values() for kind in follows} == {*NEXT, e.ToolRequested}
     assert Call(REF.call("c")).status is Status.UNKNOWN
+
+
+# ------------------------------------------------------------------------- one call, at once and one by one
+
+SAMPLES = {
+    path.name.split(".")[0]: codec.decode(path.read_bytes())
+    for path in (Path(codec.__file__).parent / "samples").glob("*.json")
+}
+
+
+def places(call):
+    """Each place about a call with each fact that may stand there, in two variants where somebody chose its name."""
+    for shape, kinds in FILLED_BY.items():
+        if shape[:2] == ("call", "*"):
+            for tail in product(
+                *({"*": ("ana", "ben"), "#": ("1", "2")}.get(word, (word,)) for word in shape[2:])
+            ):
+                for kind in kinds:
+                    yield Slot(REF.workspace, REF.thread, ("call", call, *tail)), SAMPLES[kind.__name__]
+
+
+OURS = list(places("1-0"))
+STRANGE = [
+    *list(places("1-1"))[:5],
+    *((Slot("elsewhere", slot.thread, slot.tail), event) for slot, event in OURS[:5]),
+    *((Slot(slot.workspace, "other", slot.tail), event) for slot, event in OURS[:5]),
+    *((slot, SAMPLES["Said"]) for slot, _ in OURS),
+    *((slot, e.Carried(type="New", raw=b"{}")) for slot, _ in OURS),
+    (REF.said("m1"), SAMPLES["Said"]),
+]
+
+
+@given(st.lists(st.sampled_from(OURS + STRANGE), max_size=40), st.randoms(use_true_random=False))
+def test_a_call_made_at_once_is_the_call_made_fact_by_fact(stood, chance):
+    """`call_of` is `evolve` over all facts, of every kind in every place, strangers among them, in any order and more than once (I11, I13)."""
+    facts = [Fact(seq, START, slot, event) for seq, (slot, event) in enumerate(stood, 1)]
+    chance.shuffle(facts)
+    call = REF.call("1-0")
+    assert call_of(call, tuple(facts)) == reduce(evolve, facts, Call(call))

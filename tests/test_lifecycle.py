@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import DECISIONS, REF, SETTLED, START, UNSETTLED, Story, disorder, life, question, request
 
-from ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, describe, evolve, refusal
+from ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, describe, evolve, may_vote, refusal
 from ledger.lifecycle import SETTLED as SETTLED_STATUSES
 from schemas import events as e
 from schemas.codec import Fact
@@ -26,6 +26,8 @@ EXAMPLES: dict[type[e.Event], tuple[Slot, e.Event]] = {
     e.ToolRequested: (CALL.requested, request(WISH)),
     e.ApprovalRequested: (CALL.gated, question(WISH)),
     e.Voted: (CALL.vote("ana"), e.Voted(verdict="approve", digest=DIGEST)),
+    e.Escalated: (CALL.escalated(1), e.Escalated(voters=("lea",), expires_in_s=60)),
+    e.GlassBroken: (CALL.announced, e.GlassBroken(reviewer="ana", reason="the shop burns")),
     e.Approved: (CALL.decided, e.Approved(digest=DIGEST, ground="people", rule="money", policy_version=1)),
     **{type(decision): (CALL.decided, decision) for decision in DECISIONS.values()},
     e.ToolStarted: (CALL.claim(1), e.ToolStarted(digest=DIGEST, idempotency_key=str(CALL))),
@@ -210,7 +212,47 @@ ONLY_BEN = [
     (CALL.requested, request(WISH)),
     (CALL.gated, msgspec.structs.replace(question(WISH), voters=("ben", "ops-*"))),
 ]
+#: Somebody of security must agree too, and the workspace's own people; the agent is one of the desk's.
+MANY = [
+    (CALL.requested, request(WISH)),
+    (
+        CALL.gated,
+        msgspec.structs.replace(
+            question(WISH),
+            voters=("ben",),
+            also=(e.Quorum(("sam",), 1, "@security"),),
+            besides=(e.Quorum(("olga", "ben")),),
+            excluded=("rita", "desk-*"),
+            may_break_glass=("sam", "rita"),
+        ),
+    ),
+]
+STAGED = [
+    (CALL.requested, request(WISH)),
+    (
+        CALL.gated,
+        msgspec.structs.replace(
+            question(WISH, expires_in_s=60),
+            voters=("ben",),
+            on_timeout="escalate",
+            stages=(e.Stage(("lea",), 60), e.Stage(("max", "ops-*"), 30)),
+        ),
+    ),
+]
+MORE = (CALL.escalated(1), e.Escalated(voters=("lea",), expires_in_s=60))
+LAST = (CALL.escalated(2), e.Escalated(voters=("max", "ops-*"), expires_in_s=30))
+STAYS = [
+    (CALL.requested, request(WISH)),
+    (CALL.gated, msgspec.structs.replace(question(WISH, expires_in_s=60), on_timeout="stay")),
+]
 VOTE = EXAMPLES[e.Voted][1]
+BREAK = e.Voted(verdict="break_glass", digest=DIGEST, reason="the shop burns")
+
+
+def behalf(person: str, **rest: object) -> e.Voted:
+    return msgspec.structs.replace(VOTE, on_behalf_of=person, **rest)
+
+
 OTHER_BYTES = e.Voted(verdict="approve", digest="0" * 64)
 EARLIER = e.Voted(verdict="approve", digest=DIGEST, id="e-1")
 DENIED_ONCE = msgspec.structs.replace(DECISIONS["denied"], id="e-2")
@@ -233,10 +275,32 @@ REFUSALS = [
      "ledger.acme.t1.call.1-0.vote.ana is taken: Voted by ana at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
     ("4 claimed", life(CALL, WISH, "returned"), CALL.claim(1), e.Revoked(), LATER, AlreadyFilled,
      "ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+    ("3 withdrawn, and a vote", life(CALL, WISH, "withdrawn"), CALL.vote("ana"), VOTE, SOON, AlreadyDecided,
+     "acme/t1/1-0 is already decided: Withdrawn at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
+    ("3 decided, and more are asked", LONG_DENIED, *EXAMPLES[e.Escalated], LATER, AlreadyDecided,
+     "acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+    ("3 decided, and the glass is broken", LONG_DENIED, CALL.vote("sam"), BREAK, LATER, AlreadyDecided,
+     "acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+    ("3 decided, and it is announced", LONG_DENIED, *EXAMPLES[e.GlassBroken], LATER, AlreadyDecided,
+     "acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+    ("3 expired, and in another's place", life(CALL, WISH, "expired")[:3], CALL.vote("zoe"), behalf("ana"), LATER, DeadlinePassed,
+     "acme/t1/1-0 is already decided: Expired at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
+    ("4 started", life(CALL, WISH, "running"), CALL.claim(1), EXAMPLES[e.ToolStarted][1], LATER, AlreadyFilled,
+     "ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+    ("4 taken back", life(CALL, WISH, "revoked")[:4], CALL.claim(1), EXAMPLES[e.ToolStarted][1], LATER, AlreadyFilled,
+     "ledger.acme.t1.call.1-0.claim.1 is taken: Revoked at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+    ("4 asked as well already", [*STAGED, MORE], CALL.escalated(1), LAST[1], LATER, AlreadyFilled,
+     "ledger.acme.t1.call.1-0.escalated.1 is taken: Escalated at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
+    ("4 announced already", [*MANY, EXAMPLES[e.GlassBroken]], *EXAMPLES[e.GlassBroken], LATER, AlreadyFilled,
+     "ledger.acme.t1.call.1-0.announced is taken: GlassBroken by ana at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
+    ("5 nobody asked, and more are", [(CALL.requested, request(WISH))], *EXAMPLES[e.Escalated], LATER, NotOpen,
+     "acme/t1/1-0 is requested, so Escalated cannot follow. What can: ApprovalRequested, Approved, Denied, Superseded, Withdrawn."),
+    ("5 nobody asked, and the glass is broken", [(CALL.requested, request(WISH))], *EXAMPLES[e.GlassBroken], LATER, NotOpen,
+     "acme/t1/1-0 is requested, so GlassBroken cannot follow. What can: ApprovalRequested, Approved, Denied, Superseded, Withdrawn."),
     ("5 not asked yet", [(CALL.requested, request(WISH))], CALL.vote("ana"), OTHER_BYTES, LATER, NotOpen,
      "acme/t1/1-0 is requested, so Voted cannot follow. What can: ApprovalRequested, Approved, Denied, Superseded, Withdrawn."),
     ("5 not approved", PENDING, CALL.claim(1), EXAMPLES[e.ToolStarted][1], SOON, NotOpen,
-     "acme/t1/1-0 is pending, so ToolStarted cannot follow. What can: Answered, Approved, Denied, Expired, Superseded, Voted, Withdrawn."),
+     "acme/t1/1-0 is pending, so ToolStarted cannot follow. What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn."),
     ("5 not in doubt", life(CALL, WISH, "returned"), *EXAMPLES[e.Reconciled], LATER, NotOpen,
      "acme/t1/1-0 is returned, so Reconciled cannot follow. What can: nothing."),
     ("6 the deadline before the voter", PENDING, CALL.vote("rita"), OTHER_BYTES, LATER, DeadlinePassed,
@@ -244,12 +308,63 @@ REFUSALS = [
     ("6 the deadline to the second", PENDING, CALL.vote("ana"), VOTE, START + timedelta(seconds=3602), DeadlinePassed,
      "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
     ("7 the requester", ONLY_BEN, CALL.vote("rita"), OTHER_BYTES, LATER, NotAllowed,
-     "rita asked for acme/t1/1-0 and cannot vote on it. Somebody else must."),
+     "rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody else must."),
     ("7 somebody else", ONLY_BEN, CALL.vote("ana"), OTHER_BYTES, LATER, NotAllowed,
-     "ana may not vote on acme/t1/1-0. Rule 'money' asks ben, ops-*."),
+     "ana is none of those who may vote on acme/t1/1-0. Rule 'money' asks ben, ops-*."),
+    ("6 the last stage's deadline", [*STAGED, MORE, LAST], CALL.vote("eve"), OTHER_BYTES, START + timedelta(seconds=34), DeadlinePassed,
+     "acme/t1/1-0 expired at 2026-03-01 09:00:34 UTC. Nothing was recorded."),
+    ("6 the deadline, in another's place", PENDING, CALL.vote("rita"), behalf("rita"), LATER, DeadlinePassed,
+     "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
+    ("6 the deadline, in an emergency", PENDING, CALL.vote("sam"), BREAK, LATER, DeadlinePassed,
+     "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
+    ("7 an owner by a pattern", MANY, CALL.vote("desk-7"), OTHER_BYTES, LATER, NotAllowed,
+     "desk-7 asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody else must."),
+    ("7 the requester for another", MANY, CALL.vote("rita"), behalf("ben"), LATER, NotAllowed,
+     "rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody else must."),
+    ("7 another for the requester", MANY, CALL.vote("zoe"), behalf("rita"), LATER, NotAllowed,
+     "rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody else must."),
+    ("7 the requester in an emergency", MANY, CALL.vote("rita"), BREAK, LATER, NotAllowed,
+     "rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody else must."),
+    ("7 none of them all", MANY, CALL.vote("eve"), OTHER_BYTES, LATER, NotAllowed,
+     "eve is none of those who may vote on acme/t1/1-0. Rule 'money' asks ben, sam, olga."),
+    ("7 for somebody who was not asked", MANY, CALL.vote("ben"), behalf("eve", digest="0" * 64), LATER, NotAllowed,
+     "eve is none of those who may vote on acme/t1/1-0. Rule 'money' asks ben, sam, olga."),
+    ("7 not yet asked as well", STAGED, CALL.vote("lea"), OTHER_BYTES, LATER, NotAllowed,
+     "lea is none of those who may vote on acme/t1/1-0. Rule 'money' asks ben."),
+    ("7 not in this stage", [*STAGED, MORE], CALL.vote("max"), VOTE, LATER, NotAllowed,
+     "max is none of those who may vote on acme/t1/1-0. Rule 'money' asks ben, lea."),
+    ("7 a voter may not break the glass", MANY, CALL.vote("ben"), BREAK, LATER, NotAllowed,
+     "ben is none of those who may break the glass for acme/t1/1-0. Rule 'money' asks sam, rita."),
+    ("7 nobody may", ONLY_BEN, CALL.vote("ben"), BREAK, LATER, NotAllowed,
+     "ben is none of those who may break the glass for acme/t1/1-0. Rule 'money' asks nobody."),
+    ("7 not in another's place", MANY, CALL.vote("ben"), msgspec.structs.replace(BREAK, on_behalf_of="sam"), LATER, NotAllowed,
+     "nobody may break the glass in another's place. ben may do it only in their own."),
+    ("7 not without a reason", MANY, CALL.vote("sam"), msgspec.structs.replace(BREAK, reason=" ", digest="0" * 64), LATER, NotAllowed,
+     "who breaks the glass for acme/t1/1-0 must say why. Give a reason."),
+    ("7 not with an edit", MANY, CALL.vote("sam"), msgspec.structs.replace(BREAK, arguments="{}", reason="", digest="0" * 64), LATER, NotAllowed,
+     "who breaks the glass for acme/t1/1-0 lets it run as it is. Leave the arguments as they are."),
+    ("7 for somebody who has voted", [*ONLY_BEN, (CALL.vote("ben"), VOTE)], CALL.vote("zoe"), behalf("ben", digest="0" * 64), LATER, AlreadyFilled,
+     "ben has voted on acme/t1/1-0: Voted by ben at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
+    ("8 other bytes, in another's place", MANY, CALL.vote("zoe"), behalf("ben", digest="0" * 64), LATER, NotOpen,
+     "this vote is about other arguments than those that acme/t1/1-0 waits with. Look at it again."),
+    ("8 other bytes, in an emergency", MANY, CALL.vote("sam"), msgspec.structs.replace(BREAK, digest="0" * 64), LATER, NotOpen,
+     "this vote is about other arguments than those that acme/t1/1-0 waits with. Look at it again."),
     ("8 other bytes", ONLY_BEN, CALL.vote("ben"), OTHER_BYTES, LATER, NotOpen,
      "this vote is about other arguments than those that acme/t1/1-0 waits with. Look at it again."),
     ("after that only the broker", ONLY_BEN, CALL.vote("ops-7"), VOTE, LATER, None, ""),
+    ("one of security", MANY, CALL.vote("sam"), VOTE, LATER, None, ""),
+    ("one of the workspace's", MANY, CALL.vote("olga"), VOTE, LATER, None, ""),
+    ("in another's place", MANY, CALL.vote("zoe"), behalf("ben"), LATER, None, ""),
+    ("in an emergency", MANY, CALL.vote("sam"), BREAK, LATER, None, ""),
+    ("it stays open", STAYS, CALL.vote("ana"), VOTE, LATER, None, ""),
+    ("open until more are asked", STAGED, CALL.vote("ben"), VOTE, LATER, None, ""),
+    ("asked as well", [*STAGED, MORE], CALL.vote("lea"), VOTE, LATER, None, ""),
+    ("in the place of one who was asked as well", [*STAGED, MORE], CALL.vote("zoe"), behalf("lea"), LATER, None, ""),
+    ("in the last stage", [*STAGED, MORE, LAST], CALL.vote("ops-7"), VOTE, SOON, None, ""),
+    ("more are asked", STAGED, *MORE, LATER, None, ""),
+    ("and more", [*STAGED, MORE], *LAST, LATER, None, ""),
+    ("it is announced", [*MANY, (CALL.vote("sam"), BREAK)], *EXAMPLES[e.GlassBroken], LATER, None, ""),
+    ("and then approved", [*MANY, EXAMPLES[e.GlassBroken]], *EXAMPLES[e.Approved], LATER, None, ""),
 ]  # fmt: skip
 
 
@@ -265,7 +380,7 @@ def test_refusals_come_in_their_order(
     kind: type[Exception] | None,
     sentence: str,
 ):
-    """The story so far, the next word, the answer; idempotence first (B26, B27, B29, B30, B31, B36, B68, I2)."""
+    """The story so far, the next word, the answer; idempotence first (B26 to B31, B36, B40, B42, B68, I2, I5, I6)."""
     refused = refusal(told(*story), slot, event, at)
     assert (type(refused) if refused else None) is kind
     assert str(refused or "") == sentence
@@ -275,6 +390,144 @@ def test_a_vote_without_an_id_is_never_the_very_same():
     """An empty id is no identity: what stands in the slot is somebody's, so it is taken."""
     call = told(*PENDING, (CALL.vote("ana"), VOTE))
     assert isinstance(refusal(call, CALL.vote("ana"), VOTE, SOON), AlreadyFilled)
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+@pytest.mark.parametrize(
+    ("slot", "event"),
+    [
+        (CALL.vote("ana"), VOTE),
+        (CALL.vote("zoe"), behalf("ana")),
+        (CALL.vote("sam"), BREAK),
+        MORE,
+        EXAMPLES[e.GlassBroken],
+        EXAMPLES[e.Withdrawn],
+        EXAMPLES[e.Approved],
+        EXAMPLES[e.Expired],
+    ],
+    ids=[
+        "a vote",
+        "a delegate",
+        "an emergency",
+        "a stage",
+        "an announcement",
+        "a withdrawal",
+        "a yes",
+        "an end",
+    ],
+)
+def test_no_word_comes_after_the_last(decision: str, slot: Slot, event: e.Event):
+    """Whichever way a call ended, whoever comes second is told who was first (B27, B29, B30, B36, B42, I5)."""
+    call = told(*life(CALL, WISH, decision)[:3])
+    refused = refusal(call, slot, event, SOON)
+    assert type(refused) is (DeadlinePassed if decision == "expired" else AlreadyDecided)
+    assert describe(call.decided) in str(refused)
+
+
+def test_who_may_vote_depends_on_when():
+    """As it was before a fact of the log: whoever is asked only later is not asked then (B40)."""
+    call = told(*STAGED, MORE, LAST)
+    asked = {
+        seq: [name for name in ("ben", "lea", "max", "ops-7") if may_vote(call, VOTE, name, seq)]
+        for seq in (3, 4, 5)
+    }
+    assert asked == {3: ["ben"], 4: ["ben", "lea"], 5: ["ben", "lea", "max", "ops-7"]}
+    assert may_vote(call, VOTE, "ops-7")
+    assert may_vote(call, behalf("lea"), "zoe")
+    assert not may_vote(call, behalf("lea"), "zoe", 3)
+    assert not may_vote(told(STAGED[0]), VOTE, "ben")
+
+
+# ------------------------------------------------------------------------------------------- until when, and who
+
+
+def seconds(when: datetime | None) -> float | None:
+    return None if when is None else (when - START).total_seconds()
+
+
+@pytest.mark.parametrize(
+    ("story", "due", "deadline", "next_stage"),
+    [
+        ([(CALL.requested, request(WISH))], None, None, None),
+        (ONLY_BEN, None, None, None),
+        (PENDING, 3602, 3602, None),
+        (STAYS, None, None, None),
+        # With stages it becomes due, and has no deadline before the last one.
+        (STAGED, 62, None, e.Stage(("lea",), 60)),
+        ([*STAGED, MORE], 63, None, e.Stage(("max", "ops-*"), 30)),
+        ([*STAGED, MORE, LAST], 34, 34, None),
+        ([*STAGED, MORE, (CALL.escalated(2), e.Escalated(voters=("max",)))], None, None, None),
+        # Stages that nobody said to go to.
+        ([STAGED[0], (CALL.gated, msgspec.structs.replace(STAGED[1][1], on_timeout="deny"))], 62, 62, None),
+    ],
+)
+def test_when_something_happens_by_itself(story, due, deadline, next_stage):
+    """Due is when more people are asked or it expires, the deadline when it expires; on the broker's clock (B36)."""
+    call = told(*story)
+    assert (seconds(call.due), seconds(call.deadline), call.next_stage) == (due, deadline, next_stage)
+
+
+@pytest.mark.parametrize(
+    ("story", "before", "voters", "asked_as_well"),
+    [
+        ([(CALL.requested, request(WISH))], None, (), ()),
+        (PENDING, None, ("*",), ()),
+        (MANY, None, ("ben", "sam", "olga"), ()),
+        (STAGED, None, ("ben",), ()),
+        ([*STAGED, MORE], None, ("ben", "lea"), ("lea",)),
+        ([*STAGED, MORE, LAST], None, ("ben", "lea", "max", "ops-*"), ("lea", "max", "ops-*")),
+        ([*STAGED, MORE, LAST], 3, ("ben",), ()),
+        ([*STAGED, MORE, LAST], 4, ("ben", "lea"), ("lea",)),
+    ],
+)
+def test_everybody_who_may_vote_is_named_once(story, before, voters, asked_as_well):
+    """Those of every group, and whoever was asked as well by then."""
+    call = told(*story)
+    assert (call.voters(before), call.asked_as_well(before)) == (voters, asked_as_well)
+
+
+GROUNDS = [
+    ("people", True, None),
+    ("broken_glass", True, None),
+    ("policy", True, "people_were_asked"),
+    ("grant", True, "people_were_asked"),
+    ("policy", False, None),
+    ("grant", False, None),
+]
+
+
+@pytest.mark.parametrize(("ground", "asked", "flaw"), GROUNDS)
+def test_neither_policy_nor_grant_overtakes_people(ground: e.Ground, asked: bool, flaw: str | None):
+    """What lets a call run without anybody looking does not once people were asked before it (I3, I4)."""
+    approved = e.Approved(digest=DIGEST, ground=ground, rule="money", policy_version=1)
+    wished, gated = (CALL.requested, request(WISH)), (CALL.gated, question(WISH))
+    decided = (CALL.decided, approved)
+    assert told(wished, *([gated] if asked else []), decided).flaw == flaw
+    assert told(wished, decided, gated).flaw is None  # the question came too late to be one
+
+
+@pytest.mark.parametrize("ground", ["people", "broken_glass", "policy", "grant"])
+def test_other_bytes_are_a_flaw_whatever_it_rests_on(ground: e.Ground):
+    """An approval of anything else lets nothing run (B61, I1)."""
+    approved = e.Approved(digest="0" * 64, ground=ground, rule="money", policy_version=1)
+    assert told((CALL.requested, request(WISH)), (CALL.decided, approved)).flaw == "digest_mismatch"
+    assert (
+        told((CALL.requested, request(WISH)), (CALL.decided, DECISIONS["denied"])).flaw == "digest_mismatch"
+    )
+
+
+@given(st.permutations([*STAGED, MORE, LAST, (CALL.vote("ben"), VOTE), EXAMPLES[e.GlassBroken]]), st.data())
+def test_stages_and_announcements_find_their_places(story, data: st.DataObject):
+    """In any order of the log and of delivery, stages stand as they were recorded, and nothing else moves (I13)."""
+    telling = Story()
+    for slot, event in story:
+        telling.tell(slot, event)
+    call = call_of(CALL, tuple(data.draw(disorder(telling.facts))))
+    assert call == call_of(CALL, tuple(telling.facts))
+    assert call.status is Status.PENDING
+    assert [fact.seq for fact in call.escalated] == sorted(fact.seq for fact in call.escalated)
+    assert len(call.escalated) == 2
+    assert call.announced is not None
 
 
 # ---------------------------------------------------------------------------------------------- describing
@@ -291,6 +544,24 @@ DESCRIBED = [
     (CALL.decided, DECISIONS["expired"], f"Expired {AT}"),
     (CALL.vote("ana"), msgspec.structs.replace(VOTE, by=e.Author(kind="reviewer", name="a shared tablet")), f"Voted by ana {AT}"),
     (CALL.decided, e.Carried(type="Postponed", raw=b"{}"), f"Postponed {AT}"),
+    (CALL.vote("zoe"), behalf("ana"), f"Voted by zoe for ana {AT}"),
+    (CALL.decided, msgspec.structs.replace(DECISIONS["denied"], voters=("zoe", "ben"), on_behalf_of={"zoe": "ana"}),
+     f"Denied by zoe for ana, ben {AT}"),
+    (CALL.decided, msgspec.structs.replace(DECISIONS["answered"], voters=("zoe",), on_behalf_of={"zoe": "ana"}),
+     f"Answered by zoe for ana {AT}"),
+    (CALL.decided, msgspec.structs.replace(POLICY_YES, ground="people", voters=("ben", "zoe"), on_behalf_of={"zoe": "ana"}),
+     f"Approved by ben, zoe for ana {AT}"),
+    (CALL.decided, msgspec.structs.replace(POLICY_YES, ground="broken_glass", voters=("sam",)),
+     f"Approved by sam, who broke the glass {AT}"),
+    (CALL.decided, msgspec.structs.replace(POLICY_YES, ground="grant", voters=("ana", "ben"), grants=("ana/g1", "ben/g2")),
+     f"Approved by ana, ben (grant ana/g1, ben/g2) {AT}"),
+    (CALL.decided, msgspec.structs.replace(DECISIONS["denied by policy"], ground="limit", by=BY_GATE),
+     f"Denied by policy rule 'no-refunds' {AT}"),
+    (CALL.decided, msgspec.structs.replace(DECISIONS["denied by policy"], ground="repeated", by=BY_GATE),
+     f"Denied by the gate, as it was before {AT}"),
+    (CALL.decided, msgspec.structs.replace(DECISIONS["denied"], voters=(), by=BY_GATE), f"Denied by gate {AT}"),
+    (*MORE, f"Escalated {AT}"),
+    (*EXAMPLES[e.GlassBroken], f"GlassBroken by ana {AT}"),
 ]  # fmt: skip
 
 

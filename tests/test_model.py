@@ -116,6 +116,51 @@ def test_a_call_that_is_not_settled_holds_it_back(ending: str):
     assert reacts(story) == []
 
 
+def halted(*, before: str = "", second: str = "returned") -> Story:
+    """Two wishes: to the first somebody said no, and that the model shall not go on by itself; the other ended so."""
+    story = opened()
+    story.say("hello")
+    story.turn(1, REFUND, AGAIN)
+    if before:
+        story.say("hello?", before)
+    no = e.Denied(ground="people", rule="money", policy_version=1, reason="stop", voters=("ana",), halt=True)
+    for slot, event in life(REF.wish(1, 0), REFUND, "denied"):
+        story.tell(slot, no if isinstance(event, e.Denied) else event)
+    story.live(1, 1, AGAIN, second)
+    return story
+
+
+@pytest.mark.parametrize("second", ["returned", "denied", "failed", "expired"])
+def test_after_a_no_that_halts_it_is_not_asked(second: str):
+    """All its calls are settled, and it does not go on by itself, whatever became of the others and whoever looks (B76)."""
+    story = halted(second=second)
+    assert reacts(story) == []
+    assert [reacts(story, handed) for handed in range(len(story.facts))] == [[]] * len(story.facts)
+
+
+def test_a_word_of_the_user_lets_it_go_on_after_a_halt():
+    """The user says something, and it is asked; its next turn is like any other (B33)."""
+    story = halted()
+    story.say("go on, but ask me first")
+    assert reacts(story) == [ask(2)]
+    story.turn(2, REFUND)
+    story.live(2, 0, REFUND, "returned")
+    assert reacts(story) == [ask(3)]
+
+
+def test_what_the_user_said_while_people_were_asked_is_answered_after_a_halt():
+    """Their message waited for the call to be settled; a no to a call is not one to what they said (B4, B33, B58)."""
+    assert reacts(halted(before="user")) == [ask(2)]
+
+
+@pytest.mark.parametrize("role", ["note", "system"])
+def test_only_a_user_ends_a_halt(role: str):
+    """A note of the system is no user's word: the reviewer stopped it until one says something."""
+    story = halted()
+    story.say("it rains", role)
+    assert reacts(story) == []
+
+
 def test_a_reply_with_nothing_in_it_ends_the_turn():
     """Empty text is an answer: nobody is asked again, and nothing hangs (B59)."""
     story = opened()

@@ -49,6 +49,12 @@ def test_an_open_approval_stands_with_all_that_a_reviewer_needs():
         requested_at=START + timedelta(seconds=1),
         gated_at=START + timedelta(seconds=2),
         expires_at=START + timedelta(seconds=902),
+        due_at=START + timedelta(seconds=902),
+        also=(),
+        besides=(),
+        denials_needed=1,
+        may_break_glass=(),
+        asked_as_well=(),
         seq=2,
     )
 
@@ -56,6 +62,51 @@ def test_an_open_approval_stands_with_all_that_a_reviewer_needs():
 def test_without_a_deadline_it_never_expires():
     """No deadline is told as none, not as one far away."""
     assert pending.entry(call(asked(None))).expires_at is None
+    assert pending.entry(call(asked(None))).due_at is None
+
+
+STAGED = msgspec.structs.replace(
+    question(REFUND, 900),
+    votes_needed=2,
+    also=(e.Quorum(("sam",), name="@security"),),
+    besides=(e.Quorum(("olga",)),),
+    denials_needed=2,
+    may_break_glass=("sam",),
+    on_timeout="escalate",
+    stages=(e.Stage(("lea",), 60),),
+)
+
+
+def test_all_who_must_agree_are_shown():
+    """Whoever is asked, and who else must agree, and who may let it run alone, stands in the entry (B72)."""
+    story = Story()
+    story.tell(CALL.requested, request(REFUND))
+    story.tell(CALL.gated, STAGED)
+    entry = pending.entry(call(story))
+    assert (entry.also, entry.besides) == (STAGED.also, STAGED.besides)
+    assert (entry.votes_needed, entry.denials_needed, entry.may_break_glass) == (2, 2, ("sam",))
+
+
+def test_an_entry_changes_only_when_more_people_are_asked():
+    """Before that it does not expire, only becomes due; after it, it shows who was asked as well, and its end."""
+    story = Story()
+    story.tell(CALL.requested, request(REFUND))
+    story.tell(CALL.gated, STAGED)
+    first = pending.entry(call(story))
+    assert (first.expires_at, first.due_at) == (None, START + timedelta(seconds=902))
+    story.tell(CALL.escalated(1), e.Escalated(voters=("lea",), expires_in_s=60))
+    entry = pending.entry(call(story))
+    assert entry.asked_as_well == ("lea",)
+    assert entry.expires_at == entry.due_at == START + timedelta(seconds=63)
+    changed = {"asked_as_well", "expires_at", "due_at"}
+    assert {
+        name for name in entry.__struct_fields__ if getattr(entry, name) != getattr(first, name)
+    } == changed
+    story.tell(CALL.announced, e.GlassBroken(reviewer="sam", reason="the shop burns"))
+    assert pending.entry(call(story)) == entry
+    assert queue(story.facts) == {pending.key(CALL): pending.encode(entry)}
+    for order in (story.facts[::-1], [*story.facts, *story.facts[1:3]]):
+        assert queue(order) == queue(story.facts)
 
 
 def test_votes_leave_the_entry_as_it_is():

@@ -1,12 +1,18 @@
 """The policy file and the scripted reviewer's: what they mean, and how their mistakes are told."""
 
+import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from schemas import conditions
 from schemas.errors import BadFile
+from schemas.events import Quorum, Shadow, Stage
 from schemas.files import line_of, read_text
-from schemas.policy import NO_RULE, About, Policy, judge, read_policy
+from schemas.policy import MAX_RULES, NO_RULE, STRICTNESS, About, Policy, judge, read_policy
 from schemas.reviewer import Ballot, read_script, script_for, vote
 
 AIRLINE = Path(__file__).parent.parent / "examples" / "airline.toml"
@@ -56,18 +62,254 @@ def test_no_rule_asks_everybody_for_ever():
     assert (NO_RULE.voters, NO_RULE.votes_needed, NO_RULE.expires_in_s) == (("*",), 1, None)
 
 
+ASK = ("a", '["x"]', "ask")
+HIGH = rule("high", '["x"]', "allow", "priority = 1")
+LOW = rule("low", '["*"]', "block", "priority = -1")
+BIG = rule("big", '["x"]', "block", 'when = "args.amount > 100"')
+OF_SHOP = rule("of shop", '["x"]', "allow", 'workspaces = ["shop-*", "acme"]')
+OF_DESK = rule("of desk", '["x"]', "allow", 'agents = ["desk-?"]')
+OF_CHAT = rule("of chat", '["x"]', "allow", 'labels = {channel = "chat*", "a b" = "[vip]"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "about", "name", "then"),
+    [
+        # A higher priority overrides what is stricter, and only then strictness and the order of the file count.
+        (HIGH + BLOCK_X, {}, "high", "allow"),
+        (BLOCK_X + HIGH + ASK_X, {}, "high", "allow"),
+        (LOW + ASK_X, {}, "ask x", "ask"),
+        (LOW + rule("first", '["x*"]', "allow") + rule("second", '["?"]', "allow"), {}, "first", "allow"),
+        # Conditions: yes, no, and what cannot be said.
+        (BIG + ALLOW_ALL, {"args": {"amount": 101}}, "big", "block"),
+        (BIG + ALLOW_ALL, {"args": {"amount": 100}}, "all", "allow"),
+        (BIG, {"args": {"amount": 100}}, "no rule", "ask"),
+        (BIG + ALLOW_ALL, {"args": {}}, "big", "ask"),
+        (ALLOW_ALL + BIG, {"args": {"amount": "101"}}, "big", "ask"),
+        (BIG + ALLOW_ALL, {"args": None}, "big", "ask"),
+        (BIG, {"args": {}}, "big", "ask"),
+        (BIG + HIGH, {"args": {}}, "high", "allow"),  # it would have been overridden anyway
+        (BIG + ASK_X, {"args": {}}, "ask x", "ask"),
+        (BIG + BLOCK_X, {"args": {}}, "block x", "block"),
+        # Workspaces, agents, labels.
+        (OF_SHOP, {"workspace": "shop-1"}, "of shop", "allow"),
+        (OF_SHOP, {"workspace": "acme"}, "of shop", "allow"),
+        (OF_SHOP, {"workspace": "shop"}, "no rule", "ask"),
+        (OF_SHOP, {}, "no rule", "ask"),
+        (OF_DESK, {"agent": "desk-1"}, "of desk", "allow"),
+        (OF_DESK, {"agent": "desk-12"}, "no rule", "ask"),
+        (OF_DESK, {}, "no rule", "ask"),
+        (OF_CHAT, {"labels": {"channel": "chatty", "a b": "[vip]", "more": "x"}}, "of chat", "allow"),
+        (OF_CHAT, {"labels": {"channel": "chat", "a b": "v"}}, "no rule", "ask"),  # no character class
+        (OF_CHAT, {"labels": {"channel": "mail", "a b": "[vip]"}}, "no rule", "ask"),
+        (OF_CHAT, {"labels": {"channel": "chat"}}, "no rule", "ask"),
+        (OF_CHAT, {}, "no rule", "ask"),
+        # A condition is not even looked at where the rule is about something else.
+        (BIG.replace("block", "allow") + 'agents = ["desk"]', {"args": {}, "agent": "web"}, "no rule", "ask"),
+    ],
+)  # fmt: skip
+def test_priority_then_strictness_then_the_order_of_the_file(text, about, name, then):
+    """Which rule counts, of those that match workspace, agent, labels and condition (B64, I4)."""
+    judged = judge(read_policy(text, "policy.toml"), About("x", **about))
+
+    assert (judged.rule.name, judged.then) == (name, then)
+
+
+MONEY = rule("money", '["x"]', "ask", 'when = "args.amount > 100"', 'voters = ["sam"]')
+ANYBODY = rule("anybody", '["x"]', "ask")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (MONEY + ANYBODY, "money"),
+        (ANYBODY + MONEY, "anybody"),
+        (ANYBODY + MONEY + "priority = 1", "money"),
+        (ANYBODY + "priority = 1\n" + MONEY, "anybody"),
+        (BIG + MONEY.replace("100", "10") + ALLOW_ALL, "money"),
+        (BIG + ALLOW_ALL, "big"),
+    ],
+)
+def test_who_is_asked_cannot_be_chosen_by_spoiling_a_condition(text, name):
+    """With an amount that is no number, those are asked who would be asked if the condition held (B64, I4)."""
+    judged = judge(read_policy(text, "policy.toml"), About("x", {"amount": "a lot"}))
+
+    assert (judged.rule.name, judged.then) == (name, "ask")
+
+
+def test_a_condition_that_cannot_be_evaluated_says_why():
+    """The reviewer reads which condition it was, and what was the matter (B64)."""
+    judged = judge(read_policy(BIG + ALLOW_ALL, "policy.toml"), About("x", {}))
+
+    assert judged.reason == (
+        "The condition of this rule cannot be evaluated, so a person must look: "
+        "'args.amount > 100' cannot be evaluated: there is no 'amount'."
+    )
+
+
+def test_rules_without_effect_are_only_told():
+    """A shadow rule changes no word, and says what it would have said; where it cannot say, that it would have asked."""
+    text = (
+        rule("s1", '["x"]', "block", "shadow = true", "priority = 9")
+        + rule("s2", '["x"]', "allow", "shadow = true", 'when = "args.amount > 1"')
+        + rule("s3", '["x"]', "allow", "shadow = true", 'when = "has(args.amount)"')
+        + rule("s4", '["y"]', "block", "shadow = true")
+    )
+
+    assert judge(read_policy(text + ALLOW_ALL, "p"), About("x", {})).then == "allow"
+    judged = judge(read_policy(text, "p"), About("x", {}))
+    assert (judged.rule, judged.then) == (NO_RULE, "ask")
+    assert judged.shadows == (Shadow("s1", "block"), Shadow("s2", "ask"))
+
+
 def test_every_key_of_a_rule_is_read():
-    """A rule says who may vote, how many must agree, until when, and why."""
+    """A rule says whom it is about, who may vote, how many must agree, until when, what then, and why."""
     text = rule(
         "a", '["x", "y*"]', "ask",
-        'voters = ["ana", "ops-*"]', "votes_needed = 2", "expires_in_s = 3600", 'reason = "Money."',
+        'when = "args.amount > 1"', 'workspaces = ["acme"]', 'agents = ["desk-*"]', 'labels = {channel = "chat"}',
+        "priority = -3", "shadow = true", 'reason = "Money."',
+        'voters = ["ana", "ops-*", "@security"]', "votes_needed = 2", "denials_needed = 3",
+        'also = [{voters = ["@security", "sam"]}, {voters = ["lea"], votes_needed = 1}]',
+        'break_glass = ["@security"]', "expires_in_s = 3600", 'on_timeout = "escalate"',
+        'stages = [{voters = ["lea"], expires_in_s = 60.5}, {voters = ["@security"]}]',
     )  # fmt: skip
+    policy = read_policy('[groups]\nsecurity = ["sam", "sec-*"]\n' + text, "policy.toml")
+    (only,) = policy.rules
 
-    (only,) = read_policy(text, "policy.toml").rules
+    assert (only.tools, only.workspaces, only.agents) == (("x", "y*"), ("acme",), ("desk-*",))
+    assert (only.when, only.labels) == ("args.amount > 1", {"channel": "chat"})
+    assert (only.priority, only.shadow, only.reason) == (-3, True, "Money.")
+    assert (only.denials_needed, only.expires_in_s, only.on_timeout) == (3, 3600, "escalate")
+    assert policy.quorums(only) == (
+        Quorum(("ana", "ops-*", "sam", "sec-*"), 2, "ana ops-* @security"),
+        Quorum(("sam", "sec-*"), 1, "@security sam"),
+        Quorum(("lea",), 1, "lea"),
+    )
+    assert policy.people(only.break_glass) == ("sam", "sec-*")
+    assert policy.stages(only) == (Stage(("lea",), 60.5), Stage(("sam", "sec-*"), None))
 
-    assert only.tools == ("x", "y*")
-    assert only.voters == ("ana", "ops-*")
-    assert (only.votes_needed, only.expires_in_s, only.reason) == (2, 3600, "Money.")
+
+def test_every_key_above_the_rules_is_read():
+    """Limits, groups, owners and what is never granted are the same for all rules; unsaid, they are open."""
+    text = """
+        while_pending = "block"
+        deny_repeats = 0
+        calls_per_thread = 500
+        questions_per_thread = 50
+        never_grant = ["payout", "grant_*"]
+        [groups]
+        desk = ["olga", "otto"]
+        [owners]
+        "desk-*" = ["@desk"]
+        "*-1" = ["lea", "olga"]
+    """
+    policy = read_policy(text, "policy.toml")
+
+    assert (policy.deny_repeats, policy.calls_per_thread, policy.questions_per_thread) == (0, 500, 50)
+    assert [policy.never_granted(tool) for tool in ("payout", "grant_x", "pay", "refund")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert policy.behind("desk-1") == ("olga", "otto", "lea")
+    assert policy.behind("desk-2") == ("olga", "otto")
+    assert policy.behind("web") == policy.behind("") == ()
+    assert (Policy().deny_repeats, Policy().calls_per_thread, Policy().questions_per_thread) == (
+        3,
+        None,
+        None,
+    )
+    assert not Policy().never_granted("payout")
+
+
+def test_no_agent_has_no_owner():
+    """A call of no agent's is nobody's, even where every agent has an owner."""
+    policy = read_policy('[owners]\n"*" = ["lea"]', "policy.toml")
+
+    assert (policy.behind("any"), policy.behind("")) == (("lea",), ())
+
+
+# ------------------------------------------------------------------------------------------- the index by tool
+
+NAMES = st.sampled_from(["a", "b", "ab", "abc", "b_1"])
+PATTERNS = st.lists(st.sampled_from(["a", "b", "ab", "a*", "*b", "?", "*", "b_?"]), min_size=1, max_size=3)
+MANY = st.lists(
+    st.fixed_dictionaries(
+        {
+            "tools": PATTERNS,
+            "then": st.sampled_from(["allow", "ask", "block"]),
+            "workspaces": PATTERNS,
+            "agents": st.just(["*"]) | PATTERNS,
+            "when": st.sampled_from(["", "args.n > 1", "has(args.n)"]),
+            "shadow": st.booleans(),
+        }
+    ),
+    max_size=8,
+)
+
+
+def scanned(policy, about):
+    """The word that counts, by looking at every rule, one priority after the other."""
+    counts, shadows, unsaid = [], [], []
+    for one in policy.rules:
+        if not any(fnmatchcase(about.tool, pattern) for pattern in one.tools) or not one.covers(about):
+            continue
+        try:
+            said = one.then if not one.when or conditions.holds(one.when, about.scope) else None
+        except conditions.CannotSay:
+            said = "ask"
+            if not one.shadow:
+                unsaid.append(one)
+        if said and one.shadow:
+            shadows.append(Shadow(one.name, said))
+        elif said and one not in unsaid:
+            counts.append(one)
+    best = max(counts, key=lambda one: (one.priority, STRICTNESS[one.then]), default=None)
+    if best is None:
+        return "ask", tuple(shadows), None if unsaid else NO_RULE
+    if best.then == "allow" and any(one.priority >= best.priority for one in unsaid):
+        return "ask", tuple(shadows), None
+    return best.then, tuple(shadows), best if not unsaid else None
+
+
+@given(
+    MANY,
+    st.lists(st.integers(-1, 1), min_size=8, max_size=8),
+    st.lists(
+        st.tuples(NAMES, NAMES, NAMES, st.sampled_from([{}, {"n": 1}, {"n": 2}, {"n": "x"}])), max_size=6
+    ),
+)
+def test_the_index_by_tool_changes_nothing(rules, priorities, wishes):
+    """Looked up by tool, the rules say what a plain scan of all of them says, the first time and again (I11)."""
+    said: dict[object, str] = {}
+    kept = []
+    for number, (one, priority) in enumerate(zip(rules, priorities, strict=False)):
+        about = (
+            one["when"],
+            priority,
+            one["shadow"],
+            *(frozenset(one[key]) for key in ("tools", "workspaces", "agents")),
+        )
+        if said.setdefault(about, one["then"]) == one["then"]:
+            kept.append({"name": f"r{number}", "priority": priority, **one})
+    policy = Policy.model_validate({"rule": kept})
+    for tool, agent, workspace, args in [*wishes, *wishes]:
+        about = About(tool, args, agent=agent, workspace=workspace)
+        judged = judge(policy, about)
+        then, shadows, best = scanned(policy, about)
+        assert (judged.then, judged.shadows) == (then, shadows)
+        assert best is None or judged.rule is best
+
+
+def test_more_tools_than_are_remembered_are_judged_all_the_same(monkeypatch):
+    """The index forgets nothing and grows no further than it may."""
+    monkeypatch.setattr("schemas.policy._MOST_TOOLS", 2)
+    policy = read_policy(ALLOW_ALL + BLOCK_X, "policy.toml")
+
+    for _ in range(2):
+        for tool, then in (("a", "allow"), ("b", "allow"), ("x", "block"), ("c", "allow"), ("xy", "block")):
+            assert judge(policy, About(tool)).then == then
+    assert set(policy._by_tool) == {"a", "b"}
 
 
 @pytest.mark.parametrize("word", ["queue", "supersede", "block"])
@@ -101,7 +343,7 @@ def test_airline_example_asks_before_changes():
         ('a = 1\n[[rule]\nname = "x"', ["line 2:", "no TOML"]),
         ("x = " + "[" * 5000, ["nested"]),
         ("x = " + "1" * 5000, ["too many digits"]),
-        ("[[rules]]", ["line 1:", "unknown key 'rules'", "The keys are: while_pending, rule."]),
+        ("[[rules]]", ["line 1:", "unknown key 'rules'", "The keys are: while_pending,", "owners, rule."]),
         ("[rule]", ["line 1:", "should be a list", "[[rule]]"]),
         ('\nwhile_pending = "wait"', ["line 2:", "'wait'", "'queue', 'supersede' or 'block'"]),
         ("while_pending = true", ["line 1:", "'while_pending' is True", "'queue', 'supersede' or 'block'"]),
@@ -149,6 +391,119 @@ def test_airline_example_asks_before_changes():
         (rule("a", '["x"]', "ask", "expires_in_s = inf"), ["line 5"]),
         (rule("a", '["x"]', "ask", "expires_in_s = 1e12"), ["line 5", "less than or equal to 3155760000"]),
         (rule("a", '["x"]', "ask", 'expires_in_s = "60"'), ["line 5", "should be a valid number"]),
+        # Groups.
+        (rule(*ASK, 'voters = ["ana", "@sec"]'), ["line 5, rule 'a'", "no group 'sec'. There are none.", "below [groups]"]),
+        (
+            '[groups]\nops = ["x"]\ndesk = ["y"]\n' + rule(*ASK, 'also = [{voters = ["@sec"]}]'),
+            ["line 8, rule 'a'", "there is no group 'sec'. The groups are: ops, desk."],
+        ),
+        (rule(*ASK, 'break_glass = ["@sec"]'), ["line 5, rule 'a'", "no group 'sec'"]),
+        (
+            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"', 'stages = [\n {voters = ["@sec"]}]'),
+            ["line 7, rule 'a'", "no group 'sec'"],
+        ),
+        ('[owners]\nx = ["ana"]\ny = ["@sec"]\n', ["line 3", "no group 'sec'"]),
+        (rule(*ASK, 'voters = ["@sec*"]'), ["line 5", "no group 'sec*'"]),
+        (rule(*ASK, 'voters = ["@"]'), ["line 5", "'voters', item 1: '' is no pattern"]),
+        (rule(*ASK, 'voters = ["@a b"]'), ["line 5", "'a b' is no pattern"]),
+        (rule(*ASK, 'voters = ["@_x"]'), ["line 5", "'_x' cannot be used"]),
+        (rule("a", '["@sec"]'), ["line 3", "'@sec' is no pattern", "A group can stand only among voters."]),
+        ('[groups]\n"a b" = ["x"]', ["line 2", "group 'a b' cannot be used", "Rename it"]),
+        ('[groups]\n\n_x = ["x"]', ["line 3", "group '_x' cannot be used"]),
+        ('[groups]\n"" = ["x"]', ["line 2", "group '' cannot be used"]),
+        ('[groups]\nops = ["x"]\nsec = ["@ops"]', ["line 3", "'@ops' is no pattern", "only among voters"]),
+        ("[groups]\nops = []", ["line 2", "'ops' is empty"]),
+        ('[groups]\nops = "ana"', ["line 2", "'ops' should be a list"]),
+        ("groups = 3", ["line 1", "'groups' should be a table"]),
+        ('[owners]\n"a b" = ["x"]', ["line 2: 'owners': 'a b' is no pattern"]),
+        ("[owners]\ndesk = []", ["line 2", "'desk' is empty"]),
+        # What stands above the rules.
+        *((
+            rule() + f"{key} = {value}",
+            ["line 5, rule 'a'", f"'{key}' is no key of a rule", "above the first [[rule]]"],
+        ) for key, value in (
+            ("never_grant", '["x"]'), ("deny_repeats", "3"), ("calls_per_thread", "1"), ("questions_per_thread", "1"),
+            ("groups", "{}"), ("owners", "{}"),
+        )),
+        ("deny_repeats = -1", ["line 1", "greater than or equal to 0"]),
+        ("\ncalls_per_thread = 0", ["line 2", "greater than or equal to 1"]),
+        ("questions_per_thread = 1.5", ["line 1", "valid integer"]),
+        ('never_grant = ["a b"]', ["line 1: 'never_grant', item 1: 'a b' is no pattern"]),
+        # Whom a rule is about.
+        (rule(*ASK, 'workspaces = ["a.b"]'), ["line 5, rule 'a'", "'workspaces', item 1: 'a.b' is no pattern"]),
+        (rule(*ASK, "agents = []"), ["line 5", "'agents' is empty"]),
+        (rule(*ASK, "labels = 3"), ["line 5", "'labels' should be a table"]),
+        (rule(*ASK, "labels = {channel = 3}"), ["line 5", "'channel' should be a valid string"]),
+        (rule(*ASK, "priority = 1001"), ["line 5", "less than or equal to 1000"]),
+        (rule(*ASK, "priority = 0.5"), ["line 5", "valid integer"]),
+        (rule(*ASK, "shadow = 1"), ["line 5", "valid boolean"]),
+        (rule(*ASK, 'when = "args.amount >"'), ["line 5, rule 'a': 'when'", "no condition: at character 14"]),
+        (rule(*ASK, 'when = "amount > 1"'), ["line 5, rule 'a'", "not there: amount. A condition knows args, tool"]),
+        (rule(*ASK, f'when = "{"1" * 2001}"'), ["line 5", "2,000 characters; this one has 2,001"]),
+        (rule(*ASK, "when = true"), ["line 5", "'when' should be a valid string"]),
+        # Rules that contradict each other.
+        (
+            rule("a", '["x", "y"]', "ask") + rule("b", '["y", "x"]', "allow"),
+            ["line 8, rule 'b'", "this rule says allow, and 'a' says ask to the very same calls", "a higher priority"],
+        ),
+        (
+            rule("a", '["x"]', "block", 'when = "args.n > 1"') + rule("b", '["x"]', "ask", "", 'when = "args.n > 1"'),
+            ["line 9, rule 'b'", "says ask, and 'a' says block"],
+        ),
+        # Until when, and what then.
+        (rule(*ASK, 'on_timeout = "stay"'), ["line 5, rule 'a'", "expires_in_s is missing. Give it, or leave on_timeout out."]),
+        (rule(*ASK, 'on_timeout = "later"'), ["line 5", "'deny', 'escalate' or 'stay'"]),
+        (
+            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"'),
+            ["line 6, rule 'a'", "asks more people, and none are named. Write stages"],
+        ),
+        (rule(*ASK, 'stages = [{voters = ["lea"]}]'), ["line 5, rule 'a'", 'Write on_timeout = "escalate", and expires_in_s.']),
+        (
+            rule(*ASK, "expires_in_s = 9", 'on_timeout = "stay"', 'stages = [{voters = ["lea"]}]'),
+            ["line 7, rule 'a'", 'Write on_timeout = "escalate"'],
+        ),
+        (
+            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"')
+            + '[[rule.stages]]\nvoters = ["lea"]\n[[rule.stages]]\nvoters = ["ben"]\n',
+            ["line 7, rule 'a'", "this stage never ends, so the ones behind it are never asked. Give it expires_in_s."],
+        ),
+        (
+            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"')
+            + '[[rule.stages]]\nvoters = ["lea"]\nexpires_in_s = 0\n',
+            ["line 9, rule 'a'", "greater than 0"],
+        ),
+        (rule(*ASK, "stages = [3]"), ["line 5", "'stages', item 1 should be a table"]),
+        (rule(*ASK, 'stages = {voters = ["lea"]}'), ["line 5", "'stages' should be a list"]),
+        (rule(*ASK, "stages = [{}]"), ["line 5", "'voters' is missing"]),
+        # What only makes sense where people are asked.
+        *((
+            rule("a", '["x"]', then, f"{key} = {value}"), ["line 5, rule 'a'", f"'{key}'", 'then = "ask"', f"'{then}'"],
+        ) for then in ("allow", "block") for key, value in (
+            ("denials_needed", "1"), ("also", '[{voters = ["ana"]}]'), ("break_glass", '["ana"]'),
+            ("on_timeout", '"deny"'), ("stages", "[]"), ("expires_in_s", "9"),
+        )),
+        (rule(*ASK, "also = [{votes_needed = 2}]"), ["line 5", "'voters' is missing"]),
+        (rule(*ASK, 'also = [{voters = ["ana"], x = 1}]'), ["line 5", "unknown key 'x'", "voters, votes_needed"]),
+        (rule(*ASK, 'break_glass = "ana"'), ["line 5, rule 'a': 'break_glass' should be a list."]),
+        (rule(*ASK, 'break_glass = ["ana", "a b"]'), ["line 5, rule 'a': 'break_glass', item 2: 'a b' is no pattern"]),
+        # Votes that could never come together.
+        (rule(*ASK, "denials_needed = 0"), ["line 5", "greater than or equal to 1"]),
+        (
+            rule(*ASK, 'voters = ["ben", "ana"]', "denials_needed = 3"),
+            ["line 6, rule 'a'", "3 must say no, but only ana, ben may vote. Name more voters."],
+        ),
+        (
+            rule(*ASK, 'voters = ["sam"]', 'also = [{voters = ["sam"]}]'),
+            ["line 6, rule 'a'", "2 votes are needed, but only sam may vote. Name more voters."],
+        ),
+        (
+            '[groups]\nsec = ["sam"]\n' + rule(*ASK, 'voters = ["ana", "ben"]', 'also = [{voters = ["sam"]}, {voters = ["@sec"]}]'),
+            ["line 8, rule 'a'", "3 votes are needed, but only ana, ben, sam may vote, and nobody counts twice."],
+        ),
+        (
+            '[groups]\nsec = ["sam"]\n' + rule(*ASK, 'also = [{voters = ["@sec"], votes_needed = 2}]'),
+            ["line 7, rule 'a'", "2 votes are needed of @sec, but only sam may vote. Name more voters."],
+        ),
         (
             rule("a", '["x"]', "ask", 'voters = ["ana", "ana"]', "votes_needed = 2"),
             ["line 6, rule 'a'", "2 votes are needed, but only ana may vote"],
@@ -166,7 +521,7 @@ def test_airline_example_asks_before_changes():
             ["line 5, rule 'a'", "Also, line 8, rule 'b'", "Also, line 9, rule 'b'"],
         ),
     ],
-)
+)  # fmt: skip
 def test_mistake_is_told_with_its_line(text, expected):
     """A mistake in a policy names the line, the rule and what is allowed; no policy comes of it (I4)."""
     with pytest.raises(BadFile) as raised:
@@ -184,6 +539,57 @@ def test_votes_needed_can_be_met(voters):
     text = rule("a", '["x"]', "ask", f"voters = {voters}", "votes_needed = 2")
 
     assert read_policy(text, "policy.toml").rules[0].votes_needed == 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ('voters = ["ana", "sam"]', 'also = [{voters = ["sam"]}]'),
+        ('voters = ["*"]', "votes_needed = 3", 'also = [{voters = ["sam"]}]'),
+        ('voters = ["sam"]', 'also = [{voters = ["sam", "sec-*"]}]'),
+        ('voters = ["ana", "ben"]', "denials_needed = 2"),
+        ("denials_needed = 1000",),
+        ("break_glass = []", "also = []", "stages = []"),
+    ],
+)
+def test_what_can_be_met_is_read(more):
+    """Enough distinct people, or patterns, for all who must agree; lists that are empty say nothing."""
+    assert read_policy(rule(*ASK, *more), "policy.toml").rules
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        ("b", '["x"]', "allow", "priority = 1"),
+        ("b", '["x"]', "allow", "shadow = true"),
+        ("b", '["x", "y"]', "allow"),
+        ("b", '["x"]', "allow", 'when = "args.n > 1"'),
+        ("b", '["x"]', "allow", 'agents = ["desk"]'),
+        ("b", '["x"]', "allow", 'workspaces = ["acme"]'),
+        ("b", '["x"]', "allow", 'labels = {a = "b"}'),
+        ("b", '["x"]', "ask", "votes_needed = 2"),
+    ],
+)
+def test_rules_that_differ_in_what_they_are_about_do_not_contradict(second):
+    """Another priority, condition or scope is another question, and the same answer is no contradiction."""
+    assert len(read_policy(rule(*ASK) + rule(*second), "policy.toml").rules) == 2
+
+
+@pytest.mark.timeout(30)
+def test_a_thousand_rules_are_read_and_one_more_is_refused():
+    """As many as anybody can review are read in a moment; then the sentence says how many there can be."""
+    text = "".join(
+        rule(f"r{n}", f'["t{n}", "u_*"]', "ask", f'when = "args.n > {n}"') for n in range(MAX_RULES)
+    )
+    start = time.perf_counter()
+    policy = read_policy(text, "policy.toml")
+    assert len(policy.rules) == MAX_RULES == 1000
+    assert judge(policy, About("t7", {"n": 8})).rule.name == "r7"
+    assert time.perf_counter() - start < 10
+
+    with pytest.raises(BadFile) as raised:
+        read_policy(text + rule("one more"), "policy.toml")
+    assert str(raised.value) == "policy.toml, line 1: 'rule' has 1,001 entries. It can have 1,000 at most."
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,19 @@
 import asyncio
 from contextlib import aclosing
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from ledger import clock
+from ledger import clock, follow
 from ledger.answers import AlreadyRecorded, Recorded, Taken
 from ledger.client import Ledger
+from ledger.jetstream import JetStream
 from ledger.port import Due, Parked, Port
 from schemas import events as e
 from schemas.codec import encode
 from schemas.errors import BadSlot, TooLarge
-from schemas.slots import CallRef, ThreadRef
+from schemas.slots import ROOT, CallRef, ThreadRef
 
 THREAD = ThreadRef("shop", "t1")
 CALL = THREAD.call("refund-1")
@@ -151,6 +153,47 @@ async def test_watch_goes_on_with_what_comes(ledger: Ledger):
                 break
             await ledger.append(THREAD.said(f"m{len(seen)}"), e.Said(role="user", text="next"))
     assert seen == [1, 2, 3, 4, 5]
+
+
+async def test_what_came_together_is_handed_on_together(ledger: Ledger):
+    """A follower of the port gets lists, never an empty one, and all of them together are the log; a filter that lets everything through changes nothing (I11)."""
+    await asyncio.gather(
+        *(ledger.append(THREAD.said(f"m{n}"), e.Said(role="user", text=str(n))) for n in range(700))
+    )
+    for subjects in ((), (f"{ROOT}.>",)):
+        lists = [facts async for facts in ledger.port.follow(subjects, 1, until_end=True)]
+        assert [fact.seq for facts in lists for fact in facts] == list(range(1, 701))
+        assert min(map(len, lists)) > 0
+        assert len(lists) < 350
+    assert [facts async for facts in ledger.port.follow((CALL.subjects,), 1, until_end=True)] == []
+
+
+@pytest.mark.parametrize("lost", [{1}, {5}, {2, 3, 9}, {10}])
+async def test_what_is_lost_on_its_way_is_read_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch, lost: set[int]
+):
+    """Messages that never arrive, in the midst of others or as the last one: the follower misses none and sees none twice (B53, I11)."""
+    monkeypatch.setattr(follow, "HEARTBEAT_S", 0.2)
+    delivered = 0
+    async with Ledger.connect(store, role="admin") as ledger:
+        for number in range(10):
+            await ledger.append(THREAD.said(f"m{number}"), e.Said(role="user", text=str(number)))
+        assert isinstance(ledger.port, JetStream)
+        client = ledger.port.connection.client
+        through = client._process_msg
+
+        async def lossy(sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+            nonlocal delivered
+            if subject.startswith(ROOT.encode()):
+                delivered += 1
+                if delivered in lost:
+                    return
+            await through(sid, subject, reply, data, headers)
+
+        monkeypatch.setattr(client, "_process_msg", lossy)
+        async with asyncio.timeout(20):
+            assert [fact.seq async for fact in ledger.replay()] == list(range(1, 11))
+    assert delivered > 10
 
 
 async def test_a_consumer_is_handed_what_concerns_it(port: Port, ledger: Ledger):

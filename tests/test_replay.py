@@ -556,6 +556,6 @@ async def test_the_real_program_does_it(store, admin, cache):
     assert "calls: " in done.err
     done = await run("--projection", "pending", "--into", "next", "--json")
     assert (done.code, done.out) == (0, "")
-    assert [path.name for path in cache.rglob("*") if path.is_file()] == ["pending.v1"]
+    assert [path.name for path in cache.rglob("*") if path.is_file()] == [f"pending.v{pending.OPEN.version}"]
     done = await run("--until", "1", "--json")
     assert done.one["facts"] == 1

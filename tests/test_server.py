@@ -135,7 +135,8 @@ async def test_a_store_is_private(store):
         assert {mode(file) for file in files} == {0o600}
         passwords = store.read().passwords
         assert set(passwords) == {
-            *("admin", "system", "gate", "model", "executor", "queue", "service", "operator", "observer")
+            *("admin", "system", "gate", "model", "executor", "queue", "service", "operator"),
+            *("organisation", "observer"),
         }
         assert len(set(passwords.values())) == len(passwords)
         assert min(map(len, passwords.values())) >= 40

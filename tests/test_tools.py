@@ -158,6 +158,9 @@ def test_version_stays_the_same():
         {"schema": SCHEMA + " "},
         {"repeatable": True},
         {"run_by": "payments"},
+        {"governs": True},
+        {"governs": True, "run_by": "governs"},
+        {"run_by": "governs"},
         {"name": "refund2", "description": "1:xPays back."},
     ],
 )
@@ -165,6 +168,16 @@ def test_changed_contract_is_another_version(changed):
     """Whatever is changed in a declaration changes its version; nothing changed, the same one."""
     assert declaration(spec())[0] == declaration(spec())[0]
     assert declaration(spec(**changed))[0] != declaration(spec())[0]
+
+
+def test_a_tool_that_governs_says_so_in_its_declaration():
+    """What can change what is asked about is marked where it is declared, in code and in a file; else it is not (B69)."""
+    made = spec_of(refund, governs=True)
+    (written,) = read_tools(
+        '[[tool]]\nname = "grant"\ngoverns = true\nschema = {type = "object"}', "tools.toml"
+    )
+
+    assert [declaration(one)[1].governs for one in (made, written, spec_of(refund))] == [True, True, False]
 
 
 @given(st.text(), st.text())
@@ -185,6 +198,7 @@ def test_version_tells_declarations_apart(one, other):
         (f'[[tool]]\nname = "{"a" * 65}"\nschema = {{type = "object"}}', ["line 2", "1 to 64"]),
         ('[[tool]]\nname = "a"\nschema = {type = "object"}\nrun_by = "a b"', ["line 4", "'a b' cannot"]),
         ('[[tool]]\nname = "a"\nschema = {type = "object"}\nrepeatable = 1', ["line 4", "valid boolean"]),
+        ('[[tool]]\nname = "a"\nschema = {type = "object"}\ngoverns = "yes"', ["line 4", "valid boolean"]),
         (
             '[[tool]]\nname = "a"\nschema = {type = "object"}\nretries = 1',
             ["line 4", "unknown key 'retries'"],

@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 from stories import REF, START, Story, question, request
 from test_chain import DONE, OTHER, REFUND, SCHEMA, Chain, Script, kinds
 
-from consumers.gate import Case, Gate, Heard, InForce, said_since
+from consumers.gate import Case, Gate, Heard, said_since
 from consumers.loop import Worker
 from consumers.steps import Append, CancelTimer, SetTimer, Step
 from ledger.answers import Answer
 from ledger.client import Ledger
+from ledger.judging import Policies
 from ledger.lifecycle import Status, call_of
 from ledger.memory import Memory
 from ledger.port import Due, Handed, Port
@@ -36,7 +37,6 @@ from projections.thread import Thread, thread_of
 from schemas import events as e
 from schemas.codec import Fact, decode, encode
 from schemas.errors import AlreadyDecided, AlreadyFilled, BadId, BadInput, StillPending
-from schemas.policy import Policy
 from schemas.slots import CallRef, Slot, ThreadRef, policy_slot
 from schemas.tools import ToolSpec
 
@@ -84,7 +84,7 @@ def told(*words: str, call: CallRef = CALL, expires_in_s: float | None = None) -
 
 def seen(facts: Sequence[Fact], call: CallRef = CALL) -> Case:
     """What the gate makes of these facts about a call that was put to people."""
-    return Case(call_of(call, tuple(facts)), InForce(0, Policy()), None, said_since(call, facts))
+    return Case(call_of(call, tuple(facts)), Policies(), None, said_since(call, facts))
 
 
 def decided(facts: Sequence[Fact], handed: Handed | None = None, call: CallRef = CALL) -> e.Event | None:
@@ -156,6 +156,16 @@ def test_it_is_taken_off_the_clock():
     facts = told("replied", "requested", "gated", "m2", expires_in_s=9)
     assert Gate().react(seen(facts), facts[-1]) == [Append(CALL.decided, MOOT), CancelTimer(CALL)]
     assert Gate().react(seen(facts[:3]), facts[2]) == [SetTimer(CALL, START + timedelta(seconds=12))]
+
+
+@pytest.mark.parametrize(("words", "seconds"), [("m2", 1), ("- - m2", 1), ("- - - m2", 60)])
+def test_nobody_more_is_asked_about_what_is_moot(words: str, seconds: float):
+    """A message ends it whenever it comes, also when more people were due to be asked by then and were not yet (B58, I5)."""
+    facts = list(told("m1", "replied", "requested", "gated", *words.split()))
+    later = (e.Stage(("lea",), expires_in_s=seconds),)
+    escalating = msgspec.structs.replace(asking(1), on_timeout="escalate", stages=later)
+    facts[3] = msgspec.structs.replace(facts[3], event=escalating)
+    assert Gate().react(seen(facts), facts[-1])[0] == Append(CALL.decided, MOOT)
 
 
 def test_one_message_ends_every_open_call():

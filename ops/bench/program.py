@@ -9,15 +9,16 @@ from typing import Final
 
 import structlog
 
-from ops.bench import history, logs, replay, snapshot
+from ops.bench import history, logs, policy, replay, snapshot
 from ops.bench.logs import Log
 from ops.bench.results import Result, told
 
-#: In their order; the history's adds a thread to the log, so it comes last.
+#: In their order; those of the history and the policy add to the log, so they come last.
 WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]] = {
     replay.WORKLOAD: replay.measure,
     snapshot.WORKLOAD: snapshot.measure,
     history.WORKLOAD: history.measure,
+    policy.WORKLOAD: policy.measure,
 }
 
 

@@ -1,27 +1,45 @@
-"""For whoever decides, and for whoever asks: what waits, saying yes or no, and waiting for it."""
+"""For whoever decides, and for whoever asks: what waits, saying yes or no, and waiting for it.
+
+Saying yes or no to all that waits at once is the same vote on each, about what was shown: what fails is told call by
+call and stops nothing. It never edits, answers, breaks the glass or grants anything: those are about one call, looked at.
+"""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import sys
+import time
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+import msgspec
 
 from ledger.client import Ledger
 from ledger.lifecycle import Call, describe
-from ledger.votes import tally
+from ledger.votes import Tally
 from ops import output
+from ops.labels import read_labels
 from ops.output import out, say
 from ops.server import ensure_account
+from projections import hearing
 from projections import pending as queue
+from projections.pending import Entry
 from schemas import events as e
-from schemas.errors import AlreadyDecided, DeadlinePassed
+from schemas.errors import AlreadyDecided, ApprovalsError, BadInput, DeadlinePassed, NotOpen
+from schemas.files import read_text
 from schemas.ids import token
-from schemas.slots import CallRef
+from schemas.slots import CallRef, ThreadRef
 
 DENIED: Final = 5
 EXPIRED: Final = 6
 PENDING: Final = 8
-_WANTED: Final[dict[str, type[e.Event]]] = {"approve": e.Approved, "deny": e.Denied, "answer": e.Answered}
+_WANTED: Final[dict[str, type[e.Event]]] = {
+    "approve": e.Approved,
+    "deny": e.Denied,
+    "answer": e.Answered,
+    "break_glass": e.Approved,
+}
 #: The gate decides within milliseconds. What is not decided after this waits for something.
 GATE_S: Final = 3.0
 
@@ -33,8 +51,7 @@ async def pending(workspace: str, *, watch: bool, store: Path | None, url: str |
         if watch:
             await _watch_pending(ledger, workspace, json=json)
             return
-        found = [queue.decode(value) for value in (await ledger.port.pending.entries()).values()]
-        entries = sorted((one for one in found if workspace in ("", one.workspace)), key=lambda one: one.seq)
+        entries = await _waiting(ledger, Chosen(workspace=workspace))
     if json:
         for entry in entries:
             out(queue.encode(entry).decode())
@@ -60,52 +77,202 @@ async def _watch_pending(ledger: Ledger, workspace: str, *, json: bool) -> None:
                 out(f"decided  {call}")
 
 
+class Ballot(NamedTuple):
+    """What a reviewer says."""
+
+    verdict: str
+    reason: str = ""
+    arguments: str | None = None
+    answer: str = ""
+    behalf: str = ""
+    halt: bool = False
+
+
+class Chosen(NamedTuple):
+    """Which of the calls that wait; what is empty leaves nothing out."""
+
+    workspace: str = ""
+    thread: str = ""
+    #: A name, or a pattern with `*` and `?`.
+    tool: str = ""
+
+
 async def vote(
-    call: str,
-    name: str,
-    verdict: str,
-    *,
-    reason: str,
-    arguments: str | None = None,
-    answer: str = "",
-    store: Path | None,
-    url: str | None,
-    json: bool,
+    call: str, name: str, ballot: Ballot, *, store: Path | None, url: str | None, json: bool
 ) -> int:
     ref = CallRef.parse(call)
-    async with _as_reviewer(name, store, url) as ledger:
-        try:
-            await ledger.vote(ref, name, verdict, reason=reason, arguments=arguments, answer=answer)
-        except AlreadyDecided as problem:
-            # Expired is expired, whether the gate has recorded it yet or not (B36).
-            decided = (await ledger.call(ref)).decided
-            if decided is not None and isinstance(decided.event, e.Expired):
-                raise DeadlinePassed(str(problem)) from None
-            raise
-        return await _end(ledger, ref, _WANTED[verdict], json=json)
+    async with as_reviewer(name, store, url) as ledger:
+        await _vote(ledger, ref, name, ballot)
+        return await _end(ledger, ref, _WANTED[ballot.verdict], json=json)
+
+
+async def vote_on_all(
+    name: str, ballot: Ballot, chosen: Chosen, *, sure: bool, store: Path | None, url: str | None, json: bool
+) -> int:
+    """The same vote on each call that waits and was shown; 0 when all went through, 1 when some did not."""
+    if ballot.arguments is not None or ballot.verdict not in {"approve", "deny"}:
+        raise BadInput(
+            "--all says the same to each call, with the arguments that it shows. An edit is about one call: name it."
+        )
+    if chosen.workspace:
+        token("workspace", chosen.workspace)
+    if chosen.thread:
+        ThreadRef.parse(chosen.thread)
+    async with as_reviewer(name, store, url) as ledger:
+        shown = await _waiting(ledger, chosen)
+        if not shown:
+            say("Nothing waits that fits. Nothing was recorded.")
+            return 0
+        if not sure and not await _confirmed(shown, ballot.verdict):
+            say("Nothing was recorded.")
+            return 1
+        problems = [await _vote_as_shown(ledger, one, name, ballot) for one in shown]
+        await _tell_each(ledger, shown, problems, json=json)
+    return 1 if any(problems) else 0
+
+
+async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: Ballot) -> None:
+    try:
+        await ledger.vote(
+            ref,
+            name,
+            ballot.verdict,
+            reason=ballot.reason,
+            arguments=ballot.arguments,
+            answer=ballot.answer,
+            on_behalf_of=ballot.behalf,
+            halt=ballot.halt,
+        )
+    except AlreadyDecided as problem:
+        # Expired is expired, whether the gate has recorded it yet or not (B36).
+        decided = (await ledger.call(ref)).decided
+        if decided is not None and isinstance(decided.event, e.Expired):
+            raise DeadlinePassed(str(problem)) from None
+        raise
+
+
+async def _waiting(ledger: Ledger, chosen: Chosen) -> list[Entry]:
+    """What waits, oldest first."""
+    found = [queue.decode(value) for value in (await ledger.port.pending.entries()).values()]
+    fits = (
+        one
+        for one in found
+        if chosen.workspace in ("", one.workspace)
+        and chosen.thread in ("", str(one.ref.thread_ref))
+        and (not chosen.tool or fnmatchcase(one.tool, chosen.tool))
+    )
+    return sorted(fits, key=lambda one: one.seq)
+
+
+async def _confirmed(shown: Sequence[Entry], verdict: str) -> bool:
+    """Show what would be voted on, and ask whoever is at the terminal."""
+    output.print_pending(shown, output.console(stderr=True))
+    calls = "1 call waits" if len(shown) == 1 else f"{len(shown):,} calls wait"
+    if not sys.stdin.isatty():
+        raise BadInput(
+            f"{calls}. Nobody can be asked here, so nothing was recorded. Add --yes to {verdict} all of them."
+        )
+    say(f"\n{calls}. {verdict.capitalize()} all of them? [y/N]")
+    # A thread that reads would keep Ctrl-C waiting for a line.
+    loop = asyncio.get_running_loop()
+    typed = asyncio.Event()
+    loop.add_reader(sys.stdin, typed.set)
+    try:
+        await typed.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+async def hear(
+    message: str, name: str, workspace: str, *, store: Path | None, url: str | None, json: bool
+) -> int:
+    """Vote as a message of a chat says; nothing happens where it is no verdict."""
+    async with as_reviewer(name, store, url) as ledger:
+        waiting = await _waiting(ledger, Chosen(token("workspace", workspace)))
+        found = hearing.heard(message, waiting)
+        if found is None:
+            raise BadInput(
+                f"this is no verdict on one of the {len(waiting):,} calls that wait in {workspace}. "
+                "Write `approve CALL` or `deny CALL: why`, and nothing else."
+            )
+        if (
+            problem := await _vote_as_shown(ledger, found.about, name, Ballot(found.verdict, found.reason))
+        ) is not None:
+            raise problem
+        return await _end(ledger, found.about.ref, _WANTED[found.verdict], json=json)
+
+
+async def _vote_as_shown(ledger: Ledger, shown: Entry, name: str, ballot: Ballot) -> ApprovalsError | None:
+    """Vote on what was shown and on nothing else; why not, if not."""
+    try:
+        known = await ledger.known_call(shown.ref)
+        digest = known.asking.digest if known.asking else ""
+        if (known.wish.tool, known.wish.arguments, digest) != (shown.tool, shown.arguments, shown.digest):
+            raise NotOpen(f"{shown.ref} is not what was shown. Look at it by itself: approvals show.")
+        # The wish and the question stand in slots, so what was just compared is what the vote is about.
+        await _vote(ledger, shown.ref, name, ballot)
+    except ApprovalsError as problem:
+        return problem
+    return None
+
+
+async def _tell_each(
+    ledger: Ledger, shown: Sequence[Entry], problems: Sequence[ApprovalsError | None], *, json: bool
+) -> None:
+    """One line a call: how it stands once the gate has seen the votes, or what went wrong with it."""
+    until = time.monotonic() + GATE_S
+    for one, problem in zip(shown, problems, strict=True):
+        known = await ledger.call(one.ref)
+        while problem is None and time.monotonic() < until and await _is_for_the_gate(ledger, known):
+            await asyncio.sleep(0.02)
+            known = await ledger.call(one.ref)
+        if json:
+            told = {
+                "call": str(one.ref),
+                "status": str(known.status),
+                "error": None if problem is None else str(problem),
+            }
+            out(msgspec.json.encode(told).decode())
+        else:
+            say(f"{one.ref}: error: {problem}" if problem else _standing(known, await _stands(ledger, known)))
+    if not json and len(shown) > 1:
+        say(f"\n{sum(problem is None for problem in problems):,} of {len(shown):,} went through.")
 
 
 async def revoke(
     call: str, name: str, *, reason: str, store: Path | None, url: str | None, json: bool
 ) -> None:
-    async with _as_reviewer(name, store, url) as ledger:
-        _tell(await ledger.revoke(call, name, reason=reason), f"{call} will not run.", json=json)
+    async with as_reviewer(name, store, url) as ledger:
+        await _tell(
+            ledger, await ledger.revoke(call, name, reason=reason), f"{call} will not run.", json=json
+        )
 
 
 async def reconcile(
     call: str, name: str, *, happened: bool, output: str, store: Path | None, url: str | None, json: bool
 ) -> None:
-    async with _as_reviewer(name, store, url) as ledger:
+    async with as_reviewer(name, store, url) as ledger:
         known = await ledger.reconcile(call, name, happened=happened, output=output)
-        _tell(known, f"{call} is settled: it {'happened' if happened else 'did not happen'}.", json=json)
+        told = f"{call} is settled: it {'happened' if happened else 'did not happen'}."
+        await _tell(ledger, known, told, json=json)
 
 
 async def request(
-    call: str, tool: str, arguments: str, *, requester: str, store: Path | None, url: str | None, json: bool
+    call: str,
+    tool: str,
+    arguments: str,
+    *,
+    requester: str,
+    agent: str,
+    labels: Sequence[str],
+    store: Path | None,
+    url: str | None,
+    json: bool,
 ) -> int:
-    ref = CallRef.parse(call)
+    ref, named = CallRef.parse(call), read_labels(labels)
     async with Ledger.connect(store, url=url, role="service") as ledger:
-        await ledger.request(ref, tool, arguments, requester=requester)
+        await ledger.request(ref, tool, arguments, requester=requester, agent=agent, labels=named)
         return await _end(ledger, ref, e.Approved, json=json)
 
 
@@ -118,11 +285,33 @@ async def withdraw(call: str, *, reason: str, store: Path | None, url: str | Non
 
 async def doubt(call: str, *, reason: str, store: Path | None, url: str | None, json: bool) -> None:
     async with Ledger.connect(store, url=url, role="service") as ledger:
-        _tell(
-            await ledger.doubt(call, reason),
-            f"{call} is in doubt. Next: approvals reconcile {call}",
-            json=json,
+        known = await ledger.doubt(call, reason)
+        await _tell(ledger, known, f"{call} is in doubt. Next: approvals reconcile {call}", json=json)
+
+
+async def start(call: str, *, store: Path | None, url: str | None, json: bool) -> None:
+    async with Ledger.connect(store, url=url, role="service") as ledger:
+        known = await ledger.start(call)
+        told = (
+            f"{call} is yours to run, with {output.visible(known.arguments)}. Next: approvals finish {call}"
         )
+        await _tell(ledger, known, told, json=json)
+
+
+async def finish(
+    call: str, output_text: str | None, error: str | None, *, store: Path | None, url: str | None, json: bool
+) -> None:
+    if (output_text is None) == (error is None):
+        raise BadInput("a call ends with --output TEXT or with --error TEXT: give one of them.")
+    ref = CallRef.parse(call)
+    said = read_text("/dev/stdin") if "-" in (output_text, error) else output_text or error or ""
+    async with Ledger.connect(store, url=url, role="service") as ledger:
+        if not (await ledger.known_call(ref)).claims:
+            await ledger.start(ref)
+        known = await (
+            ledger.finish(ref, error=said) if output_text is None else ledger.finish(ref, output=said)
+        )
+        await _tell(ledger, known, f"{call} has {known.status}.", json=json)
 
 
 async def wait(call: str, *, timeout_s: float | None, store: Path | None, url: str | None, json: bool) -> int:
@@ -131,12 +320,12 @@ async def wait(call: str, *, timeout_s: float | None, store: Path | None, url: s
         known = await (
             ledger.known_call(ref) if timeout_s == 0 else ledger.decision(ref, timeout_s=timeout_s)
         )
-    _tell(known, _standing(known), json=json)
+        await _tell(ledger, known, json=json)
     return _code(known, e.Approved)
 
 
 @asynccontextmanager
-async def _as_reviewer(name: str, store: Path | None, url: str | None) -> AsyncGenerator[Ledger]:
+async def as_reviewer(name: str, store: Path | None, url: str | None) -> AsyncGenerator[Ledger]:
     """Connected as this person. On a store of one's own the account is made when it is first used."""
     role = f"reviewer-{token('reviewer', name)}"
     if url is None:
@@ -148,11 +337,19 @@ async def _as_reviewer(name: str, store: Path | None, url: str | None) -> AsyncG
 async def _end(ledger: Ledger, ref: CallRef, wanted: type[e.Event], *, json: bool) -> int:
     """Say how the call stands once the gate has seen what we did, and whether that is what was wanted."""
     known = await ledger.known_call(ref)
-    waits_for_more = known.asking is not None and tally(known).verdict is None and known.withdrawn is None
-    if known.decided is None and not waits_for_more:
+    if await _is_for_the_gate(ledger, known):
         known = await _seen_by_gate(ledger, ref)
-    _tell(known, _standing(known), json=json)
+    await _tell(ledger, known, json=json)
     return _code(known, wanted)
+
+
+async def _is_for_the_gate(ledger: Ledger, call: Call) -> bool:
+    """Has the gate still to do something, or do people?"""
+    if call.decided is not None:
+        return False
+    if call.asking is None or call.withdrawn is not None:
+        return True
+    return (await ledger.tally(call)).verdict is not None
 
 
 async def _seen_by_gate(ledger: Ledger, ref: CallRef) -> Call:
@@ -162,28 +359,32 @@ async def _seen_by_gate(ledger: Ledger, ref: CallRef) -> Call:
             async with asyncio.timeout(GATE_S):
                 async for fact in facts:
                     known = await ledger.call(ref, having=fact.slot)
-                    if known.decided is not None or (
-                        known.withdrawn is None and tally(known).verdict is None
-                    ):
+                    if not await _is_for_the_gate(ledger, known):
                         return known
         except TimeoutError:
             pass
     return await ledger.known_call(ref)
 
 
-def _tell(call: Call, sentence: str, *, json: bool) -> None:
+async def _stands(ledger: Ledger, call: Call) -> Tally | None:
+    """How the vote stands on a call that waits for people."""
+    return await ledger.tally(call) if call.asking is not None and call.decided is None else None
+
+
+async def _tell(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) -> None:
+    """How a call stands; for people in this sentence, or in one that says so."""
+    stands = await _stands(ledger, call)
     if json:
-        out(output.call_json(call))
+        out(output.call_json(call, stands))
     else:
-        say(sentence)
+        say(sentence or _standing(call, stands))
 
 
-def _standing(call: Call) -> str:
+def _standing(call: Call, stands: Tally | None) -> str:
     if call.decided is not None:
         return f"{call.ref}: {describe(call.decided)}."
-    if call.asking is not None:
-        stands = tally(call)
-        return f"{call.ref} waits for people: {stands.approvals} of {stands.needed} approvals."
+    if stands is not None:
+        return f"{call.ref} waits for people: {output.vote_words(call, stands)}"
     return f"{call.ref} is requested and not judged yet. Does a gate run? See approvals status."
 
 

@@ -32,9 +32,11 @@ from ops.server import EmbeddedServer, ensure_account, is_running
 from ops.setup import apply_policy, declare_streams
 from ops.workers import KINDS, durables, reactions, until_signalled, working
 from schemas.errors import BadInput, BrokerAway
+from schemas.events import PolicyApplied
 from schemas.files import read_text
 from schemas.policy import read_policy
 from schemas.reviewer import script_for
+from schemas.slots import ORGANISATION, policies, policy_slot
 from schemas.tools import read_tools
 
 
@@ -116,13 +118,61 @@ async def tool_declare(file: str, workspace: str, *, store: Path | None, url: st
             say(f"{ref.tool} is declared in {workspace}, version {ref.version}.")
 
 
-async def policy_apply(file: str, workspace: str, *, store: Path | None, url: str | None, json: bool) -> None:
-    async with Ledger.connect(store, url=url, role="operator") as ledger:
-        version = await apply_policy(ledger, workspace, file)
+async def policy_apply(
+    file: str,
+    workspace: str,
+    *,
+    organisation: bool = False,
+    store: Path | None,
+    url: str | None,
+    json: bool,
+) -> None:
+    role = "organisation" if organisation else "operator"
+    if url is None and organisation:
+        await ensure_account(store, role)  # a store that was made before there was such a role
+    async with Ledger.connect(store, url=url, role=role) as ledger:
+        version = await apply_policy(ledger, ORGANISATION if organisation else workspace, file)
     if json:
-        out(msgspec.json.encode({"workspace": workspace, "version": version}).decode())
+        whose = {"organisation": True} if organisation else {"workspace": workspace}
+        out(msgspec.json.encode(whose | {"version": version}).decode())
     else:
-        say(f"{file} is version {version} of the policy of {workspace}.")
+        say(f"{file} is version {version} of {_whose(workspace, organisation=organisation)}.")
+
+
+async def policy_show(
+    workspace: str,
+    version: int | None,
+    *,
+    organisation: bool,
+    store: Path | None,
+    url: str | None,
+    json: bool,
+) -> None:
+    owner = ORGANISATION if organisation else workspace
+    whose = _whose(workspace, organisation=organisation)
+    async with Ledger.connect(store, url=url, role="observer") as ledger:
+        latest = await ledger.port.latest(policies(owner))
+        if latest is None:
+            raise BadInput(
+                f"there is no version of {whose}. Until one is applied, "
+                f"{'it says nothing' if organisation else 'every call is asked about'}."
+            )
+        newest = int(latest.slot.tail[1])
+        if version is not None and not 1 <= version <= newest:
+            raise BadInput(f"there is no version {version} of {whose}. The versions are 1 to {newest}.")
+        fact = latest
+        if version not in (None, newest):
+            [fact] = await ledger.read(policy_slot(owner, version or newest))
+    text = fact.event.text if isinstance(fact.event, PolicyApplied) else ""
+    if json:
+        out(output.fact_json(fact))
+    else:
+        say(f"Version {fact.slot.tail[1]} of {whose}, applied {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC.")
+        out("\n".join(map(output.visible, text.rstrip("\n").split("\n"))))
+
+
+def _whose(workspace: str, *, organisation: bool) -> str:
+    return "the organisation's policy" if organisation else f"the policy of {workspace}"
 
 
 async def rehearse(

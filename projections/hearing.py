@@ -1,0 +1,68 @@
+"""Verdicts in free text, as they come from a chat: what counts as one, and about which call.
+
+    yes                      approve refund-1            deny order-17/refund-1: the order was refunded before
+    > refund {"order":"A-17"}
+    ok
+
+People write all sorts of things beside an open question, and none of them may be taken for a yes. So a message is a verdict
+only if all of it is one:
+
+* one word that says yes or no, and nothing that could take it back: no second thought, no question mark, no condition;
+* about one call: named by its last parts on word boundaries, quoted, or the only one that is open;
+* after a no a colon and a reason may follow, which the model reads. After a yes nothing may.
+
+Everything else is no verdict, and nothing happens. Reactions are none at all: they can be taken away again, and a vote cannot.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from projections.pending import Entry
+
+
+class Heard(Struct, frozen=True):
+    """A verdict that somebody wrote, and the call that it is about."""
+
+    about: Entry
+    verdict: Literal["approve", "deny"]
+    reason: str = ""
+
+
+_YES: Final = frozenset({"yes", "approve", "approved", "ok", "okay", "lgtm"})
+_NO: Final = frozenset({"no", "deny", "denied", "reject", "rejected"})
+#: A word, the call it is about if it says so, and after a colon the reason.
+_VERDICT: Final = re.compile(
+    r"(?P<word>[A-Za-z]+)(?: +(?P<ref>[A-Za-z0-9_/-]+))?(?: *: *(?P<reason>\S.*))?[.!]?", re.DOTALL
+)
+
+
+def heard(message: str, waiting: Sequence[Entry]) -> Heard | None:
+    """The verdict that this whole message is; None if it is none, or if it is not clear about which call."""
+    lines = message.strip().splitlines()
+    quoted = [line.strip().removeprefix(">").strip() for line in lines if line.strip().startswith(">")]
+    said = "\n".join(line for line in lines if not line.strip().startswith(">")).strip()
+    found = _VERDICT.fullmatch(said)
+    if found is None:
+        return None
+    word, reason = found["word"].lower(), (found["reason"] or "").strip()
+    if word not in _YES | _NO or (word in _YES and reason):
+        return None
+    about = [one for one in waiting if _is_named(one, found["ref"]) and _is_quoted(one, quoted)]
+    if len(about) != 1:
+        return None
+    return Heard(about[0], "approve" if word in _YES else "deny", reason)
+
+
+def _is_named(one: Entry, ref: str | None) -> bool:
+    """Is it the call of that name: the call's own id, with its thread, or with its workspace?"""
+    parts = str(one.ref).split("/")
+    return ref is None or ref in {"/".join(parts[start:]) for start in range(len(parts))}
+
+
+def _is_quoted(one: Entry, quoted: Sequence[str]) -> bool:
+    """Does what was quoted stand in the question, whole words of it?"""
+    shown = f"{one.ref} {one.tool} {one.arguments}"
+    return all(re.search(rf"(?<![\w-]){re.escape(line)}(?![\w-])", shown) for line in quoted if line)

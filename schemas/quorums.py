@@ -1,0 +1,74 @@
+"""Quorums: whether the people who agree are enough.
+
+Several quorums must all be met, and nobody counts in two of them: one peer and one of security are two people, also
+where somebody is both. So it is not enough to count each by itself. People are given seats, each person at most one, and
+as many as can be given (a maximum bipartite matching, by augmenting paths).
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from schemas.events import Quorum
+
+
+def seated(
+    quorums: Sequence[Quorum], people: Iterable[str], anywhere: Collection[str] = ()
+) -> list[list[str]]:
+    """Who sits on which quorum, as many as can; those who count `anywhere` may sit on any."""
+    seats: list[list[str]] = [[] for _ in quorums]
+
+    def seat(person: str, tried: set[int]) -> bool:
+        for index, quorum in enumerate(quorums):
+            if index in tried or not (person in anywhere or is_among(person, quorum.voters)):
+                continue
+            tried.add(index)
+            if len(seats[index]) < quorum.votes_needed:
+                seats[index].append(person)
+                return True
+            for other in tuple(seats[index]):
+                if seat(other, tried):  # who sat here sits elsewhere now
+                    seats[index].remove(other)
+                    seats[index].append(person)
+                    return True
+        return False
+
+    for person in dict.fromkeys(people):
+        seat(person, set())
+    return seats
+
+
+def filled(quorums: Sequence[Quorum], people: Iterable[str], anywhere: Collection[str] = ()) -> int:
+    """How many seats these people can fill."""
+    return sum(map(len, seated(quorums, people, anywhere)))
+
+
+def lacking(quorums: Sequence[Quorum], people: Iterable[str], anywhere: Collection[str] = ()) -> int:
+    """How many seats stay empty for ever when nobody comes but these people, and strangers whom a pattern may mean."""
+    closed = [quorum for quorum in quorums if everybody((quorum,)) is not None]
+    return needed(closed) - filled(closed, people, anywhere)
+
+
+def needed(quorums: Iterable[Quorum]) -> int:
+    """How many people it takes."""
+    return sum(quorum.votes_needed for quorum in quorums)
+
+
+def met(quorums: Sequence[Quorum], people: Iterable[str], anywhere: Collection[str] = ()) -> bool:
+    """Are these people enough?"""
+    return filled(quorums, people, anywhere) == needed(quorums)
+
+
+def everybody(quorums: Iterable[Quorum]) -> tuple[str, ...] | None:
+    """All who could be meant; None where a pattern stands, which may mean people whom nobody has heard of."""
+    names = dict.fromkeys(voter for quorum in quorums for voter in quorum.voters)
+    return tuple(names) if all(map(is_plain, names)) else None
+
+
+def is_among(person: str, voters: Iterable[str]) -> bool:
+    """Is this person one of these names, or do their patterns match?"""
+    return any(fnmatchcase(person, voter) for voter in voters)
+
+
+def is_plain(pattern: str) -> bool:
+    """Is it one name, without wildcards?"""
+    return not {"*", "?"} & set(pattern)

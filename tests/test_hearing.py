@@ -1,0 +1,93 @@
+"""Verdicts in free text: only what is wholly and clearly one, about exactly one call (B41)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stories import Story, question, request
+
+from ledger.lifecycle import call_of
+from projections.hearing import Heard, heard
+from projections.pending import Entry, entry
+from schemas import events as e
+from schemas.slots import CallRef
+
+
+def waits(ref: CallRef, tool: str, arguments: str) -> Entry:
+    """As it stands in the queue."""
+    wish, story = e.Wish(tool=tool, arguments=arguments), Story(ref.thread_ref)
+    story.tell(ref.requested, request(wish))
+    story.tell(ref.gated, question(wish))
+    found = entry(call_of(ref, tuple(story.facts)))
+    assert found
+    return found
+
+
+ONE = waits(CallRef("shop", "order-17", "refund-1"), "refund", '{"order":"A-17","amount":480}')
+TWO = waits(CallRef("shop", "order-18", "refund-1"), "refund", '{"order":"A-18","amount":20}')
+CANCEL = waits(CallRef("shop", "order-17", "cancel"), "cancel_order", '{"order":"A-17"}')
+ALL = (ONE, TWO, CANCEL)
+
+YES = Heard(ONE, "approve")
+NO = Heard(ONE, "deny")
+
+
+@pytest.mark.parametrize(
+    ("message", "waiting", "comes_to"),
+    [
+        ("yes", [ONE], YES),
+        ("  Approve. ", [ONE], YES),
+        ("LGTM!", [ONE], YES),
+        ("no", [ONE], NO),
+        ("deny: it was refunded before", [ONE], Heard(ONE, "deny", "it was refunded before")),
+        ("deny: first line\nsecond line", [ONE], Heard(ONE, "deny", "first line\nsecond line")),
+        ("approve order-17/refund-1", ALL, YES),
+        ("approve shop/order-17/refund-1", ALL, YES),
+        ("deny cancel: no", ALL, Heard(CANCEL, "deny", "no")),
+        ('> refund {"order":"A-17"\nyes', ALL, YES),
+        ("> A-18\nok", ALL, Heard(TWO, "approve")),
+        ("> A-17\n> cancel_order\nok", ALL, Heard(CANCEL, "approve")),
+    ],
+)
+def test_a_whole_message_is_a_verdict(message, waiting, comes_to):
+    """A word, at most a name or a quote, and after a no its reason (B41)."""
+    assert heard(message, waiting) == comes_to
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "", "yes?", "yes, but only half of it", "yes if she agrees", "not yes", "no yes", "yes no", "I approve of this",
+        "approve: but ask her first", "ok ok ok", "okay then", "sure", "👍", ":+1:", "y", "yess", "yes\nno", "yes\n\nno: wait",
+        "don't approve", "approve everything", "approve refund", "approve refund-", "approve order-17", "approve efund-1",
+        "> yes", "> 17\nyes", "> order-1\nyes", "> something else\nyes", "> A-1\nyes", "approve refund-1 cancel",
+        "no, wait, yes", "deny order-17/refund-2", "yes <script>", "y e s", "ja", "approve *", "approve ?",
+    ],
+)  # fmt: skip
+def test_everything_else_is_none(message):
+    """Hedges, questions, conditions, half a name and half a word are no verdict (B41, I4)."""
+    assert heard(message, [ONE, TWO]) is None
+
+
+def test_what_is_open_twice_is_not_guessed():
+    """One name or quote that means two calls means none; nor does a bare yes beside two of them (B41)."""
+    assert heard("yes", ALL) is None
+    assert heard("approve refund-1", ALL) is None
+    assert heard("> refund\nyes", ALL) is None
+    assert heard("yes", []) is None
+
+
+@given(st.text(max_size=40), st.sampled_from(["yes", "approve", "ok", "no"]), st.text(max_size=40))
+def test_a_word_among_others_counts_for_nothing(before, word, after):
+    """Whatever stands before or behind a yes, but for white space, a full stop and quotes, makes it none (B41)."""
+    message = f"{before}{word}{after}"
+    found = heard(message, [ONE])
+    if found is not None and found.verdict == "approve":
+        spoken = [line for line in message.strip().splitlines() if not line.strip().startswith(">")]
+        assert "\n".join(spoken).strip().rstrip(".!").lower() in {
+            *("yes", "approve", "approved", "ok", "okay", "lgtm"),
+            *(
+                f"{one} {ref}"
+                for one in ("yes", "approve", "ok")
+                for ref in ("refund-1", "order-17/refund-1")
+            ),
+        }
