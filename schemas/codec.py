@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from schemas.errors import BadFact, BadSlot, TooLarge
 from schemas.events import TYPES, VERSION, AnyEvent, Carried, Event
-from schemas.slots import Slot
+from schemas.slots import Slot, read
 
 #: One fact on the wire. Above it a payload would stop fitting beside its protocol overhead in NATS' 1 MiB.
 MAX_BYTES: Final = 512 * 1024
@@ -45,14 +45,14 @@ class Fact(Struct, frozen=True, gc=False):
 def fact_of(seq: int, recorded_at: datetime, subject: str, raw: bytes) -> Fact:
     """What stands in the log at `seq`. Never raises: foreign bytes are carried too, with what is wrong with them."""
     try:
-        slot = Slot.parse(subject)
+        slot, kinds = read(subject)
     except BadSlot as bad:
         return Fact(seq, recorded_at, Slot("", "", (subject,)), Carried(type="", raw=raw, problem=str(bad)))
     try:
         event = decode(raw)
     except BadFact as bad:
         return Fact(seq, recorded_at, slot, Carried(type="", raw=raw, problem=str(bad)))
-    if type(event) not in slot.filled_by and not isinstance(event, Carried):
+    if type(event) not in kinds and not isinstance(event, Carried):
         problem = f"a {type(event).__name__} cannot stand in {subject}"
         return Fact(seq, recorded_at, slot, Carried(type="", raw=raw, problem=problem))
     return Fact(seq, recorded_at, slot, event)

@@ -102,7 +102,7 @@ class Slot(Struct, frozen=True, gc=False):
         Raises:
             BadSlot: it is no slot of the ledger.
         """
-        return _parse(subject)
+        return read(subject)[0]
 
 
 class ThreadRef(Struct, frozen=True):
@@ -346,18 +346,27 @@ def _parts(text: str, *names: str) -> tuple[str, ...]:
     return tuple(token(name, part) for name, part in zip(names, parts, strict=True))
 
 
-def _parse(subject: str) -> Slot:
+def read(subject: str) -> tuple[Slot, tuple[type[e.Event], ...]]:
+    """The slot of a subject, and the facts that may stand there.
+
+    Raises:
+        BadSlot: it is no slot of the ledger.
+    """
     # A log is read subject by subject, each of them once; what repeats is the thread and the tail.
-    match subject.split(".", 2):
-        case [root, workspace, rest] if root == ROOT:
-            thread, _, tail = ("", "", rest) if rest.startswith("_") else rest.partition(".")
+    match subject.split(".", 3):
+        case [root, workspace, thread, tail] if root == ROOT:
+            pass
+        case [root, workspace, thread] if root == ROOT:
+            tail = ""
         case _:
             raise BadSlot(
                 f"{subject!r} is no subject of the ledger: it does not start with {ROOT}.<workspace>."
             )
     try:
+        if thread.startswith("_"):
+            thread, tail = "", f"{thread}.{tail}"
         _place(workspace, thread)
-        return Slot(workspace, thread, _tail(tail, bool(thread)))
+        return Slot(workspace, thread, (found := _tail(tail, bool(thread)))[0]), found[1]
     except BadId as problem:
         raise BadSlot(f"{subject!r} is no slot: {problem}") from None
 
@@ -372,10 +381,9 @@ def _place(workspace: str, thread: str) -> None:
 
 
 @functools.lru_cache(maxsize=8192)
-def _tail(text: str, in_thread: bool) -> tuple[str, ...]:
+def _tail(text: str, in_thread: bool) -> tuple[tuple[str, ...], tuple[type[e.Event], ...]]:
     tail = tuple(text.split("."))
-    _filled_by(tail, in_thread)
-    return tail
+    return tail, _filled_by(tail, in_thread)
 
 
 @functools.lru_cache(maxsize=8192)
