@@ -18,6 +18,7 @@ import structlog
 from msgspec import Struct
 from nats.aio.client import Client
 
+from ledger.port import Raw
 from ledger.requests import Requests, Straight, header_lines
 from schemas.errors import BrokerRefused, Unavailable
 from schemas.ids import new_id
@@ -48,11 +49,6 @@ def _time(nanoseconds: str | bytes) -> datetime:
     return datetime.fromtimestamp(int(nanoseconds) // 1000 / 1e6, UTC)
 
 
-class Message(Struct, frozen=True, gc=False):
-    subject: str
-    data: bytes
-
-
 type Start = int | datetime | None
 
 
@@ -65,7 +61,7 @@ async def follow(
     inbox: str,
     start: Start,
     until_end: bool,
-) -> AsyncGenerator[list[tuple[Message, Meta]]]:
+) -> AsyncGenerator[list[Raw]]:
     """Messages of `stream` in order, those together that came together.
 
     Args:
@@ -91,7 +87,7 @@ async def follow(
                 if not arrived and not await heard():
                     _log.debug("nothing heard, starting a new consumer", stream=stream, position=position)
                     break
-                found: list[tuple[Message, Meta]] = []
+                found: list[Raw] = []
                 while arrived and len(found) < _TOGETHER:
                     subject, reply, data, headers = arrived.popleft()
                     if not data and headers.startswith(_CONTROL):
@@ -104,7 +100,7 @@ async def follow(
                     _, own, place = reply.partition(mine)
                     if not own:
                         continue  # of a consumer that was asked for in vain, while the broker was away
-                    tries, seq_, delivery, time, left = place.split(b".")[:5]
+                    _tries, seq_, delivery, time, left = place.split(b".")[:5]
                     seq = int(seq_)
                     if lost := int(delivery) != expected:
                         break
@@ -112,7 +108,7 @@ async def follow(
                         break
                     expected += 1
                     position = seq + 1
-                    found.append((Message(subject.decode(), data), Meta(int(tries), seq, _time(time))))
+                    found.append(Raw(seq, _time(time), subject.decode(), data))
                     if ended := until_end and (left == b"0" or seq == stop):
                         break
                 if found:

@@ -15,7 +15,7 @@ from ledger import port, streams
 from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
 from ledger.commits import Ack, Commits
 from ledger.connection import Connection
-from ledger.follow import Message, Meta, Start, follow, meta
+from ledger.follow import Start, follow, meta
 from ledger.requests import Requests
 from schemas.codec import Fact, fact_of
 from schemas.errors import BrokerAway, BrokerRefused, Unavailable
@@ -137,20 +137,24 @@ class JetStream:
         found = self._messages(streams.LEDGER, subjects, start, until_end=until_end)
         async with aclosing(found) as batches:
             async for batch in batches:
-                yield [fact_of(at.seq, at.recorded_at, msg.subject, msg.data) for msg, at in batch]
+                yield [fact_of(one.seq, one.recorded_at, one.subject, one.data) for one in batch]
+
+    def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[port.Raw]]:
+        """The messages of the log as they stand there, from that sequence on."""
+        return self._messages(streams.LEDGER, (), start, until_end=until_end)
 
     async def _follow(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
-    ) -> AsyncGenerator[tuple[Message, Meta]]:
+    ) -> AsyncGenerator[port.Raw]:
         """The messages of one of the side streams, one after the other."""
         async with aclosing(self._messages(stream, subjects, start, until_end=until_end)) as batches:
             async for batch in batches:
-                for message in batch:
-                    yield message
+                for one in batch:
+                    yield one
 
     def _messages(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
-    ) -> AsyncGenerator[list[tuple[Message, Meta]]]:
+    ) -> AsyncGenerator[list[port.Raw]]:
         return follow(
             self.connection.client,
             self.requests,
@@ -218,7 +222,7 @@ class JetStream:
     async def parked(self) -> list[port.Parked]:
         """What consumers gave up on, oldest first."""
         found = self._follow(streams.PARKED, ("parked.>",), 1, until_end=True)
-        return [msgspec.json.decode(msg.data, type=port.Parked) async for msg, _ in found]
+        return [msgspec.json.decode(one.data, type=port.Parked) async for one in found]
 
     async def _publish(self, subject: str, raw: bytes, headers: dict[str, str] | None = None) -> None:
         """Publish to one of the side streams.
@@ -317,8 +321,8 @@ class _Bucket:
 
     async def _changes(self, *, until_end: bool) -> AsyncGenerator[tuple[str, bytes]]:
         subjects = (f"{self._prefix}>",)
-        async for msg, _ in self._jetstream._follow(self._stream, subjects, None, until_end=until_end):  # noqa: SLF001 - one object in two parts
-            yield msg.subject.removeprefix(self._prefix), msg.data
+        async for one in self._jetstream._follow(self._stream, subjects, None, until_end=until_end):  # noqa: SLF001 - one object in two parts
+            yield one.subject.removeprefix(self._prefix), one.data
 
 
 _REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"

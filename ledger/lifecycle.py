@@ -50,7 +50,7 @@ from schemas.errors import (
     UnknownCall,
 )
 from schemas.quorums import is_among
-from schemas.slots import CallRef, Slot
+from schemas.slots import FILLED_BY, CallRef, Slot
 
 
 class Status(StrEnum):
@@ -130,6 +130,9 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
 
 #: What an approval can rest on without anybody having looked at this call.
 _UNASKED: Final = frozenset({"policy", "grant"})
+
+#: Which facts may stand in each place of a call.
+STANDS: Final = {shape[2]: kinds for shape, kinds in FILLED_BY.items() if shape[0] == "call"}
 
 #: Nothing more will be told to the model about a call in one of these.
 SETTLED: Final = frozenset({Status.RETURNED, Status.FAILED, Status.REFUSED, Status.RECONCILED})
@@ -305,9 +308,9 @@ def call_of(ref: CallRef, facts: tuple[Fact, ...]) -> Call:
         if slot.thread != ref.thread or slot.workspace != ref.workspace:
             continue
         match slot.tail:
-            case ("call", ref.call, place) if isinstance(fact.event, slot.filled_by):
+            case ("call", ref.call, place) if isinstance(fact.event, STANDS.get(place, ())):
                 alone.setdefault(place, fact)
-            case ("call", ref.call, place, which) if isinstance(fact.event, slot.filled_by):
+            case ("call", ref.call, place, which) if isinstance(fact.event, STANDS.get(place, ())):
                 several[{"vote": "votes", "claim": "claims"}.get(place, place)].setdefault(which, fact)
             case _:
                 pass

@@ -16,6 +16,16 @@ from schemas.codec import Fact
 from schemas.slots import CallRef, Slot
 
 
+class Raw(Struct, frozen=True, gc=False):
+    """A message of the log as it stands there, nothing of it read."""
+
+    seq: int
+    #: The broker's clock, UTC.
+    recorded_at: datetime
+    subject: str
+    data: bytes
+
+
 class Due(Struct, frozen=True):
     """A deadline's hint: the time of this call is up. Only a hint; whoever gets it reads the facts."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct
 
-from ledger.lifecycle import SETTLED, Call, call_of
+from ledger.lifecycle import SETTLED, STANDS, Call, call_of
 from ledger.lifecycle import evolve as evolve_call
 from schemas import events as e
 from schemas.codec import Fact
@@ -98,21 +98,22 @@ def thread_of(ref: ThreadRef, facts: Iterable[Fact]) -> Thread:
     calls: dict[str, list[Fact]] = defaultdict(list)
     unread: dict[int, Fact] = {}
     for fact in facts:
-        if not _belongs(ref, fact):
+        at, event = fact.slot, fact.event
+        if at.thread != ref.thread or at.workspace != ref.workspace:
             continue
-        if isinstance(fact.event, e.Carried):
+        if type(event) is e.Carried:
             unread[fact.seq] = fact
             continue
-        match fact.slot.tail:
-            case ("call", call, _) | ("call", call, _, _):
+        match at.tail:
+            case ("call", call, place, *_) if isinstance(event, STANDS.get(place, ())):
                 calls[call].append(fact)
-            case ("turn", number, "asked", attempt):
+            case ("turn", number, "asked", attempt) if isinstance(event, e.ModelAsked):
                 asked[int(number)].setdefault(attempt, fact)
-            case ("turn", number, "replied"):
+            case ("turn", number, "replied") if isinstance(event, e.ModelReplied | e.ModelFailed):
                 replied.setdefault(int(number), fact)
-            case ("said", message):
+            case ("said", message) if isinstance(event, e.Said):
                 said.setdefault(message, fact)
-            case ("opened",):
+            case ("opened",) if isinstance(event, e.ThreadOpened):
                 opened = opened or fact
             case _:
                 pass

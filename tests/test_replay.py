@@ -312,9 +312,9 @@ async def _revisions(admin):
 
 
 async def _watched(admin, seen, since):
-    async for msg, at in admin.port._follow("KV_pending", ("$KV.pending.>",), since + 1, until_end=False):
-        assert at.seq > since
-        seen.append(msg.subject.removeprefix("$KV.pending."))
+    async for one in admin.port._follow("KV_pending", ("$KV.pending.>",), since + 1, until_end=False):
+        assert one.seq > since
+        seen.append(one.subject.removeprefix("$KV.pending."))
 
 
 async def test_it_is_put_right_without_its_worker(admin, project, monkeypatch):

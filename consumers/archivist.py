@@ -1,0 +1,407 @@
+"""The archivist: writes the log into tables that analysts read without us.
+
+    the log ──► working.duckdb   what is fresh, open calls, and how far it came; private, one transaction a batch
+                     │ publish
+                     ▼
+    lake/  events-*.parquet  calls-*.parquet  open-*.parquet    written under another name, then renamed; never changed
+           manifest.json     which files there are, up to which fact, with their digests
+           catalog.duckdb    views over these files; swapped by rename
+
+Rows and checkpoint are one transaction, so a crash at any moment loses none and doubles none. Which files belong to the lake
+stands in the working file too: one that was written and not entered is removed at the next start. All of it can be rebuilt
+from the log; delete it, and it is.
+
+Only the archivist opens the working file. DuckDB locks it against everybody else, and a lock that an analyst held would stop the
+writing; so analysts get files that nobody writes to.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from ledger.port import Raw
+from projections import tables
+from schemas.errors import BadInput, Unavailable
+
+if TYPE_CHECKING:
+    import duckdb
+
+_log: Final = structlog.get_logger("consumers.archivist")
+
+#: Rows of one file, once small ones are put together.
+ROWS_A_FILE: Final = 1_000_000
+#: Of so many small files one is made.
+SMALL_FILES: Final = 16
+#: How long a file stays that was put together with others, for whoever is reading it.
+KEEP_S: Final = 60.0
+
+#: The default checkpoint after 16 MB rewrites the last row group each time: up to fifteen times slower at the worst moment.
+_SETTINGS: Final = {"wal_autocheckpoint": "256MB"}
+#: What the lake has, and what its rows are in the order of.
+_ORDER: Final = {"events": "seq", "calls": "last_seq"}
+
+
+class Segment(Struct, frozen=True):
+    """A file of the lake: rows of one table, in the order of the log."""
+
+    table: str
+    file: str
+    #: The first and last fact that its rows are of; a call is of the fact with which it ended.
+    first: int
+    last: int
+    rows: int
+    sha256: str
+
+
+class Manifest(Struct, frozen=True):
+    """What a lake consists of."""
+
+    version: int
+    #: When the broker created the log.
+    log: str
+    #: The last fact that is in it.
+    until: int
+    segments: tuple[Segment, ...]
+    #: The calls that are open by then.
+    open: Segment
+
+
+class Archive:
+    """A directory with a working file and a lake. One process at a time writes to it."""
+
+    def __init__(self, directory: Path, db: "duckdb.DuckDBPyConnection", log: str) -> None:
+        self.directory = directory
+        self.log = log
+        self._db = db
+
+    @classmethod
+    @contextmanager
+    def open(cls, directory: Path, log: str) -> Generator[Self]:
+        """Open the archive of this log, or begin one.
+
+        Args:
+            log: when the broker created it; one that was created anew is another.
+
+        Raises:
+            BadInput: the archive is of another log, or of another version.
+            Unavailable: another process has it open, or its working file is broken.
+        """
+        import duckdb
+
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = directory / "working.duckdb"
+        try:
+            db = duckdb.connect(str(path), config=dict(_SETTINGS))
+        except duckdb.Error as problem:
+            raise _cannot_open(path, problem) from None
+        try:
+            path.chmod(0o600)
+            archive = cls(directory, db, log)
+            archive._begin()
+            yield archive
+        finally:
+            db.close()
+
+    @property
+    def lake(self) -> Path:
+        return self.directory / "lake"
+
+    @property
+    def until(self) -> int:
+        """The last fact that it has; 0 when there is none."""
+        return int(self._one("SELECT seq FROM checkpoint"))
+
+    @property
+    def fresh(self) -> int:
+        """How many facts wait to be published."""
+        return int(self._one("SELECT count(*) FROM events"))
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The files of the lake, by table and in the order of the log."""
+        rows = self._db.execute("SELECT * FROM segments ORDER BY kind, first").fetchall()
+        return tuple(Segment(*row) for row in rows)
+
+    def take(self, batch: Sequence[Raw]) -> None:
+        """Write the next facts of the log, and how far it came, or nothing; what it has already is passed over."""
+        if not batch:
+            return
+        self._db.register("arrived", _arrow(batch))
+        try:
+            with self._transaction():
+                self._db.execute(f"INSERT INTO events {tables.READ}")
+                self._fold()
+                self._db.execute("UPDATE checkpoint SET seq = greatest(seq, (SELECT max(seq) FROM arrived))")
+        finally:
+            self._db.unregister("arrived")
+
+    def publish(self, *, keep_s: float = KEEP_S) -> int:
+        """Hand what is fresh over to the lake; answers with the last fact that it has by then."""
+        until = self.until
+        if not self.fresh and (self.lake / "catalog.duckdb").exists():
+            return until
+        self.lake.mkdir(exist_ok=True, mode=0o700)
+        found = [self._export(table, f"FROM {table}") for table in _ORDER]
+        with self._transaction():
+            for segment in filter(None, found):
+                self._enter(segment)
+                self._db.execute(f"DELETE FROM {segment.table}")
+        while small := _together(self.segments):
+            self._compact(small)
+        self._show(until)
+        self._sweep(keep_s)
+        return until
+
+    # --------------------------------------------------------------------------------------- the working file
+
+    def _begin(self) -> None:
+        with self._transaction():
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS events ({tables.EVENTS})")
+            # The events of calls without an end; few, so they are gone through at each batch.
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS open_events ({tables.EVENTS})")
+            self._db.execute(
+                f"CREATE TABLE IF NOT EXISTS calls AS SELECT * FROM ({tables.calls('open_events')}) LIMIT 0"
+            )
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS segments "
+                "(kind VARCHAR, file VARCHAR, first UBIGINT, last UBIGINT, rows UBIGINT, sha256 VARCHAR)"
+            )
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS checkpoint (seq UBIGINT, log VARCHAR, version INTEGER)"
+            )
+            if not self._one("SELECT count(*) FROM checkpoint"):
+                self._db.execute("INSERT INTO checkpoint VALUES (0, ?, ?)", [self.log, tables.VERSION])
+        log, version = self._db.execute("SELECT log, version FROM checkpoint").fetchall()[0]
+        if log != self.log:
+            raise BadInput(
+                f"the archive in {self.directory} is of another log than the one that runs (created {log}, not {self.log}). "
+                "Archive this one into a directory of its own; if the other log is gone, that archive is what is left of it."
+            )
+        if version != tables.VERSION:
+            raise BadInput(
+                f"the archive in {self.directory} is of version {version}, and this program writes version {tables.VERSION}. "
+                "Sync into a new directory: all of it is in the log."
+            )
+        self._sweep(0.0)
+
+    def _fold(self) -> None:
+        """Bring the calls up to the events that were just written."""
+        self._db.execute(
+            "INSERT INTO open_events SELECT * FROM events WHERE seq > (SELECT seq FROM checkpoint) AND call IS NOT NULL"
+        )
+        # What came before its request, or after its end, is of no row.
+        self._db.execute(
+            "DELETE FROM open_events WHERE (workspace, thread, call) NOT IN "
+            "(SELECT (workspace, thread, call) FROM open_events WHERE place = 'requested')"
+        )
+        self._db.execute(
+            f"INSERT INTO calls SELECT * FROM ({tables.calls('open_events')}) WHERE ended_at IS NOT NULL ORDER BY last_seq"
+        )
+        self._db.execute(
+            "DELETE FROM open_events WHERE (workspace, thread, call) IN "
+            f"(SELECT (workspace, thread, call) FROM open_events WHERE {tables.ENDS})"
+        )
+
+    @contextmanager
+    def _transaction(self) -> Generator[None]:
+        self._db.execute("BEGIN TRANSACTION")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _one(self, query: str) -> Any:
+        return self._db.execute(query).fetchall()[0][0]
+
+    # ----------------------------------------------------------------------------------------------- the lake
+
+    def _export(self, table: str, source: str) -> Segment | None:
+        """Write rows of a table to a file of the lake; None if there are none."""
+        column = _ORDER[table]
+        first, last, rows = self._db.execute(
+            f"SELECT min({column}), max({column}), count(*) {source}"
+        ).fetchall()[0]
+        if not rows:
+            return None
+        file = self.lake / f"{table}-{first:012d}-{last:012d}.parquet"
+        digest = self._write(file, f"SELECT * {source} ORDER BY {column}")
+        return Segment(table, file.name, first, last, rows, digest)
+
+    def _write(self, file: Path, query: str) -> str:
+        """Write a file whole or not at all; answers with its digest."""
+        beside = file.with_suffix(".writing")
+        self._db.execute(f"COPY ({query}) TO {_quoted(beside)} (FORMAT parquet, COMPRESSION zstd)")
+        digest = _digest(beside)
+        _rename(beside, file)
+        return digest
+
+    def _enter(self, segment: Segment) -> None:
+        self._db.execute(
+            "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)", list(msgspec.structs.astuple(segment))
+        )
+
+    def _compact(self, small: Sequence[Segment]) -> None:
+        """Make one file of several that follow each other."""
+        files = ", ".join(_quoted(self.lake / one.file) for one in small)
+        whole = self._export(small[0].table, f"FROM read_parquet([{files}])")
+        assert whole, "a file of the lake has rows"
+        with self._transaction():
+            for one in small:
+                self._db.execute("DELETE FROM segments WHERE file = ?", [one.file])
+            self._enter(whole)
+
+    def _show(self, until: int) -> None:
+        """Let everybody see the lake as it is now: the manifest, and a catalog of views."""
+        file = self.lake / f"open-{until:012d}.parquet"
+        digest = self._write(file, tables.calls("open_events"))
+        rows = int(self._one(f"SELECT count(*) FROM read_parquet({_quoted(file)})"))
+        open_calls = Segment("open_calls", file.name, 0, until, rows, digest)
+        manifest = Manifest(tables.VERSION, self.log, until, self.segments, open_calls)
+        _write_text(self.lake / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        write_catalog(self.lake, manifest)
+
+    def _sweep(self, keep_s: float) -> None:
+        """Remove what belongs to nothing: half-written files, and those that were put together a while ago."""
+        if not self.lake.is_dir():
+            return
+        known = {segment.file for segment in self.segments} | {"manifest.json", "catalog.duckdb"}
+        newest = max(self.lake.glob("open-*.parquet"), default=None)
+        before = time.time() - keep_s
+        for file in self.lake.iterdir():
+            if file.name not in known and file != newest and file.stat().st_mtime <= before:
+                file.unlink(missing_ok=True)
+
+
+def read_manifest(lake: Path) -> Manifest:
+    """What a lake consists of.
+
+    Raises:
+        BadInput: there is none, it cannot be read, or a newer program wrote it.
+    """
+    path = lake / "manifest.json"
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        raise BadInput(f"there is no lake in {lake}. `approvals lake sync` makes one.") from None
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise BadInput(f"{path} cannot be read: {problem}. `approvals lake sync` writes it anew.") from None
+    if manifest.version != tables.VERSION:
+        raise BadInput(
+            f"the lake in {lake} is of version {manifest.version}, and this program reads version {tables.VERSION}. "
+            "Use the program that wrote it, or sync into a new directory."
+        )
+    return manifest
+
+
+def write_catalog(lake: Path, manifest: Manifest) -> None:
+    """A DuckDB file with nothing in it but views of the lake's files; swapped in by rename, so readers keep what they opened."""
+    import duckdb
+
+    beside = lake / f"catalog.{os.getpid()}.writing"
+    beside.unlink(missing_ok=True)
+    with duckdb.connect(str(beside)) as db:
+        db.execute(f"CREATE VIEW events AS {_reading(lake, manifest, 'events')}")
+        db.execute(
+            f"CREATE VIEW open_calls AS SELECT * FROM read_parquet({_quoted(lake / manifest.open.file)})"
+        )
+        ended = _reading(lake, manifest, "calls")
+        db.execute(f"CREATE VIEW calls AS {ended} UNION ALL SELECT * FROM open_calls")
+        for name, query in tables.VIEWS.items():
+            db.execute(f"CREATE VIEW {name} AS {query}")
+        for name, query in tables.MACROS.items():
+            db.execute(f"CREATE MACRO {name} AS TABLE {query}")
+    _rename(beside, lake / "catalog.duckdb")
+
+
+def _reading(lake: Path, manifest: Manifest, table: str) -> str:
+    """The rows of a table that stand in files; none at all where there is no file yet."""
+    files = ", ".join(_quoted(lake / one.file) for one in manifest.segments if one.table == table)
+    if files:
+        return f"SELECT * FROM read_parquet([{files}])"
+    if table == "calls":
+        return "SELECT * FROM open_calls LIMIT 0"
+    columns = (column.split(maxsplit=1) for column in tables.EVENTS.replace(" NOT NULL", "").split(", "))
+    return f"SELECT {', '.join(f'CAST(NULL AS {kind}) AS {name}' for name, kind in columns)} LIMIT 0"
+
+
+def _together(segments: Iterable[Segment]) -> Sequence[Segment]:
+    """The files of a table that are to be made one: so many small ones in a row that it pays, and no more rows than one takes."""
+    for table in _ORDER:
+        found: list[Segment] = []
+        for segment in segments:
+            if segment.table != table or segment.rows * 2 > ROWS_A_FILE:
+                continue
+            found.append(segment)
+            if len(found) == SMALL_FILES or sum(one.rows for one in found) >= ROWS_A_FILE:
+                return found
+    return ()
+
+
+def _arrow(batch: Sequence[Raw]) -> Any:
+    import pyarrow as pa
+
+    return pa.table(
+        {
+            "seq": pa.array([one.seq for one in batch], pa.uint64()),
+            "recorded_at": pa.array([_microseconds(one.recorded_at) for one in batch], pa.timestamp("us")),
+            "subject": pa.array([one.subject for one in batch], pa.string()),
+            "payload": pa.array([one.data for one in batch], pa.binary()),
+        }
+    )
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _microseconds(at: datetime) -> int:
+    since = at - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _cannot_open(path: Path, problem: Exception) -> Unavailable:
+    said = str(problem).partition("\n")[0]
+    if "lock" in said.lower():
+        return Unavailable(
+            f"another process writes the archive in {path.parent}. One at a time does; stop that one first."
+        )
+    return Unavailable(
+        f"the working file {path} is broken: {said} Delete it and {path.parent / 'lake'}, and sync again: all of it is in the log."
+    )
+
+
+def _quoted(value: object) -> str:
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _write_text(file: Path, content: bytes) -> None:
+    beside = file.with_suffix(".writing")
+    beside.write_bytes(content)
+    _rename(beside, file)
+
+
+def _rename(beside: Path, file: Path) -> None:
+    """Make a file that was written beside it the one that everybody sees, once it is on disk."""
+    with beside.open("rb") as content:
+        os.fsync(content.fileno())
+    beside.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

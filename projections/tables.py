@@ -1,0 +1,279 @@
+"""The tables that analysts ask, and what each of their columns means, in SQL that DuckDB runs.
+
+    events       every fact: where it stands, when the broker recorded it, its fields as columns, and its bytes
+    calls        one row a call that was requested, from its request to its end; `open_calls` are those without an end
+    votes, grants, delegations, policies, tools, threads    what one would ask `events` for again and again
+
+Whoever fills a table and whoever recomputes it from `events` use the text that stands here, so that they cannot differ.
+
+The rules:
+
+* Times are UTC and `TIMESTAMP`: with a time zone each comparison costs twenty times as much.
+* A field that a fact does not have is NULL. So is every field of a payload that is no JSON; its bytes stand in `payload` as they
+  came, as everybody's do: extracting JSON writes it anew, so a digest can only be checked against these.
+* A call's row counts what was recorded from its request to its end. What comes later (a late result, a vote that lost) stands
+  in `events` alone, so a row that was written once is never written again.
+"""
+
+import json
+from typing import Any, Final
+
+#: A newer number is another lake: one is rebuilt from the log, never guessed at.
+VERSION: Final = 1
+
+#: The fields of facts that are columns of `events`: column, where it stands in the payload, and its type.
+FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("type", "type", "VARCHAR"),
+    ("id", "id", "VARCHAR"),
+    ("written_at", "at", "TIMESTAMP"),
+    ("by_kind", "by.kind", "VARCHAR"),
+    ("by_name", "by.name", "VARCHAR"),
+    ("cause", "cause", "VARCHAR"),
+    ("trace", "trace", "VARCHAR"),
+    ("v", "v", "INTEGER"),
+    # The thread.
+    ("role", "role", "VARCHAR"),
+    ("text", "text", "VARCHAR"),
+    ("model", "model", "VARCHAR"),
+    ("finish_reason", "finish_reason", "VARCHAR"),
+    ("input_tokens", "usage.input_tokens", "BIGINT"),
+    ("output_tokens", "usage.output_tokens", "BIGINT"),
+    ("max_turns", "max_turns", "INTEGER"),
+    # The call.
+    ("tool", "tool", "VARCHAR"),
+    ("tool_version", "tool_version", "VARCHAR"),
+    ("arguments", "arguments", "VARCHAR"),
+    ("digest", "digest", "VARCHAR"),
+    ("requester", "requester", "VARCHAR"),
+    ("agent", "agent", "VARCHAR"),
+    ("provider_id", "provider_id", "VARCHAR"),
+    ("run_by", "run_by", "VARCHAR"),
+    ("labels", "labels", "JSON"),
+    # What people were asked, and what was decided.
+    ("rule", "rule", "VARCHAR"),
+    ("policy_version", "policy_version", "INTEGER"),
+    ("organisation", "organisation", "BOOLEAN"),
+    ("reason", "reason", "VARCHAR"),
+    ("votes_needed", "votes_needed", "INTEGER"),
+    ("expires_in_s", "expires_in_s", "DOUBLE"),
+    ("ground", "ground", "VARCHAR"),
+    ("verdict", "verdict", "VARCHAR"),
+    ("voters", "voters", "VARCHAR[]"),
+    ("on_behalf_of", "on_behalf_of", "JSON"),
+    ("grants", "grants", "VARCHAR[]"),
+    ("answer", "answer", "VARCHAR"),
+    ("halt", "halt", "BOOLEAN"),
+    ("after_s", "after_s", "DOUBLE"),
+    # How it ended.
+    ("attempt", "attempt", "INTEGER"),
+    ("output", "output", "VARCHAR"),
+    ("error", "error", "VARCHAR"),
+    ("ending", "ending", "VARCHAR"),
+    ("why", "why", "VARCHAR"),
+    ("happened", "happened", "BOOLEAN"),
+    ("reviewer", "reviewer", "VARCHAR"),
+    # The workspace's own.
+    ("uses", "uses", "INTEGER"),
+    ("delegate", "to", "VARCHAR"),
+    ("starts_at", "starts_at", "TIMESTAMP"),
+    ("ends_at", "ends_at", "TIMESTAMP"),
+    ("policy", "policy", "VARCHAR"),
+)
+
+
+def _shape() -> str:
+    """What `json_transform` makes of a payload: the fields by their names, nested where they are."""
+    found: dict[str, Any] = {}
+    for _, path, kind in FIELDS:
+        *outer, last = path.split(".")
+        place = found
+        for name in outer:
+            place = place.setdefault(name, {})
+        place[last] = [kind.removesuffix("[]")] if kind.endswith("[]") else kind
+    return json.dumps(found)
+
+
+#: Where a fact stands, read off its subject `ledger.<workspace>.<thread>.<tail>` or `ledger.<workspace>._<kind>.<rest>`.
+_PLACE: Final = """
+    s[2] AS workspace,
+    CASE WHEN s[3][1] <> '_' THEN s[3] END AS thread,
+    CASE
+        WHEN s[3][1] = '_' THEN s[3][2:]
+        WHEN s[4] = 'turn' OR s[4] = 'call' THEN s[6]
+        ELSE s[4]
+    END AS place,
+    CASE WHEN s[3][1] <> '_' AND s[4] = 'call' THEN s[5] END AS call,
+    CASE WHEN s[3][1] <> '_' AND s[4] = 'turn' THEN try_cast(s[5] AS INTEGER) END AS turn,
+    -- The last word: who voted, which attempt, which message; of the workspace's own, the rest.
+    CASE
+        WHEN s[3][1] = '_' THEN array_to_string(s[4:], '.')
+        WHEN s[4] = 'said' THEN s[5]
+        ELSE s[7]
+    END AS which
+"""
+
+#: The columns of `events`.
+EVENTS: Final = ", ".join(
+    (
+        "seq UBIGINT NOT NULL",
+        "recorded_at TIMESTAMP NOT NULL",
+        "subject VARCHAR NOT NULL",
+        "workspace VARCHAR",
+        "thread VARCHAR",
+        "place VARCHAR",
+        "call VARCHAR",
+        "turn INTEGER",
+        "which VARCHAR",
+        *(f"{column} {kind}" for column, _, kind in FIELDS),
+        "payload BLOB NOT NULL",
+    )
+)
+#: Rows of `events` out of `arrived` (seq, recorded_at, subject, payload), those behind the checkpoint.
+READ: Final = f"""
+    SELECT seq, recorded_at, subject, {_PLACE}, {", ".join(f"fields.{path} AS {column}" for column, path, _ in FIELDS)}, payload
+    FROM (
+        SELECT *, string_split(subject, '.') AS s,
+            json_transform(CASE WHEN json_valid(text) THEN text END, '{_shape()}') AS fields
+        FROM (SELECT *, try(decode(payload)) AS text FROM arrived WHERE seq > (SELECT seq FROM checkpoint))
+    )
+"""
+
+#: Is this the fact with which a call has ended? One that is in doubt waits for a person.
+ENDS: Final = "(place = 'finished' AND type <> 'InDoubt') OR place = 'reconciled'"
+
+
+def _of(place: str, column: str) -> str:
+    return f"any_value({column}) FILTER (place = '{place}')"
+
+
+#: The columns of `calls`: name, and how it is made of the call's facts.
+CALLS: Final[tuple[tuple[str, str], ...]] = (
+    ("tool", _of("requested", "tool")),
+    ("tool_version", _of("requested", "tool_version")),
+    ("agent", _of("requested", "agent")),
+    ("requester", _of("requested", "requester")),
+    ("provider_id", _of("requested", "provider_id")),
+    ("run_by", _of("requested", "run_by")),
+    ("arguments", _of("requested", "arguments")),
+    ("digest", _of("requested", "digest")),
+    ("rule", f"coalesce({_of('decided', 'rule')}, {_of('gated', 'rule')})"),
+    ("policy_version", f"coalesce({_of('decided', 'policy_version')}, {_of('gated', 'policy_version')})"),
+    ("asked", "bool_or(place = 'gated')"),
+    # What is at its default is not in the fact.
+    (
+        "votes_needed",
+        f"CASE WHEN bool_or(place = 'gated') THEN coalesce({_of('gated', 'votes_needed')}, 1) END",
+    ),
+    ("votes", "count(*) FILTER (place = 'vote')"),
+    ("escalations", "count(*) FILTER (place = 'escalated')"),
+    ("verdict", _of("decided", "type")),
+    ("ground", _of("decided", "ground")),
+    ("reviewers", _of("decided", "voters")),
+    ("reason", _of("decided", "reason")),
+    ("edited", f"coalesce({_of('decided', 'arguments')} IS NOT NULL, false)"),
+    ("edited_arguments", _of("decided", "arguments")),
+    ("grants", _of("decided", "grants")),
+    ("attempts", "count(*) FILTER (place = 'claim' AND type = 'ToolStarted')"),
+    # How it ended: as what the model was told says, or in doubt until a person finds out.
+    (
+        "outcome",
+        f"CASE WHEN bool_or(place = 'reconciled') THEN 'reconciled' ELSE CASE {_of('finished', 'type')} WHEN 'ToolReturned' THEN 'returned' WHEN 'ToolFailed' THEN 'failed' WHEN 'InDoubt' THEN 'in_doubt' WHEN 'ToolRefused' THEN {_of('finished', 'ending')} END END",
+    ),
+    ("output", f"coalesce({_of('reconciled', 'output')}, {_of('finished', 'output')})"),
+    ("error", _of("finished", "error")),
+    ("requested_at", _of("requested", "recorded_at")),
+    ("gated_at", _of("gated", "recorded_at")),
+    ("decided_at", _of("decided", "recorded_at")),
+    ("started_at", "min(recorded_at) FILTER (place = 'claim' AND type = 'ToolStarted')"),
+    ("finished_at", _of("finished", "recorded_at")),
+    ("ended_at", f"max(recorded_at) FILTER ({ENDS})"),
+    ("first_seq", "min(seq)"),
+    ("last_seq", "max(seq)"),
+)
+
+
+def calls(source: str) -> str:
+    """One row for each call that was requested, out of some rows of `events` (a table, or a query in brackets)."""
+    columns = ",\n        ".join(f"{made} AS {column}" for column, made in CALLS)
+    return f"""
+    SELECT workspace, thread, call,
+        {columns}
+    FROM (
+        SELECT *,
+            min(seq) FILTER (place = 'requested') OVER one AS requested_seq,
+            min(seq) FILTER ({ENDS}) OVER one AS ended_seq
+        FROM {source}
+        WHERE call IS NOT NULL
+        WINDOW one AS (PARTITION BY workspace, thread, call)
+    )
+    WHERE seq >= requested_seq AND (ended_seq IS NULL OR seq <= ended_seq)
+    GROUP BY workspace, thread, call
+"""
+
+
+#: What is asked of `events` and `calls` again and again.
+VIEWS: Final[dict[str, str]] = {
+    "votes": """
+        SELECT vote.seq, vote.recorded_at, vote.workspace, vote.thread, vote.call, vote.which AS reviewer,
+            json_extract_string(try(decode(vote.payload)), '$.on_behalf_of') AS on_behalf_of,
+            vote.verdict, vote.reason, vote.arguments IS NOT NULL AS edited, vote.arguments, vote.digest,
+            asked.tool, asked.gated_at,
+            date_diff('millisecond', asked.gated_at, vote.recorded_at) / 1000.0 AS after_s,
+            list_contains(asked.reviewers, vote.which) AS counted
+        FROM events AS vote LEFT JOIN calls AS asked USING (workspace, thread, call)
+        WHERE vote.place = 'vote'
+    """,
+    "grants": """
+        SELECT given.workspace, string_split(given.which, '.')[1] AS giver, string_split(given.which, '.')[2] AS name,
+            given.tool, given.arguments, given.agent, given.uses, given.expires_in_s, given.reason,
+            given.recorded_at AS given_at,
+            given.recorded_at + to_milliseconds(CAST(given.expires_in_s * 1000 AS BIGINT)) AS ends_at,
+            min(other.recorded_at) FILTER (other.type = 'GrantRevoked') AS revoked_at,
+            count(*) FILTER (other.type = 'GrantUsed') AS used
+        FROM events AS given
+        LEFT JOIN events AS other
+            ON other.place = 'grant' AND other.workspace = given.workspace AND other.seq > given.seq
+            AND starts_with(other.which, array_to_string(string_split(given.which, '.')[:2], '.') || '.')
+        WHERE given.place = 'grant' AND given.type = 'Granted'
+        GROUP BY ALL
+    """,
+    "delegations": """
+        SELECT given.workspace, string_split(given.which, '.')[1] AS giver, string_split(given.which, '.')[2] AS name,
+            given.delegate, given.starts_at, given.ends_at, given.reason, given.recorded_at AS given_at,
+            min(other.recorded_at) AS ended_at
+        FROM events AS given
+        LEFT JOIN events AS other
+            ON other.type = 'DelegationEnded' AND other.workspace = given.workspace
+            AND other.which = array_to_string(string_split(given.which, '.')[:2], '.') || '.ended'
+        WHERE given.type = 'Delegated'
+        GROUP BY ALL
+    """,
+    "policies": """
+        SELECT workspace, try_cast(which AS INTEGER) AS version, recorded_at AS applied_at, by_name AS author, digest, text, seq
+        FROM events WHERE place = 'policy'
+    """,
+    "tools": """
+        SELECT workspace, string_split(which, '.')[1] AS tool, string_split(which, '.')[2] AS version,
+            recorded_at AS declared_at, run_by, seq
+        FROM events WHERE place = 'tool'
+    """,
+    "threads": """
+        SELECT workspace, thread, min(recorded_at) AS first_at, max(recorded_at) AS last_at,
+            any_value(requester) FILTER (place = 'opened') AS requester,
+            any_value(agent) FILTER (place = 'opened') AS agent,
+            any_value(model) FILTER (place = 'opened') AS model,
+            count(*) FILTER (place = 'said') AS messages,
+            count(*) FILTER (place = 'replied') AS turns,
+            count(*) FILTER (place = 'requested') AS calls,
+            count(*) FILTER (place = 'gated') AS questions,
+            sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,
+            count(*) AS facts, min(seq) AS first_seq, max(seq) AS last_seq
+        FROM events WHERE thread IS NOT NULL GROUP BY workspace, thread
+    """,
+}
+
+#: Tables as they were when the log had so many facts.
+MACROS: Final[dict[str, str]] = {
+    "events_until(until)": "SELECT * FROM events WHERE seq <= until",
+    "calls_until(until)": calls("(SELECT * FROM events WHERE seq <= until)"),
+}
