@@ -241,8 +241,8 @@ class Archive:
     def _write(self, file: Path, query: str) -> str:
         """Write a file whole or not at all; answers with its digest."""
         beside = file.with_suffix(".writing")
-        self._db.execute(f"COPY ({query}) TO {_quoted(beside)} (FORMAT parquet, COMPRESSION zstd)")
-        digest = _digest(beside)
+        self._db.execute(f"COPY ({query}) TO {quoted(beside)} (FORMAT parquet, COMPRESSION zstd)")
+        digest = digest_of(beside)
         _rename(beside, file)
         return digest
 
@@ -253,7 +253,7 @@ class Archive:
 
     def _compact(self, small: Sequence[Segment]) -> None:
         """Make one file of several that follow each other."""
-        files = ", ".join(_quoted(self.lake / one.file) for one in small)
+        files = ", ".join(quoted(self.lake / one.file) for one in small)
         whole = self._export(small[0].table, f"FROM read_parquet([{files}])")
         assert whole, "a file of the lake has rows"
         with self._transaction():
@@ -265,7 +265,7 @@ class Archive:
         """Let everybody see the lake as it is now: the manifest, and a catalog of views."""
         file = self.lake / f"open-{until:012d}.parquet"
         digest = self._write(file, tables.calls("open_events"))
-        rows = int(self._one(f"SELECT count(*) FROM read_parquet({_quoted(file)})"))
+        rows = int(self._one(f"SELECT count(*) FROM read_parquet({quoted(file)})"))
         open_calls = Segment("open_calls", file.name, 0, until, rows, digest)
         manifest = Manifest(tables.VERSION, self.log, until, self.segments, open_calls)
         _write_text(self.lake / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1))
@@ -313,7 +313,7 @@ def write_catalog(lake: Path, manifest: Manifest) -> None:
     with duckdb.connect(str(beside)) as db:
         db.execute(f"CREATE VIEW events AS {_reading(lake, manifest, 'events')}")
         db.execute(
-            f"CREATE VIEW open_calls AS SELECT * FROM read_parquet({_quoted(lake / manifest.open.file)})"
+            f"CREATE VIEW open_calls AS SELECT * FROM read_parquet({quoted(lake / manifest.open.file)})"
         )
         ended = _reading(lake, manifest, "calls")
         db.execute(f"CREATE VIEW calls AS {ended} UNION ALL SELECT * FROM open_calls")
@@ -326,7 +326,7 @@ def write_catalog(lake: Path, manifest: Manifest) -> None:
 
 def _reading(lake: Path, manifest: Manifest, table: str) -> str:
     """The rows of a table that stand in files; none at all where there is no file yet."""
-    files = ", ".join(_quoted(lake / one.file) for one in manifest.segments if one.table == table)
+    files = ", ".join(quoted(lake / one.file) for one in manifest.segments if one.table == table)
     if files:
         return f"SELECT * FROM read_parquet([{files}])"
     if table == "calls":
@@ -354,7 +354,7 @@ def _arrow(batch: Sequence[Raw]) -> Any:
     return pa.table(
         {
             "seq": pa.array([one.seq for one in batch], pa.uint64()),
-            "recorded_at": pa.array([_microseconds(one.recorded_at) for one in batch], pa.timestamp("us")),
+            "recorded_at": pa.array([microseconds(one.recorded_at) for one in batch], pa.timestamp("us")),
             "subject": pa.array([one.subject for one in batch], pa.string()),
             "payload": pa.array([one.data for one in batch], pa.binary()),
         }
@@ -364,7 +364,7 @@ def _arrow(batch: Sequence[Raw]) -> Any:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _microseconds(at: datetime) -> int:
+def microseconds(at: datetime) -> int:
     since = at - _EPOCH
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
@@ -380,11 +380,11 @@ def _cannot_open(path: Path, problem: Exception) -> Unavailable:
     )
 
 
-def _quoted(value: object) -> str:
+def quoted(value: object) -> str:
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def _digest(file: Path) -> str:
+def digest_of(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 

@@ -49,6 +49,8 @@ policy_app: Final = typer.Typer(no_args_is_help=True)
 tool_app: Final = typer.Typer(no_args_is_help=True)
 grant_app: Final = typer.Typer(no_args_is_help=True)
 delegate_app: Final = typer.Typer(no_args_is_help=True)
+lake_app: Final = typer.Typer(no_args_is_help=True)
+app.add_typer(lake_app, name="lake", help="The log as tables, for analysts.", rich_help_panel="Analyse")
 app.add_typer(tool_app, name="tool", help="What can be asked for.", rich_help_panel="Run")
 app.add_typer(policy_app, name="policy", help="What is asked about, and who is asked.", rich_help_panel="Run")
 
@@ -1075,6 +1077,46 @@ async def status(store: StoreOption = None, url: UrlOption = None, json: JsonOpt
     from ops.commands import check
 
     await check.status(store=store, url=url, json=json)
+
+
+# -------------------------------------------------------------------------------------------------- analyse
+
+ToOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--to",
+        metavar="DIR",
+        envvar="APPROVALS_ARCHIVE",
+        help="The archive; by default `archive` in the store.",
+        show_default=False,
+    ),
+]
+
+
+@lake_app.command("sync")
+@_runs
+async def lake_sync(
+    to: ToOption = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on as facts come, until Ctrl-C.")] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Bring the tables up to the log: from a running broker, or from a store that nobody has open."""
+    from ops.commands import lake
+
+    await lake.sync(to=to, follow=follow, store=store, url=url, json=json)
+
+
+@lake_app.command("verify")
+@_runs
+async def lake_verify(
+    to: ToOption = None, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> int:
+    """Is every file what was written, and every row what the log has? Exit 1 if not."""
+    from ops.commands import lake
+
+    return await lake.verify(to=to, store=store, url=url, json=json)
 
 
 if __name__ == "__main__":
