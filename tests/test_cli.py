@@ -866,3 +866,23 @@ def test_a_broker_that_is_away_is_told_within_3_seconds(tmp_path):
             return time.monotonic() - begun
 
         assert asyncio.run(connecting()) < 3.5
+
+
+def test_the_help_loads_nothing_heavy():
+    """What takes long to load is loaded by the command that needs it, so that the help answers at once."""
+    heavy = (
+        "altair",
+        "cel",
+        "duckdb",
+        "jsonschema_rs",
+        "nats",
+        "pyarrow",
+        "pydantic",
+        "pydantic_ai",
+        "vl_convert",
+    )
+    script = f"import sys, ops.cli; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
