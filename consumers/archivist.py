@@ -8,8 +8,8 @@
            catalog.duckdb    views over these files; swapped by rename
 
 Rows and checkpoint are one transaction, so a crash at any moment loses none and doubles none. Which files belong to the lake
-stands in the working file too: one that was written and not entered is removed at the next start. All of it can be rebuilt
-from the log; delete it, and it is.
+stands in the working file too: one that was written and not entered is removed at the next start, and one that was replaced
+stays for as long as somebody may have the catalog open that names it. All of it can be rebuilt from the log; delete it, and it is.
 
 Only the archivist opens the working file. DuckDB locks it against everybody else, and a lock that an analyst held would stop the
 writing; so analysts get files that nobody writes to.
@@ -17,9 +17,10 @@ writing; so analysts get files that nobody writes to.
 
 import hashlib
 import os
+import re
 import time
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -45,9 +46,14 @@ SMALL_FILES: Final = 16
 KEEP_S: Final = 60.0
 
 #: The default checkpoint after 16 MB rewrites the last row group each time: up to fifteen times slower at the worst moment.
-_SETTINGS: Final = {"wal_autocheckpoint": "256MB"}
+#: One thread: a batch is too small to share out, and each more costs a fifth in dividing it up.
+_SETTINGS: Final = {"wal_autocheckpoint": "256MB", "threads": "1"}
 #: What the lake has, and what its rows are in the order of.
 _ORDER: Final = {"events": "seq", "calls": "last_seq"}
+#: What files it writes into the lake; anything else there is somebody else's, and stays.
+_OURS: Final = re.compile(
+    r"(events|calls|open)-[0-9-]+[.](parquet|writing)|(manifest|catalog[.][0-9]+)[.]writing([.]wal)?"
+)
 
 
 class Segment(Struct, frozen=True):
@@ -97,19 +103,24 @@ class Archive:
         """
         import duckdb
 
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory = directory.resolve()  # views name the files by their whole path
         path = directory / "working.duckdb"
         try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             db = duckdb.connect(str(path), config=dict(_SETTINGS))
-        except duckdb.Error as problem:
+        except (duckdb.Error, OSError) as problem:
             raise _cannot_open(path, problem) from None
         try:
-            path.chmod(0o600)
             archive = cls(directory, db, log)
-            archive._begin()
+            try:
+                path.chmod(0o600)
+                archive._begin()
+            except (duckdb.Error, OSError) as problem:
+                raise _cannot_open(path, problem) from None
             yield archive
         finally:
-            db.close()
+            with suppress(duckdb.Error):  # what could not be written was told already
+                db.close()
 
     @property
     def lake(self) -> Path:
@@ -128,45 +139,51 @@ class Archive:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The files of the lake, by table and in the order of the log."""
-        rows = self._db.execute("SELECT * FROM segments ORDER BY kind, first").fetchall()
-        return tuple(Segment(*row) for row in rows)
+        return tuple(one for one in self._entered() if one.table in _ORDER)
 
     def take(self, batch: Sequence[Raw]) -> None:
         """Write the next facts of the log, and how far it came, or nothing; what it has already is passed over."""
         if not batch:
             return
-        self._db.register("arrived", _arrow(batch))
-        try:
-            with self._transaction():
-                self._db.execute(f"INSERT INTO events {tables.READ}")
-                self._fold()
-                self._db.execute("UPDATE checkpoint SET seq = greatest(seq, (SELECT max(seq) FROM arrived))")
-        finally:
-            self._db.unregister("arrived")
+        with self._writing():
+            self._db.register("arrived", _arrow(batch))
+            try:
+                with self._transaction():
+                    self._db.execute(f"INSERT INTO events {tables.READ}")
+                    self._db.execute(
+                        "UPDATE checkpoint SET seq = greatest(seq, (SELECT max(seq) FROM arrived))"
+                    )
+            finally:
+                self._db.unregister("arrived")
 
     def publish(self, *, keep_s: float = KEEP_S) -> int:
         """Hand what is fresh over to the lake; answers with the last fact that it has by then."""
-        until = self.until
-        if not self.fresh and (self.lake / "catalog.duckdb").exists():
+        with self._writing():
+            until = self.until
+            if self.fresh or not self._is_shown():
+                self.lake.mkdir(exist_ok=True, mode=0o700)
+                self._hand_over()
+                while small := _together(self.segments):
+                    self._compact(small)
+                self._show(until)
+                self._sweep(keep_s)
             return until
-        self.lake.mkdir(exist_ok=True, mode=0o700)
-        found = [self._export(table, f"FROM {table}") for table in _ORDER]
+
+    def _hand_over(self) -> None:
+        """Make files of what is fresh, and of the calls that ended with it; in the working file that is one step."""
         with self._transaction():
-            for segment in filter(None, found):
-                self._enter(segment)
-                self._db.execute(f"DELETE FROM {segment.table}")
-        while small := _together(self.segments):
-            self._compact(small)
-        self._show(until)
-        self._sweep(keep_s)
-        return until
+            self._fold()
+            for table in _ORDER:
+                if segment := self._export(table, f"FROM {table}"):
+                    self._enter(segment)
+                    self._db.execute(f"DELETE FROM {table}")
 
     # --------------------------------------------------------------------------------------- the working file
 
     def _begin(self) -> None:
         with self._transaction():
             self._db.execute(f"CREATE TABLE IF NOT EXISTS events ({tables.EVENTS})")
-            # The events of calls without an end; few, so they are gone through at each batch.
+            # The events of calls without an end.
             self._db.execute(f"CREATE TABLE IF NOT EXISTS open_events ({tables.EVENTS})")
             self._db.execute(
                 f"CREATE TABLE IF NOT EXISTS calls AS SELECT * FROM ({tables.calls('open_events')}) LIMIT 0"
@@ -175,6 +192,8 @@ class Archive:
                 "CREATE TABLE IF NOT EXISTS segments "
                 "(kind VARCHAR, file VARCHAR, first UBIGINT, last UBIGINT, rows UBIGINT, sha256 VARCHAR)"
             )
+            # Files that were replaced, and since when no catalog names them; no time while one does.
+            self._db.execute("CREATE TABLE IF NOT EXISTS retired (file VARCHAR, since DOUBLE)")
             self._db.execute(
                 "CREATE TABLE IF NOT EXISTS checkpoint (seq UBIGINT, log VARCHAR, version INTEGER)"
             )
@@ -191,24 +210,45 @@ class Archive:
                 f"the archive in {self.directory} is of version {version}, and this program writes version {tables.VERSION}. "
                 "Sync into a new directory: all of it is in the log."
             )
-        self._sweep(0.0)
+        self._check_lake()
+        self._sweep(KEEP_S)
+
+    def _check_lake(self) -> None:
+        """The lake of another working file is never swept away, nor written over."""
+        shown = _read_manifest(self.lake)
+        if isinstance(shown, Manifest):
+            ours = (shown.version, shown.log) == (tables.VERSION, self.log) and shown.until <= self.until
+        else:
+            # A manifest that is lost or broken is written anew, by whoever knows which files there are.
+            ours = isinstance(shown, FileNotFoundError) or bool(self._entered())
+        if not ours:
+            raise BadInput(
+                f"the lake in {self.lake} is not what the working file beside it has written, which came to fact {self.until:,}. "
+                "Move both away, or sync into a new directory: all of it is in the log."
+            )
 
     def _fold(self) -> None:
-        """Bring the calls up to the events that were just written."""
+        """Bring the calls up to what is fresh.
+
+        Once for all that is handed over together: done at each batch, this cost more than the writing of it.
+        """
+        key = "workspace, thread, call"
         self._db.execute(
-            "INSERT INTO open_events SELECT * FROM events WHERE seq > (SELECT seq FROM checkpoint) AND call IS NOT NULL"
+            f"CREATE OR REPLACE TEMP TABLE ended AS SELECT {key} FROM events WHERE {tables.OF_A_CALL} AND ({tables.ENDS})"
         )
+        # Of the calls that were open, only those are gone through that ended.
+        facts = f"(SELECT * FROM open_events SEMI JOIN ended USING ({key}) UNION ALL SELECT * FROM events)"
+        self._db.execute(
+            f"INSERT INTO calls SELECT * FROM ({tables.calls(facts)}) WHERE ended_at IS NOT NULL ORDER BY last_seq"
+        )
+        # An end that stands before its request ends nothing, so only those with a row are closed.
+        self._db.execute(f"DELETE FROM open_events WHERE ({key}) IN (SELECT ({key}) FROM calls)")
         # What came before its request, or after its end, is of no row.
         self._db.execute(
-            "DELETE FROM open_events WHERE (workspace, thread, call) NOT IN "
-            "(SELECT (workspace, thread, call) FROM open_events WHERE place = 'requested')"
-        )
-        self._db.execute(
-            f"INSERT INTO calls SELECT * FROM ({tables.calls('open_events')}) WHERE ended_at IS NOT NULL ORDER BY last_seq"
-        )
-        self._db.execute(
-            "DELETE FROM open_events WHERE (workspace, thread, call) IN "
-            f"(SELECT (workspace, thread, call) FROM open_events WHERE {tables.ENDS})"
+            f"INSERT INTO open_events SELECT * FROM events ANTI JOIN calls USING ({key}) "
+            f"SEMI JOIN (SELECT {key} FROM open_events WHERE place = 'requested' "
+            f"UNION ALL SELECT {key} FROM events WHERE {tables.OF_A_CALL} AND place = 'requested') USING ({key}) "
+            f"WHERE {tables.OF_A_CALL}"
         )
 
     @contextmanager
@@ -216,10 +256,26 @@ class Archive:
         self._db.execute("BEGIN TRANSACTION")
         try:
             yield
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            import duckdb
+
+            with suppress(duckdb.Error):  # it may have done so by itself
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
+
+    @contextmanager
+    def _writing(self) -> Generator[None]:
+        """Say what it means when DuckDB or the disk will not."""
+        import duckdb
+
+        try:
+            yield
+        except (duckdb.Error, OSError) as problem:
+            raise Unavailable(
+                f"the archive in {self.directory} cannot be written: {_first_line(problem)} What it has is whole, and the rest is "
+                "in the log. Make room, or look after the disk, and sync again; if that does not help, sync into a new directory."
+            ) from None
 
     def _one(self, query: str) -> Any:
         return self._db.execute(query).fetchall()[0][0]
@@ -246,7 +302,14 @@ class Archive:
         _rename(beside, file)
         return digest
 
-    def _enter(self, segment: Segment) -> None:
+    def _entered(self) -> tuple[Segment, ...]:
+        rows = self._db.execute("SELECT * FROM segments ORDER BY kind, first").fetchall()
+        return tuple(Segment(*row) for row in rows)
+
+    def _enter(self, segment: Segment, *, instead_of: Iterable[Segment] = ()) -> None:
+        for one in instead_of:
+            self._db.execute("DELETE FROM segments WHERE file = ?", [one.file])
+            self._db.execute("INSERT INTO retired VALUES (?, NULL)", [one.file])
         self._db.execute(
             "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)", list(msgspec.structs.astuple(segment))
         )
@@ -257,29 +320,44 @@ class Archive:
         whole = self._export(small[0].table, f"FROM read_parquet([{files}])")
         assert whole, "a file of the lake has rows"
         with self._transaction():
-            for one in small:
-                self._db.execute("DELETE FROM segments WHERE file = ?", [one.file])
-            self._enter(whole)
+            self._enter(whole, instead_of=small)
 
     def _show(self, until: int) -> None:
-        """Let everybody see the lake as it is now: the manifest, and a catalog of views."""
+        """Let everybody see the lake as it is now: a catalog of views, and then the manifest, which says that this was done."""
         file = self.lake / f"open-{until:012d}.parquet"
         digest = self._write(file, tables.calls("open_events"))
         rows = int(self._one(f"SELECT count(*) FROM read_parquet({quoted(file)})"))
-        open_calls = Segment("open_calls", file.name, 0, until, rows, digest)
-        manifest = Manifest(tables.VERSION, self.log, until, self.segments, open_calls)
-        _write_text(self.lake / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        before = [one for one in self._entered() if one.table not in _ORDER]
+        with self._transaction():
+            self._enter(Segment("open_calls", file.name, 0, until, rows, digest), instead_of=before)
+        manifest = self._manifest()
         write_catalog(self.lake, manifest)
+        _write_text(self.lake / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        self._db.execute("UPDATE retired SET since = ? WHERE since IS NULL", [time.time()])
+
+    def _manifest(self) -> Manifest:
+        (open_calls,) = (one for one in self._entered() if one.table not in _ORDER)
+        return Manifest(tables.VERSION, self.log, open_calls.last, self.segments, open_calls)
+
+    def _is_shown(self) -> bool:
+        """Does everybody see all that was handed over? Not if it was interrupted before that."""
+        shown = _read_manifest(self.lake)
+        return (
+            isinstance(shown, Manifest)
+            and (self.lake / "catalog.duckdb").exists()
+            and shown.until == self.until
+            and shown == self._manifest()
+        )
 
     def _sweep(self, keep_s: float) -> None:
-        """Remove what belongs to nothing: half-written files, and those that were put together a while ago."""
+        """Remove what belongs to nothing: half-written files, and those that were replaced a while ago."""
+        self._db.execute("DELETE FROM retired WHERE since <= ?", [time.time() - keep_s])
         if not self.lake.is_dir():
             return
-        known = {segment.file for segment in self.segments} | {"manifest.json", "catalog.duckdb"}
-        newest = max(self.lake.glob("open-*.parquet"), default=None)
-        before = time.time() - keep_s
+        retired = self._db.execute("SELECT file FROM retired").fetchall()
+        known = {one.file for one in self._entered()} | {file for (file,) in retired}
         for file in self.lake.iterdir():
-            if file.name not in known and file != newest and file.stat().st_mtime <= before:
+            if _OURS.fullmatch(file.name) and file.name not in known:
                 file.unlink(missing_ok=True)
 
 
@@ -289,19 +367,27 @@ def read_manifest(lake: Path) -> Manifest:
     Raises:
         BadInput: there is none, it cannot be read, or a newer program wrote it.
     """
-    path = lake / "manifest.json"
-    try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
-    except FileNotFoundError:
-        raise BadInput(f"there is no lake in {lake}. `approvals lake sync` makes one.") from None
-    except (OSError, msgspec.MsgspecError) as problem:
-        raise BadInput(f"{path} cannot be read: {problem}. `approvals lake sync` writes it anew.") from None
+    manifest = _read_manifest(lake)
+    if isinstance(manifest, FileNotFoundError):
+        raise BadInput(f"there is no lake in {lake}. `approvals lake sync` makes one.")
+    if isinstance(manifest, Exception):
+        raise BadInput(
+            f"{lake / 'manifest.json'} cannot be read: {manifest}. `approvals lake sync` writes it anew."
+        )
     if manifest.version != tables.VERSION:
         raise BadInput(
             f"the lake in {lake} is of version {manifest.version}, and this program reads version {tables.VERSION}. "
             "Use the program that wrote it, or sync into a new directory."
         )
     return manifest
+
+
+def _read_manifest(lake: Path) -> Manifest | Exception:
+    """What everybody sees of a lake, or why nobody can tell."""
+    try:
+        return msgspec.json.decode((lake / "manifest.json").read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        return problem
 
 
 def write_catalog(lake: Path, manifest: Manifest) -> None:
@@ -316,7 +402,7 @@ def write_catalog(lake: Path, manifest: Manifest) -> None:
             f"CREATE VIEW open_calls AS SELECT * FROM read_parquet({quoted(lake / manifest.open.file)})"
         )
         ended = _reading(lake, manifest, "calls")
-        db.execute(f"CREATE VIEW calls AS {ended} UNION ALL SELECT * FROM open_calls")
+        db.execute(f"CREATE VIEW calls AS ({ended}) UNION ALL SELECT * FROM open_calls")
         for name, query in tables.VIEWS.items():
             db.execute(f"CREATE VIEW {name} AS {query}")
         for name, query in tables.MACROS.items():
@@ -340,7 +426,10 @@ def _together(segments: Iterable[Segment]) -> Sequence[Segment]:
     for table in _ORDER:
         found: list[Segment] = []
         for segment in segments:
-            if segment.table != table or segment.rows * 2 > ROWS_A_FILE:
+            if segment.table != table:
+                continue
+            if segment.rows * 2 > ROWS_A_FILE:
+                found.clear()  # only those are put together that follow each other
                 continue
             found.append(segment)
             if len(found) == SMALL_FILES or sum(one.rows for one in found) >= ROWS_A_FILE:
@@ -370,14 +459,20 @@ def microseconds(at: datetime) -> int:
 
 
 def _cannot_open(path: Path, problem: Exception) -> Unavailable:
-    said = str(problem).partition("\n")[0]
-    if "lock" in said.lower():
+    said = _first_line(problem)
+    if "Could not set lock" in said:
         return Unavailable(
             f"another process writes the archive in {path.parent}. One at a time does; stop that one first."
         )
     return Unavailable(
-        f"the working file {path} is broken: {said} Delete it and {path.parent / 'lake'}, and sync again: all of it is in the log."
+        f"the working file {path} cannot be opened: {said} If the disk is full, make room; if it is broken, move it and {path.parent / 'lake'} away, and sync "
+        "again: all of it is in the log."
     )
+
+
+def _first_line(problem: Exception) -> str:
+    said = str(problem).partition("\n")[0].rstrip(".")
+    return f"{said}."
 
 
 def quoted(value: object) -> str:

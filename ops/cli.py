@@ -1101,11 +1101,11 @@ async def lake_sync(
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
-) -> None:
+) -> int:
     """Bring the tables up to the log: from a running broker, or from a store that nobody has open."""
     from ops.commands import lake
 
-    await lake.sync(to=to, follow=follow, store=store, url=url, json=json)
+    return await lake.sync(to=to, follow=follow, store=store, url=url, json=json)
 
 
 @lake_app.command("verify")
@@ -1117,6 +1117,83 @@ async def lake_verify(
     from ops.commands import lake
 
     return await lake.verify(to=to, store=store, url=url, json=json)
+
+
+@app.command("sql", rich_help_panel="Analyse")
+@_runs
+async def sql_(
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="QUERY", help="A SELECT; without one, a prompt, or what stdin says.", show_default=False
+        ),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV, with a line of names.")] = False,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(
+            "--parquet", metavar="FILE", help="Write the rows to this file instead.", show_default=False
+        ),
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="DURATION", help="A query that takes longer is stopped.")
+    ] = "30s",
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="A query that needs more is stopped.")
+    ] = "2GB",
+    to: ToOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask the lake in SQL. Whatever the query says, it can only read."""
+    from ops.commands import sql
+
+    if json + csv + (parquet is not None) > 1:
+        raise BadInput("--json, --csv and --parquet are one choice. Name one of them.")
+    await sql.sql(
+        query,
+        form="json" if json else "csv" if csv else "table",
+        parquet=parquet,
+        to=to,
+        timeout_s=seconds("--timeout", timeout, least=0.1),
+        memory=sql.bytes_of("--memory", memory),
+        store=store,
+    )
+
+
+@app.command(rich_help_panel="Analyse")
+@_runs
+async def ask(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Which question; else all are listed.", show_default=False),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="Do not ask it: show what is asked, its SQL with a name.")
+    ] = False,
+    to: ToOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask the lake a saved question: who decides and how fast, what is denied, what waits, what nobody read."""
+    from ops.commands import ask as asking
+
+    await asking.ask(name, show=show, to=to, store=store, json=json)
+
+
+@app.command(rich_help_panel="Analyse")
+@_runs
+async def report(
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.html", help="The page.")],
+    title: Annotated[str, typer.Option("--title", help="Its heading.")] = "Approvals",
+    to: ToOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """The lake as one page with plots: readable offline, in light and in dark, and nothing in it runs."""
+    from ops.commands import report as reporting
+
+    await reporting.write(output, title=title, to=to, store=store, json=json)
 
 
 if __name__ == "__main__":

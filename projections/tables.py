@@ -11,12 +11,18 @@ The rules:
 * Times are UTC and `TIMESTAMP`: with a time zone each comparison costs twenty times as much.
 * A field that a fact does not have is NULL. So is every field of a payload that is no JSON; its bytes stand in `payload` as they
   came, as everybody's do: extracting JSON writes it anew, so a digest can only be checked against these.
+* Only what `ledger.lifecycle` takes for a fact of a call counts in `calls`: a kind that may stand in that place, of a version
+  that is known. What else stands there is in `events`. A subject that is no slot has no place at all.
 * A call's row counts what was recorded from its request to its end. What comes later (a late result, a vote that lost) stands
   in `events` alone, so a row that was written once is never written again.
 """
 
 import json
 from typing import Any, Final
+
+from ledger.lifecycle import STANDS
+from schemas import events as e
+from schemas.slots import FILLED_BY, ORGANISATION, ROOT
 
 #: A newer number is another lake: one is rebuilt from the log, never guessed at.
 VERSION: Final = 1
@@ -77,7 +83,6 @@ FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("delegate", "to", "VARCHAR"),
     ("starts_at", "starts_at", "TIMESTAMP"),
     ("ends_at", "ends_at", "TIMESTAMP"),
-    ("policy", "policy", "VARCHAR"),
 )
 
 
@@ -89,8 +94,26 @@ def _shape() -> str:
         place = found
         for name in outer:
             place = place.setdefault(name, {})
-        place[last] = [kind.removesuffix("[]")] if kind.endswith("[]") else kind
+        place[last] = [kind.removesuffix("[]")] if kind.endswith("[]") else _AS_READ.get(kind, kind)
     return json.dumps(found)
+
+
+#: Read as TIMESTAMP, `11:00+02:00` would be 11:00.
+_AS_READ: Final = {"TIMESTAMP": "TIMESTAMPTZ"}
+
+
+def _field(path: str, kind: str) -> str:
+    return f"timezone('UTC', fields.{path})" if kind == "TIMESTAMP" else f"fields.{path}"
+
+
+def _slots() -> str:
+    """Matches the subjects that are slots of the ledger."""
+    words = {"*": "[A-Za-z0-9-][A-Za-z0-9_-]*", "#": "[1-9][0-9]*"}
+    shapes = {False: list[str](), True: list[str]()}
+    for shape in FILLED_BY:
+        shapes[shape[0].startswith("_")].append("[.]".join(words.get(word, word) for word in shape))
+    some, threads, own = words["*"], "|".join(shapes[False]), "|".join(shapes[True])
+    return f"{ROOT}[.]({some}|{ORGANISATION})[.](({some}[.]({threads}))|{own})"
 
 
 #: Where a fact stands, read off its subject `ledger.<workspace>.<thread>.<tail>` or `ledger.<workspace>._<kind>.<rest>`.
@@ -130,13 +153,23 @@ EVENTS: Final = ", ".join(
 )
 #: Rows of `events` out of `arrived` (seq, recorded_at, subject, payload), those behind the checkpoint.
 READ: Final = f"""
-    SELECT seq, recorded_at, subject, {_PLACE}, {", ".join(f"fields.{path} AS {column}" for column, path, _ in FIELDS)}, payload
+    SELECT seq, recorded_at, subject, {_PLACE}, {", ".join(f"{_field(path, kind)} AS {column}" for column, path, kind in FIELDS)}, payload
     FROM (
-        SELECT *, string_split(subject, '.') AS s,
+        SELECT *, CASE WHEN regexp_full_match(subject, '{_slots()}') THEN string_split(subject, '.') END AS s,
             json_transform(CASE WHEN json_valid(text) THEN text END, '{_shape()}') AS fields
         FROM (SELECT *, try(decode(payload)) AS text FROM arrived WHERE seq > (SELECT seq FROM checkpoint))
     )
 """
+
+
+def _known(kind: type[e.Event]) -> str:
+    return f"(type = '{kind.__name__}' AND coalesce(v, 1) BETWEEN 1 AND {e.VERSION[kind.__name__]})"
+
+
+#: Is this a fact of a call, and one that may stand where it does?
+OF_A_CALL: Final = f"""(call IS NOT NULL AND CASE place {
+    " ".join(f"WHEN '{place}' THEN {' OR '.join(map(_known, kinds))}" for place, kinds in STANDS.items())
+} END)"""
 
 #: Is this the fact with which a call has ended? One that is in doubt waits for a person.
 ENDS: Final = "(place = 'finished' AND type <> 'InDoubt') OR place = 'reconciled'"
@@ -153,13 +186,13 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     ("agent", _of("requested", "agent")),
     ("requester", _of("requested", "requester")),
     ("provider_id", _of("requested", "provider_id")),
-    ("run_by", _of("requested", "run_by")),
+    # What is at its default is not in the fact, here and below.
+    ("run_by", f"coalesce({_of('requested', 'run_by')}, 'client')"),
     ("arguments", _of("requested", "arguments")),
     ("digest", _of("requested", "digest")),
     ("rule", f"coalesce({_of('decided', 'rule')}, {_of('gated', 'rule')})"),
     ("policy_version", f"coalesce({_of('decided', 'policy_version')}, {_of('gated', 'policy_version')})"),
     ("asked", "bool_or(place = 'gated')"),
-    # What is at its default is not in the fact.
     (
         "votes_needed",
         f"CASE WHEN bool_or(place = 'gated') THEN coalesce({_of('gated', 'votes_needed')}, 1) END",
@@ -199,14 +232,14 @@ def calls(source: str) -> str:
     SELECT workspace, thread, call,
         {columns}
     FROM (
-        SELECT *,
-            min(seq) FILTER (place = 'requested') OVER one AS requested_seq,
-            min(seq) FILTER ({ENDS}) OVER one AS ended_seq
-        FROM {source}
-        WHERE call IS NOT NULL
-        WINDOW one AS (PARTITION BY workspace, thread, call)
+        SELECT *, min(seq) FILTER ({ENDS}) OVER (PARTITION BY workspace, thread, call) AS ended_seq
+        FROM {source} JOIN (
+            SELECT workspace, thread, call, seq AS requested_seq
+            FROM {source} WHERE {OF_A_CALL} AND place = 'requested'
+        ) USING (workspace, thread, call)
+        WHERE {OF_A_CALL} AND seq >= requested_seq
     )
-    WHERE seq >= requested_seq AND (ended_seq IS NULL OR seq <= ended_seq)
+    WHERE ended_seq IS NULL OR seq <= ended_seq
     GROUP BY workspace, thread, call
 """
 
@@ -221,13 +254,14 @@ VIEWS: Final[dict[str, str]] = {
             date_diff('millisecond', asked.gated_at, vote.recorded_at) / 1000.0 AS after_s,
             list_contains(asked.reviewers, vote.which) AS counted
         FROM events AS vote LEFT JOIN calls AS asked USING (workspace, thread, call)
-        WHERE vote.place = 'vote'
+        WHERE vote.place = 'vote' AND vote.type = 'Voted'
     """,
     "grants": """
         SELECT given.workspace, string_split(given.which, '.')[1] AS giver, string_split(given.which, '.')[2] AS name,
-            given.tool, given.arguments, given.agent, given.uses, given.expires_in_s, given.reason,
+            given.tool, given.arguments, coalesce(given.agent, '*') AS agent, coalesce(given.uses, 1) AS uses,
+            given.expires_in_s, given.reason,
             given.recorded_at AS given_at,
-            given.recorded_at + to_milliseconds(CAST(given.expires_in_s * 1000 AS BIGINT)) AS ends_at,
+            try(given.recorded_at + to_microseconds(CAST(given.expires_in_s * 1000000 AS BIGINT))) AS ends_at,
             min(other.recorded_at) FILTER (other.type = 'GrantRevoked') AS revoked_at,
             count(*) FILTER (other.type = 'GrantUsed') AS used
         FROM events AS given
@@ -250,12 +284,12 @@ VIEWS: Final[dict[str, str]] = {
     """,
     "policies": """
         SELECT workspace, try_cast(which AS INTEGER) AS version, recorded_at AS applied_at, by_name AS author, digest, text, seq
-        FROM events WHERE place = 'policy'
+        FROM events WHERE place = 'policy' AND type = 'PolicyApplied'
     """,
     "tools": """
         SELECT workspace, string_split(which, '.')[1] AS tool, string_split(which, '.')[2] AS version,
-            recorded_at AS declared_at, run_by, seq
-        FROM events WHERE place = 'tool'
+            recorded_at AS declared_at, coalesce(run_by, 'client') AS run_by, seq
+        FROM events WHERE place = 'tool' AND type = 'ToolDeclared'
     """,
     "threads": """
         SELECT workspace, thread, min(recorded_at) AS first_at, max(recorded_at) AS last_at,

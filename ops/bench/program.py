@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from ops.bench import history, logs, policy, replay, snapshot
+from ops.bench import history, lake, logs, policy, replay, snapshot
 from ops.bench.logs import Log
 from ops.bench.results import Result, told
 
@@ -17,6 +17,7 @@ from ops.bench.results import Result, told
 WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]] = {
     replay.WORKLOAD: replay.measure,
     snapshot.WORKLOAD: snapshot.measure,
+    lake.WORKLOAD: lake.measure,
     history.WORKLOAD: history.measure,
     policy.WORKLOAD: policy.measure,
 }

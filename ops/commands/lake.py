@@ -2,21 +2,45 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
-from consumers.archivist import Archive, Manifest, digest_of, microseconds, quoted, read_manifest
+from consumers.archivist import (
+    ROWS_A_FILE,
+    Archive,
+    Manifest,
+    digest_of,
+    microseconds,
+    quoted,
+    read_manifest,
+)
 from ledger.address import Store
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.port import Raw
+from ops import output
 from ops.output import out, say
 from ops.replay import log_of
 from ops.server import EmbeddedServer, is_running
+from ops.workers import until_signalled
+from schemas.errors import BadInput, Unavailable
+
+if TYPE_CHECKING:
+    import duckdb
 
 #: Facts of one transaction, and how many may wait for the next one.
 _BATCH: Final = 10_000
@@ -28,27 +52,27 @@ _MOST_TOLD: Final = 5
 _LOOK_S: Final = 0.05
 
 
-async def sync(
-    *,
-    to: Path | None,
-    follow: bool,
-    progress: Callable[[int, int], None] = lambda _done, _of: None,
-    store: Path | None,
-    url: str | None,
-    json: bool,
-) -> None:
+async def sync(*, to: Path | None, follow: bool, store: Path | None, url: str | None, json: bool) -> int:
     """Bring the archive up to the log; with `follow`, keep it there until stopped."""
     async with _connected(store, url) as ledger:
         directory = to or default(store)
         log = (await log_of(ledger)).id
         begun = time.monotonic()
         with Archive.open(directory, log) as archive:
-            before = archive.until
-            end = await ledger.port.last_seq()
+            before, end = archive.until, await ledger.port.last_seq()
+            if end < before:
+                raise BadInput(
+                    f"the archive in {directory} has facts up to {before:,}, and the log ends at {end:,}: it is an older copy of "
+                    "itself. Sync into a new directory; what the archive has beyond that stands nowhere else."
+                )
             try:
-                await _write(ledger, archive, follow=follow, wrote=lambda done: progress(done, end))
-            finally:
-                until = archive.publish()
+                whole = await _written(ledger, archive, end, follow=follow)
+            except BaseException:
+                # What came before that may be read; what went wrong is told, not that this went wrong too.
+                with suppress(Unavailable):
+                    archive.publish()
+                raise
+            until = archive.publish()
         spent = time.monotonic() - begun
     if json:
         told = {
@@ -62,7 +86,12 @@ async def sync(
         say(
             f"{until - before:,} facts more in {spent:.1f} s: the lake in {directory / 'lake'} has the log up to {until:,}"
         )
+    if not whole and not follow:
+        say("Stopped. Start it again to go on where it stood.")
+        return 130
+    if not json:
         say('Next: approvals sql "SELECT tool, verdict, count(*) FROM calls GROUP BY ALL"')
+    return 0
 
 
 def default(store: Path | None) -> Path:
@@ -79,28 +108,81 @@ async def _connected(store: Path | None, url: str | None) -> AsyncGenerator[Ledg
         yield await stack.enter_async_context(Ledger.connect(store, url=url, role="observer"))
 
 
+async def _written(ledger: Ledger, archive: Archive, end: int, *, follow: bool) -> bool:
+    """Write until the end, or until somebody stops it; was it the end?"""
+    done = archive.until
+    with _bar(end - done) as progress:
+        bar = progress.add_task("archiving", total=end - done)
+
+        def wrote(seq: int) -> None:
+            progress.update(bar, completed=seq - done, total=max(end, seq) - done)
+
+        writing = asyncio.ensure_future(_write(ledger, archive, follow=follow, wrote=wrote))
+        try:
+            await until_signalled(writing)
+            return writing.done()
+        finally:
+            writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await writing
+
+
 async def _write(ledger: Ledger, archive: Archive, *, follow: bool, wrote: Callable[[int], None]) -> None:
     """Read and write at the same time: DuckDB works in a thread, so that the reading never waits for it."""
     waiting: list[Raw] = []
     reading = asyncio.create_task(_read(ledger, archive.until + 1, waiting, until_end=not follow))
-    published = time.monotonic()
+    published, taken = time.monotonic(), 0
     try:
         while waiting or not reading.done():
             if waiting:
                 batch = waiting[:_BATCH]
                 del waiting[:_BATCH]
-                await asyncio.to_thread(archive.take, batch)
+                await _beside(archive.take, batch)
+                taken += len(batch)
                 wrote(batch[-1].seq)
             else:
                 await asyncio.sleep(_LOOK_S)
-            if follow and time.monotonic() - published > PUBLISH_S:
-                await asyncio.to_thread(archive.publish)
-                published = time.monotonic()
+            if taken >= ROWS_A_FILE or (follow and time.monotonic() - published > PUBLISH_S):
+                await _beside(archive.publish)
+                published, taken = time.monotonic(), 0
         await reading
     finally:
         reading.cancel()
         with suppress(asyncio.CancelledError):
             await reading
+
+
+async def _beside[**P, T](work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Work in a thread. Whoever is stopped meanwhile waits for it: two may not use a connection of DuckDB at once."""
+    working = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait((working,))
+        raise
+
+
+def _bar(total: int) -> Progress:
+    console = output.console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        # Where nobody sees it move it would leave an empty line.
+        disable=not total or not console.is_terminal,
+    )
+
+
+class _Rate(ProgressColumn):
+    """Facts a second."""
+
+    def render(self, task: Task) -> Text:
+        rate = task.finished_speed or task.speed
+        return Text("" if rate is None else f"{rate:,.0f}/s", style="progress.data.speed")
 
 
 async def _read(ledger: Ledger, start: int, waiting: list[Raw], *, until_end: bool) -> None:
@@ -163,23 +245,35 @@ async def _of_rows(ledger: Ledger, lake: Path, manifest: Manifest) -> list[str]:
     found: list[str] = []
     with duckdb.connect() as db:
         columns = "seq, epoch_us(recorded_at), subject, payload"
-        rows = db.execute(  # names of our own files
+        db.execute(  # names of our own files
             f"SELECT {columns} FROM read_parquet([{files}]) ORDER BY seq"  # noqa: S608
         )
-        held: list[tuple[int, int, str, bytes]] = []
+        rows = _one_by_one(db)
+        row = next(rows, None)
         async with aclosing(ledger.port.raw(1, until_end=True)) as batches:
             async for batch in batches:
                 for one in batch:
-                    if one.seq > manifest.until:
+                    if one.seq > manifest.until or len(found) >= _MOST_TOLD:
                         break
-                    held = held or list(reversed(rows.fetchmany(_BATCH)))
-                    there = held.pop() if held else None
-                    if there != (one.seq, microseconds(one.recorded_at), one.subject, one.data):
+                    while row is not None and row[0] < one.seq:
+                        found.append(f"row {row[0]:,} of `events` is no fact of the log")
+                        row = next(rows, None)
+                    if row is None or row[0] > one.seq:
+                        found.append(f"fact {one.seq:,} of the log ({one.subject}) has no row")
+                        continue
+                    if row != (one.seq, microseconds(one.recorded_at), one.subject, one.data):
                         found.append(
                             f"fact {one.seq:,} of the log ({one.subject}) is not what stands in its row"
                         )
-                    if len(found) == _MOST_TOLD:
-                        return found
-        if held or rows.fetchone() is not None:
-            found.append("there are rows in `events` that are in no log")
-    return found
+                    row = next(rows, None)
+                else:
+                    continue
+                break
+        if row is not None and len(found) < _MOST_TOLD:
+            found.append(f"row {row[0]:,} of `events` is no fact of the log")
+    return found[:_MOST_TOLD]
+
+
+def _one_by_one(db: "duckdb.DuckDBPyConnection") -> Iterator[tuple[int, int, str, bytes]]:
+    while some := db.fetchmany(_BATCH):
+        yield from some

@@ -1,0 +1,298 @@
+"""Filling the lake from the log: our archivist beside what DuckDB and the broker ask for by themselves.
+
+The floor of writing is the bare `json_transform` insert of the same messages into a file with the same settings and
+columns: no checkpoint row, nothing looked at twice. That of reading and writing is the reading alone, and nothing done.
+Handing over (putting the calls together, Parquet, manifest, catalog) comes on top of both, and is measured by itself,
+beside the bare copy of the same rows to Parquet.
+
+A rebuild is what `approvals lake sync` does into an empty directory, in a process of its own: its rate, and its memory.
+The questions are asked of the lake's `calls` as an analyst would, once it is whole; the floor is counting the calls.
+"""
+
+import asyncio
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+from msgspec import Struct
+
+from consumers.archivist import _SETTINGS, Archive, _arrow, quoted
+from ledger.client import Ledger
+from ledger.jetstream import JetStream
+from ledger.port import Raw
+from ops.bench import logs
+from ops.bench.logs import Log
+from ops.bench.replay import _own_peak_mb, counted
+from ops.bench.results import Better, Result, compared, in_turns
+from ops.commands.lake import _write
+from projections import tables
+
+WORKLOAD: Final = "lake"
+#: Facts of one transaction, of ours and of the floor.
+_BATCH: Final = 10_000
+#: How often a question is asked.
+_ASKED: Final = 5
+#: What is measured without a target is always met.
+_ANY: Final[dict[Better, float]] = {"higher": 0.0, "lower": float("inf")}
+
+#: What analysts ask of `calls`; the thread is one of the log's.
+QUESTIONS: Final[dict[str, str]] = {
+    "counts by tool and verdict": "SELECT tool, verdict, count(*) FROM calls GROUP BY ALL",
+    "p50, p90, p99 of the wait by tool and day": """
+        SELECT tool, date_trunc('day', gated_at) AS day,
+            quantile_cont(date_diff('millisecond', gated_at, decided_at), [0.5, 0.9, 0.99])
+        FROM calls WHERE asked GROUP BY ALL
+    """,
+    "reviewers": """
+        SELECT reviewer, count(*), count(*) FILTER (verdict = 'Denied'),
+            avg(date_diff('millisecond', gated_at, decided_at))
+        FROM (SELECT unnest(reviewers) AS reviewer, * FROM calls) GROUP BY reviewer
+    """,
+    "failures after approval": """
+        SELECT tool, count(*) FILTER (outcome <> 'returned') / count(*)
+        FROM calls WHERE verdict = 'Approved' AND outcome IS NOT NULL GROUP BY tool
+    """,
+    "one thread": "SELECT * FROM calls WHERE workspace = 'bench' AND thread = 't0' ORDER BY first_seq",
+}
+
+
+class Run(Struct, frozen=True):
+    """What the process that rebuilds tells, or the one that only reads: facts a second, and its peak memory."""
+
+    rate: float
+    peak_mb: float
+
+
+async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
+    """Facts a second into the working file, from messages at hand and from the broker; sizes; times of questions."""
+    async with Ledger.connect(log.store, role="admin") as ledger:
+        version = logs.broker_version(ledger)
+
+        def line(
+            what: str, unit: str, ours: list[float], floor: list[float], beside: str, better: Better,
+            target: float | None = None,
+        ) -> Result:  # fmt: skip
+            return compared(
+                WORKLOAD, what, unit, ours, floor, beside=beside, better=better,
+                target=_ANY[better] if target is None else target, facts=log.facts, nats_server=version,
+            )  # fmt: skip
+
+        found = await _ingested(log, ledger, rounds, scratch, line)
+        found += await _end_to_end(log, ledger, rounds, scratch, line)
+    return found + await _rebuilt(log, scratch, line)
+
+
+type Line = Callable[..., Result]
+
+
+# --------------------------------------------------------------------------------------- from messages at hand
+
+
+async def _ingested(log: Log, ledger: Ledger, rounds: int, scratch: Path, line: Line) -> list[Result]:
+    raws = await _read_all(ledger, log.facts)
+    payloads = sum(len(one.data) for one in raws) / len(raws)
+    at, beside = scratch / "ours", scratch / "floor"
+
+    async def ours() -> float:
+        shutil.rmtree(at, ignore_errors=True)
+        with Archive.open(at, "bench") as archive:
+            begun = time.perf_counter()
+            for first in range(0, len(raws), _BATCH):
+                archive.take(raws[first : first + _BATCH])
+            spent = time.perf_counter() - begun
+            if archive.until != raws[-1].seq or archive.fresh != len(raws):
+                raise AssertionError(f"{archive.fresh} of {len(raws)} facts were taken")
+        return len(raws) / spent
+
+    async def floor() -> float:
+        return _inserted(beside, raws)
+
+    rates, floors = await in_turns(rounds, ours, floor)
+    working = (at / "working.duckdb").stat().st_size / len(raws)
+    published, copied = _handed_over(at), _copied(at, beside)
+    parquet = sum(one.stat().st_size for one in (at / "lake").glob("*.parquet")) / len(raws)
+    return [
+        line("facts into the working file", "facts/s", rates, floors, "bare json_transform insert", "higher", 0.8),
+        line("handing them over", "s", [published], [copied], "bare copy of the events to Parquet", "lower"),
+        line("Parquet a fact", "bytes", [parquet], [payloads], "payload of a fact", "lower"),
+        line("working file a fact", "bytes", [working], [payloads], "payload of a fact", "lower"),
+        *_asked(at / "lake", line),
+    ]  # fmt: skip
+
+
+async def _read_all(ledger: Ledger, facts: int) -> list[Raw]:
+    """The messages of the log; other workloads may have added to it."""
+    assert isinstance(ledger.port, JetStream)
+    found: list[Raw] = []
+    async with aclosing(ledger.port.raw(1, until_end=True)) as batches:
+        async for batch in batches:
+            found.extend(batch)
+            if len(found) >= facts:
+                break
+    return found[:facts]
+
+
+def _inserted(directory: Path, raws: list[Raw]) -> float:
+    """Facts a second of the insert alone, in batches as large as ours."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    shape: dict[str, Any] = {}
+    for _, path, kind in tables.FIELDS:
+        *outer, last = path.split(".")
+        place = shape
+        for name in outer:
+            place = place.setdefault(name, {})
+        place[last] = [kind.removesuffix("[]")] if kind.endswith("[]") else kind
+    fields = ", ".join(f"fields.{path}" for _, path, _ in tables.FIELDS)
+    insert = f"""
+        INSERT INTO events SELECT seq, recorded_at, subject, s[2], s[3], s[4], s[5], try_cast(s[5] AS INTEGER), s[6], {fields}, payload
+        FROM (
+            SELECT *, string_split(subject, '.') AS s, json_transform(decode(payload), '{json.dumps(shape)}') AS fields
+            FROM arrived
+        )
+    """  # noqa: S608 - names of our own columns
+    with duckdb.connect(str(directory / "working.duckdb"), config=dict(_SETTINGS)) as db:
+        db.execute(f"CREATE TABLE events ({tables.EVENTS})")
+        begun = time.perf_counter()
+        for first in range(0, len(raws), _BATCH):
+            db.register("arrived", _arrow(raws[first : first + _BATCH]))
+            db.execute(insert)
+            db.unregister("arrived")
+        spent = time.perf_counter() - begun
+        (rows,) = db.execute("SELECT count(*) FROM events").fetchall()[0]
+    if rows != len(raws):
+        raise AssertionError(f"{rows} of {len(raws)} facts were inserted")
+    return len(raws) / spent
+
+
+def _handed_over(directory: Path) -> float:
+    with Archive.open(directory, "bench") as archive:
+        begun = time.perf_counter()
+        archive.publish()
+        return time.perf_counter() - begun
+
+
+def _copied(ours: Path, floor: Path) -> float:
+    """Seconds for a file of the same events, of ours, by DuckDB alone."""
+    lake = quoted(ours / "lake" / "catalog.duckdb")
+    with duckdb.connect(str(floor / "copied.duckdb"), config=dict(_SETTINGS)) as db:
+        db.execute(f"ATTACH {lake} AS lake (READ_ONLY)")
+        db.execute("CREATE TABLE events AS SELECT * FROM lake.events")
+        begun = time.perf_counter()
+        db.execute(f"COPY events TO {quoted(floor / 'copied.parquet')} (FORMAT parquet, COMPRESSION zstd)")
+        return time.perf_counter() - begun
+
+
+def _asked(lake: Path, line: Line) -> list[Result]:
+    """Milliseconds for each question."""
+    with duckdb.connect(str(lake / "catalog.duckdb"), read_only=True) as db:
+
+        def times(query: str) -> list[float]:
+            found = []
+            for _ in range(_ASKED):
+                begun = time.perf_counter()
+                rows = db.execute(query).fetchall()
+                found.append((time.perf_counter() - begun) * 1000)
+                if not rows:
+                    raise AssertionError(f"nothing is found by: {query}")
+            return found
+
+        counting = times("SELECT count(*) FROM calls")
+        return [
+            line(f"question: {name}", "ms", times(query), counting, "counting the calls", "lower")
+            for name, query in QUESTIONS.items()
+        ]
+
+
+# --------------------------------------------------------------------------------------------- from the broker
+
+
+async def _end_to_end(log: Log, ledger: Ledger, rounds: int, scratch: Path, line: Line) -> list[Result]:
+    async def ours() -> float:
+        shutil.rmtree(scratch / "read", ignore_errors=True)
+        return await _written(ledger, scratch / "read", log.facts)
+
+    async def floor() -> float:
+        return await _only_read(ledger, log.facts)
+
+    rates, floors = await in_turns(rounds, ours, floor)
+    counting = [await counted(log.store, log.facts)]
+    return [
+        line("from the broker into tables", "facts/s", rates, floors, "reading the messages alone", "higher", 0.7),
+        line("the same", "facts/s", rates, counting, "nats-py ordered consumer, counting", "higher"),
+    ]  # fmt: skip
+
+
+async def _written(ledger: Ledger, directory: Path, facts: int) -> float:
+    """Facts a second from the log into the working file, read and written as `approvals lake sync` does."""
+    with Archive.open(directory, "bench") as archive:
+        begun = time.perf_counter()
+        await _write(ledger, archive, follow=False, wrote=lambda _seq: None)
+        spent = time.perf_counter() - begun
+        if archive.until < facts:
+            raise AssertionError(f"the archive came to {archive.until} of {facts} facts")
+        return archive.until / spent
+
+
+async def _only_read(ledger: Ledger, facts: int) -> float:
+    assert isinstance(ledger.port, JetStream)
+    count = 0
+    begun = time.perf_counter()
+    async with aclosing(ledger.port.raw(1, until_end=True)) as batches:
+        async for batch in batches:
+            count += len(batch)
+    if count < facts:
+        raise AssertionError(f"{count} of {facts} facts were read")
+    return count / (time.perf_counter() - begun)
+
+
+# ------------------------------------------------------------------------------------------------- as a whole
+
+
+async def _rebuilt(log: Log, scratch: Path, line: Line) -> list[Result]:
+    whole = await _alone(log, scratch / "whole")
+    reading = await _alone(log, None)
+    beside = "a process that only reads"
+    return [
+        line("rebuild of the whole lake", "facts/s", [whole.rate], [reading.rate], beside, "higher"),
+        line("peak memory of that", "MB", [whole.peak_mb], [reading.peak_mb], beside, "lower"),
+    ]
+
+
+async def _alone(log: Log, directory: Path | None) -> Run:
+    to = [] if directory is None else [str(directory)]
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", __spec__.name, str(log.store), str(log.facts), *to, stdout=asyncio.subprocess.PIPE
+    )  # fmt: skip
+    said, _ = await child.communicate()
+    if child.returncode != 0:
+        raise AssertionError(f"the process that reads the whole log ended with {child.returncode}")
+    rate, peak_mb = map(float, said.split())
+    return Run(rate, peak_mb)
+
+
+async def _alone_once(store: Path, facts: int, directory: Path | None) -> float:
+    async with Ledger.connect(store, role="admin") as ledger:
+        if directory is None:
+            return await _only_read(ledger, facts)
+        begun = time.perf_counter()
+        await _written(ledger, directory, facts)
+        with Archive.open(directory, "bench") as archive:
+            until = archive.publish()
+        return until / (time.perf_counter() - begun)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2 and not sys.argv[1].startswith("-"):
+        to = Path(sys.argv[3]) if len(sys.argv) > 3 else None
+        print(asyncio.run(_alone_once(Path(sys.argv[1]), int(sys.argv[2]), to)), _own_peak_mb())
+    else:
+        from ops.bench.program import main
+
+        main(WORKLOAD)

@@ -1,0 +1,146 @@
+"""For whoever has a question and no SQL at hand: the saved questions, asked of the lake."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from consumers.archivist import read_manifest
+from ops import output
+from ops.commands.lake import default
+from ops.output import out, say, visible
+from projections.questions import IN_FORCE, QUESTIONS, Question, uncited
+from schemas.errors import BadFile, BadInput, Unavailable
+
+type Row = Mapping[str, Any]
+_NONE: Final = "-"
+
+
+async def ask(name: str | None, *, show: bool, to: Path | None, store: Path | None, json: bool) -> None:
+    """Answer the question of this name; without one, or with `show`, tell what is asked.
+
+    Raises:
+        BadInput: there is no question of this name, or no lake to ask.
+    """
+    if name is None:
+        _list(json=json)
+    elif show:
+        _show(_named(name), json=json)
+    else:
+        question = _named(name)
+        lake = (to or default(store)) / "lake"
+        rows = answer(lake, question)
+        if json:
+            for row in rows:
+                out(msgspec.json.encode({column: _plain(value) for column, value in row.items()}).decode())
+            return
+        say(f"{question.title} (the log up to {read_manifest(lake).until:,})")
+        if rows:
+            output.console().print(_table(rows))
+        else:
+            say("There is nothing of the kind in the lake. `approvals lake sync` brings it up to the log.")
+
+
+def answer(lake: Path, question: Question) -> list[Row]:
+    """The rows of the answer, each by its columns."""
+    read_manifest(lake)
+    rows = _rows(lake, question.sql)
+    if question.name == "rules":
+        return sorted([*rows, *_uncited(lake, rows)], key=lambda row: row["policy"])
+    return rows
+
+
+def _uncited(lake: Path, cited: Sequence[Row]) -> list[Row]:
+    found: list[Row] = []
+    for policy in _rows(lake, IN_FORCE):
+        of = policy["policy"]
+        try:
+            found += uncited(of, policy["text"], [row["rule"] for row in cited if row["policy"] == of])
+        except BadFile as problem:
+            say(f"Which of its rules are never cited is not known: {problem}")
+    return found
+
+
+def _rows(lake: Path, sql: str) -> list[Row]:
+    """Ask the lake's catalog, which is opened only to read."""
+    try:
+        import duckdb
+    except ModuleNotFoundError:
+        raise BadInput(
+            "asking the lake needs duckdb, which is not installed. pip install 'approval-ledger[analytics]'."
+        ) from None
+    try:
+        with duckdb.connect(str(lake / "catalog.duckdb"), read_only=True) as db:
+            result = db.execute(sql)
+            columns = [column[0] for column in result.description or ()]
+            return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
+    except duckdb.Error as problem:
+        said = str(problem).partition("\n")[0]
+        raise Unavailable(
+            f"the lake in {lake} cannot be asked: {said} "
+            "`approvals lake verify` finds what is wrong with it; `approvals lake sync` writes the catalog anew."
+        ) from None
+
+
+def _named(name: str) -> Question:
+    if name not in QUESTIONS:
+        raise BadInput(f"there is no question {name!r}. There are: {', '.join(QUESTIONS)}.")
+    return QUESTIONS[name]
+
+
+def _list(*, json: bool) -> None:
+    if json:
+        for one in QUESTIONS.values():
+            out(msgspec.json.encode({"name": one.name, "title": one.title}).decode())
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    for one in QUESTIONS.values():
+        table.add_row(Text(one.name, style="bold"), Text(one.title))
+    output.console().print(table)
+
+
+def _show(question: Question, *, json: bool) -> None:
+    if json:
+        out(msgspec.json.encode(question).decode())
+    else:
+        out(f"-- {question.title}\n{question.sql.strip()};")
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: DuckDB's times are UTC and do not say so."""
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in rows[0]:
+        number = any(isinstance(row[column], int | float) for row in rows)
+        table.add_column(column.replace("_", " "), justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_words(column, value)) for column, value in row.items()))
+    return table
+
+
+def _words(column: str, value: object) -> str:
+    match value:
+        case None:
+            return _NONE
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return str(value) if column == "hour" else f"{value:,}"
+        case float() if column.endswith("_share"):
+            return f"{value:.1%}"
+        case float():
+            return f"{value:,.1f}"
+        case datetime():
+            return f"{value:%Y-%m-%d %H:%M:%S}"
+        case list():
+            return ", ".join(visible(str(one)) for one in value)
+        case _:
+            return visible(str(value))

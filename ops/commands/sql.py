@@ -1,0 +1,408 @@
+"""For analysts: SQL, asked of the lake. One query, or a prompt for one after the other.
+
+What a query may do is in `ops/sql.py`. Here is how its rows are shown: a table that fits the terminal, JSON, CSV, or a Parquet file.
+"""
+
+import asyncio
+import base64
+import csv
+import os
+import re
+import signal
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from ops import output
+from ops.commands.lake import default
+from ops.output import out, say, visible
+from ops.sql import MEMORY, TIMEOUT_S, Answer, Stopped, ask
+from projections import tables
+from schemas.errors import ApprovalsError, BadInput
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+
+Form = Literal["table", "json", "csv"]
+
+#: Rows of a table; nobody reads more.
+_ROWS: Final = 200
+#: Characters of a cell, and how narrow a column may get before the next one is left out.
+_CELL: Final = 60
+_BYTES: Final = {"MB": 10**6, "GB": 10**9, "MIB": 2**20, "GIB": 2**30}
+_MEMORY: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(MB|GB|MIB|GIB)", re.ASCII | re.IGNORECASE)
+#: Less than that and DuckDB does not start.
+_LEAST_MEMORY: Final = 50_000_000
+
+
+async def sql(
+    query: str | None,
+    *,
+    form: Form = "table",
+    parquet: Path | None = None,
+    to: Path | None = None,
+    timeout_s: float = TIMEOUT_S,
+    memory: int = MEMORY,
+    store: Path | None = None,
+) -> None:
+    """Ask the lake: this, or what is typed at the prompt, or what stdin says."""
+    archive = to or default(store)
+    asking = Asking(archive, form, timeout_s, memory)
+    if parquet is not None:
+        _refuse_inside(parquet, archive)
+    if query is None and sys.stdin.isatty():
+        if parquet is not None:
+            raise BadInput("--parquet takes the rows of one query: name it.")
+        await asking.prompt()
+        return
+    if query is None:
+        query = sys.stdin.read()
+    try:
+        await asking.one(query, parquet)
+    except Stopped:
+        raise KeyboardInterrupt from None
+
+
+def bytes_of(option: str, text: str) -> int:
+    """An amount of memory, such as 2GB.
+
+    Raises:
+        BadInput: it is none, or too little.
+    """
+    found = _MEMORY.fullmatch(text.strip())
+    if found is None:
+        raise BadInput(
+            f"{option} {text!r} is no amount of memory. Write a number and its unit, as in 500MB or 2GB."
+        )
+    amount = int(float(found[1]) * _BYTES[found[2].upper()])
+    if amount < _LEAST_MEMORY:
+        raise BadInput(f"{option} {text!r} is too little: {_LEAST_MEMORY // 10**6}MB at least.")
+    return amount
+
+
+class Asking:
+    """How this lake is asked, and how answers are shown."""
+
+    def __init__(self, archive: Path, form: Form, timeout_s: float, memory: int) -> None:
+        self.lake = archive / "lake"
+        self.form = form
+        self.timeout_s = timeout_s
+        self.memory = memory
+
+    async def one(self, query: str, parquet: Path | None = None) -> None:
+        """Ask, and show; Ctrl-C stops it."""
+        with _ctrl_c() as stopping:
+            await asyncio.to_thread(self._one, query, parquet, stopping)
+
+    def _one(self, query: str, parquet: Path | None, stopping: "list[Answer]") -> None:
+        with ask(self.lake, query, timeout_s=self.timeout_s, memory=self.memory) as answer:
+            stopping.append(answer)
+            if parquet is not None:
+                rows = write_parquet(answer, parquet)
+                say(f"{_count(rows, 'row')} in {parquet}, after {answer.seconds:.2f} s")
+            elif self.form == "table":
+                show(answer)
+            else:
+                (_print_json if self.form == "json" else _print_csv)(answer)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a question of ours."""
+        with ask(self.lake, query, timeout_s=self.timeout_s, memory=self.memory) as answer:
+            return [
+                tuple(row)
+                for batch in answer.batches()
+                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            ]
+
+    async def prompt(self) -> None:
+        """One query after the other, until `.quit` or Ctrl-D. What is wrong with one does not end it."""
+        known = await asyncio.to_thread(self._known)
+        session = _session(known)
+        say("SQL over the history, ending with ;  .tables  .schema NAME  .quit")
+        while True:
+            try:
+                typed = (await session.prompt_async("sql> ")).strip()
+            except KeyboardInterrupt:
+                continue
+            except EOFError:
+                return
+            if typed in {".quit", ".exit"}:
+                return
+            try:
+                await self._typed(typed)
+            except ApprovalsError as problem:
+                say(f"error: {problem}")
+
+    async def _typed(self, typed: str) -> None:
+        match typed.removesuffix(";").split():
+            case []:
+                pass
+            case [".tables"]:
+                await self.one("SHOW TABLES")
+                say(f"and as they were: {', '.join(tables.MACROS)}")
+            case [".schema", name] if name.isidentifier():
+                await self.one(f'DESCRIBE "{name}"')
+            case [word, *_] if word.startswith("."):
+                raise BadInput(
+                    f"there is no {word}: .tables, .schema NAME and .quit, and SQL that ends with a ;"
+                )
+            case _:
+                await self.one(typed)
+
+    def _known(self) -> list[str]:
+        """What can be completed."""
+        names = self.rows(
+            "SELECT DISTINCT table_name FROM duckdb_columns() WHERE NOT internal "
+            "UNION SELECT DISTINCT column_name FROM duckdb_columns() WHERE NOT internal "
+            "UNION SELECT DISTINCT function_name FROM duckdb_functions() WHERE regexp_full_match(function_name, '[a-z][a-z0-9_]+')"
+        )
+        return sorted({*(str(name) for (name,) in names), *_WORDS})
+
+
+_WORDS: Final = (
+    "SELECT", "FROM", "WHERE", "GROUP BY ALL", "ORDER BY", "LIMIT", "WITH", "JOIN", "LEFT JOIN", "USING", "HAVING", "QUALIFY",
+    "DISTINCT", "DESCRIBE", "SUMMARIZE", "EXPLAIN", ".tables", ".schema", ".quit",
+)  # fmt: skip
+
+
+@contextmanager
+def _ctrl_c() -> Generator["list[Answer]"]:
+    """Ctrl-C stops the answers that are put into the list, instead of us."""
+    answers: list[Answer] = []
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for one in answers:
+            one.stop()
+
+    loop.add_signal_handler(signal.SIGINT, stop)
+    try:
+        yield answers
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+def _session(known: list[str]) -> "PromptSession[str]":
+    try:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import WordCompleter
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
+        from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+    except ModuleNotFoundError:
+        raise BadInput(
+            "the prompt needs prompt_toolkit. Install approval-ledger[analytics], or name a query."
+        ) from None
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        typed = event.current_buffer.text.strip()
+        if not typed or typed.startswith(".") or typed.endswith(";"):
+            event.current_buffer.validate_and_handle()
+        else:
+            event.current_buffer.insert_text("\n")
+
+    history = _history()
+    return PromptSession(
+        multiline=True,
+        prompt_continuation="...> ",
+        key_bindings=keys,
+        history=FileHistory(history) if history else InMemoryHistory(),
+        completer=WordCompleter(known, ignore_case=True, pattern=re.compile(r"\.?[A-Za-z0-9_]+")),
+        complete_while_typing=False,
+    )
+
+
+def _history() -> Path | None:
+    """Where queries that were typed are kept, for nobody else to read; None where nothing can be kept."""
+    from platformdirs import user_state_path
+
+    file = user_state_path("approval-ledger") / "sql_history"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.touch(mode=0o600)
+    except OSError:
+        return None
+    return file
+
+
+# ------------------------------------------------------------------------------------------- how rows are shown
+
+
+def show(answer: Answer) -> None:
+    """A table for people; at a terminal no wider than it is. The number of rows goes to stderr."""
+    console = output.console()
+    names = answer.schema.names
+    shown: list[list[str]] = []
+    count = 0
+    for batch in answer.batches():
+        shown += [_cells(row) for row in _rows(batch.slice(0, max(_ROWS - count, 0)))]
+        count += batch.num_rows
+    if names == ["explain_key", "explain_value"]:
+        for row in shown:
+            out(row[1])
+        return
+    fitting = _fitting(names, shown, console.width) if console.is_terminal else len(names)
+    if not console.is_terminal:
+        console.width = _natural(names, shown)
+    table = Table(box=None, pad_edge=False)
+    for name, field in list(zip(names, answer.schema, strict=True))[:fitting]:
+        table.add_column(Text(visible(name)), justify=_justify(field), no_wrap=True, overflow="ellipsis")
+    for row in shown:
+        table.add_row(
+            *(Text(_short(cell) if console.is_terminal else visible(cell)) for cell in row[:fitting])
+        )
+    console.print(table)
+    say(f"{_count(count, 'row')} in {answer.seconds:.2f} s")
+    if count > len(shown):
+        say(f"The first {len(shown)} are shown. --json, --csv and --parquet FILE give all of them.")
+    if fitting < len(names):
+        say(
+            f"{fitting} of {len(names)} columns fit. Name those that you want; --json, --csv and --parquet FILE give all of them."
+        )
+
+
+def _fitting(names: list[str], rows: list[list[str]], width: int) -> int:
+    """How many columns fit the terminal; one at least."""
+    taken = 0
+    for count, column in enumerate(zip(names, *rows, strict=True)):
+        taken += max(cell_len(_short(cell)) for cell in column) + (2 if count else 0)
+        if taken > width and count:
+            return count
+    return len(names)
+
+
+def _natural(names: list[str], rows: list[list[str]]) -> int:
+    columns = zip(names, *rows, strict=True)
+    return sum(max(cell_len(visible(cell)) for cell in column) + 2 for column in columns)
+
+
+def _short(cell: str) -> str:
+    line = visible(" ".join(cell.split()))
+    return line if len(line) <= _CELL else line[: _CELL - 1] + "…"
+
+
+def _justify(field: Any) -> Literal["left", "right"]:
+    import pyarrow as pa
+
+    kind = field.type
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return "right" if number else "left"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _print_json(answer: Answer) -> None:
+    names = answer.schema.names
+    for batch in answer.batches():
+        for row in _rows(batch):
+            out(_json(dict(zip(names, map(_plain, row), strict=True))))
+
+
+def _print_csv(answer: Answer) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(answer.schema.names)
+    for batch in answer.batches():
+        writer.writerows(_cells(row) for row in _rows(batch))
+    sys.stdout.flush()
+
+
+def _rows(batch: Any) -> Iterator[tuple[Any, ...]]:
+    return zip(*(_values(column) for column in batch.columns), strict=True)
+
+
+def _values(column: Any) -> Iterable[Any]:
+    import pyarrow as pa
+
+    # Python has no nanoseconds; as text nothing is lost.
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.string())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+_ENCODER: Final = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
+
+
+def _json(value: object) -> str:
+    return _ENCODER.encode(value).decode()
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: bytes as text where they are that, else in base64; and a map as an object."""
+    match value:
+        case bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return {"base64": base64.b64encode(value).decode()}
+        case dict():
+            return {str(name): _plain(one) for name, one in value.items()}
+        case [(_, _), *_] if all(isinstance(one, tuple) for one in value):
+            return {str(_plain(name)): _plain(one) for name, one in value}
+        case list():
+            return [_plain(one) for one in value]
+        case tuple():  # an interval
+            return dict(zip(("months", "days", "nanoseconds"), value, strict=True))
+        case _:
+            return value
+
+
+def _cells(row: tuple[Any, ...]) -> list[str]:
+    return [_cell(value) for value in row]
+
+
+def _cell(value: Any) -> str:
+    match _plain(value):
+        case None:
+            return ""
+        case bool() as one:
+            return str(one).lower()
+        case datetime() as one:
+            return one.isoformat(sep=" ")
+        case date() | time() as one:
+            return one.isoformat()
+        case list() | dict() as one:
+            return _json(one)
+        case one:
+            return str(one)
+
+
+def write_parquet(answer: Answer, file: Path) -> int:
+    """All rows as a file, whole or not at all; answers with their number."""
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    beside = file.with_name(f".{file.name}.{os.getpid()}.writing")
+    rows = 0
+    try:
+        with beside.open("xb") as content:
+            with pq.ParquetWriter(content, answer.schema, compression="zstd") as writer:
+                for batch in answer.batches():
+                    writer.write_batch(batch)
+                    rows += batch.num_rows
+            content.flush()
+            os.fsync(content.fileno())
+        beside.replace(file)
+    except OSError as problem:
+        raise BadInput(f"{file} cannot be written: {problem.strerror or problem}. Nothing was.") from None
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+    return rows
+
+
+def _refuse_inside(file: Path, archive: Path) -> None:
+    if file.resolve().is_relative_to(archive.resolve()):
+        raise BadInput(
+            f"{file} would be in the archive, where only the archivist writes. Name a file elsewhere."
+        )

@@ -1,0 +1,336 @@
+"""`approvals sql`: whatever is asked, it reads the lake and nothing else; and its rows in every form."""
+
+import csv
+import io
+import os
+import signal
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from program import approvals, at_a_terminal
+
+from consumers.archivist import Archive
+from ledger.port import Raw
+from ops.bench import logs
+from ops.commands.sql import bytes_of
+from ops.sql import ask
+from schemas.codec import encode
+from schemas.errors import BadInput, NotAllowed, Unavailable, WaitTimedOut
+
+_T0 = datetime(2026, 3, 1, tzinfo=UTC)
+_FACTS = [
+    Raw(seq, _T0 + timedelta(seconds=seq), slot.subject, encode(event))
+    for seq, (slot, event) in enumerate(logs.mixed(600, 4), 1)
+]
+
+
+def _put(archive: Path, facts: list[Raw]) -> None:
+    with Archive.open(archive, "a log") as writing:
+        writing.take(facts)
+        writing.publish()
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory) -> Path:
+    """An archive of some facts."""
+    directory = tmp_path_factory.mktemp("archives") / "archive"
+    _put(directory, _FACTS)
+    return directory
+
+
+def _state(directory: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in directory.parent.rglob("*") if file.is_file()}
+
+
+def rows(archive: Path, query: str, **limits) -> list[dict]:
+    with ask(archive / "lake", query, **limits) as answer:
+        return [row for batch in answer.batches() for row in batch.to_pylist()]
+
+
+#: What is tried, and how it is turned down; LAKE and ARCHIVE stand for the directories.
+ATTACKS = {
+    "INSERT INTO calls VALUES (1)": NotAllowed,
+    "DELETE FROM calls": NotAllowed,
+    "CREATE TABLE mine (a INTEGER)": NotAllowed,
+    "CREATE TEMP TABLE mine AS SELECT 1": NotAllowed,
+    "DROP VIEW calls": NotAllowed,
+    "WITH x AS (INSERT INTO calls VALUES (1) RETURNING *) SELECT * FROM x": BadInput,
+    "WITH x AS (COPY (SELECT 1) TO 'LAKE/x.csv') SELECT * FROM x": NotAllowed,
+    "WITH x AS (COPY (SELECT 1) TO 'LAKE/catalog.duckdb') SELECT 1": NotAllowed,
+    "EXPLAIN ANALYZE WITH x AS (COPY (SELECT 1) TO 'LAKE/x.csv') SELECT 1": NotAllowed,
+    "SELECT * FROM query('WITH x AS (COPY (SELECT 1) TO ''LAKE/x.csv'') SELECT 1')": BadInput,
+    "SELECT 1; SELECT 2": BadInput,
+    "COMMIT; DROP VIEW calls": BadInput,
+    "COMMIT": NotAllowed,
+    "COPY calls TO 'LAKE/x.csv'": NotAllowed,
+    "EXPLAIN COPY calls TO 'LAKE/x.csv'": NotAllowed,
+    "EXPLAIN ANALYZE COPY calls TO 'LAKE/x.csv'": NotAllowed,
+    "/* a */ EXPLAIN -- b\n ANALYZE COPY calls TO 'LAKE/x.csv'": NotAllowed,
+    "EXPLAIN (ANALYZE) COPY calls TO 'LAKE/x.csv'": NotAllowed,
+    "EXPLAIN ANALYZE DELETE FROM calls": NotAllowed,
+    "SELECT * FROM read_csv('/etc/passwd')": NotAllowed,
+    "SELECT * FROM read_text('/proc/self/environ')": NotAllowed,
+    "SELECT * FROM read_text('LAKE/../working.duckdb')": NotAllowed,
+    "SELECT * FROM read_duckdb('ARCHIVE/working.duckdb')": NotAllowed,
+    "SELECT * FROM read_parquet('http://example.com/x.parquet')": NotAllowed,
+    "SELECT * FROM '/etc/passwd'": BadInput,
+    "SELECT * FROM glob('/etc/*')": NotAllowed,
+    "SELECT * FROM sniff_csv('/etc/passwd')": NotAllowed,
+    "ATTACH 'LAKE/x.duckdb'": NotAllowed,
+    "SET memory_limit = '90GB'": NotAllowed,
+    "USE memory": NotAllowed,
+    "SELECT * FROM enable_logging()": BadInput,
+    "SELECT * FROM query('DROP VIEW calls')": BadInput,
+    "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT 1'))": NotAllowed,
+    "SELECT nextval('s')": BadInput,
+    "SELECT getenv('HOME')": BadInput,
+    "CHECKPOINT": NotAllowed,
+    "SELECT * FROM checkpoint()": NotAllowed,
+    "INSTALL httpfs": NotAllowed,
+    "LOAD httpfs": NotAllowed,
+    "PRAGMA database_size": NotAllowed,
+    "CALL pragma_version()": NotAllowed,
+    "EXPORT DATABASE 'LAKE/x'": NotAllowed,
+    "PREPARE x AS SELECT 1": NotAllowed,
+    "VACUUM": NotAllowed,
+    "SELECT * FROM archive": BadInput,
+    "": BadInput,
+    "SELECT repeat('x', 3000000000)": BadInput,
+    "SELECT list(range) FROM range(500000000)": BadInput,
+}
+
+
+@pytest.mark.parametrize("query", ATTACKS)
+def test_a_query_that_does_more_than_read_is_refused(archive, query):
+    """Each is turned down with a sentence, and no byte on disk is another."""
+    before = _state(archive)
+    told = query.replace("LAKE", str(archive / "lake")).replace("ARCHIVE", str(archive))
+    with pytest.raises(ATTACKS[query], match=r"\w.*[.!?]$"):
+        rows(archive, told, memory=300_000_000)
+    assert _state(archive) == before
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT count(*) FROM range(100000000000) a, range(100000) b",
+        "SELECT levenshtein(repeat('a', 1000000), repeat('b', 1000000))",
+        "SELECT * FROM range(100000000) a, range(100000) b",
+    ],
+)
+def test_a_query_that_runs_for_ever_is_stopped(archive, query):
+    """Also one whose only step hears no interrupt, and one that gives rows without end."""
+    with pytest.raises(WaitTimedOut, match=r"longer than 1\.5 s"):
+        count(archive, query)
+    assert rows(archive, "SELECT 1 AS one") == [{"one": 1}]
+
+
+def count(archive: Path, query: str) -> int:
+    with ask(archive / "lake", query, timeout_s=1.5) as answer:
+        return sum(batch.num_rows for batch in answer.batches())
+
+
+LEGAL = [
+    "SELECT * FROM events",
+    "FROM calls",
+    "TABLE votes",
+    "VALUES (1)",
+    "(SELECT 1)",
+    "SELECT 1; -- the end",
+    "WITH asked AS (FROM calls WHERE asked) SELECT tool, count(*) FROM asked GROUP BY ALL",
+    "WITH RECURSIVE t AS (SELECT 1 n UNION ALL SELECT n + 1 FROM t WHERE n < 5) FROM t",
+    "SELECT seq, row_number() OVER (PARTITION BY thread ORDER BY seq) FROM events QUALIFY true",
+    "FROM events_until(100)",
+    "FROM calls_until(100)",
+    "DESCRIBE calls",
+    "SHOW TABLES",
+    "SUMMARIZE SELECT tool FROM calls",
+    "EXPLAIN SELECT count(*) FROM calls",
+    "EXPLAIN ANALYZE SELECT count(*) FROM calls",
+    "explain (format json) FROM calls",
+    "PIVOT calls ON verdict IN ('Approved', 'Denied') USING count(*) GROUP BY tool",
+    "FROM calls ANTI JOIN votes USING (workspace, thread, call) UNION ALL FROM calls LIMIT 1",
+    "FROM calls ASOF JOIN votes ON calls.first_seq >= votes.seq UNION FROM calls ASOF JOIN votes ON calls.first_seq < votes.seq",
+    "SELECT DISTINCT ON (tool) * FROM calls ORDER BY tool LIMIT 10%",
+    "SELECT count(*) FROM calls GROUP BY ROLLUP (tool, verdict)",
+    "FROM calls WHERE call IN (SELECT call FROM votes WHERE votes.thread = calls.thread)",
+    "FROM events USING SAMPLE 5",
+    "SELECT unnest([1, 2])",
+    "SELECT count(*) FROM range(10)",
+    "SELECT tool FROM calls EXCEPT SELECT 'x'",
+    "SELECT content FROM read_text('LAKE/manifest.json')",
+    "SELECT count(*) FROM read_parquet('LAKE/events-*.parquet')",
+    "SELECT table_name FROM information_schema.tables",
+]
+
+
+@pytest.mark.parametrize("query", LEGAL)
+def test_a_query_that_reads_is_answered(archive, query):
+    """Whatever belongs to a SELECT works, and changes nothing either."""
+    before = _state(archive)
+    told = query.replace("LAKE", str(archive / "lake"))
+    assert rows(archive, told) or "ASOF" in query
+    assert _state(archive) == before
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT nope FROM calls", "line 1, column 8: "),
+        ("SELECT 1,\n  'é', nope FROM calls", "line 2, column 8: "),
+        ("EXPLAIN SELECT nope FROM calls", "line 1, column 16: "),
+        ("SELEC 1", "line 1, column 1: "),
+    ],
+)
+def test_an_error_names_its_place(archive, query, said):
+    """Line and column of the query as it was typed."""
+    with pytest.raises(BadInput) as problem:
+        rows(archive, query)
+    assert str(problem.value).startswith(said)
+    assert "\n" not in str(problem.value)
+
+
+def test_the_rows_come_in_every_form(archive, tmp_path):
+    """JSON, CSV and Parquet have all rows, equal to each other; a table has the first ones, and says so."""
+    query = "SELECT seq, recorded_at, voters, payload FROM events ORDER BY seq"
+    within = ("--to", archive, query)
+    as_json = approvals("sql", "--json", *within).lines
+    as_csv = list(csv.DictReader(io.StringIO(approvals("sql", "--csv", *within).out)))
+    file = tmp_path / "rows.parquet"
+    assert approvals("sql", "--parquet", file, *within).code == 0
+    as_parquet = pq.read_table(file).to_pylist()
+    assert [row["seq"] for row in as_json] == [fact.seq for fact in _FACTS]
+    assert [int(row["seq"]) for row in as_csv] == [fact.seq for fact in _FACTS]
+    assert [row["payload"] for row in as_parquet] == [fact.data for fact in _FACTS]
+    assert [row["payload"] for row in as_json] == [fact.data.decode() for fact in _FACTS]
+    assert as_json[0]["recorded_at"] == "2026-03-01T00:00:01"
+    assert {"ana"} == {one for row in as_json for one in row["voters"] or ()}
+    table = approvals("sql", *within)
+    assert len(table.out.splitlines()) == 201
+    assert f"{len(_FACTS):,} rows in" in table.err
+    assert "--json, --csv and --parquet FILE give all" in table.err
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_nothing_is_lost_in_json(archive):
+    """Columns of the same name, bytes that are no text, large numbers, maps, lists and intervals."""
+    query = r"SELECT 1 AS a, 2 AS a, '\xff'::BLOB AS b, 170141183460469231731687303715884105727 AS h, MAP {'k': [1]} AS m, INTERVAL 3 DAY AS i"
+    done = approvals("sql", "--json", "--to", archive, query)
+    assert done.one == {
+        "a": 1,
+        "a_2": 2,
+        "b": {"base64": "/w=="},
+        "h": 170141183460469231731687303715884105727,
+        "m": {"k": [1]},
+        "i": {"months": 0, "days": 3, "nanoseconds": 0},
+    }
+
+
+def test_a_parquet_file_is_whole_or_not_there(archive, tmp_path):
+    """Out of time, what was there before stays; and no file is ever written into the archive."""
+    file = tmp_path / "rows.parquet"
+    file.write_text("before")
+    endless = "SELECT * FROM range(100000000) a, range(100000) b"
+    done = approvals("sql", "--to", archive, "--parquet", file, "--timeout", "1.5s", endless)
+    assert done.code == 3
+    assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {"rows.parquet": "before"}
+    done = approvals("sql", "--to", archive, "--parquet", archive / "lake" / "x.parquet", "SELECT 1")
+    assert (done.code, "in the archive" in done.err) == (2, True)
+
+
+def test_the_command_ends_as_scripts_expect(archive, tmp_path):
+    """Exit codes and JSON errors, a query from stdin, and options that cannot be."""
+    assert approvals("sql", "--to", archive, typed="SELECT 42 AS n").out.split() == ["n", "42"]
+    refused = approvals("sql", "--to", archive, "--json", "DROP VIEW calls")
+    assert (refused.code, refused.problem["error"]) == (4, "NotAllowed")
+    assert approvals("sql", "--to", archive, "SELECT nope").code == 2
+    assert approvals("sql", "--to", archive, "--json", "--csv", "SELECT 1").code == 2
+    assert "lake sync" in approvals("sql", "--to", tmp_path, "SELECT 1").err
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("2GB", 2_000_000_000),
+        ("500 mb", 500_000_000),
+        ("1GiB", 2**30),
+        ("1KB", None),
+        ("2", None),
+        ("1MB", None),
+    ],
+)
+def test_an_amount_of_memory_has_a_unit(text, amount):
+    """And is enough for DuckDB to start."""
+    if amount is None:
+        with pytest.raises(BadInput, match="--memory"):
+            bytes_of("--memory", text)
+    else:
+        assert bytes_of("--memory", text) == amount
+
+
+def test_a_lake_whose_files_are_gone_says_so(tmp_path):
+    """A sentence that says what to do, and not an empty answer."""
+    _put(tmp_path / "archive", _FACTS)
+    for file in (tmp_path / "archive" / "lake").glob("events-*.parquet"):
+        file.unlink()
+    with pytest.raises(Unavailable, match="lake verify"):
+        rows(tmp_path / "archive", "FROM events")
+
+
+def test_queries_run_while_the_lake_is_published(tmp_path):
+    """Each answer is of one moment of the log, the next never of an earlier one, and the last has all."""
+    directory = tmp_path / "archive"
+    problems: list[Exception] = []
+
+    def write() -> None:
+        try:
+            with Archive.open(directory, "a log") as archive:
+                for start in range(100, len(_FACTS), 20):
+                    archive.take(_FACTS[start : start + 20])
+                    archive.publish()
+        except Exception as problem:  # noqa: BLE001 - told by the test
+            problems.append(problem)
+
+    _put(directory, _FACTS[:100])
+    writing = threading.Thread(target=write)
+    writing.start()
+    seen = [0]
+    while writing.is_alive() or seen[-1] != len(_FACTS):
+        assert not problems
+        [row] = rows(directory, "SELECT count(*) AS count, max(seq) AS last FROM events")
+        assert row["count"] == row["last"] >= seen[-1]
+        seen.append(row["count"])
+    writing.join()
+    assert not problems
+
+
+def test_the_prompt_answers_one_after_the_other(archive, tmp_path):
+    """Over several lines until a `;`, with its own words, errors and Ctrl-C that do not end it, and a history."""
+    with at_a_terminal(
+        *("sql", "--to", archive), store=tmp_path, PROMPT_TOOLKIT_NO_CPR="1", XDG_STATE_HOME=str(tmp_path)
+    ) as terminal:
+        terminal.read_until("sql>")
+        terminal.type("SELECT 40 + 2")
+        terminal.type("AS answer;")
+        terminal.read_until("42")
+        terminal.type("SELECT nope;")
+        terminal.read_until("error: line 1, column 8")
+        terminal.type(".tables")
+        terminal.read_until("calls_until(until)")
+        terminal.type(".schema votes")
+        terminal.read_until("on_behalf_of")
+        terminal.type(".nothing")
+        terminal.read_until("there is no .nothing")
+        terminal.type("SELECT count(*) FROM range(100000000000) a, range(100000) b;")
+        threading.Timer(2, lambda: os.kill(terminal.process.pid, signal.SIGINT)).start()
+        terminal.read_until("the query was stopped")
+        terminal.type("SELECT 1000 + 1;")
+        terminal.read_until("1001")
+        terminal.type(".quit")
+        assert terminal.ended() == 0
+    history = tmp_path / "approval-ledger" / "sql_history"
+    assert "+SELECT 40 + 2\n+AS answer;" in history.read_text()
+    assert history.stat().st_mode & 0o077 == 0
