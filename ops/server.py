@@ -12,7 +12,6 @@ as it lives, so whoever comes next waits for it, or is told who is there. What a
 """
 
 import asyncio
-import ctypes
 import errno
 import fcntl
 import importlib.util
@@ -24,8 +23,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
@@ -37,6 +35,7 @@ from nats.aio.client import Client
 
 from ledger.address import ADDRESS, Address, Login, Store
 from ops.accounts import ADMIN, ROLES, SYSTEM, accounts_config, permissions
+from ops.processes import die_with_parent
 from schemas.errors import BadInput, BrokerAway, Defect, StoreHeld
 
 _log: Final = structlog.get_logger("ops.server")
@@ -48,7 +47,6 @@ HOST: Final = "127.0.0.1"
 _DYING_S: Final = 3.0
 _READY_S: Final = 10.0
 _STOPPING_S: Final = 5.0
-_PR_SET_PDEATHSIG: Final = 1
 #: A reload lets a new account sign on, and only the next one connects its imports (seen on 2.15.0, every time).
 _RELOADS: Final = 5
 
@@ -157,7 +155,7 @@ class EmbeddedServer:
                 pass_fds=(self._lock,),
                 # Ctrl-C in a terminal goes to the whole group. It is for us to stop the server, after everything else.
                 process_group=0,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         finally:
             os.close(log)
@@ -436,25 +434,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """What the child does before it becomes nats-server: ask to be ended when we are, however we are ended.
-
-    Linux only. Elsewhere a server whose parent was killed goes on until somebody stops it; the store's lock says
-    which process that is. The kernel counts the *thread* that started it as the parent, hence the main thread.
-    """
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # killed in between
-            os._exit(1)
-
-    return ask
 
 
 def _tail(file: Path, lines: int) -> str:

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 from msgspec import Struct
 
+from ops.processes import die_with_parent
 from schemas.errors import ApprovalsError, BadInput, NotAllowed, Unavailable, WaitTimedOut
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ _PLAN: Final = "EXPLAIN (FORMAT json) "
 class Answer:
     """The rows of a question, as they come."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", timeout_s: float, begun: "Callable[[Answer], None]"
+    ) -> None:
         self._process = process
         self._timeout_s = timeout_s
         self._late = self._stopped = False
@@ -77,6 +80,7 @@ class Answer:
         self._timer = threading.Timer(timeout_s, self._end)
         self._timer.daemon = True
         self._timer.start()
+        begun(self)
         self._reader = self._open()
         #: As Arrow tells it; no two columns have the same name.
         self.schema = _apart(self._reader.schema)
@@ -155,11 +159,19 @@ class Stopped(ApprovalsError):
 
 
 @contextmanager
-def ask(lake: Path, query: str, *, timeout_s: float = TIMEOUT_S, memory: int = MEMORY) -> Generator[Answer]:
+def ask(
+    lake: Path,
+    query: str,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    memory: int = MEMORY,
+    begun: Callable[[Answer], None] = lambda _answer: None,
+) -> Generator[Answer]:
     """Ask the lake; the answer is there as long as the block.
 
     Args:
         memory: bytes.
+        begun: is handed the answer before there are rows, for whoever may want to stop it.
 
     Raises:
         BadInput: it is no question, names what is not there, or needs more memory.
@@ -176,28 +188,29 @@ def ask(lake: Path, query: str, *, timeout_s: float = TIMEOUT_S, memory: int = M
     read_manifest(lake)
     question = _Question(str(lake.absolute()), query, memory)
     try:
-        answer = _asked(question, timeout_s)
+        answer = _asked(question, timeout_s, begun)
     except _Gone:
         # Files that were put together are removed after a while; the new catalog names the new ones.
-        answer = _asked(question, timeout_s)
+        answer = _asked(question, timeout_s, begun)
     try:
         yield answer
     finally:
         answer.close()
 
 
-def _asked(question: "_Question", timeout_s: float) -> Answer:
+def _asked(question: "_Question", timeout_s: float, begun: Callable[[Answer], None]) -> Answer:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "ops.sql"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={name: value for name, value in os.environ.items() if name in _ENVIRONMENT},
+        preexec_fn=die_with_parent(),  # noqa: PLW1509 - it makes one system call
     )
     assert process.stdin
     process.stdin.write(msgspec.json.encode(question))
     process.stdin.close()
-    return Answer(process, timeout_s)
+    return Answer(process, timeout_s, begun)
 
 
 class _Gone(Unavailable):

@@ -4,7 +4,10 @@ import csv
 import io
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -68,7 +71,7 @@ ATTACKS = {
     "COPY calls TO 'LAKE/x.csv'": NotAllowed,
     "EXPLAIN COPY calls TO 'LAKE/x.csv'": NotAllowed,
     "EXPLAIN ANALYZE COPY calls TO 'LAKE/x.csv'": NotAllowed,
-    "/* a */ EXPLAIN -- b\n ANALYZE COPY calls TO 'LAKE/x.csv'": NotAllowed,
+    "/* a */ EXPLAIN -- b\n ANALYZE COPY calls TO 'LAKE/x.csv'": BadInput,
     "EXPLAIN (ANALYZE) COPY calls TO 'LAKE/x.csv'": NotAllowed,
     "EXPLAIN ANALYZE DELETE FROM calls": NotAllowed,
     "SELECT * FROM read_csv('/etc/passwd')": NotAllowed,
@@ -154,7 +157,7 @@ LEGAL = [
     "PIVOT calls ON verdict IN ('Approved', 'Denied') USING count(*) GROUP BY tool",
     "FROM calls ANTI JOIN votes USING (workspace, thread, call) UNION ALL FROM calls LIMIT 1",
     "FROM calls ASOF JOIN votes ON calls.first_seq >= votes.seq UNION FROM calls ASOF JOIN votes ON calls.first_seq < votes.seq",
-    "SELECT DISTINCT ON (tool) * FROM calls ORDER BY tool LIMIT 10%",
+    "SELECT DISTINCT ON (tool) * FROM calls ORDER BY tool LIMIT 100%",
     "SELECT count(*) FROM calls GROUP BY ROLLUP (tool, verdict)",
     "FROM calls WHERE call IN (SELECT call FROM votes WHERE votes.thread = calls.thread)",
     "FROM events USING SAMPLE 5",
@@ -325,7 +328,7 @@ def test_the_prompt_answers_one_after_the_other(archive, tmp_path):
         terminal.type(".nothing")
         terminal.read_until("there is no .nothing")
         terminal.type("SELECT count(*) FROM range(100000000000) a, range(100000) b;")
-        threading.Timer(2, lambda: os.kill(terminal.process.pid, signal.SIGINT)).start()
+        threading.Timer(3, lambda: os.kill(terminal.process.pid, signal.SIGINT)).start()
         terminal.read_until("the query was stopped")
         terminal.type("SELECT 1000 + 1;")
         terminal.read_until("1001")
@@ -334,3 +337,33 @@ def test_the_prompt_answers_one_after_the_other(archive, tmp_path):
     history = tmp_path / "approval-ledger" / "sql_history"
     assert "+SELECT 40 + 2\n+AS answer;" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0
+
+
+def test_a_query_ends_with_whoever_asked(archive):
+    """Killed without a word, a program leaves no query behind that runs for ever."""
+    command = [sys.executable, "-c", _ASKING, str(archive / "lake")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
+        child = int(asking.stdout.readline())
+        asking.kill()
+    until = time.monotonic() + 10
+    while _runs(child) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not _runs(child)
+
+
+def _runs(pid: int) -> bool:
+    """Is it at work? Nobody may have fetched what became of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+_ASKING = """
+import sys
+from pathlib import Path
+from ops.sql import ask
+query = "SELECT count(*) FROM range(100000000000) a, range(100000) b"
+with ask(Path(sys.argv[1]), query, begun=lambda answer: print(answer._process.pid, flush=True)):
+    pass
+"""

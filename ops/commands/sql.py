@@ -103,8 +103,8 @@ class Asking:
             await asyncio.to_thread(self._one, query, parquet, stopping)
 
     def _one(self, query: str, parquet: Path | None, stopping: "list[Answer]") -> None:
-        with ask(self.lake, query, timeout_s=self.timeout_s, memory=self.memory) as answer:
-            stopping.append(answer)
+        asked = ask(self.lake, query, timeout_s=self.timeout_s, memory=self.memory, begun=stopping.append)
+        with asked as answer:
             if parquet is not None:
                 rows = write_parquet(answer, parquet)
                 say(f"{_count(rows, 'row')} in {parquet}, after {answer.seconds:.2f} s")
