@@ -131,6 +131,8 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
 #: What an approval can rest on without anybody having looked at this call.
 _UNASKED: Final = frozenset({"policy", "grant"})
 
+#: The places of a call that hold more than one fact, and the field that holds them.
+_SEVERAL: Final = {"vote": "votes", "claim": "claims", "late": "late", "escalated": "escalated"}
 #: Which facts may stand in each place of a call.
 STANDS: Final = {shape[2]: kinds for shape, kinds in FILLED_BY.items() if shape[0] == "call"}
 
@@ -281,7 +283,7 @@ def evolve(call: Call, fact: Fact) -> Call:
         return call
     match fact.slot.tail[2:]:
         case ("vote" | "claim" | "late" | "escalated" as place, _):
-            several = {"vote": "votes", "claim": "claims"}.get(place, place)
+            several = _SEVERAL[place]
             return msgspec.structs.replace(call, **{several: _with(getattr(call, several), fact)})
         case (place,) if getattr(call, place) is None:
             return msgspec.structs.replace(call, **{place: fact})
@@ -310,8 +312,10 @@ def call_of(ref: CallRef, facts: tuple[Fact, ...]) -> Call:
         match slot.tail:
             case ("call", ref.call, place) if isinstance(fact.event, STANDS.get(place, ())):
                 alone.setdefault(place, fact)
-            case ("call", ref.call, place, which) if isinstance(fact.event, STANDS.get(place, ())):
-                several[{"vote": "votes", "claim": "claims"}.get(place, place)].setdefault(which, fact)
+            case ("call", ref.call, place, which) if place in _SEVERAL and isinstance(
+                fact.event, STANDS[place]
+            ):
+                several[_SEVERAL[place]].setdefault(which, fact)
             case _:
                 pass
     ordered = {place: tuple(sorted(found.values(), key=_seq)) for place, found in several.items()}

@@ -8,16 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from consumers.archivist import (
     ROWS_A_FILE,
@@ -32,8 +22,8 @@ from ledger.address import Store
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.port import Raw
-from ops import output
 from ops.output import out, say
+from ops.progress import bar
 from ops.replay import log_of
 from ops.server import EmbeddedServer, is_running
 from ops.workers import until_signalled
@@ -111,11 +101,11 @@ async def _connected(store: Path | None, url: str | None) -> AsyncGenerator[Ledg
 async def _written(ledger: Ledger, archive: Archive, end: int, *, follow: bool) -> bool:
     """Write until the end, or until somebody stops it; was it the end?"""
     done = archive.until
-    with _bar(end - done) as progress:
-        bar = progress.add_task("archiving", total=end - done)
+    with bar(end - done) as progress:
+        task = progress.add_task("archiving", total=end - done)
 
         def wrote(seq: int) -> None:
-            progress.update(bar, completed=seq - done, total=max(end, seq) - done)
+            progress.update(task, completed=seq - done, total=max(end, seq) - done)
 
         writing = asyncio.ensure_future(_write(ledger, archive, follow=follow, wrote=wrote))
         try:
@@ -160,29 +150,6 @@ async def _beside[**P, T](work: Callable[P, T], *args: P.args, **kwargs: P.kwarg
     except asyncio.CancelledError:
         await asyncio.wait((working,))
         raise
-
-
-def _bar(total: int) -> Progress:
-    console = output.console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Rate(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        # Where nobody sees it move it would leave an empty line.
-        disable=not total or not console.is_terminal,
-    )
-
-
-class _Rate(ProgressColumn):
-    """Facts a second."""
-
-    def render(self, task: Task) -> Text:
-        rate = task.finished_speed or task.speed
-        return Text("" if rate is None else f"{rate:,.0f}/s", style="progress.data.speed")
 
 
 async def _read(ledger: Ledger, start: int, waiting: list[Raw], *, until_end: bool) -> None:

@@ -9,14 +9,6 @@ from shlex import quote
 from typing import Any
 
 import msgspec
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from consumers.loop import Reaction
@@ -26,6 +18,7 @@ from ledger.client import Ledger
 from ledger.streams import DURABLES, streams
 from ops import output
 from ops.output import out, say
+from ops.progress import bar
 from ops.rehearse import Summary, read_recordings, review
 from ops.rehearse import rehearse as drive
 from ops.server import EmbeddedServer, ensure_account, is_running
@@ -216,14 +209,14 @@ async def rehearse(
         )
         service = await stack.enter_async_context(Ledger.connect(store, url=url, name="rehearsal"))
         person = await stack.enter_async_context(Ledger.connect(store, url=url, role=role))
-        with _bar(len(recorded)) as progress:
-            bar = progress.add_task("rehearsing", total=len(recorded))
+        with bar(len(recorded)) as progress:
+            task = progress.add_task("rehearsing", total=len(recorded))
             driving = asyncio.ensure_future(
                 drive(
                     service,
                     workspace,
                     recorded,
-                    progress=lambda done: progress.update(bar, completed=done),
+                    progress=lambda done: progress.update(task, completed=done),
                     stalled=lambda waiting: _tell_stalled(waiting, workspace, store, url),
                 )
             )
@@ -309,21 +302,6 @@ def _tell_stalled(waiting: int, workspace: str, store: Path | None, url: str | N
     say(
         f"{calls} for people and nothing else goes on: the script leaves this open, or more votes are needed. "
         f"To decide by hand: approvals pending -w {workspace}{where}"
-    )
-
-
-def _bar(total: int) -> Progress:
-    console = output.console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        # Where nobody sees it move it would leave an empty line.
-        disable=not total or not console.is_terminal,
     )
 
 
