@@ -27,8 +27,9 @@ check: setup     ## lint, types and folder order only
 bench: setup     ## ours beside its floor, in about 6 minutes; ONLY=replay (history, snapshot) for one, FACTS=100000 for less
 	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m ops.bench$(if $(ONLY),.$(ONLY)) $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)
 
-chaos: setup     ## kill -9 everything, again and again, on the whole of the recorded conversations
+chaos: setup     ## kill -9 everything, again and again: on the whole of the recorded conversations, and an archivist 300 times
 	@CHAOS=1 $(BIN)/pytest tests/test_crash.py -n 0
+	@KILLS=100 $(BIN)/pytest tests/test_archivist.py -n 0 -k killed
 
 lock:            ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \

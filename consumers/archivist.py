@@ -38,18 +38,21 @@ if TYPE_CHECKING:
 
 _log: Final = structlog.get_logger("consumers.archivist")
 
-#: Rows of one file, once small ones are put together.
-ROWS_A_FILE: Final = 1_000_000
+#: A file's rows at most, once small ones are put together; half of that stays as it is. Larger ones are not read faster by
+#: as much as it matters (0.2 ms a file), and are held in memory while they are written.
+ROWS_A_FILE: Final = 250_000
+#: And its bytes, for facts that are large.
+BYTES_A_FILE: Final = 128_000_000
 #: Of so many small files one is made.
 SMALL_FILES: Final = 16
 #: How long a file stays that was put together with others, for whoever is reading it.
 KEEP_S: Final = 60.0
 
 #: The default checkpoint after 16 MB rewrites the last row group each time: up to fifteen times slower at the worst moment.
-#: One thread: a batch is too small to share out, and each more costs a fifth in dividing it up.
-_SETTINGS: Final = {"wal_autocheckpoint": "256MB", "threads": "1"}
-#: What the lake has, and what its rows are in the order of.
-_ORDER: Final = {"events": "seq", "calls": "last_seq"}
+#: One thread: a second hardly makes it faster, and each holds rows of its own in memory.
+_SETTINGS: Final = {"wal_autocheckpoint": "256MB", "threads": "1", "memory_limit": "1GB"}
+#: What the lake has files of, in the order of the log: events, and calls by the fact with which they ended.
+_TABLES: Final = ("events", "calls")
 #: What files it writes into the lake; anything else there is somebody else's, and stays.
 _OURS: Final = re.compile(
     r"(events|calls|open)-[0-9-]+[.](parquet|writing)|(manifest|catalog[.][0-9]+)[.]writing([.]wal)?"
@@ -65,6 +68,7 @@ class Segment(Struct, frozen=True):
     first: int
     last: int
     rows: int
+    bytes: int
     sha256: str
 
 
@@ -134,22 +138,36 @@ class Archive:
     @property
     def fresh(self) -> int:
         """How many facts wait to be published."""
-        return int(self._one("SELECT count(*) FROM events"))
+        return int(self._one("SELECT count(*) FROM fresh"))
+
+    @property
+    def full(self) -> bool:
+        """Is what waits enough for a file that need not be put together with others?"""
+        query = "SELECT count(*), coalesce(sum(octet_length(payload)), 0) FROM fresh"
+        ((rows, size),) = self._db.execute(query).fetchall()
+        return _is_large(rows, size)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The files of the lake, by table and in the order of the log."""
-        return tuple(one for one in self._entered() if one.table in _ORDER)
+        return tuple(one for one in self._entered() if one.table in _TABLES)
 
     def take(self, batch: Sequence[Raw]) -> None:
-        """Write the next facts of the log, and how far it came, or nothing; what it has already is passed over."""
+        """Write the next facts of the log, and how far it came, or nothing; what it has already is passed over.
+
+        Args:
+            batch: in the order of the log.
+        """
         if not batch:
             return
         with self._writing():
             self._db.register("arrived", _arrow(batch))
             try:
                 with self._transaction():
-                    self._db.execute(f"INSERT INTO events {tables.READ}")
+                    # Reading it can wait until files are made, and is then done once for many.
+                    self._db.execute(
+                        "INSERT INTO fresh SELECT * FROM arrived WHERE seq > (SELECT seq FROM checkpoint)"
+                    )
                     self._db.execute(
                         "UPDATE checkpoint SET seq = greatest(seq, (SELECT max(seq) FROM arrived))"
                     )
@@ -172,25 +190,59 @@ class Archive:
     def _hand_over(self) -> None:
         """Make files of what is fresh, and of the calls that ended with it; in the working file that is one step."""
         with self._transaction():
-            self._fold()
-            for table in _ORDER:
-                if segment := self._export(table, f"FROM {table}"):
-                    self._enter(segment)
-                    self._db.execute(f"DELETE FROM {table}")
+            ((first, last, rows),) = self._db.execute(
+                "SELECT min(seq), max(seq), count(*) FROM fresh"
+            ).fetchall()
+            if rows:
+                events = self._export("events", tables.READ, first, last, rows)
+                self._enter(events)
+                self._end_calls(f"read_parquet({quoted(self.lake / events.file)})", first)
+                self._db.execute("DELETE FROM fresh")
+
+    def _end_calls(self, events: str, first: int) -> None:
+        """Make a file of the calls that ended with these events, and keep what is of those that are open.
+
+        Once for all that is handed over together: done at each batch, this cost more than the writing of it.
+        """
+        key = "workspace, thread, call"
+        self._db.execute(f"CREATE TEMP TABLE story AS SELECT * EXCLUDE (payload) FROM {events} WHERE counts")
+        # Of the calls that were open, only those are gone through that ended.
+        self._db.execute(
+            "INSERT INTO story SELECT * FROM open_events "
+            f"SEMI JOIN (SELECT {key} FROM story WHERE {tables.ENDS}) USING ({key})"
+        )
+        self._db.execute(
+            f"CREATE TEMP TABLE calls AS SELECT * FROM ({tables.calls('story')}) "
+            "WHERE ended_at IS NOT NULL ORDER BY last_seq"
+        )
+        ((begin, end, rows),) = self._db.execute(
+            "SELECT min(last_seq), max(last_seq), count(*) FROM calls"
+        ).fetchall()
+        if rows:
+            self._enter(self._export("calls", "FROM calls", begin, end, rows))
+        # An end that stands before its request ends nothing, so only those with a row are closed.
+        self._db.execute(f"DELETE FROM open_events WHERE ({key}) IN (SELECT ({key}) FROM calls)")
+        # What came before its request, or after its end, is of no row.
+        requested = " UNION ALL ".join(
+            f"SELECT {key} FROM {table} WHERE place = 'requested'" for table in ("open_events", "story")
+        )
+        self._db.execute(
+            f"INSERT INTO open_events SELECT * FROM story ANTI JOIN calls USING ({key}) "
+            f"SEMI JOIN ({requested}) USING ({key}) WHERE seq >= {first}"
+        )
+        self._db.execute("DROP TABLE story")
+        self._db.execute("DROP TABLE calls")
 
     # --------------------------------------------------------------------------------------- the working file
 
     def _begin(self) -> None:
         with self._transaction():
-            self._db.execute(f"CREATE TABLE IF NOT EXISTS events ({tables.EVENTS})")
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS fresh ({tables.RAW})")
             # The events of calls without an end.
-            self._db.execute(f"CREATE TABLE IF NOT EXISTS open_events ({tables.EVENTS})")
-            self._db.execute(
-                f"CREATE TABLE IF NOT EXISTS calls AS SELECT * FROM ({tables.calls('open_events')}) LIMIT 0"
-            )
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS open_events ({tables.COLUMNS})")
             self._db.execute(
                 "CREATE TABLE IF NOT EXISTS segments "
-                "(kind VARCHAR, file VARCHAR, first UBIGINT, last UBIGINT, rows UBIGINT, sha256 VARCHAR)"
+                "(kind VARCHAR, file VARCHAR, first UBIGINT, last UBIGINT, rows UBIGINT, bytes UBIGINT, sha256 VARCHAR)"
             )
             # Files that were replaced, and since when no catalog names them; no time while one does.
             self._db.execute("CREATE TABLE IF NOT EXISTS retired (file VARCHAR, since DOUBLE)")
@@ -227,30 +279,6 @@ class Archive:
                 "Move both away, or sync into a new directory: all of it is in the log."
             )
 
-    def _fold(self) -> None:
-        """Bring the calls up to what is fresh.
-
-        Once for all that is handed over together: done at each batch, this cost more than the writing of it.
-        """
-        key = "workspace, thread, call"
-        self._db.execute(
-            f"CREATE OR REPLACE TEMP TABLE ended AS SELECT {key} FROM events WHERE {tables.OF_A_CALL} AND ({tables.ENDS})"
-        )
-        # Of the calls that were open, only those are gone through that ended.
-        facts = f"(SELECT * FROM open_events SEMI JOIN ended USING ({key}) UNION ALL SELECT * FROM events)"
-        self._db.execute(
-            f"INSERT INTO calls SELECT * FROM ({tables.calls(facts)}) WHERE ended_at IS NOT NULL ORDER BY last_seq"
-        )
-        # An end that stands before its request ends nothing, so only those with a row are closed.
-        self._db.execute(f"DELETE FROM open_events WHERE ({key}) IN (SELECT ({key}) FROM calls)")
-        # What came before its request, or after its end, is of no row.
-        self._db.execute(
-            f"INSERT INTO open_events SELECT * FROM events ANTI JOIN calls USING ({key}) "
-            f"SEMI JOIN (SELECT {key} FROM open_events WHERE place = 'requested' "
-            f"UNION ALL SELECT {key} FROM events WHERE {tables.OF_A_CALL} AND place = 'requested') USING ({key}) "
-            f"WHERE {tables.OF_A_CALL}"
-        )
-
     @contextmanager
     def _transaction(self) -> Generator[None]:
         self._db.execute("BEGIN TRANSACTION")
@@ -282,22 +310,18 @@ class Archive:
 
     # ----------------------------------------------------------------------------------------------- the lake
 
-    def _export(self, table: str, source: str) -> Segment | None:
-        """Write rows of a table to a file of the lake; None if there are none."""
-        column = _ORDER[table]
-        first, last, rows = self._db.execute(
-            f"SELECT min({column}), max({column}), count(*) {source}"
-        ).fetchall()[0]
-        if not rows:
-            return None
+    def _export(self, table: str, query: str, first: int, last: int, rows: int) -> Segment:
+        """Write rows of a table, in the order of the log, to a file of the lake."""
         file = self.lake / f"{table}-{first:012d}-{last:012d}.parquet"
-        digest = self._write(file, f"SELECT * {source} ORDER BY {column}")
-        return Segment(table, file.name, first, last, rows, digest)
+        digest = self._write(file, query)
+        return Segment(table, file.name, first, last, rows, file.stat().st_size, digest)
 
     def _write(self, file: Path, query: str) -> str:
         """Write a file whole or not at all; answers with its digest."""
         beside = file.with_suffix(".writing")
-        self._db.execute(f"COPY ({query}) TO {quoted(beside)} (FORMAT parquet, COMPRESSION zstd)")
+        self._db.execute(
+            f"COPY ({query}) TO {quoted(beside)} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+        )
         digest = digest_of(beside)
         _rename(beside, file)
         return digest
@@ -311,14 +335,14 @@ class Archive:
             self._db.execute("DELETE FROM segments WHERE file = ?", [one.file])
             self._db.execute("INSERT INTO retired VALUES (?, NULL)", [one.file])
         self._db.execute(
-            "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)", list(msgspec.structs.astuple(segment))
+            "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)", list(msgspec.structs.astuple(segment))
         )
 
     def _compact(self, small: Sequence[Segment]) -> None:
         """Make one file of several that follow each other."""
         files = ", ".join(quoted(self.lake / one.file) for one in small)
-        whole = self._export(small[0].table, f"FROM read_parquet([{files}])")
-        assert whole, "a file of the lake has rows"
+        first, last, rows = small[0].first, small[-1].last, sum(one.rows for one in small)
+        whole = self._export(small[0].table, f"FROM read_parquet([{files}])", first, last, rows)
         with self._transaction():
             self._enter(whole, instead_of=small)
 
@@ -327,16 +351,17 @@ class Archive:
         file = self.lake / f"open-{until:012d}.parquet"
         digest = self._write(file, tables.calls("open_events"))
         rows = int(self._one(f"SELECT count(*) FROM read_parquet({quoted(file)})"))
-        before = [one for one in self._entered() if one.table not in _ORDER]
+        before = [one for one in self._entered() if one.table not in _TABLES]
         with self._transaction():
-            self._enter(Segment("open_calls", file.name, 0, until, rows, digest), instead_of=before)
+            shown = Segment("open_calls", file.name, 0, until, rows, file.stat().st_size, digest)
+            self._enter(shown, instead_of=before)
         manifest = self._manifest()
-        write_catalog(self.lake, manifest)
+        write_catalog(self._db, self.lake, manifest)
         _write_text(self.lake / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1))
         self._db.execute("UPDATE retired SET since = ? WHERE since IS NULL", [time.time()])
 
     def _manifest(self) -> Manifest:
-        (open_calls,) = (one for one in self._entered() if one.table not in _ORDER)
+        (open_calls,) = (one for one in self._entered() if one.table not in _TABLES)
         return Manifest(tables.VERSION, self.log, open_calls.last, self.segments, open_calls)
 
     def _is_shown(self) -> bool:
@@ -390,13 +415,17 @@ def _read_manifest(lake: Path) -> Manifest | Exception:
         return problem
 
 
-def write_catalog(lake: Path, manifest: Manifest) -> None:
+def write_catalog(db: "duckdb.DuckDBPyConnection", lake: Path, manifest: Manifest) -> None:
     """A DuckDB file with nothing in it but views of the lake's files; swapped in by rename, so readers keep what they opened."""
     import duckdb
 
     beside = lake / f"catalog.{os.getpid()}.writing"
     beside.unlink(missing_ok=True)
-    with duckdb.connect(str(beside)) as db:
+    # Beside what the connection has open already: a database of its own takes twice as long to come up.
+    db.execute(f"ATTACH {quoted(beside)} AS catalog")
+    try:
+        db.execute("USE catalog")
+        db.execute("BEGIN TRANSACTION")
         db.execute(f"CREATE VIEW events AS {_reading(lake, manifest, 'events')}")
         db.execute(
             f"CREATE VIEW open_calls AS SELECT * FROM read_parquet({quoted(lake / manifest.open.file)})"
@@ -407,6 +436,13 @@ def write_catalog(lake: Path, manifest: Manifest) -> None:
             db.execute(f"CREATE VIEW {name} AS {query}")
         for name, query in tables.MACROS.items():
             db.execute(f"CREATE MACRO {name} AS TABLE {query}")
+        db.execute("COMMIT")
+    finally:
+        with suppress(duckdb.Error):  # whatever went wrong is told already
+            db.rollback()
+        with suppress(duckdb.Error):
+            db.execute("USE working")
+            db.execute("DETACH catalog")
     _rename(beside, lake / "catalog.duckdb")
 
 
@@ -422,19 +458,24 @@ def _reading(lake: Path, manifest: Manifest, table: str) -> str:
 
 
 def _together(segments: Iterable[Segment]) -> Sequence[Segment]:
-    """The files of a table that are to be made one: so many small ones in a row that it pays, and no more rows than one takes."""
-    for table in _ORDER:
+    """The files of a table that are to be made one: so many small ones in a row that it pays, or as much as one may hold."""
+    for table in _TABLES:
         found: list[Segment] = []
         for segment in segments:
             if segment.table != table:
                 continue
-            if segment.rows * 2 > ROWS_A_FILE:
+            if _is_large(segment.rows, segment.bytes):
                 found.clear()  # only those are put together that follow each other
                 continue
             found.append(segment)
-            if len(found) == SMALL_FILES or sum(one.rows for one in found) >= ROWS_A_FILE:
+            enough = _is_large(sum(one.rows for one in found), sum(one.bytes for one in found))
+            if len(found) == SMALL_FILES or (enough and len(found) > 1):
                 return found
     return ()
+
+
+def _is_large(rows: int, size: int) -> bool:
+    return rows * 2 >= ROWS_A_FILE or size * 2 >= BYTES_A_FILE
 
 
 def _arrow(batch: Sequence[Raw]) -> Any:
@@ -443,7 +484,7 @@ def _arrow(batch: Sequence[Raw]) -> Any:
     return pa.table(
         {
             "seq": pa.array([one.seq for one in batch], pa.uint64()),
-            "recorded_at": pa.array([microseconds(one.recorded_at) for one in batch], pa.timestamp("us")),
+            "recorded_at": pa.array([one.recorded_at for one in batch], pa.timestamp("us")),
             "subject": pa.array([one.subject for one in batch], pa.string()),
             "payload": pa.array([one.data for one in batch], pa.binary()),
         }

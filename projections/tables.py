@@ -69,6 +69,7 @@ FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("grants", "grants", "VARCHAR[]"),
     ("answer", "answer", "VARCHAR"),
     ("halt", "halt", "BOOLEAN"),
+    ("shadows", "shadows", "JSON"),
     ("after_s", "after_s", "DOUBLE"),
     # How it ended.
     ("attempt", "attempt", "INTEGER"),
@@ -135,8 +136,18 @@ _PLACE: Final = """
     END AS which
 """
 
-#: The columns of `events`.
-EVENTS: Final = ", ".join(
+
+def _known(kind: type[e.Event]) -> str:
+    return f"(type = '{kind.__name__}' AND coalesce(v, 1) BETWEEN 1 AND {e.VERSION[kind.__name__]})"
+
+
+#: Is this a fact of a call, of a kind that may stand where it does?
+_COUNTS: Final = f"""coalesce(call IS NOT NULL AND CASE place {
+    " ".join(f"WHEN '{place}' THEN {' OR '.join(map(_known, kinds))}" for place, kinds in STANDS.items())
+} END, false)"""
+
+#: The columns of `events`, but for the bytes.
+COLUMNS: Final = ", ".join(
     (
         "seq UBIGINT NOT NULL",
         "recorded_at TIMESTAMP NOT NULL",
@@ -148,28 +159,28 @@ EVENTS: Final = ", ".join(
         "turn INTEGER",
         "which VARCHAR",
         *(f"{column} {kind}" for column, _, kind in FIELDS),
-        "payload BLOB NOT NULL",
+        # Does it count in `calls`?
+        "counts BOOLEAN NOT NULL",
     )
 )
-#: Rows of `events` out of `arrived` (seq, recorded_at, subject, payload), those behind the checkpoint.
+EVENTS: Final = f"{COLUMNS}, payload BLOB NOT NULL"
+#: What a message of the log is before anything of it is read.
+RAW: Final = (
+    "seq UBIGINT NOT NULL, recorded_at TIMESTAMP NOT NULL, subject VARCHAR NOT NULL, payload BLOB NOT NULL"
+)
+#: Rows of `events` out of `fresh`, a table of raw messages.
 READ: Final = f"""
-    SELECT seq, recorded_at, subject, {_PLACE}, {", ".join(f"{_field(path, kind)} AS {column}" for column, path, kind in FIELDS)}, payload
+    SELECT * EXCLUDE (payload), {_COUNTS} AS counts, payload
     FROM (
-        SELECT *, CASE WHEN regexp_full_match(subject, '{_slots()}') THEN string_split(subject, '.') END AS s,
-            json_transform(CASE WHEN json_valid(text) THEN text END, '{_shape()}') AS fields
-        FROM (SELECT *, try(decode(payload)) AS text FROM arrived WHERE seq > (SELECT seq FROM checkpoint))
+        SELECT seq, recorded_at, subject, {_PLACE}, {", ".join(f"{_field(path, kind)} AS {column}" for column, path, kind in FIELDS)}, payload
+        FROM (
+            SELECT *, CASE WHEN regexp_full_match(subject, '{_slots()}') THEN string_split(subject, '.') END AS s,
+                try(json_transform(decode(payload), '{_shape()}')) AS fields
+            FROM fresh
+        )
     )
 """
 
-
-def _known(kind: type[e.Event]) -> str:
-    return f"(type = '{kind.__name__}' AND coalesce(v, 1) BETWEEN 1 AND {e.VERSION[kind.__name__]})"
-
-
-#: Is this a fact of a call, and one that may stand where it does?
-OF_A_CALL: Final = f"""(call IS NOT NULL AND CASE place {
-    " ".join(f"WHEN '{place}' THEN {' OR '.join(map(_known, kinds))}" for place, kinds in STANDS.items())
-} END)"""
 
 #: Is this the fact with which a call has ended? One that is in doubt waits for a person.
 ENDS: Final = "(place = 'finished' AND type <> 'InDoubt') OR place = 'reconciled'"
@@ -192,7 +203,14 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     ("digest", _of("requested", "digest")),
     ("rule", f"coalesce({_of('decided', 'rule')}, {_of('gated', 'rule')})"),
     ("policy_version", f"coalesce({_of('decided', 'policy_version')}, {_of('gated', 'policy_version')})"),
+    # Are rule and version the organisation's?
+    (
+        "organisation",
+        f"coalesce(any_value(coalesce(organisation, false)) FILTER (place = 'decided' AND rule IS NOT NULL), {_of('gated', 'organisation')}, false)",
+    ),
     ("asked", "bool_or(place = 'gated')"),
+    # Why people were asked; why it was decided as it was, says `reason`.
+    ("question", _of("gated", "reason")),
     (
         "votes_needed",
         f"CASE WHEN bool_or(place = 'gated') THEN coalesce({_of('gated', 'votes_needed')}, 1) END",
@@ -228,19 +246,21 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
 def calls(source: str) -> str:
     """One row for each call that was requested, out of some rows of `events` (a table, or a query in brackets)."""
     columns = ",\n        ".join(f"{made} AS {column}" for column, made in CALLS)
+    key = "workspace, thread, call"
+    # From where to where a call's facts count is found first, by itself: as a window over whole rows it took twice as long.
     return f"""
-    SELECT workspace, thread, call,
+    SELECT {key},
         {columns}
-    FROM (
-        SELECT *, min(seq) FILTER ({ENDS}) OVER (PARTITION BY workspace, thread, call) AS ended_seq
+    FROM {source} JOIN (
+        SELECT {key}, any_value(requested_seq) AS requested_seq, min(seq) FILTER ({ENDS}) AS ended_seq
         FROM {source} JOIN (
-            SELECT workspace, thread, call, seq AS requested_seq
-            FROM {source} WHERE {OF_A_CALL} AND place = 'requested'
-        ) USING (workspace, thread, call)
-        WHERE {OF_A_CALL} AND seq >= requested_seq
-    )
-    WHERE ended_seq IS NULL OR seq <= ended_seq
-    GROUP BY workspace, thread, call
+            SELECT {key}, seq AS requested_seq FROM {source} WHERE counts AND place = 'requested'
+        ) USING ({key})
+        WHERE counts AND seq >= requested_seq
+        GROUP BY {key}
+    ) USING ({key})
+    WHERE counts AND seq BETWEEN requested_seq AND coalesce(ended_seq, seq)
+    GROUP BY {key}
 """
 
 
@@ -248,7 +268,7 @@ def calls(source: str) -> str:
 VIEWS: Final[dict[str, str]] = {
     "votes": """
         SELECT vote.seq, vote.recorded_at, vote.workspace, vote.thread, vote.call, vote.which AS reviewer,
-            json_extract_string(try(decode(vote.payload)), '$.on_behalf_of') AS on_behalf_of,
+            vote.on_behalf_of ->> '$' AS on_behalf_of,
             vote.verdict, vote.reason, vote.arguments IS NOT NULL AS edited, vote.arguments, vote.digest,
             asked.tool, asked.gated_at,
             date_diff('millisecond', asked.gated_at, vote.recorded_at) / 1000.0 AS after_s,

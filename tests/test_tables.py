@@ -40,15 +40,12 @@ LEFT = {
     "ModelReplied.history_digest": "to prove one turn, looked up one at a time",
     "ApprovalRequested.excluded": "a list that repeats the requester",
     "ApprovalRequested.while_pending": "a setting of the policy's text",
-    "ApprovalRequested.shadows": "a list of structs",
     "ApprovalRequested.also": "a list of structs",
     "ApprovalRequested.besides": "a list of structs",
     "ApprovalRequested.denials_needed": "a setting of the policy's text",
     "ApprovalRequested.on_timeout": "a setting of the policy's text",
     "ApprovalRequested.stages": "a list of structs; each that began is a fact of its own",
     "ApprovalRequested.may_break_glass": "a setting of the policy's text",
-    "Approved.shadows": "a list of structs",
-    "Denied.shadows": "a list of structs",
     "Voted.signature": "room for one",
     "ToolStarted.idempotency_key": "where the fact stands, once more",
     "ToolDeclared.description": "long, and no question about approvals",
@@ -70,7 +67,7 @@ TYPES = {
     "DOUBLE": {float},
     "BOOLEAN": {bool},
     "TIMESTAMP": {datetime},
-    "JSON": {dict, str},
+    "JSON": {dict, str, tuple},
 }
 
 
@@ -102,9 +99,9 @@ def read(raws: list[Raw]) -> duckdb.DuckDBPyConnection:
     db = _tables()
     db.execute("DELETE FROM events")
     if raws:
-        db.register("arrived", _arrow(raws))
+        db.register("fresh", _arrow(raws))
         db.execute(f"INSERT INTO events {tables.READ}")
-        db.unregister("arrived")
+        db.unregister("fresh")
     return db
 
 
@@ -400,7 +397,9 @@ def _row(call: Call, facts: list[Fact]) -> dict:
         "digest": wish.digest,
         "rule": getattr(decision, "rule", asking.rule if asking else None),
         "policy_version": getattr(decision, "policy_version", asking.policy_version if asking else None),
+        "organisation": getattr(decision, "organisation", asking.organisation if asking else False),
         "asked": asking is not None,
+        "question": _or_none(asking.reason) if asking else None,
         "votes_needed": asking.votes_needed if asking else None,
         "votes": len(call.votes),
         "escalations": len(call.escalated),

@@ -48,11 +48,12 @@ class Log(Struct, frozen=True):
 
 @asynccontextmanager
 async def written(store: Path, facts: int, at_once: int = AT_ONCE) -> AsyncGenerator[Log]:
-    """A broker with a log of about so many facts."""
+    """A broker with a log of about so many facts; a log that is in the store already is taken as it is."""
     async with EmbeddedServer(store, sync=SYNC):
         await declare_streams(store)
         async with Ledger.connect(store, role="admin") as ledger:
-            await append_all(ledger, mixed(facts, at_once))
+            if not await ledger.port.last_seq():
+                await append_all(ledger, mixed(facts, at_once))
             yield Log(store, await ledger.port.last_seq(), at_once)
 
 

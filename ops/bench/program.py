@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from ops.bench import history, lake, logs, policy, replay, snapshot
+from ops.bench import analysts, history, lake, logs, policy, replay, snapshot
 from ops.bench.logs import Log
 from ops.bench.results import Result, told
 
@@ -18,6 +18,7 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
     replay.WORKLOAD: replay.measure,
     snapshot.WORKLOAD: snapshot.measure,
     lake.WORKLOAD: lake.measure,
+    analysts.WORKLOAD: analysts.measure,
     history.WORKLOAD: history.measure,
     policy.WORKLOAD: policy.measure,
 }
@@ -29,15 +30,18 @@ def main(*names: str) -> None:
     options.add_argument("--facts", type=int, default=1_000_000, help="in the log (default: %(default)s)")
     options.add_argument("--rounds", type=int, default=3, help="of each, in turns (default: %(default)s)")
     options.add_argument("--at-once", type=int, default=logs.AT_ONCE, help="conversations under way")
+    options.add_argument(
+        "--store", type=Path, help="keep the log in this directory; one that is there is used again"
+    )
     options.add_argument("--json", action="store_true", help="one JSON object a line")
     given = options.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
-    asyncio.run(_measure(names, given.facts, given.rounds, given.at_once, json=given.json))
+    asyncio.run(_measure(names, given))
 
 
-async def _measure(names: tuple[str, ...], facts: int, rounds: int, at_once: int, *, json: bool) -> None:
+async def _measure(names: tuple[str, ...], given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="approvals-bench-") as scratch:
-        async with logs.written(Path(scratch) / "store", facts, at_once) as log:
+        async with logs.written(given.store or Path(scratch) / "store", given.facts, given.at_once) as log:
             for name in names:
-                for result in await WORKLOADS[name](log, rounds, Path(scratch)):
-                    print(told(result, json=json), flush=True)
+                for result in await WORKLOADS[name](log, given.rounds, Path(scratch)):
+                    print(told(result, json=given.json), flush=True)

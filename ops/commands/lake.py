@@ -1,7 +1,9 @@
 """For analysts and whoever keeps the data: the log as files that anybody may read, and whether they are what the log says."""
 
 import asyncio
+import sys
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
@@ -10,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from consumers.archivist import (
-    ROWS_A_FILE,
     Archive,
     Manifest,
     digest_of,
@@ -32,9 +33,14 @@ from schemas.errors import BadInput, Unavailable
 if TYPE_CHECKING:
     import duckdb
 
-#: Facts of one transaction, and how many may wait for the next one.
-_BATCH: Final = 10_000
-_WAITING: Final = 5 * _BATCH
+#: Facts of one transaction, and their bytes; and how many bytes may wait while others are handed over.
+_BATCH: Final = 30_000
+_BATCH_BYTES: Final = 16_000_000
+_WAITING_BYTES: Final = 128_000_000
+#: What a fact takes up beside its payload, about.
+_FACT_BYTES: Final = 250
+#: How long a thread may keep the interpreter while another waits for it: the one that writes needs it for moments only.
+_SWITCH_S: Final = 0.0005
 #: How long what is fresh may wait for analysts, and how often somebody looks.
 PUBLISH_S: Final = 1.0
 #: So many differences are told at most.
@@ -117,26 +123,55 @@ async def _written(ledger: Ledger, archive: Archive, end: int, *, follow: bool) 
                 await writing
 
 
+class _Waiting:
+    """What was read and not written yet."""
+
+    def __init__(self) -> None:
+        self._facts: deque[Raw] = deque()
+        self.bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._facts)
+
+    def put(self, facts: list[Raw]) -> None:
+        self._facts.extend(facts)
+        self.bytes += sum(map(_size, facts))
+
+    def next(self) -> list[Raw]:
+        """As many facts as one transaction takes, at least one."""
+        batch, size = list[Raw](), 0
+        while self._facts and len(batch) < _BATCH and size < _BATCH_BYTES:
+            batch.append(self._facts.popleft())
+            size += _size(batch[-1])
+        self.bytes -= size
+        return batch
+
+
+def _size(fact: Raw) -> int:
+    return len(fact.data) + _FACT_BYTES
+
+
 async def _write(ledger: Ledger, archive: Archive, *, follow: bool, wrote: Callable[[int], None]) -> None:
     """Read and write at the same time: DuckDB works in a thread, so that the reading never waits for it."""
-    waiting: list[Raw] = []
+    waiting = _Waiting()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
     reading = asyncio.create_task(_read(ledger, archive.until + 1, waiting, until_end=not follow))
-    published, taken = time.monotonic(), 0
+    published = time.monotonic()
     try:
         while waiting or not reading.done():
             if waiting:
-                batch = waiting[:_BATCH]
-                del waiting[:_BATCH]
+                batch = waiting.next()
                 await _beside(archive.take, batch)
-                taken += len(batch)
                 wrote(batch[-1].seq)
             else:
                 await asyncio.sleep(_LOOK_S)
-            if taken >= ROWS_A_FILE or (follow and time.monotonic() - published > PUBLISH_S):
+            if archive.full or (follow and time.monotonic() - published > PUBLISH_S):
                 await _beside(archive.publish)
-                published, taken = time.monotonic(), 0
+                published = time.monotonic()
         await reading
     finally:
+        sys.setswitchinterval(before)
         reading.cancel()
         with suppress(asyncio.CancelledError):
             await reading
@@ -152,12 +187,12 @@ async def _beside[**P, T](work: Callable[P, T], *args: P.args, **kwargs: P.kwarg
         raise
 
 
-async def _read(ledger: Ledger, start: int, waiting: list[Raw], *, until_end: bool) -> None:
+async def _read(ledger: Ledger, start: int, waiting: _Waiting, *, until_end: bool) -> None:
     assert isinstance(ledger.port, JetStream)
     async with aclosing(ledger.port.raw(start, until_end=until_end)) as batches:
         async for batch in batches:
-            waiting.extend(batch)
-            while len(waiting) > _WAITING:  # noqa: ASYNC110 - it is a list, and who empties it is a thread away
+            waiting.put(batch)
+            while waiting.bytes > _WAITING_BYTES:  # noqa: ASYNC110 - who empties it is a thread away
                 await asyncio.sleep(_LOOK_S)
 
 
