@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from consumers.archivist import Manifest, read_manifest
+from ops.catalog import Row, opened
 
 
 class Plot(Struct, frozen=True):
@@ -98,30 +99,22 @@ def report(lake: Path, title: str) -> str:
     Raises:
         BadInput: there is no lake, or not one of this version.
     """
-    import duckdb
-
     manifest = read_manifest(lake)
-    with duckdb.connect(str(lake / "catalog.duckdb"), read_only=True) as db:
-        figures = [(said, db.execute(query).fetchall()[0][0]) for said, query in FIGURES]
-        plots = [(plot, _rows(db, plot.query)) for plot in PLOTS]
+    with opened(lake) as rows:
+        figures = [(said, next(iter(rows(query)[0].values()))) for said, query in FIGURES]
+        plots = [(plot, rows(plot.query)) for plot in PLOTS]
     drawn = "\n".join(_section(plot, rows) for plot, rows in plots)
     return _page(title, _lead(manifest), _figures(figures), drawn)
 
 
-def _rows(db: Any, query: str) -> list[dict[str, Any]]:
-    found = db.execute(query)
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-
-
-def _section(plot: Plot, rows: Sequence[dict[str, Any]]) -> str:
+def _section(plot: Plot, rows: Sequence[Row]) -> str:
     shown = "<p class='none'>Nothing of this kind was recorded.</p>"
     if rows:
         shown = f"<div class='light'>{_svg(plot, rows, None)}</div><div class='dark'>{_svg(plot, rows, 'dark')}</div>"
     return f"<section><h2>{html.escape(plot.title)}</h2><p>{html.escape(plot.caption)}</p>{shown}</section>"
 
 
-def _svg(plot: Plot, rows: Sequence[dict[str, Any]], theme: Literal["dark"] | None) -> str:
+def _svg(plot: Plot, rows: Sequence[Row], theme: Literal["dark"] | None) -> str:
     import altair as alt
     import vl_convert
 

@@ -1,9 +1,9 @@
 """For whoever has a question and no SQL at hand: the saved questions, asked of the lake."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from rich.table import Table
@@ -11,12 +11,12 @@ from rich.text import Text
 
 from consumers.archivist import read_manifest
 from ops import output
+from ops.catalog import Row, opened
 from ops.commands.lake import default
 from ops.output import out, say, visible
 from projections.questions import IN_FORCE, QUESTIONS, Question, uncited
-from schemas.errors import BadFile, BadInput, Unavailable
+from schemas.errors import BadFile, BadInput
 
-type Row = Mapping[str, Any]
 _NONE: Final = "-"
 
 
@@ -47,43 +47,22 @@ async def ask(name: str | None, *, show: bool, to: Path | None, store: Path | No
 
 def answer(lake: Path, question: Question) -> list[Row]:
     """The rows of the answer, each by its columns."""
-    read_manifest(lake)
-    rows = _rows(lake, question.sql)
-    if question.name == "rules":
-        return sorted([*rows, *_uncited(lake, rows)], key=lambda row: row["policy"])
-    return rows
+    with opened(lake) as rows:
+        found = rows(question.sql)
+        if question.name != "rules":
+            return found
+        return sorted([*found, *_uncited(rows(IN_FORCE), found)], key=lambda row: row["policy"])
 
 
-def _uncited(lake: Path, cited: Sequence[Row]) -> list[Row]:
+def _uncited(policies: Sequence[Row], cited: Sequence[Row]) -> list[Row]:
     found: list[Row] = []
-    for policy in _rows(lake, IN_FORCE):
+    for policy in policies:
         of = policy["policy"]
         try:
             found += uncited(of, policy["text"], [row["rule"] for row in cited if row["policy"] == of])
         except BadFile as problem:
             say(f"Which of its rules are never cited is not known: {problem}")
     return found
-
-
-def _rows(lake: Path, sql: str) -> list[Row]:
-    """Ask the lake's catalog, which is opened only to read."""
-    try:
-        import duckdb
-    except ModuleNotFoundError:
-        raise BadInput(
-            "asking the lake needs duckdb, which is not installed. pip install 'approval-ledger[analytics]'."
-        ) from None
-    try:
-        with duckdb.connect(str(lake / "catalog.duckdb"), read_only=True) as db:
-            result = db.execute(sql)
-            columns = [column[0] for column in result.description or ()]
-            return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
-    except duckdb.Error as problem:
-        said = str(problem).partition("\n")[0]
-        raise Unavailable(
-            f"the lake in {lake} cannot be asked: {said} "
-            "`approvals lake verify` finds what is wrong with it; `approvals lake sync` writes the catalog anew."
-        ) from None
 
 
 def _named(name: str) -> Question:
