@@ -247,10 +247,10 @@ class Archive:
             # Files that were replaced, and since when no catalog names them; no time while one does.
             self._db.execute("CREATE TABLE IF NOT EXISTS retired (file VARCHAR, since DOUBLE)")
             self._db.execute(
-                "CREATE TABLE IF NOT EXISTS checkpoint (seq UBIGINT, log VARCHAR, version INTEGER)"
+                "CREATE TABLE IF NOT EXISTS checkpoint (seq UBIGINT, log VARCHAR, version INTEGER, shown_in VARCHAR)"
             )
             if not self._one("SELECT count(*) FROM checkpoint"):
-                self._db.execute("INSERT INTO checkpoint VALUES (0, ?, ?)", [self.log, tables.VERSION])
+                self._db.execute("INSERT INTO checkpoint VALUES (0, ?, ?, NULL)", [self.log, tables.VERSION])
         log, version = self._db.execute("SELECT log, version FROM checkpoint").fetchall()[0]
         if log != self.log:
             raise BadInput(
@@ -359,6 +359,7 @@ class Archive:
         write_catalog(self._db, self.lake, manifest)
         _write_text(self.lake / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1))
         self._db.execute("UPDATE retired SET since = ? WHERE since IS NULL", [time.time()])
+        self._db.execute("UPDATE checkpoint SET shown_in = ?", [str(self.lake)])
 
     def _manifest(self) -> Manifest:
         (open_calls,) = (one for one in self._entered() if one.table not in _TABLES)
@@ -370,6 +371,8 @@ class Archive:
         return (
             isinstance(shown, Manifest)
             and (self.lake / "catalog.duckdb").exists()
+            # Its views name whole paths, so one that was moved is written anew.
+            and self._one("SELECT shown_in FROM checkpoint") == str(self.lake)
             and shown.until == self.until
             and shown == self._manifest()
         )
@@ -421,8 +424,8 @@ def write_catalog(db: "duckdb.DuckDBPyConnection", lake: Path, manifest: Manifes
 
     beside = lake / f"catalog.{os.getpid()}.writing"
     beside.unlink(missing_ok=True)
-    # Beside what the connection has open already: a database of its own takes twice as long to come up.
-    db.execute(f"ATTACH {quoted(beside)} AS catalog")
+    # Beside what the connection has open already: a database of its own takes twice as long to come up. Older DuckDBs can open it.
+    db.execute(f"ATTACH {quoted(beside)} AS catalog (STORAGE_VERSION 'v1.2.0')")
     try:
         db.execute("USE catalog")
         db.execute("BEGIN TRANSACTION")

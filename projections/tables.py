@@ -320,7 +320,7 @@ VIEWS: Final[dict[str, str]] = {
             count(*) FILTER (place = 'replied') AS turns,
             count(*) FILTER (place = 'requested') AS calls,
             count(*) FILTER (place = 'gated') AS questions,
-            sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,
+            CAST(sum(input_tokens) AS BIGINT) AS input_tokens, CAST(sum(output_tokens) AS BIGINT) AS output_tokens,
             count(*) AS facts, min(seq) AS first_seq, max(seq) AS last_seq
         FROM events WHERE thread IS NOT NULL GROUP BY workspace, thread
     """,

@@ -1,5 +1,6 @@
 """`approvals sql`: whatever is asked, it reads the lake and nothing else; and its rows in every form."""
 
+import asyncio
 import csv
 import io
 import os
@@ -14,11 +15,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from program import approvals, at_a_terminal
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 
 from consumers.archivist import Archive
 from ledger.port import Raw
 from ops.bench import logs
-from ops.commands.sql import bytes_of
+from ops.commands.sql import _session, bytes_of
 from ops.sql import ask
 from schemas.codec import encode
 from schemas.errors import BadInput, NotAllowed, Unavailable, WaitTimedOut
@@ -337,6 +341,23 @@ def test_the_prompt_answers_one_after_the_other(archive, tmp_path):
     history = tmp_path / "approval-ledger" / "sql_history"
     assert "+SELECT 40 + 2\n+AS answer;" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0
+
+
+async def test_tab_completes_what_is_in_the_lake(tmp_path, monkeypatch):
+    """Columns, tables and words of SQL, in the middle of a line; Enter hands over what ends with `;`."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with create_pipe_input() as typed, create_app_session(input=typed, output=DummyOutput()):
+        session = _session(["calls", "escalations", "FROM", "open_calls"])
+        asked = asyncio.create_task(session.prompt_async("sql> "))
+        shown = ""
+        async with asyncio.timeout(20):
+            for text, completed in (("SELECT sum(escalatio", "ns"), (") fro", "FROM"), (" open_", "calls")):
+                typed.send_text(f"{text}\t")
+                shown = f"{shown}{text}".removesuffix("fro") + completed
+                while session.default_buffer.text != shown:  # noqa: ASYNC110 - it is not ours to tell
+                    await asyncio.sleep(0.01)
+            typed.send_text(";\r")
+            assert await asked == "SELECT sum(escalations) FROM open_calls;"
 
 
 def test_a_query_ends_with_whoever_asked(archive):
