@@ -45,8 +45,10 @@ OLDEST: Final = (2, 14)
 HOST: Final = "127.0.0.1"
 #: How long a child of somebody who was killed may take to go.
 _DYING_S: Final = 3.0
+#: How long a server may take to answer. Only then it is looked at whether it is still reading its store: 3 s a million facts
+#: after a kill, 1 s otherwise.
 _READY_S: Final = 10.0
-_STOPPING_S: Final = 5.0
+_STOPPING_S: Final = 30.0
 #: A reload lets a new account sign on, and only the next one connects its imports (seen on 2.15.0, every time).
 _RELOADS: Final = 5
 
@@ -162,20 +164,34 @@ class EmbeddedServer:
         _note(self._lock, self.pid)
 
     async def _answers(self, name: str, port: int) -> None:
-        try:
-            async with asyncio.timeout(_READY_S):
-                while (await _server_name(port)) != name:
-                    if self._process is None or self._process.returncode is not None:
-                        raise BrokerAway(
-                            f"nats-server ended while starting. The last it said, in {self.store.path}/server.log:\n"
-                            f"{self.log_tail()}"
-                        )
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            raise BrokerAway(
-                f"nats-server does not answer on port {port} after {_READY_S:g} s. The last it said, in "
-                f"{self.store.path}/server.log:\n{self.log_tail()}"
-            ) from None
+        while True:
+            try:
+                async with asyncio.timeout(_READY_S):
+                    while (await _server_name(port)) != name:
+                        if self._process is None or self._process.returncode is not None:
+                            raise BrokerAway(
+                                f"nats-server ended while starting. The last it said, in {self.store.path}/server.log:\n"
+                                f"{self.log_tail()}"
+                            )
+                        await asyncio.sleep(0.01)
+            except TimeoutError:
+                if not self._restores():
+                    raise BrokerAway(
+                        f"nats-server does not answer on port {port} after {_READY_S:g} s. The last it said, in "
+                        f"{self.store.path}/server.log:\n{self.log_tail()}"
+                    ) from None
+                _log.warning(
+                    "the broker is reading its store, wait", store=str(self.store.path), pid=self.pid
+                )
+            else:
+                return
+
+    def _restores(self) -> bool:
+        """Has this server begun to read its store, and not come to the end?"""
+        own = f"[{self.pid}]"
+        said = [line for line in self.log_tail(200).splitlines() if line.startswith(own)]
+        begun = any("Starting restore" in line for line in said)
+        return begun and not any("Server is ready" in line for line in said)
 
     async def _stop(self) -> None:
         try:
