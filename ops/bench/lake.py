@@ -42,8 +42,6 @@ _AT_HAND: Final = 300_000
 _LONG: Final = 1_000_000
 #: How often a question is asked.
 _ASKED: Final = 5
-#: What is measured without a target is always met.
-_ANY: Final[dict[Better, float]] = {"higher": 0.0, "lower": float("inf")}
 
 
 class Run(Struct, frozen=True):
@@ -64,7 +62,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         ) -> Result:  # fmt: skip
             return compared(
                 WORKLOAD, what, unit, ours, floor, beside=beside, better=better,
-                target=_ANY[better] if target is None else target, facts=log.facts, nats_server=version,
+                target=target, facts=log.facts, nats_server=version,
             )  # fmt: skip
 
         found = await _ingested(log, ledger, rounds, scratch, line)

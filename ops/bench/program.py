@@ -9,12 +9,30 @@ from typing import Final
 
 import structlog
 
-from ops.bench import analysts, history, lake, logs, policy, replay, snapshot
+from ops.bench import (
+    analysts,
+    append,
+    consumer,
+    cycle,
+    history,
+    lake,
+    logs,
+    pending,
+    policy,
+    replay,
+    snapshot,
+    start,
+)
 from ops.bench.logs import Log
 from ops.bench.results import Result, told
 
 #: In their order; those of the history and the policy add to the log, so they come last.
 WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]] = {
+    append.WORKLOAD: append.measure,
+    cycle.WORKLOAD: cycle.measure,
+    pending.WORKLOAD: pending.measure,
+    consumer.WORKLOAD: consumer.measure,
+    start.WORKLOAD: start.measure,
     replay.WORKLOAD: replay.measure,
     snapshot.WORKLOAD: snapshot.measure,
     lake.WORKLOAD: lake.measure,

@@ -34,7 +34,7 @@ class Result(Struct, frozen=True, kw_only=True):
     ratio: float
     ratio_of_medians: float
     better: Better
-    #: What `ratio` should be.
+    #: What `ratio` should be; empty for what is told for contrast, which is always met.
     target: str
     met: bool
     median: float
@@ -63,12 +63,19 @@ def compared(
     *,
     beside: str,
     better: Better,
-    target: float,
+    target: float | None = None,
     facts: int,
     nats_server: str,
+    sync: str = SYNC,
 ) -> Result:
-    """The result of some rounds of ours and of the floor."""
+    """The result of some rounds of ours and of the floor.
+
+    Args:
+        target: what the ratio should be, if anything.
+        sync: how the broker flushed.
+    """
     best = max if better == "higher" else min
+    sign = ">=" if better == "higher" else "<="
     ratio = best(ours) / best(floor)
     return Result(
         workload=workload,
@@ -80,14 +87,14 @@ def compared(
         ratio=_rounded(ratio),
         ratio_of_medians=_rounded(statistics.median(ours) / statistics.median(floor)),
         better=better,
-        target=f"{'>=' if better == 'higher' else '<='} {target:.3g}",
-        met=ratio >= target if better == "higher" else ratio <= target,
+        target="" if target is None else f"{sign} {target:.3g}",
+        met=target is None or (ratio >= target if better == "higher" else ratio <= target),
         median=_rounded(statistics.median(ours)),
         floor_median=_rounded(statistics.median(floor)),
         rounds=len(ours),
         facts=facts,
         versions=Versions(platform.python_version(), nats_server, importlib.metadata.version("nats-py")),
-        sync_interval=SYNC,
+        sync_interval=sync,
         cores=os.cpu_count() or 0,
         date=os.environ.get("BENCH_DATE", ""),
     )
@@ -110,11 +117,11 @@ def told(result: Result, *, json: bool) -> str:
     """A line: JSON for programs, a sentence for people."""
     if json:
         return msgspec.json.encode(result).decode()
-    verdict = "" if result.met else "  MISSED"
+    wanted = f", target {result.target}" if result.target else ""
     return (
         f"{result.workload:9} {result.what}: {result.value:,.4g} {result.unit}, beside {result.floor:,.4g} "
-        f"({result.beside}): ratio {result.ratio:.2f}, of medians {result.ratio_of_medians:.2f}, "
-        f"target {result.target}{verdict}"
+        f"({result.beside}): ratio {result.ratio:.2f}, of medians {result.ratio_of_medians:.2f}"
+        f"{wanted}{'' if result.met else '  MISSED'}"
     )
 
 

@@ -1,0 +1,73 @@
+"""The workloads with brokers of their own, as short as they get: that each does its work and tells what it measured.
+
+As in `test_bench.py`, never how fast: each checks its own work and ends with an error where it falls short.
+"""
+
+import asyncio
+import json
+import math
+from collections import Counter
+
+import msgspec
+import pytest
+
+from ops.bench import append, consumer, cycle, pending, start
+from ops.bench.logs import Log
+from ops.bench.results import SYNC, Result, told
+
+FACTS = 128
+#: How many lines each tells of a store that is flushed before each acknowledgement, and of one that is not.
+LINES = {
+    append: {"always": 3, "2m": 3},
+    cycle: {"always": 5, "2m": 5},
+    pending: {"2m": 3},
+    consumer: {"always": 2},
+    start: {"always": 2},
+}
+
+
+@pytest.mark.parametrize("workload", LINES, ids=lambda module: module.WORKLOAD)
+async def test_a_workload_tells_what_it_measured(workload, tmp_path):
+    """Each line is whole, its figures are figures, and no two say the same beside the same."""
+    results = await workload.measure(Log(tmp_path / "unused", FACTS, 4), 1, tmp_path)
+    assert Counter(one.sync_interval for one in results) == LINES[workload]
+    for result in results:
+        line = told(result, json=True)
+        assert msgspec.json.decode(line, type=Result) == result
+        assert set(json.loads(line)) == set(Result.__struct_encode_fields__)
+        assert result.workload == workload.WORKLOAD
+        assert all(math.isfinite(one) and one > 0 for one in (result.value, result.floor, result.ratio))
+        assert result.facts > 0
+        assert result.versions.nats_server.startswith("2.")
+    assert len({(one.what, one.beside) for one in results}) == len(results)
+
+
+def test_what_is_not_durable_says_so_in_words():
+    """Two lines of one workload that differ in nothing else can be told apart by who reads them."""
+    durable, not_durable = (
+        append.told_of(
+            "append", "one writer", "facts/s", [1.0], [2.0],
+            beside="other", better="higher", target=0.0, facts=1, nats_server="2.15.0", sync=sync,
+        )
+        for sync in (SYNC, append.LATER)
+    )  # fmt: skip
+    assert (durable.what, durable.sync_interval) == ("one writer", "always")
+    assert (not_durable.what, not_durable.sync_interval) == ("one writer, not durable", "2m")
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 64])
+async def test_so_many_are_under_way_at_a_time_and_each_is_done_once(at_once):
+    """As many as were asked for, never more, and nothing is left out."""
+    under_way, most, done = 0, 0, []
+
+    async def one(thing: int) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        done.append(thing)
+
+    assert await append.timed(one, list(range(200)), at_once) > 0
+    assert most == at_once
+    assert sorted(done) == list(range(200))

@@ -1,0 +1,191 @@
+"""What an approval costs, counted on the wire: a guard that no clock has a part in.
+
+Everybody reaches the broker through a port that counts, so no client can leave anything out: the real gate and executor
+run as `approvals work gate executor` in a process of their own, service and reviewer as the benchmark has them.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from ledger import streams
+from ledger.address import Store
+from ledger.client import Ledger
+from ops.bench.cycle import REVIEWER, WORKSPACE, Desk, at_work
+from ops.server import EmbeddedServer
+from ops.setup import declare_streams
+from schemas.slots import ThreadRef
+
+CYCLES = 20
+
+#: Of each role, for one cycle, what goes to the broker and what comes from it.
+type Counts = dict[str, dict[str, float]]
+
+
+class Wire:
+    """A port in front of the broker's, with what went through it: by user (the connection that came last), then by kind."""
+
+    def __init__(self, port: int) -> None:
+        self.counts: dict[str, Counter[str]] = {}
+        self._port = port
+        self._open: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[int]:
+        server = await asyncio.start_server(self._connected, "127.0.0.1")
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+            for task in self._open:
+                task.cancel()
+            await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._open.add(task)
+        there = await asyncio.open_connection("127.0.0.1", self._port)
+        counter: Counter[str] = Counter()
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._pass_on(reader, there[1], counter))
+                both.create_task(self._pass_on(there[0], writer, counter))
+        finally:
+            writer.close()
+            there[1].close()
+            self._open.discard(task)
+
+    async def _pass_on(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, counter: Counter[str]
+    ) -> None:
+        rest = b""
+        while data := await source.read(1 << 16):
+            target.write(data)
+            await target.drain()
+            rest += data
+            rest = rest[sum(map(len, self._counted(rest, counter))) :]
+        target.close()
+
+    def _counted(self, data: bytes, counter: Counter[str]) -> Iterator[bytes]:
+        for frame, verb, words, payload in frames(data):
+            if verb == b"CONNECT":
+                user = json.loads(frame.removeprefix(b"CONNECT "))["user"]
+                self.counts[user] = counter
+            elif (kind := kind_of(verb, words[0].decode() if words else "", payload)) is not None:
+                way = "bytes in" if verb in {b"MSG", b"HMSG"} else "bytes out"
+                counter.update({kind: 1, way: len(frame)})
+            yield frame
+
+
+def frames(data: bytes) -> Iterator[tuple[bytes, bytes, list[bytes], bytes]]:
+    """The whole protocol messages at the beginning: all of it, its verb, its words, its payload."""
+    begin = 0
+    while (end := data.find(b"\r\n", begin)) >= 0:
+        verb, *words = data[begin:end].split()
+        start = end + 2
+        after = start + int(words[-1]) + 2 if verb in _WITH_PAYLOAD else start
+        if after > len(data):
+            return
+        yield data[begin:after], verb, words, data[start : after - 2] if after > start else b""
+        begin = after
+
+
+def kind_of(verb: bytes, subject: str, payload: bytes) -> str | None:
+    """What a message is for. None: it is no part of a cycle, but of being connected."""
+    if verb not in _WITH_PAYLOAD or payload.startswith(b"NATS/1.0 100") or subject.startswith("$JS.FC."):
+        return None
+    match subject.split("."):
+        case ["ledger", *_]:
+            return "handed" if verb in {b"MSG", b"HMSG"} else "facts"
+        case ["_INBOX", *_]:
+            return "answers"
+        case ["$JS", "ACK", *_]:
+            return "acks"
+        case ["$JS", "API", *_]:
+            return "requests"
+        case _:
+            return "other"
+
+
+_WITH_PAYLOAD = {b"PUB", b"HPUB", b"MSG", b"HMSG"}
+
+
+@pytest.fixture
+async def wire(tmp_path: Path) -> AsyncIterator[tuple[Wire, Path, Path]]:
+    """The counting port, the broker's own store, and a store whose broker is reached through the port."""
+    store, through = tmp_path / "store", tmp_path / "through"
+    async with EmbeddedServer(store) as server:
+        await declare_streams(store, also=("executor",))
+        await server.ensure_account(f"reviewer-{REVIEWER}")
+        address = server.store.read()
+        wire = Wire(address.port)
+        async with wire.listening() as port:
+            through.mkdir()
+            Store(through).write(structs.replace(address, url=f"nats://127.0.0.1:{port}", port=port))
+            yield wire, store, through
+
+
+async def settled(store: Path) -> None:
+    """Wait until all that was handed out is acknowledged."""
+    async with Ledger.connect(store, role="admin") as admin, asyncio.timeout(20):
+        for durable in ("gate", "executor"):
+            while await left(admin, durable):  # noqa: ASYNC110 - nobody is told of it
+                await asyncio.sleep(0.01)
+
+
+async def left(admin: Ledger, durable: str) -> int:
+    consumer = await streams.info(admin.port.requests, f"CONSUMER.INFO.LEDGER.{durable}")
+    assert consumer
+    return consumer["num_pending"] + consumer["num_ack_pending"]
+
+
+#: The most of each kind, for one cycle; what is not in it must not be sent at all.
+MOST: Counts = {
+    "service": {"facts": 1, "requests": 1, "handed": 2, "answers": 4, "bytes out": 680, "bytes in": 2300},
+    "gate": {"facts": 2, "requests": 7, "handed": 2, "acks": 2, "answers": 42.5, "bytes out": 1980, "bytes in": 24200},
+    f"reviewer-{REVIEWER}": {"facts": 1, "requests": 2, "answers": 11, "bytes out": 650, "bytes in": 5300},
+    "executor": {"facts": 2, "requests": 2, "handed": 2, "acks": 2, "answers": 14, "bytes out": 1190, "bytes in": 7300},
+}  # fmt: skip
+
+
+async def test_an_approval_costs_so_much_and_no_more(wire):
+    """One after the other in a conversation of twenty calls; the averages, as last measured:
+
+    |          | facts | requests | handed | acks | answers | bytes out | bytes in |
+    |----------|-------|----------|--------|------|---------|-----------|----------|
+    | service  |     1 |        1 |      2 |    0 |       3 |       660 |    1,690 |
+    | gate     |     2 |        7 |      2 |    2 |    42.5 |     1,935 |   23,500 |
+    | reviewer |     1 |        2 |      0 |    0 |       8 |       630 |    3,440 |
+    | executor |     2 |        2 |      2 |    2 |    13.6 |     1,160 |    6,900 |
+
+    Each is held against a bound just above, except where more is there to be read if somebody else is quick: the answers
+    of service, reviewer and executor, and their bytes. Of the gate's answers, 28.5 are what its thread went through before.
+    """
+    counting, store, through = wire
+    thread = ThreadRef(WORKSPACE, "conversation")
+    async with at_work(through), Desk.at(through) as desk:
+        await desk.cycles(3, 1)
+        await settled(store)
+        before = {user: counter.copy() for user, counter in counting.counts.items()}
+        for turn in range(CYCLES):
+            await desk.cycle(thread.call(f"c{turn}"))
+        await settled(store)
+        spent = {
+            user: {kind: (count - before[user][kind]) / CYCLES for kind, count in counter.items()}
+            for user, counter in counting.counts.items()
+        }
+    assert sum(counts.get("facts", 0) for counts in spent.values()) == 6
+    too_much = {
+        f"{user}: {kind}": count
+        for user, counts in spent.items()
+        for kind, count in counts.items()
+        if count > MOST.get(user, {}).get(kind, 0)
+    }
+    assert too_much == {}, spent
