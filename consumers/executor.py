@@ -64,6 +64,8 @@ class Executor:
         assert isinstance(handed, Fact)
         ref = handed.slot.call_ref
         assert ref, "the executor is handed decisions and claims only"
+        if isinstance(handed.event, e.ToolStarted):  # whoever made it is at work
+            return Call(ref)
         return await ledger.call(ref, having=handed.slot)
 
     def react(self, seen: Call, handed: Handed) -> Sequence[Step[Run]]:

@@ -29,6 +29,7 @@ user (docs/decisions/0010):
   is handed a message looks for such calls. One of them comes last and sees both.
 """
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -79,15 +80,19 @@ class Gate:
     async def look(self, ledger: Ledger, handed: Handed) -> Case | Heard:
         if isinstance(handed, Fact) and isinstance(handed.event, e.Said):
             return await self._heard(ledger, handed, handed.event)
-        call = await ledger.call(_call(handed), having=handed.slot if isinstance(handed, Fact) else None)
+        ref = _call(handed)
+        call, policies = await asyncio.gather(
+            ledger.call(ref, having=handed.slot if isinstance(handed, Fact) else None),
+            ledger.policies(ref.workspace),
+        )
         if isinstance(handed, Due) and call.gated is None:
             # A timer is set after its question was read, so it is there. Nobody else would see to this deadline.
             raise Unavailable(f"the question of {call.ref} cannot be read yet; a replica is behind.")
         if call.requested is None or call.decided is not None:
             return Case(call, _NOTHING, None)
         if call.gated is not None:
-            return await self._asked(ledger, call, handed)
-        case = Case(call, await ledger.policies(call.ref.workspace), await ledger.tool_of(call))
+            return await self._asked(ledger, call, handed, policies)
+        case = Case(call, policies, await ledger.tool_of(call))
         if not _depends_on_past(case):
             return case
         case = await _with_past(ledger, case)
@@ -112,9 +117,14 @@ class Gate:
         if said.role != "user":
             return Heard(())
         waiting = await ledger.open_questions(handed.slot.thread_ref, having=handed.slot)
-        return Heard(tuple([await self._asked(ledger, call, handed) for call in waiting if _yields(call)]))
+        if not waiting:
+            return Heard(())
+        policies = await ledger.policies(handed.slot.workspace)
+        return Heard(
+            tuple([await self._asked(ledger, call, handed, policies) for call in waiting if _yields(call)])
+        )
 
-    async def _asked(self, ledger: Ledger, call: Call, handed: Handed) -> Case:
+    async def _asked(self, ledger: Ledger, call: Call, handed: Handed, policies: Policies) -> Case:
         """The case of an open question, with what a user said since the wish was made where that counts."""
         newer = None
         if _yields(call):
@@ -127,7 +137,7 @@ class Gate:
             return case
         # An edit is judged again, and what people approve is, by the policies that are in force by then.
         workspace = call.ref.workspace
-        case = replace(case, policies=await ledger.policies(workspace), tool=await ledger.tool_of(call))
+        case = replace(case, policies=policies, tool=await ledger.tool_of(call))
         if not any(map(_calls_for_more, call.votes)):
             return case
         assert call.gated
@@ -140,15 +150,27 @@ _NOTHING: Final = Policies()
 
 
 async def _with_past(ledger: Ledger, case: Case) -> Case:
+    """The case with what its thread went through, as far as the policies ask: where nothing was denied, that is short."""
     ref = case.call.ref
-    thread = f"{ROOT}.{ref.workspace}.{ref.thread}"
-    subjects = [f"{thread}.call.*.{place}" for place in ("requested", "gated", "decided")]
-    facts = await ledger.read(*subjects, grants(ref.workspace), having=ref.requested)
+    limited = any(
+        case.policies.limit(name) is not None for name in ("calls_per_thread", "questions_per_thread")
+    )
+    places = ("requested", "gated", "decided") if limited else ("decided",)
+    facts = await _of_thread(ledger, ref, *places)
+    denied = [fact for fact in facts if isinstance(fact.event, e.Denied) and fact.event.ground == "people"]
+    if denied and not limited:
+        facts = await _of_thread(ledger, ref, "requested", "decided")
     gone_through = past(case.call, facts)
     if gone_through.denied is not None:  # only then it matters whether the user has spoken since
-        said = await ledger.read(f"{thread}.said.*")
+        said = await ledger.read(f"{ROOT}.{ref.workspace}.{ref.thread}.said.*")
         gone_through = past(case.call, sorted((*facts, *said), key=attrgetter("seq")))
     return replace(case, past=gone_through, grants=grants_of(facts))
+
+
+async def _of_thread(ledger: Ledger, ref: CallRef, *places: str) -> tuple[Fact, ...]:
+    """What stands in these places of a thread's calls, the wish itself, and the grants of its workspace."""
+    calls = [f"{ROOT}.{ref.workspace}.{ref.thread}.call.*.{place}" for place in places]
+    return await ledger.read(*calls, ref.requested, grants(ref.workspace), having=ref.requested)
 
 
 def _depends_on_past(case: Case) -> bool:

@@ -12,9 +12,8 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
-from nats.aio.msg import Msg
 
-from ledger.requests import PATIENCE_S, Requests
+from ledger.requests import PATIENCE_S, Reply, Requests
 from schemas.errors import BrokerAway, BrokerRefused
 from schemas.ids import new_id
 
@@ -47,7 +46,9 @@ class Commits:
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self._waiting: list[_Waiting] = []
-        self._committing: asyncio.Task[None] | None = None
+        self._committing = False
+        #: Commits for several; kept, since a task that nobody holds may be collected.
+        self._others: asyncio.Task[None] | None = None
 
     async def publish(self, subject: str, raw: bytes) -> Ack:
         """Publish, alone or with whatever else waits.
@@ -57,23 +58,33 @@ class Commits:
         """
         ack: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(subject, raw, ack))
-        if self._committing is None:
-            self._committing = asyncio.create_task(self._commit_waiting())
+        if not self._committing:
+            self._committing = True
+            try:
+                await asyncio.sleep(0)  # whoever was woken together with us comes now
+                if len(self._waiting) == 1:  # whoever is alone needs no task of its own
+                    await self._commit(self._next_group())
+            finally:
+                self._committing = bool(self._waiting)
+                if self._waiting:
+                    self._others = asyncio.create_task(self._commit_waiting())
         return await ack
 
     async def _commit_waiting(self) -> None:
         try:
             while self._waiting:
-                group = self._next_group()
-                try:
-                    if len(group) < BATCH_FROM:
-                        await self._commit_singly(group)
-                    else:
-                        await self._commit_batch(group)
-                except Exception as problem:  # noqa: BLE001 - whoever waits must hear it, whatever it is
-                    _fail(group, problem)
+                await self._commit(self._next_group())
         finally:
-            self._committing = None
+            self._committing = False
+
+    async def _commit(self, group: list[_Waiting]) -> None:
+        try:
+            if len(group) < BATCH_FROM:
+                await self._commit_singly(group)
+            else:
+                await self._commit_batch(group)
+        except Exception as problem:  # noqa: BLE001 - whoever waits must hear it, whatever it is
+            _fail(group, problem)
 
     def _next_group(self) -> list[_Waiting]:
         size = end = 0
@@ -122,11 +133,10 @@ class Commits:
             _tell(one, Ack(seq=first + place))
 
 
-def _read(msg: Msg) -> Ack:
-    status = (msg.headers or {}).get("Status")
-    if status:  # 503: no stream listens on this subject
-        return Ack(error=Problem(code=int(status), description="no stream takes this subject"))
-    return _acks.decode(msg.data)
+def _read(answer: Reply) -> Ack:
+    if answer.status:  # 503: no stream listens on this subject
+        return Ack(error=Problem(code=int(answer.status), description="no stream takes this subject"))
+    return _acks.decode(answer.data)
 
 
 def _tell(one: _Waiting, ack: Ack) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -9,14 +10,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-from nats.aio.msg import Msg
 
 from ledger import port, streams
 from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
 from ledger.commits import Ack, Commits
 from ledger.connection import Connection
 from ledger.follow import Start, follow, meta
-from ledger.requests import Requests
+from ledger.requests import Reply, Requests, Straight
 from schemas.codec import Fact, fact_of
 from schemas.errors import BrokerAway, BrokerRefused, Unavailable
 from schemas.slots import CallRef, Slot
@@ -96,32 +96,32 @@ class JetStream:
     async def latest(self, subjects: str) -> Fact | None:
         body = msgspec.json.encode({"last_by_subj": subjects})
         msg = await self.requests.ask(f"$JS.API.DIRECT.GET.{streams.LEDGER}", body)
-        return None if _status(msg) == "404" else _direct(msg)
+        return None if msg.status == b"404" else _direct(msg)
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         body = {"multi_last": list(subjects), "batch": _PAGE}
         found, last = await self._get(body)
-        if _status(last) == "413" or (last.headers or {}).get("Nats-Num-Pending", "0") != "0":
+        if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
             found = [msg for one in subjects for msg in await self._pages(one)]
         return tuple(
             sorted({fact.seq: fact for fact in map(_direct, found)}.values(), key=lambda fact: fact.seq)
         )
 
-    async def _pages(self, subjects: str) -> list[Msg]:
-        found: list[Msg] = []
+    async def _pages(self, subjects: str) -> list[Reply]:
+        found: list[Reply] = []
         seq = 1
         while True:
             page, last = await self._get({"seq": seq, "next_by_subj": subjects, "batch": _PAGE})
             found += page
-            if not page or (last.headers or {}).get("Nats-Num-Pending", "0") == "0":
+            if not page or last.headers.get("Nats-Num-Pending", "0") == "0":
                 return found
-            seq = int((page[-1].headers or {})["Nats-Sequence"]) + 1
+            seq = int(page[-1].headers["Nats-Sequence"]) + 1
 
-    async def _get(self, body: dict[str, Any]) -> tuple[list[Msg], Msg]:
+    async def _get(self, body: dict[str, Any]) -> tuple[list[Reply], Reply]:
         found, last = await self.requests.collect(
             f"$JS.API.DIRECT.GET.{streams.LEDGER}", msgspec.json.encode(body)
         )
-        if _status(last) not in {"204", "404", "413"}:
+        if last.status not in {b"204", b"404", b"413"}:
             raise BrokerAway(f"the broker cannot read {body}: {last.headers}.")
         return found, last
 
@@ -170,15 +170,15 @@ class JetStream:
     @asynccontextmanager
     async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[port.Delivery]]:
         consumer = streams.DURABLES[durable]
-        arrived: deque[Msg] = deque()
+        arrived: deque[Straight] = deque()
         something = asyncio.Event()
+        own = f".{consumer.stream}.{consumer.name}.".encode()
 
-        async def take(msg: Msg) -> None:
+        def take(message: Straight) -> None:
             # Others may be able to publish to this subject; only the broker delivers with such a reply.
-            if f".{consumer.stream}.{consumer.name}." not in msg.reply:
-                return
-            arrived.append(msg)
-            something.set()
+            if own in message[1]:
+                arrived.append(message)
+                something.set()
 
         async def hand_out() -> AsyncIterator[port.Delivery]:
             while True:
@@ -187,17 +187,14 @@ class JetStream:
                 something.clear()
                 await something.wait()
 
-        subscription = await self.connection.client.subscribe(
-            consumer.deliver_subject, queue=consumer.name, cb=take, pending_bytes_limit=-1
-        )
         try:
-            yield hand_out()
+            async with self.requests.straight(consumer.deliver_subject, take, queue=consumer.name):
+                yield hand_out()
         finally:
             if not self.connection.client.is_closed:
-                await subscription.unsubscribe()
                 # What arrived and was not begun goes back at once, so that somebody else gets it.
-                for msg in arrived:
-                    await self.connection.client.publish(msg.reply, b"-NAK")
+                for _, reply, _, _ in arrived:
+                    await self.connection.client.publish(reply.decode(), b"-NAK")
 
     async def set_timer(self, call: CallRef, at: datetime) -> None:
         """Have the broker hand out a hint at `at` (ADR-51). Setting it again replaces it."""
@@ -245,18 +242,19 @@ _PASSING: Final = frozenset({0, 10008, 10164, 10201, 10077, 10071})
 
 
 class _Delivery:
-    def __init__(self, jetstream: JetStream, msg: Msg) -> None:
+    def __init__(self, jetstream: JetStream, message: Straight) -> None:
+        subject, reply, data, _ = message
         self._client = jetstream.connection.client
         self._requests = jetstream.requests
-        self._reply = msg.reply
-        at = meta(msg.reply)
+        self._reply = reply.decode()
+        at = meta(self._reply)
         self.tries = at.tries
         self.handed: port.Handed
-        match msg.subject.split("."):
+        match subject.decode().split("."):
             case ["timer", "due", workspace, thread, call]:
                 self.handed = port.Due(CallRef(workspace, thread, call), at.seq, at.recorded_at)
             case _:
-                self.handed = fact_of(at.seq, at.recorded_at, msg.subject, msg.data)
+                self.handed = fact_of(at.seq, at.recorded_at, subject.decode(), data)
 
     async def ack(self) -> None:
         await self._client.publish(self._reply, b"+ACK")
@@ -280,10 +278,9 @@ class _Bucket:
     async def get(self, key: str) -> tuple[bytes, int]:
         subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{key}"
         msg = await self._jetstream.requests.ask(subject, b"")
-        headers = msg.headers or {}
-        if headers.get("Status") == "404":
+        if msg.status == b"404":
             return b"", 0
-        return msg.data, int(headers["Nats-Sequence"])
+        return msg.data, int(msg.headers["Nats-Sequence"])
 
     async def put(self, key: str, value: bytes, replaces: int) -> bool:
         return await self._write(key, value, {_REPLACES: str(replaces)})
@@ -330,17 +327,20 @@ _REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"
 _OUTRUN: Final = frozenset({10071, 10164})
 
 
-def _direct(msg: Msg) -> Fact:
-    headers = msg.headers or {}
-    if status := headers.get("Status"):
-        raise Unavailable(f"the broker cannot read: {status} {headers}.")
+def _direct(answer: Reply) -> Fact:
+    """A fact out of the answer to a direct get (ADR-31): of its seven headers, the three that say where and when it stands."""
+    if answer.status:
+        raise Unavailable(f"the broker cannot read: {answer.status.decode()} {answer.headers}.")
+    found = dict(_DIRECT.findall(answer.head))
     return fact_of(
-        int(headers["Nats-Sequence"]), _time(headers["Nats-Time-Stamp"]), headers["Nats-Subject"], msg.data
+        int(found[b"Sequence"]),
+        _time(found[b"Time-Stamp"].decode()),
+        found[b"Subject"].decode(),
+        answer.data,
     )
 
 
-def _status(msg: Msg) -> str | None:
-    return (msg.headers or {}).get("Status")
+_DIRECT: Final = re.compile(rb"\nNats-(Sequence|Time-Stamp|Subject): ?([^\r\n]*)")
 
 
 def _time(text: str) -> datetime:

@@ -130,7 +130,7 @@ def is_possible(call: Call, required: Iterable[Sequence[Quorum]]) -> bool:
 class Past(Struct, frozen=True):
     """What a thread went through before a wish."""
 
-    #: Requested, and put to people.
+    #: Requested, and put to people. Counted where a policy limits them; else these facts are not read.
     calls: int
     questions: int
     #: Requested, and neither put to people nor decided yet: each of them may become a question.

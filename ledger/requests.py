@@ -15,7 +15,7 @@ from typing import Final
 
 import nats.errors
 import structlog
-from nats.aio.msg import Msg
+from msgspec import Struct
 
 from ledger.connection import Connection
 from schemas.errors import BrokerAway, BrokerRefused
@@ -24,11 +24,28 @@ _log: Final = structlog.get_logger("ledger.requests")
 #: How long one answer may take.
 PATIENCE_S: Final = 5.0
 #: Statuses that end a stream of answers: end of batch, no match, too many matches, bad request, timed out, nobody there.
-_LAST: Final = frozenset({"204", "404", "413", "400", "408", "503"})
-_NOBODY: Final = "503"
+_LAST: Final = frozenset({b"204", b"404", b"413", b"400", b"408", b"503"})
+_NOBODY: Final = b"503"
+_VERSION: Final = b"NATS/1.0 "
 
 #: A message as it came: subject, reply subject, data, headers (empty where it has none).
 type Straight = tuple[bytes, bytes, bytes, bytes]
+
+
+class Reply(Struct, frozen=True, gc=False):
+    """What the broker answered. Its headers are read when they are asked for: most answers are data alone."""
+
+    data: bytes
+    head: bytes
+
+    @property
+    def status(self) -> bytes:
+        """Three digits; empty for what is no more than data."""
+        return self.head[9:12] if self.head.startswith(_VERSION) else b""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return header_lines(self.head)
 
 
 class Requests:
@@ -37,30 +54,31 @@ class Requests:
         self._client = connection.client
         self._prefix = f"{connection.inbox}.{secrets.token_urlsafe(9)}"
         self._numbers = itertools.count()
-        self._waiting: dict[str, asyncio.Future[Msg]] = {}
-        self._streams: dict[str, tuple[list[Msg], asyncio.Future[Msg]]] = {}
+        self._waiting: dict[bytes, asyncio.Future[Reply]] = {}
+        self._streams: dict[bytes, tuple[list[Reply], asyncio.Future[Reply]]] = {}
         #: Which of the waiting asked on which subject, so that a denial finds them.
-        self._by_subject: defaultdict[str, set[asyncio.Future[Msg]]] = defaultdict(set)
-        # Every answer of a direct get has seven headers, and a fact that was committed in a batch has two.
+        self._by_subject: defaultdict[str, set[asyncio.Future[Reply]]] = defaultdict(set)
+        # A fact that was committed in a batch has two headers, and a worker is handed many.
         self._client._parse_header_lines = header_lines  # type: ignore[method-assign]  # noqa: SLF001
-        # A follower wants neither their headers nor a queue and a task of its own for them.
+        # Answers and what is followed need neither nats-py's reading of headers, nor a queue and a task of their own.
         self._straight: dict[int, Callable[[Straight], None]] = {}
         self._roundabout = self._client._process_msg  # noqa: SLF001
         self._client._process_msg = self._came  # type: ignore[method-assign]  # noqa: SLF001
         connection.on_denied(self._denied)
 
     async def start(self) -> None:
-        await self._client.subscribe(f"{self._prefix}.*", cb=self._answered)
+        answers = await self._client.subscribe(f"{self._prefix}.*")
+        self._straight[answers._id] = self._answered  # noqa: SLF001 - by which the broker names it in each message
 
     async def send(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None
-    ) -> asyncio.Future[Msg]:
+    ) -> asyncio.Future[Reply]:
         """Publish a request and hand back the future of its answer.
 
         Raises:
             BrokerAway: the connection is down and its buffer is full, or it is closed.
         """
-        token = str(next(self._numbers))
+        token = b"%d" % next(self._numbers)
         answer = self._expect(subject)
         self._waiting[token] = answer
         answer.add_done_callback(lambda _: self._waiting.pop(token, None))
@@ -78,7 +96,7 @@ class Requests:
         except nats.errors.Error as problem:
             raise BrokerAway(f"the broker at {self._connection.login.url} is away: {problem!r}") from None
 
-    async def ask(self, subject: str, payload: bytes, patience_s: float = PATIENCE_S) -> Msg:
+    async def ask(self, subject: str, payload: bytes, patience_s: float = PATIENCE_S) -> Reply:
         """One request, one answer.
 
         Raises:
@@ -86,25 +104,25 @@ class Requests:
             BrokerRefused: these credentials may not publish to `subject`.
         """
 
-        async def once() -> Msg:
+        async def once() -> Reply:
             return await (await self.send(subject, payload))
 
         return await self._patiently(once, subject, patience_s)
 
     async def collect(
         self, subject: str, payload: bytes, patience_s: float = PATIENCE_S
-    ) -> tuple[list[Msg], Msg]:
+    ) -> tuple[list[Reply], Reply]:
         """One request, many answers, ended by an empty message with a status: the answers, and that last one.
 
         Raises:
             BrokerAway: the last answer did not come within `patience_s`.
             BrokerRefused: these credentials may not publish to `subject`.
         """
-        collected: list[Msg] = []
+        collected: list[Reply] = []
 
-        async def once() -> Msg:
+        async def once() -> Reply:
             collected.clear()
-            token = str(next(self._numbers))
+            token = b"%d" % next(self._numbers)
             last = self._expect(subject)
             self._streams[token] = (collected, last)
             last.add_done_callback(lambda _: self._streams.pop(token, None))
@@ -115,10 +133,12 @@ class Requests:
         return collected, last
 
     @asynccontextmanager
-    async def straight(self, subject: str, take: Callable[[Straight], None]) -> AsyncGenerator[None]:
+    async def straight(
+        self, subject: str, take: Callable[[Straight], None], *, queue: str = ""
+    ) -> AsyncGenerator[None]:
         """Have each message on a subject handed over as it is read off the connection: half the price of a callback."""
-        subscription = await self._client.subscribe(subject)
-        number = subscription._id  # noqa: SLF001 - by which the broker names it in each message
+        subscription = await self._client.subscribe(subject, queue)
+        number = subscription._id  # noqa: SLF001 - as above
         self._straight[number] = take
         try:
             yield
@@ -137,13 +157,15 @@ class Requests:
         else:
             take((subject, reply, data, headers or b""))
 
-    async def _patiently(self, once: Callable[[], Awaitable[Msg]], subject: str, patience_s: float) -> Msg:
+    async def _patiently(
+        self, once: Callable[[], Awaitable[Reply]], subject: str, patience_s: float
+    ) -> Reply:
         # For a moment nobody may be there: while the broker reloads its accounts, or elects a leader.
         try:
             async with asyncio.timeout(patience_s):
                 while True:
                     msg = await once()
-                    if (msg.headers or {}).get("Status") != _NOBODY:
+                    if msg.status != _NOBODY:
                         return msg
                     await asyncio.sleep(0.05)
         except TimeoutError:
@@ -156,22 +178,22 @@ class Requests:
         self,
         subject: str,
         payload: bytes,
-        token: str,
-        answer: asyncio.Future[Msg],
+        token: bytes,
+        answer: asyncio.Future[Reply],
         headers: dict[str, str] | None = None,
     ) -> None:
         try:
-            await self._client.publish(subject, payload, f"{self._prefix}.{token}", headers)
+            await self._client.publish(subject, payload, f"{self._prefix}.{token.decode()}", headers)
         except nats.errors.Error as problem:
             answer.cancel()
             raise BrokerAway(f"the broker at {self._connection.login.url} is away: {problem!r}") from None
 
-    def _expect(self, subject: str) -> asyncio.Future[Msg]:
-        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+    def _expect(self, subject: str) -> asyncio.Future[Reply]:
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         key = subject.lower()
         self._by_subject[key].add(answer)
 
-        def forget(done: asyncio.Future[Msg]) -> None:
+        def forget(done: asyncio.Future[Reply]) -> None:
             waiting = self._by_subject.get(key)
             if waiting is not None:
                 waiting.discard(done)
@@ -181,22 +203,24 @@ class Requests:
         answer.add_done_callback(forget)
         return answer
 
-    async def _answered(self, msg: Msg) -> None:
-        token = msg.subject.rpartition(".")[2]
+    def _answered(self, message: Straight) -> None:
+        subject, _, data, head = message
+        token = subject.rpartition(b".")[2]
+        answer = Reply(data, head)
         waiting = self._waiting.get(token)
         if waiting is not None:
             if not waiting.done():
-                waiting.set_result(msg)
+                waiting.set_result(answer)
             return
         stream = self._streams.get(token)
         if stream is None:
             return  # too late: whoever asked has given up
         collected, last = stream
-        if not msg.data and (msg.headers or {}).get("Status") in _LAST:
+        if not data and answer.status in _LAST:
             if not last.done():
-                last.set_result(msg)
+                last.set_result(answer)
         else:
-            collected.append(msg)
+            collected.append(answer)
 
     def _denied(self, subject: str) -> None:
         # The client lower-cases what the server says, so the comparison is without case.

@@ -5,9 +5,11 @@ ledger.
 """
 
 import asyncio
+import importlib
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +18,7 @@ import structlog
 from consumers.executor import Executor
 from consumers.gate import Gate
 from consumers.loop import Reaction, Worker
-from consumers.model import Asker, Model
+from consumers.model import Asker, Model, Question, Reply
 from consumers.queue import Queue
 from consumers.recorded import RecordedAsker, RecordedExecutor, Recording
 from consumers.tools import Tools
@@ -145,13 +147,19 @@ async def _gone(ledger: Ledger) -> None:
 
 def _providers() -> Mapping[str, Model]:
     """Every provider that pydantic-ai knows, if it is installed."""
-    try:
-        from consumers.providers import PydanticAI
-    except ImportError:
+    if find_spec("pydantic_ai") is None:
         _log.info("no model providers: install approval-ledger[agents] to have threads answered by one")
         return {}
-    model = PydanticAI()
-    return dict.fromkeys(_PYDANTIC_AI, model)
+    return dict.fromkeys(_PYDANTIC_AI, _Providers())
+
+
+class _Providers:
+    """pydantic-ai, loaded when a model is asked for the first time: that takes two seconds, and few who start workers ask any."""
+
+    async def reply(self, question: Question) -> Reply:
+        providers = await asyncio.to_thread(importlib.import_module, "consumers.providers")
+        answer: Reply = await providers.PydanticAI().reply(question)
+        return answer
 
 
 #: The part before the colon in the model names of pydantic-ai.

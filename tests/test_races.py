@@ -84,7 +84,8 @@ class Overhearing(JetStream):
 
         async def hand_out() -> AsyncIterator[port.Delivery]:
             while True:
-                yield _Delivery(self, await arrived.get())
+                msg = await arrived.get()
+                yield _Delivery(self, (msg.subject.encode(), msg.reply.encode(), msg.data, b""))
 
         subscription = await self.connection.client.subscribe(consumer.deliver_subject, cb=take)
         try:
