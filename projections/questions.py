@@ -167,14 +167,11 @@ GROUP BY tool, rule HAVING expired > 0 ORDER BY expired DESC, tool, rule
         "How many votes came sooner after the question than anybody reads it (25 characters a second, at least 2 seconds)?",
         """
 WITH seen AS (
-    SELECT vote.which AS reviewer, epoch_us(vote.recorded_at) - epoch_us(asked.recorded_at) AS after_us,
-        greatest((length(wished.arguments) + coalesce(length(asked.reason), 0)) * 1000000 // 25, 2000000) AS reading_us
-    FROM events AS vote
-    JOIN events AS asked USING (workspace, thread, call)
-    JOIN calls AS wished USING (workspace, thread, call)
-    LEFT JOIN (SELECT * FROM events WHERE place = 'decided') AS decided USING (workspace, thread, call)
-    WHERE vote.place = 'vote' AND vote.type = 'Voted' AND asked.place = 'gated'
-        AND vote.seq > asked.seq AND (decided.seq IS NULL OR vote.seq < decided.seq)
+    SELECT vote.which AS reviewer, epoch_us(vote.recorded_at) - epoch_us(asked.gated_at) AS after_us,
+        greatest((length(asked.arguments) + coalesce(length(asked.question), 0)) * 1000000 // 25, 2000000) AS reading_us
+    FROM events AS vote JOIN calls AS asked USING (workspace, thread, call)
+    WHERE vote.place = 'vote' AND vote.type = 'Voted'
+        AND vote.seq > asked.gated_seq AND (asked.decided_seq IS NULL OR vote.seq < asked.decided_seq)
 )
 SELECT reviewer, count(*) AS votes,
     count(*) FILTER (after_us < reading_us) AS faster,

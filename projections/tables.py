@@ -239,6 +239,8 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     ("finished_at", _of("finished", "recorded_at")),
     ("ended_at", f"max(recorded_at) FILTER ({ENDS})"),
     ("first_seq", "min(seq)"),
+    ("gated_seq", _of("gated", "seq")),
+    ("decided_seq", _of("decided", "seq")),
     ("last_seq", "max(seq)"),
 )
 

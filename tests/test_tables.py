@@ -421,6 +421,8 @@ def _row(call: Call, facts: list[Fact]) -> dict:
         "finished_at": at(call.finished),
         "ended_at": at(facts[-1]) if _ends(facts[-1]) else None,
         "first_seq": facts[0].seq,
+        "gated_seq": call.gated.seq if call.gated else None,
+        "decided_seq": call.decided.seq if call.decided else None,
         "last_seq": facts[-1].seq,
     }
 
