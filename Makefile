@@ -24,7 +24,7 @@ check: setup     ## lint, types and folder order only
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: setup     ## ours beside its floor, in about 6 minutes; ONLY=replay (history, snapshot) for one, FACTS=100000 for less
+bench: setup     ## ours beside its floor, in under 10 minutes; ONLY=cycle (append, replay, lake, ...) for one, FACTS=1000000 for a long log
 	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m ops.bench$(if $(ONLY),.$(ONLY)) $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)
 
 chaos: setup     ## kill -9 everything, again and again: on the whole of the recorded conversations, and an archivist 300 times

@@ -41,7 +41,7 @@ type Ending = Literal[
 ]
 
 
-class Author(Struct, frozen=True, omit_defaults=True):
+class Author(Struct, frozen=True, omit_defaults=True, gc=False):
     """Who wrote a fact: a kind (`gate`, `model`, `executor`, `service`, `reviewer`, ...) and a name within it.
 
     It is what the writer says of itself. What the broker vouches for is the subject: only Ana's credentials
@@ -52,7 +52,7 @@ class Author(Struct, frozen=True, omit_defaults=True):
     name: str
 
 
-class Event(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+class Event(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True, gc=False):
     """The envelope that every fact has. `Ledger.append` fills in what is missing."""
 
     #: UUIDv7, minted by the writer. Appending the same id to the same slot twice records it once.
@@ -71,7 +71,7 @@ class Event(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=T
 # ---------------------------------------------------------------------------------------------- the thread
 
 
-class ToolRef(Struct, frozen=True, omit_defaults=True):
+class ToolRef(Struct, frozen=True, omit_defaults=True, gc=False):
     """A tool as declared: its name, the version of its declaration, and who runs it."""
 
     tool: str
@@ -134,7 +134,7 @@ class Opaque(Struct, frozen=True, tag_field="part", tag="opaque"):
 type Part = Text | Wish | Opaque
 
 
-class Usage(Struct, frozen=True, omit_defaults=True):
+class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
     input_tokens: int = 0
     output_tokens: int = 0
 
@@ -186,7 +186,7 @@ class Shadow(Struct, frozen=True):
     then: Literal["allow", "ask", "block"]
 
 
-class Quorum(Struct, frozen=True, omit_defaults=True):
+class Quorum(Struct, frozen=True, omit_defaults=True, gc=False):
     """People of whom so many must agree."""
 
     #: Names, or patterns with `*`.
@@ -196,7 +196,7 @@ class Quorum(Struct, frozen=True, omit_defaults=True):
     name: str = ""
 
 
-class Stage(Struct, frozen=True, omit_defaults=True):
+class Stage(Struct, frozen=True, omit_defaults=True, gc=False):
     """People who are asked as well, once nobody has decided in the time before."""
 
     voters: tuple[str, ...]

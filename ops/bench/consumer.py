@@ -154,7 +154,11 @@ async def _anew(admin: Ledger, store: Path) -> None:
 
 
 async def _all_acknowledged(admin: Ledger, durable: str) -> None:
-    consumer = await _asked(admin, f"CONSUMER.INFO.{LEDGER}.{durable}")
+    for _ in range(100):  # the last acknowledgements may be under way
+        consumer = await _asked(admin, f"CONSUMER.INFO.{LEDGER}.{durable}")
+        if not consumer["num_ack_pending"]:
+            break
+        await asyncio.sleep(0.05)
     if consumer["num_pending"] or consumer["num_ack_pending"] or consumer["num_redelivered"]:
         raise AssertionError(f"not everything was handed out once and acknowledged: {consumer}")
 

@@ -42,7 +42,7 @@ _FACT_BYTES: Final = 250
 #: How long a thread may keep the interpreter while another waits for it: the one that writes needs it for moments only.
 _SWITCH_S: Final = 0.0005
 #: How long what is fresh may wait for analysts, and how often somebody looks.
-PUBLISH_S: Final = 1.0
+PUBLISH_S: Final = 0.6
 #: So many differences are told at most.
 _MOST_TOLD: Final = 5
 _LOOK_S: Final = 0.05
