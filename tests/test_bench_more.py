@@ -13,7 +13,7 @@ import pytest
 
 from ops.bench import append, consumer, cycle, pending, start
 from ops.bench.logs import Log
-from ops.bench.results import SYNC, Result, told
+from ops.bench.results import SYNC, Result, compared, told
 
 FACTS = 128
 #: How many lines each tells of a store that is flushed before each acknowledgement, and of one that is not.
@@ -43,16 +43,32 @@ async def test_a_workload_tells_what_it_measured(workload, tmp_path):
 
 
 def test_what_is_not_durable_says_so_in_words():
-    """Two lines of one workload that differ in nothing else can be told apart by who reads them."""
-    durable, not_durable = (
-        append.told_of(
+    """Two lines of one workload that differ in nothing else can be told apart, by people and by programs."""
+    assert append.named("one writer", SYNC) == "one writer"
+    assert append.named("one writer", append.LATER) == "one writer, not durable"
+    for sync in (SYNC, append.LATER):
+        result = compared(
             "append", "one writer", "facts/s", [1.0], [2.0],
-            beside="other", better="higher", target=0.0, facts=1, nats_server="2.15.0", sync=sync,
-        )
-        for sync in (SYNC, append.LATER)
-    )  # fmt: skip
-    assert (durable.what, durable.sync_interval) == ("one writer", "always")
-    assert (not_durable.what, not_durable.sync_interval) == ("one writer, not durable", "2m")
+            beside="other", better="higher", facts=1, nats_server="2.15.0", sync=sync,
+        )  # fmt: skip
+        assert result.sync_interval == sync
+
+
+def test_what_is_told_for_contrast_has_no_target_and_misses_none():
+    """It says nothing of a target, to people and to programs."""
+    result = compared(
+        "append",
+        "one writer",
+        "s",
+        [9.0],
+        [1.0],
+        beside="other",
+        better="lower",
+        facts=1,
+        nats_server="2.15.0",
+    )
+    assert (result.target, result.met) == ("", True)
+    assert told(result, json=False).endswith("of medians 9.00")
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 64])
