@@ -50,7 +50,7 @@ KEEP_S: Final = 60.0
 
 #: The default checkpoint after 16 MB rewrites the last row group each time: up to fifteen times slower at the worst moment.
 #: One thread: a second hardly makes it faster, and each holds rows of its own in memory.
-_SETTINGS: Final = {"wal_autocheckpoint": "256MB", "threads": "1", "memory_limit": "1GB"}
+_SETTINGS: Final = {"wal_autocheckpoint": "256MB", "threads": "1", "memory_limit": "2GB"}
 #: What the lake has files of, in the order of the log: events, and calls by the fact with which they ended.
 _TABLES: Final = ("events", "calls")
 #: What files it writes into the lake; anything else there is somebody else's, and stays.

@@ -23,6 +23,7 @@ from consumers.archivist import Archive, Segment, _together, digest_of, read_man
 from ledger.port import Raw
 from ops.bench.logs import mixed
 from projections import tables
+from schemas import events as e
 from schemas.codec import encode
 from schemas.errors import BadInput, Unavailable
 
@@ -244,6 +245,28 @@ def test_stopped_between_handing_over_and_showing_it_shows_at_the_next_start(tmp
         assert archive.fresh == 0
         assert archive.publish() == archive.until
         assert read_lake(tmp_path / "lake") == (archive.until,) * 3
+
+
+def test_facts_as_large_as_they_may_be_are_handed_over_before_they_fill_the_memory(tmp_path):
+    """So many bytes are enough for a file, however few facts they are; and DuckDB has room for them."""
+    chance = random.Random(5)
+    raws = [
+        Raw(
+            seq,
+            START,
+            f"ledger.acme.t{seq}.said.m",
+            encode(e.Said(role="user", text=chance.randbytes(250_000).hex())),
+        )
+        for seq in range(1, 161)
+    ]
+    with Archive.open(tmp_path, LOG) as archive:
+        for first in range(0, len(raws), 32):
+            archive.take(raws[first : first + 32])
+            if archive.full:
+                archive.publish()
+        assert archive.publish() == len(raws)
+        assert [segment.rows for segment in archive.segments] == [128, 32]
+    assert read_lake(tmp_path / "lake") == (160,) * 3
 
 
 def test_an_archive_that_was_moved_shows_its_files_where_they_are_now(tmp_path):
