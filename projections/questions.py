@@ -166,10 +166,13 @@ GROUP BY tool, rule HAVING expired > 0 ORDER BY expired DESC, tool, rule
         # `approvals reviewers` also knows that nobody reads two at once, and who was asked later: its counts are never lower.
         "How many votes came sooner after the question than anybody reads it (25 characters a second, at least 2 seconds)?",
         """
-WITH seen AS (
-    SELECT vote.which AS reviewer, epoch_us(vote.recorded_at) - epoch_us(asked.gated_at) AS after_us,
-        greatest((length(asked.arguments) + coalesce(length(asked.question), 0)) * 1000000 // 25, 2000000) AS reading_us
-    FROM events AS vote JOIN calls AS asked USING (workspace, thread, call)
+WITH asked AS (
+    SELECT workspace, thread, call, gated_at, gated_seq, decided_seq,
+        greatest((length(arguments) + coalesce(length(question), 0)) * 1000000 // 25, 2000000) AS reading_us
+    FROM calls WHERE asked
+), seen AS (
+    SELECT vote.which AS reviewer, epoch_us(vote.recorded_at) - epoch_us(asked.gated_at) AS after_us, asked.reading_us
+    FROM events AS vote JOIN asked USING (workspace, thread, call)
     WHERE vote.place = 'vote' AND vote.type = 'Voted'
         AND vote.seq > asked.gated_seq AND (asked.decided_seq IS NULL OR vote.seq < asked.decided_seq)
 )
