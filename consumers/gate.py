@@ -29,7 +29,6 @@ user (docs/decisions/0010):
   is handed a message looks for such calls. One of them comes last and sees both.
 """
 
-import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -80,19 +79,16 @@ class Gate:
     async def look(self, ledger: Ledger, handed: Handed) -> Case | Heard:
         if isinstance(handed, Fact) and isinstance(handed.event, e.Said):
             return await self._heard(ledger, handed, handed.event)
-        ref = _call(handed)
-        call, policies = await asyncio.gather(
-            ledger.call(ref, having=handed.slot if isinstance(handed, Fact) else None),
-            ledger.policies(ref.workspace),
-        )
+        call = await ledger.call(_call(handed), having=handed.slot if isinstance(handed, Fact) else None)
         if isinstance(handed, Due) and call.gated is None:
             # A timer is set after its question was read, so it is there. Nobody else would see to this deadline.
             raise Unavailable(f"the question of {call.ref} cannot be read yet; a replica is behind.")
         if call.requested is None or call.decided is not None:
             return Case(call, _NOTHING, None)
         if call.gated is not None:
-            return await self._asked(ledger, call, handed, policies)
-        case = Case(call, policies, await ledger.tool_of(call))
+            return await self._asked(ledger, call, handed)
+        # Read after the call, here and below: no policy that is older than what is judged by it.
+        case = Case(call, await ledger.policies(call.ref.workspace), await ledger.tool_of(call))
         if not _depends_on_past(case):
             return case
         case = await _with_past(ledger, case)
@@ -117,14 +113,9 @@ class Gate:
         if said.role != "user":
             return Heard(())
         waiting = await ledger.open_questions(handed.slot.thread_ref, having=handed.slot)
-        if not waiting:
-            return Heard(())
-        policies = await ledger.policies(handed.slot.workspace)
-        return Heard(
-            tuple([await self._asked(ledger, call, handed, policies) for call in waiting if _yields(call)])
-        )
+        return Heard(tuple([await self._asked(ledger, call, handed) for call in waiting if _yields(call)]))
 
-    async def _asked(self, ledger: Ledger, call: Call, handed: Handed, policies: Policies) -> Case:
+    async def _asked(self, ledger: Ledger, call: Call, handed: Handed) -> Case:
         """The case of an open question, with what a user said since the wish was made where that counts."""
         newer = None
         if _yields(call):
@@ -137,7 +128,7 @@ class Gate:
             return case
         # An edit is judged again, and what people approve is, by the policies that are in force by then.
         workspace = call.ref.workspace
-        case = replace(case, policies=policies, tool=await ledger.tool_of(call))
+        case = replace(case, policies=await ledger.policies(workspace), tool=await ledger.tool_of(call))
         if not any(map(_calls_for_more, call.votes)):
             return case
         assert call.gated

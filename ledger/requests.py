@@ -143,12 +143,14 @@ class Requests:
         try:
             yield
         finally:
-            del self._straight[number]
-            if not self._client.is_closed:
-                try:
+            try:
+                if not self._client.is_closed:
                     await subscription.unsubscribe()
-                except nats.errors.Error:
-                    _log.debug("could not unsubscribe", subject=subject)
+            except nats.errors.Error:
+                _log.debug("could not unsubscribe", subject=subject)
+            finally:
+                # Only now: what comes until then is handed over too, so that a worker can give it back.
+                del self._straight[number]
 
     async def _came(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         take = self._straight.get(sid)

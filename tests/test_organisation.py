@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from stories import REF, Story, request
 
-from consumers.gate import Gate
+from consumers.gate import Case, Gate
 from consumers.loop import Worker
 from consumers.queue import Queue
 from ledger.client import Ledger
@@ -409,3 +409,20 @@ async def test_only_the_organisations_glass_can_be_broken_where_its_rule_asks(sh
     async with shop.gates():
         await shop.request()
         assert (await shop.asked()).may_break_glass == ("sam",)
+
+
+async def test_no_policy_is_older_than_what_is_judged_by_it(shop: Shop):
+    """One that is applied just after the call was read is seen: a vote that came behind it may be among what was read."""
+
+    class Late(Ledger):
+        async def call(self, ref: CallRef, *, having: Slot | None = None) -> Call:
+            found = await super().call(ref, having=having)
+            await shop.apply('[[rule]]\ntools = ["refund"]\nthen = "block"')
+            return found
+
+    await shop.open('[[rule]]\ntools = ["refund"]\nthen = "allow"')
+    await shop.request()
+    (wish,) = await shop.ledger.read(FIRST)
+    seen = await Gate().look(Late(shop.port, e.Author(kind="gate", name="gate")), wish)
+    assert isinstance(seen, Case)
+    assert seen.policies.workspace.version == 2

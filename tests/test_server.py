@@ -180,6 +180,35 @@ async def test_a_restart_is_the_same_broker(store):
             assert found.data == b"{}"
 
 
+async def test_a_broker_that_still_reads_its_store_is_waited_for(store, monkeypatch):
+    """Ten million facts take longer than a broker may stay silent otherwise; how far it is, its log says."""
+    monkeypatch.setattr(module, "_READY_S", 0.001)
+    monkeypatch.setattr(EmbeddedServer, "_restores", lambda _: False)
+    with pytest.raises(BrokerAway, match="does not answer on port"):
+        await EmbeddedServer(store.path).__aenter__()
+    monkeypatch.setattr(EmbeddedServer, "_restores", lambda _: True)
+    async with EmbeddedServer(store.path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("said", "restores"),
+    [
+        ((), False),
+        (("[{pid}] 2026/11/21 [INF]   Starting restore for stream 'LEDGER > LEDGER'",), True),
+        (("[{pid}] [INF]   Starting restore for stream 'A'", "[{pid}] [INF] Server is ready"), False),
+        (("[1{pid}] [INF]   Starting restore for stream 'of an earlier broker'",), False),
+    ],
+    ids=["nothing", "began", "came to the end", "another one"],
+)
+async def test_whether_it_still_reads_its_store(store, said, restores):
+    """Only what this broker said counts: the log goes on from start to start."""
+    async with EmbeddedServer(store.path) as server:
+        assert not server._restores()
+        (store.path / "server.log").write_text("".join(f"{line.format(pid=server.pid)}\n" for line in said))
+        assert server._restores() is restores
+
+
 async def test_a_taken_port_is_left_to_its_owner(store):
     """When somebody else has last time's port, another is found."""
     async with EmbeddedServer(store.path) as server:

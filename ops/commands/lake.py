@@ -160,13 +160,15 @@ async def _write(ledger: Ledger, archive: Archive, *, follow: bool, wrote: Calla
     published = time.monotonic()
     try:
         while waiting or not reading.done():
+            full = False
             if waiting:
                 batch = waiting.next()
                 await _beside(archive.take, batch)
                 wrote(batch[-1].seq)
+                full = archive.full
             else:
                 await asyncio.sleep(_LOOK_S)
-            if archive.full or (follow and time.monotonic() - published > PUBLISH_S):
+            if full or (follow and time.monotonic() - published > PUBLISH_S):
                 await _beside(archive.publish)
                 published = time.monotonic()
         await reading
