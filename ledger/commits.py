@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from ledger.requests import PATIENCE_S, Reply, Requests
+from ledger.wire import frame
 from schemas.errors import BrokerAway, BrokerRefused
 from schemas.ids import new_id
 
@@ -112,13 +113,15 @@ class Commits:
     async def _commit_batch(self, group: list[_Waiting]) -> None:
         batch = new_id()
         *members, last = group
-        for number, one in enumerate(members, 1):
-            headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
-            await self._requests.send_unanswered(one.subject, one.raw, headers)
+        frames = [
+            frame(one.subject, one.raw, headers={"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)})
+            for number, one in enumerate(members, 1)
+        ]
         headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(len(group)), "Nats-Batch-Commit": "1"}
         try:
             async with asyncio.timeout(PATIENCE_S):
-                ack = _read(await (await self._requests.send(last.subject, last.raw, headers)))
+                sent = await self._requests.send(last.subject, last.raw, headers, after=b"".join(frames))
+                ack = _read(await sent)
         except TimeoutError:
             raise _no_answer(last.subject) from None
         except BrokerRefused:

@@ -14,6 +14,7 @@ import structlog
 from nats.aio.client import Client
 
 from ledger.address import Login
+from ledger.wire import Parser
 from schemas.errors import BrokerAway, BrokerRefused
 
 _log: Final = structlog.get_logger("ledger.connection")
@@ -28,6 +29,10 @@ class Connection:
     def __init__(self, login: Login) -> None:
         self.login = login
         self.client = Client()
+        parser = Parser(self.client)
+        self.client._ps = parser  # noqa: SLF001 - there is no other way in
+        #: Who takes the messages of a subscription as they are read off the connection, by its number.
+        self.straight = parser.straight
         self.inbox = f"_INBOX.{login.user}" if login.user else "_INBOX"
         self._on_denied: list[OnDenied] = []
         #: nats-py says so only to its error callback: what `connect` raises is that no server was left to try.

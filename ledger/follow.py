@@ -16,10 +16,10 @@ from typing import Any, Final
 import msgspec
 import structlog
 from msgspec import Struct
-from nats.aio.client import Client
 
 from ledger.port import Raw
-from ledger.requests import Requests, Straight, header_lines
+from ledger.requests import Requests, header_lines
+from ledger.wire import Straight
 from schemas.errors import BrokerRefused, Unavailable
 from schemas.ids import new_id
 
@@ -53,7 +53,6 @@ type Start = int | datetime | None
 
 
 async def follow(
-    client: Client,
     requests: Requests,
     stream: str,
     subjects: tuple[str, ...],
@@ -91,7 +90,7 @@ async def follow(
                 while arrived and len(found) < _TOGETHER:
                     subject, reply, data, headers = arrived.popleft()
                     if not data and headers.startswith(_CONTROL):
-                        last = await _answer_control(client, reply, headers)
+                        last = await _answer_control(requests, reply, headers)
                         lost = last is not None and last != expected - 1
                         if lost:
                             break
@@ -191,16 +190,16 @@ async def _last_seq(requests: Requests, stream: str) -> int:
     return int(answer["state"]["last_seq"])
 
 
-async def _answer_control(client: Client, reply: bytes, headers: bytes) -> int | None:
+async def _answer_control(requests: Requests, reply: bytes, headers: bytes) -> int | None:
     """Flow control: the broker goes on when it hears back, straight or through a heartbeat that says it is stalled.
 
     Answers with how many a heartbeat says were delivered.
     """
     if reply:
-        await client.publish(reply.decode(), b"")
+        await requests.tell(reply.decode(), b"")
         return None
     said = header_lines(headers)
     if stalled := said.get("Nats-Consumer-Stalled"):
-        await client.publish(stalled, b"")
+        await requests.tell(stalled, b"")
     last = said.get("Nats-Last-Consumer")
     return None if last is None else int(last)

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,7 +16,8 @@ from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
 from ledger.commits import Ack, Commits
 from ledger.connection import Connection
 from ledger.follow import Start, follow, meta
-from ledger.requests import Reply, Requests, Straight
+from ledger.requests import Reply, Requests
+from ledger.wire import Straight
 from schemas.codec import Fact, fact_of
 from schemas.errors import BrokerAway, BrokerRefused, Unavailable
 from schemas.slots import CallRef, Slot
@@ -156,7 +157,6 @@ class JetStream:
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
     ) -> AsyncGenerator[list[port.Raw]]:
         return follow(
-            self.connection.client,
             self.requests,
             stream,
             subjects,
@@ -194,7 +194,7 @@ class JetStream:
             if not self.connection.client.is_closed:
                 # What arrived and was not begun goes back at once, so that somebody else gets it.
                 for _, reply, _, _ in arrived:
-                    await self.connection.client.publish(reply.decode(), b"-NAK")
+                    await self.requests.tell(reply.decode(), b"-NAK")
 
     async def set_timer(self, call: CallRef, at: datetime) -> None:
         """Have the broker hand out a hint at `at` (ADR-51). Setting it again replaces it."""
@@ -221,7 +221,7 @@ class JetStream:
         found = self._follow(streams.PARKED, ("parked.>",), 1, until_end=True)
         return [msgspec.json.decode(one.data, type=port.Parked) async for one in found]
 
-    async def _publish(self, subject: str, raw: bytes, headers: dict[str, str] | None = None) -> None:
+    async def _publish(self, subject: str, raw: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Publish to one of the side streams.
 
         Raises:
@@ -244,7 +244,6 @@ _PASSING: Final = frozenset({0, 10008, 10164, 10201, 10077, 10071})
 class _Delivery:
     def __init__(self, jetstream: JetStream, message: Straight) -> None:
         subject, reply, data, _ = message
-        self._client = jetstream.connection.client
         self._requests = jetstream.requests
         self._reply = reply.decode()
         at = meta(self._reply)
@@ -257,10 +256,10 @@ class _Delivery:
                 self.handed = fact_of(at.seq, at.recorded_at, subject.decode(), data)
 
     async def ack(self) -> None:
-        await self._client.publish(self._reply, b"+ACK")
+        await self._requests.tell(self._reply, b"+ACK")
 
     async def retry(self, after_s: float) -> None:
-        await self._client.publish(self._reply, b'-NAK {"delay": %d}' % int(after_s * 1e9))
+        await self._requests.tell(self._reply, b'-NAK {"delay": %d}' % int(after_s * 1e9))
 
     async def in_progress(self) -> None:
         # Asked, not told: while the connection is down nats-py would keep it for later, and we would think we live.

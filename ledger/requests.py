@@ -9,15 +9,17 @@ import functools
 import itertools
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
 import nats.errors
 import structlog
 from msgspec import Struct
+from nats.aio.subscription import Subscription
 
 from ledger.connection import Connection
+from ledger.wire import Straight, Take, frame, write
 from schemas.errors import BrokerAway, BrokerRefused
 
 _log: Final = structlog.get_logger("ledger.requests")
@@ -27,9 +29,6 @@ PATIENCE_S: Final = 5.0
 _LAST: Final = frozenset({b"204", b"404", b"413", b"400", b"408", b"503"})
 _NOBODY: Final = b"503"
 _VERSION: Final = b"NATS/1.0 "
-
-#: A message as it came: subject, reply subject, data, headers (empty where it has none).
-type Straight = tuple[bytes, bytes, bytes, bytes]
 
 
 class Reply(Struct, frozen=True, gc=False):
@@ -58,22 +57,19 @@ class Requests:
         self._streams: dict[bytes, tuple[list[Reply], asyncio.Future[Reply]]] = {}
         #: Which of the waiting asked on which subject, so that a denial finds them.
         self._by_subject: defaultdict[str, set[asyncio.Future[Reply]]] = defaultdict(set)
-        # A fact that was committed in a batch has two headers, and a worker is handed many.
-        self._client._parse_header_lines = header_lines  # type: ignore[method-assign]  # noqa: SLF001
-        # Answers and what is followed need neither nats-py's reading of headers, nor a queue and a task of their own.
-        self._straight: dict[int, Callable[[Straight], None]] = {}
-        self._roundabout = self._client._process_msg  # noqa: SLF001
-        self._client._process_msg = self._came  # type: ignore[method-assign]  # noqa: SLF001
         connection.on_denied(self._denied)
 
     async def start(self) -> None:
         answers = await self._client.subscribe(f"{self._prefix}.*")
-        self._straight[answers._id] = self._answered  # noqa: SLF001 - by which the broker names it in each message
+        self._connection.straight[_number(answers)] = self._answered
 
     async def send(
-        self, subject: str, payload: bytes, headers: dict[str, str] | None = None
+        self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None, *, after: bytes = b""
     ) -> asyncio.Future[Reply]:
         """Publish a request and hand back the future of its answer.
+
+        Args:
+            after: frames that get no answer of their own and go out just before: the members of a batch.
 
         Raises:
             BrokerAway: the connection is down and its buffer is full, or it is closed.
@@ -82,19 +78,16 @@ class Requests:
         answer = self._expect(subject)
         self._waiting[token] = answer
         answer.add_done_callback(lambda _: self._waiting.pop(token, None))
-        await self._publish(subject, payload, token, answer, headers)
+        await self._publish(subject, payload, token, answer, headers, after)
         return answer
 
-    async def send_unanswered(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
-        """Publish what gets no answer of its own: the members of a batch before its commit.
+    async def tell(self, subject: str, payload: bytes) -> None:
+        """Publish what nobody answers: an acknowledgement.
 
         Raises:
-            BrokerAway: as `send`.
+            nats.errors.Error: the connection is closed, or down and its buffer full.
         """
-        try:
-            await self._client.publish(subject, payload, "", headers)
-        except nats.errors.Error as problem:
-            raise BrokerAway(f"the broker at {self._connection.login.url} is away: {problem!r}") from None
+        await write(self._client, frame(subject, payload))
 
     async def ask(self, subject: str, payload: bytes, patience_s: float = PATIENCE_S) -> Reply:
         """One request, one answer.
@@ -133,13 +126,11 @@ class Requests:
         return collected, last
 
     @asynccontextmanager
-    async def straight(
-        self, subject: str, take: Callable[[Straight], None], *, queue: str = ""
-    ) -> AsyncGenerator[None]:
+    async def straight(self, subject: str, take: Take, *, queue: str = "") -> AsyncGenerator[None]:
         """Have each message on a subject handed over as it is read off the connection: half the price of a callback."""
         subscription = await self._client.subscribe(subject, queue)
-        number = subscription._id  # noqa: SLF001 - as above
-        self._straight[number] = take
+        number = _number(subscription)
+        self._connection.straight[number] = take
         try:
             yield
         finally:
@@ -150,14 +141,7 @@ class Requests:
                 _log.debug("could not unsubscribe", subject=subject)
             finally:
                 # Only now: what comes until then is handed over too, so that a worker can give it back.
-                del self._straight[number]
-
-    async def _came(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        take = self._straight.get(sid)
-        if take is None:
-            await self._roundabout(sid, subject, reply, data, headers)
-        else:
-            take((subject, reply, data, headers or b""))
+                del self._connection.straight[number]
 
     async def _patiently(
         self, once: Callable[[], Awaitable[Reply]], subject: str, patience_s: float
@@ -182,10 +166,12 @@ class Requests:
         payload: bytes,
         token: bytes,
         answer: asyncio.Future[Reply],
-        headers: dict[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        after: bytes = b"",
     ) -> None:
+        request = frame(subject, payload, f"{self._prefix}.{token.decode()}", headers)
         try:
-            await self._client.publish(subject, payload, f"{self._prefix}.{token.decode()}", headers)
+            await write(self._client, after + request if after else request)
         except nats.errors.Error as problem:
             answer.cancel()
             raise BrokerAway(f"the broker at {self._connection.login.url} is away: {problem!r}") from None
@@ -234,6 +220,11 @@ class Requests:
                         "Who may write what: docs/operators.md, or `approvals doctor`."
                     )
                 )
+
+
+def _number(subscription: Subscription) -> bytes:
+    """By which the broker names a subscription in each message."""
+    return b"%d" % subscription._id  # noqa: SLF001
 
 
 def header_lines(raw: bytes) -> dict[str, str]:

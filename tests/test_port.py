@@ -1,7 +1,7 @@
 """The contract of the log: what `ledger/port.py` promises, shown on JetStream and on its twin in memory."""
 
 import asyncio
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from ledger.answers import AlreadyRecorded, Recorded, Taken
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.port import Due, Parked, Port
+from ledger.wire import Straight, Take
 from schemas import events as e
 from schemas.codec import encode
 from schemas.errors import BadSlot, TooLarge
@@ -179,18 +180,20 @@ async def test_what_is_lost_on_its_way_is_read_again(
         for number in range(10):
             await ledger.append(THREAD.said(f"m{number}"), e.Said(role="user", text=str(number)))
         assert isinstance(ledger.port, JetStream)
-        client = ledger.port.connection.client
-        through = client._process_msg
+        straight = ledger.port.requests.straight
 
-        async def lossy(sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-            nonlocal delivered
-            if subject.startswith(ROOT.encode()):
-                delivered += 1
-                if delivered in lost:
-                    return
-            await through(sid, subject, reply, data, headers)
+        def lossy(subject: str, take: Take) -> AbstractAsyncContextManager[None]:
+            def take_some(message: Straight) -> None:
+                nonlocal delivered
+                if message[0].startswith(ROOT.encode()):
+                    delivered += 1
+                    if delivered in lost:
+                        return
+                take(message)
 
-        monkeypatch.setattr(client, "_process_msg", lossy)
+            return straight(subject, take_some)
+
+        monkeypatch.setattr(ledger.port.requests, "straight", lossy)
         async with asyncio.timeout(20):
             assert [fact.seq async for fact in ledger.replay()] == list(range(1, 11))
     assert delivered > 10
