@@ -6,12 +6,12 @@ import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
-from ledger import port, streams
+from ledger import clock, port, streams
 from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
 from ledger.commits import Ack, Commits
 from ledger.connection import Connection
@@ -97,16 +97,20 @@ class JetStream:
     async def latest(self, subjects: str) -> Fact | None:
         body = msgspec.json.encode({"last_by_subj": subjects})
         msg = await self.requests.ask(f"$JS.API.DIRECT.GET.{streams.LEDGER}", body)
-        return None if msg.status == b"404" else _direct(msg)
+        return None if msg.status == b"404" else _fact(_direct(msg))
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
-        body = {"multi_last": list(subjects), "batch": _PAGE}
-        found, last = await self._get(body)
+        found = await self.read_few(*subjects)
+        if found is None:
+            found = [_direct(msg) for one in subjects for msg in await self._pages(one)]
+        each = {raw.seq: raw for raw in found}
+        return tuple([_fact(each[seq]) for seq in sorted(each)])
+
+    async def read_few(self, *subjects: str) -> list[port.Raw] | None:
+        found, last = await self._get({"multi_last": list(subjects), "batch": _PAGE})
         if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
-            found = [msg for one in subjects for msg in await self._pages(one)]
-        return tuple(
-            sorted({fact.seq: fact for fact in map(_direct, found)}.values(), key=lambda fact: fact.seq)
-        )
+            return None
+        return [_direct(msg) for msg in found]
 
     async def _pages(self, subjects: str) -> list[Reply]:
         found: list[Reply] = []
@@ -138,10 +142,9 @@ class JetStream:
         found = self._messages(streams.LEDGER, subjects, start, until_end=until_end)
         async with aclosing(found) as batches:
             async for batch in batches:
-                yield [fact_of(one.seq, one.recorded_at, one.subject, one.data) for one in batch]
+                yield [_fact(one) for one in batch]
 
     def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[port.Raw]]:
-        """The messages of the log as they stand there, from that sequence on."""
         return self._messages(streams.LEDGER, (), start, until_end=until_end)
 
     async def _follow(
@@ -266,13 +269,18 @@ class _Delivery:
         await self._requests.ask(self._reply, b"+WPI")
 
 
+#: How long the marker of a deleted entry stays, for those who follow.
+_MARKER_S: Final = 3600
+
+
 class _Bucket:
     """A key-value bucket (ADR-8), written with the revision that a write replaces."""
 
-    def __init__(self, jetstream: JetStream, name: str) -> None:
+    def __init__(self, jetstream: JetStream, name: str, *, marker_s: int = _MARKER_S) -> None:
         self._jetstream = jetstream
         self._stream = streams.bucket_stream(name)
         self._prefix = f"$KV.{name}."
+        self._marker_s = marker_s
 
     async def get(self, key: str) -> tuple[bytes, int]:
         subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{key}"
@@ -285,8 +293,13 @@ class _Bucket:
         return await self._write(key, value, {_REPLACES: str(replaces)})
 
     async def delete(self, key: str, replaces: int) -> bool:
-        # The marker itself goes after an hour; a watcher that was away for longer starts over anyway.
-        headers = {_REPLACES: str(replaces), "KV-Operation": "PURGE", "Nats-Rollup": "sub", "Nats-TTL": "1h"}
+        # The marker itself goes after a time. Who follows starts over before it could miss one.
+        headers = {
+            _REPLACES: str(replaces),
+            "KV-Operation": "PURGE",
+            "Nats-Rollup": "sub",
+            "Nats-TTL": f"{self._marker_s}s",
+        }
         return await self._write(key, b"", headers)
 
     async def _write(self, key: str, value: bytes, headers: dict[str, str]) -> bool:
@@ -303,22 +316,68 @@ class _Bucket:
         raise BrokerRefused(f"the broker refuses entry {key} of {self._stream}: {ack.error.description}.")
 
     async def entries(self) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
-        async for key, value in self._changes(until_end=True):
-            if value:
-                found[key] = value
-            else:
-                found.pop(key, None)
+        found, _ = await self._all()
         return found
 
     async def watch(self) -> AsyncGenerator[tuple[str, bytes]]:
-        async for change in self._changes(until_end=False):
-            yield change
+        async with aclosing(self._read(None, until_end=False)) as batches:
+            async for batch in batches:
+                for one in batch:
+                    yield self._key(one), one.data
 
-    async def _changes(self, *, until_end: bool) -> AsyncGenerator[tuple[str, bytes]]:
-        subjects = (f"{self._prefix}>",)
-        async for one in self._jetstream._follow(self._stream, subjects, None, until_end=until_end):  # noqa: SLF001 - one object in two parts
-            yield one.subject.removeprefix(self._prefix), one.data
+    async def follow(self) -> AsyncGenerator[port.Change]:
+        while True:
+            begun = clock.now()
+            try:
+                found, position = await self._all()
+            except BrokerAway:
+                await asyncio.sleep(0.25)
+                continue
+            yield port.Change(found, whole=True)
+            async with aclosing(self._since(position, begun)) as changes:
+                async for change in changes:
+                    yield port.Change(change, whole=False)
+
+    async def _all(self) -> tuple[dict[str, bytes], int]:
+        """Every entry that there is, and the sequence at which to go on."""
+        found: dict[str, bytes] = {}
+        position: int | None = None
+        # What is written anew while it is read moves behind the end that the reading set out for: so once more, from
+        # there. That takes milliseconds, and nobody writes an entry anew twice within them.
+        for _ in range(2):
+            async with aclosing(self._read(position, until_end=True)) as batches:
+                async for batch in batches:
+                    found.update((self._key(one), one.data) for one in batch)
+                    position = batch[-1].seq + 1
+        return {key: value for key, value in found.items() if value}, position or 1
+
+    async def _since(self, position: int, begun: datetime) -> AsyncGenerator[dict[str, bytes]]:
+        """What changes from that position on, which was still to come at `begun`; for half as long as a marker lives.
+
+        Until then every marker of what was deleted since is there to be read, however long the broker was out of reach.
+        By the clock on the wall: the loop's own may stand still while the machine sleeps.
+        """
+        trust = timedelta(seconds=self._marker_s / 2)
+        async with aclosing(self._read(position, until_end=False)) as batches:
+            coming = asyncio.ensure_future(anext(batches))
+            try:
+                while True:
+                    await asyncio.wait({coming}, timeout=trust.total_seconds() / 60)
+                    # Before a word is handed on: what came after too long a silence may come after a gap.
+                    if not begun <= clock.now() < begun + trust:
+                        return
+                    if coming.done():
+                        yield {self._key(one): one.data for one in coming.result()}
+                        coming = asyncio.ensure_future(anext(batches))
+            finally:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+    def _read(self, start: Start, *, until_end: bool) -> AsyncGenerator[list[port.Raw]]:
+        return self._jetstream._messages(self._stream, (f"{self._prefix}>",), start, until_end=until_end)  # noqa: SLF001 - one object in two parts
+
+    def _key(self, one: port.Raw) -> str:
+        return one.subject.removeprefix(self._prefix)
 
 
 _REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -326,12 +385,16 @@ _REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"
 _OUTRUN: Final = frozenset({10071, 10164})
 
 
-def _direct(answer: Reply) -> Fact:
-    """A fact out of the answer to a direct get (ADR-31): of its seven headers, the three that say where and when it stands."""
+def _fact(raw: port.Raw) -> Fact:
+    return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
+
+
+def _direct(answer: Reply) -> port.Raw:
+    """What a direct get answers with (ADR-31): of its seven headers, the three that say where and when it stands."""
     if answer.status:
         raise Unavailable(f"the broker cannot read: {answer.status.decode()} {answer.headers}.")
     found = dict(_DIRECT.findall(answer.head))
-    return fact_of(
+    return port.Raw(
         int(found[b"Sequence"]),
         _time(found[b"Time-Stamp"].decode()),
         found[b"Subject"].decode(),

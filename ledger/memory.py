@@ -8,14 +8,17 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 
 from ledger import clock, streams
 from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken
-from ledger.port import Due, Handed, Parked, Pending
+from ledger.port import Change, Due, Handed, Parked, Pending, Raw
 from schemas.codec import Fact, fact_of
-from schemas.slots import CallRef, Slot
+from schemas.slots import CallRef, Slot, matches
+
+#: More than a broker answers at once (ADR-31).
+_FEW = 1000
 
 
 class Memory:
@@ -23,6 +26,7 @@ class Memory:
         self._now = now
         self._ack_wait_s = ack_wait_s
         self._facts: list[Fact] = []
+        self._raw: list[Raw] = []
         self._by_subject: dict[str, Fact] = {}
         self._grown = asyncio.Condition()
         self._durables: dict[str, _Durable] = {
@@ -38,6 +42,7 @@ class Memory:
             return AlreadyRecorded(standing.seq) if standing.event.id == event_id else Taken(standing)
         fact = fact_of(len(self._facts) + 1, self._now(), slot.subject, raw)
         self._facts.append(fact)
+        self._raw.append(Raw(fact.seq, fact.recorded_at, slot.subject, raw))
         self._by_subject[slot.subject] = fact
         for durable in self._durables.values():
             durable.offer(slot.subject, fact)
@@ -51,22 +56,38 @@ class Memory:
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         return tuple(fact for fact in self._facts if _any(subjects, fact.slot.subject))
 
+    async def read_few(self, *subjects: str) -> list[Raw] | None:
+        found = [raw for raw in self._raw if _any(subjects, raw.subject)]
+        return found if len(found) <= _FEW else None
+
     async def last_seq(self) -> int:
         return len(self._facts)
 
     async def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
     ) -> AsyncGenerator[list[Fact]]:
+        async with aclosing(self._come(until_end=until_end)) as places:
+            async for come in places:
+                wanted = [
+                    fact
+                    for fact in self._facts[come]
+                    if _has_begun(fact, start) and (not subjects or _any(subjects, fact.slot.subject))
+                ]
+                if wanted:
+                    yield wanted
+
+    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[Raw]]:
+        async with aclosing(self._come(until_end=until_end)) as places:
+            async for come in places:
+                if wanted := [raw for raw in self._raw[come] if raw.seq >= start]:
+                    yield wanted
+
+    async def _come(self, *, until_end: bool) -> AsyncGenerator[slice]:
+        """Where those stand that have come."""
         place = 0
         while True:
-            come, place = self._facts[place:], len(self._facts)
-            wanted = [
-                fact
-                for fact in come
-                if _has_begun(fact, start) and (not subjects or _any(subjects, fact.slot.subject))
-            ]
-            if wanted:
-                yield wanted
+            come, place = slice(place, len(self._facts)), len(self._facts)
+            yield come
             if until_end:
                 return
             async with self._grown:
@@ -196,20 +217,19 @@ class _Bucket:
         finally:
             del self._watchers[number]
 
+    async def follow(self) -> AsyncGenerator[Change]:
+        number = next(self._revisions)
+        changes = self._watchers[number]
+        try:
+            yield Change(await self.entries(), whole=True)
+            while True:
+                yield Change(dict([await changes.get()]), whole=False)
+        finally:
+            del self._watchers[number]
+
 
 def _has_begun(fact: Fact, start: int | datetime) -> bool:
     return fact.recorded_at >= start if isinstance(start, datetime) else fact.seq >= start
-
-
-def matches(pattern: str, subject: str) -> bool:
-    """Does a NATS subject match a pattern with `*` (one token) and `>` (the rest)?"""
-    wanted, tokens = pattern.split("."), subject.split(".")
-    for place, word in enumerate(wanted):
-        if word == ">":
-            return len(tokens) > place
-        if place >= len(tokens) or word not in {"*", tokens[place]}:
-            return False
-    return len(wanted) == len(tokens)
 
 
 def _any(patterns: Iterable[str], subject: str) -> bool:

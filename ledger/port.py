@@ -72,6 +72,14 @@ class Parked(Struct, frozen=True):
     parked_at: datetime
 
 
+class Change(Struct, frozen=True):
+    """What has changed in a bucket, by key. Empty bytes: the entry is gone."""
+
+    entries: dict[str, bytes]
+    #: These are all that there are, whatever was told before.
+    whole: bool
+
+
 class Pending(Protocol):
     """The queue of open approvals: one key a call, a projection that can be rebuilt at will.
 
@@ -93,21 +101,40 @@ class Pending(Protocol):
         """Every entry that there is, then every change, for ever. Empty bytes: the entry is gone."""
         ...
 
+    def follow(self) -> AsyncGenerator[Change]:
+        """All that there is, then what changes, for ever; and all there is again whenever something may have been missed.
 
-class Port(Protocol):
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
-        """Fill a slot. Safe to repeat."""
+        So whoever keeps what this tells has neither less nor more than there is.
+        """
         ...
+
+
+class Reading(Protocol):
+    """Where facts are read from: the broker, or what was heard from it."""
 
     async def latest(self, subjects: str) -> Fact | None:
         """The newest fact on a subject, or on any that a wildcard matches."""
         ...
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
-        """Every fact on the subjects (wildcards allowed), in the order of the log."""
+        """Every fact on the subjects (wildcards allowed), in the order of the log, as of the same moment."""
+        ...
+
+
+class Port(Reading, Protocol):
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+        """Fill a slot. Safe to repeat."""
+        ...
+
+    async def read_few(self, *subjects: str) -> list[Raw] | None:
+        """As `read`, in no order, and nothing of it read; None where it is too much for one answer."""
         ...
 
     async def last_seq(self) -> int: ...
+
+    def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[Raw]]:
+        """The messages of the log as they stand there, from that sequence on; as `follow`."""
+        ...
 
     def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool

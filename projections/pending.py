@@ -4,16 +4,22 @@ The live queue is the KV bucket `pending`: a key for each open approval, put whe
 decides. Any NATS client can watch it. It holds nothing that the ledger does not hold, and `OPEN` makes it again
 from the log, byte for byte.
 
-An entry changes only when more people are asked: votes come and go into the ledger, not into the queue.
+An entry changes only when more people are asked: votes come and go into the ledger, not into the queue. Where it stands
+among the others never changes: entries are in the order of their questions, the oldest first.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Final
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from ledger.lifecycle import Call, Status, call_of
+from ledger.port import Change
 from projections.fold import Fold, Key, Row
 from schemas.codec import Fact
 from schemas.events import Quorum
@@ -108,6 +114,84 @@ def key(ref: CallRef) -> str:
     return f"{ref.workspace}.{ref.thread}.{ref.call}"
 
 
+class Chosen(NamedTuple):
+    """Which of the calls that wait; what is empty leaves nothing out."""
+
+    workspace: str = ""
+    thread: str = ""
+    #: A name, or a pattern with `*` and `?`.
+    tool: str = ""
+
+    def fits(self, entry: Entry) -> bool:
+        return (
+            (not self.workspace or self.workspace == entry.workspace)
+            and (not self.thread or self.thread == str(entry.ref.thread_ref))
+            and (not self.tool or fnmatchcase(entry.tool, self.tool))
+        )
+
+
+EVERY: Final = Chosen()
+
+
+def oldest(values: Iterable[bytes], most: int | None = None, chosen: Chosen = EVERY) -> list[Entry]:
+    """The entries that fit, oldest first. Of those that nobody wants no more is read than their age."""
+    by_age = sorted(values, key=lambda raw: _age_decoder.decode(raw).seq)
+    return list(islice(filter(chosen.fits, map(decode, by_age)), most))
+
+
+class Waiting:
+    """All that waits, in order, as one change after the other has left it."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[bytes, Entry]] = {}
+        #: Age and key of each, in order, and at the same places the entries.
+        self._ages: list[tuple[int, str]] = []
+        self._entries: list[Entry] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def oldest(self, most: int | None = None, chosen: Chosen = EVERY) -> list[Entry]:
+        """The entries that fit, oldest first: so many at most, or all of them."""
+        if chosen == EVERY:
+            return self._entries[:most]
+        return list(islice(filter(chosen.fits, self._entries), most))
+
+    def take(self, change: Change) -> list[tuple[str, Entry | None]]:
+        """Let a change come in. Tells what differs by it, each key once: None for what is gone, then entries by age."""
+        came = {key: raw for key, raw in change.entries.items() if raw}
+        gone = [
+            key
+            for key in (self._held if change.whole else change.entries)
+            if key in self._held and key not in came
+        ]
+        new = [
+            (key, raw, decode(raw))
+            for key, raw in came.items()
+            if key not in self._held or self._held[key][0] != raw
+        ]
+        new.sort(key=lambda one: (one[2].seq, one[0]))
+        for key in gone:
+            self._remove(key)
+        for key, raw, entry in new:
+            if key in self._held:
+                self._remove(key)
+            self._insert(key, raw, entry)
+        return [*((key, None) for key in gone), *((key, entry) for key, _, entry in new)]
+
+    def _insert(self, key: str, raw: bytes, entry: Entry) -> None:
+        age = (entry.seq, key)
+        place = bisect_left(self._ages, age)
+        self._ages.insert(place, age)
+        self._entries.insert(place, entry)
+        self._held[key] = (raw, entry)
+
+    def _remove(self, key: str) -> None:
+        _, entry = self._held.pop(key)
+        place = bisect_left(self._ages, (entry.seq, key))
+        del self._ages[place], self._entries[place]
+
+
 class Question:
     """A call that may have to be put to people, in the order of the log."""
 
@@ -136,8 +220,15 @@ def _row(facts: list[Fact]) -> Row | None:
     return Row(key(ref), encode(found)) if found else None
 
 
+class _Age(Struct):
+    """What an entry is put in order by; the rest of it is passed over."""
+
+    seq: int
+
+
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Entry)
+_age_decoder: Final = msgspec.json.Decoder(_Age)
 
 #: The queue over the whole log.
 OPEN: Final = Fold(

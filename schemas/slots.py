@@ -322,6 +322,17 @@ def delegations(workspace: str) -> str:
     return f"{ROOT}.{token('workspace', workspace)}.{DELEGATION}.>"
 
 
+def matches(pattern: str, subject: str) -> bool:
+    """Does a NATS subject match a pattern with `*` (one token) and `>` (the rest)?"""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    for place, word in enumerate(wanted):
+        if word == ">":
+            return len(tokens) > place
+        if place >= len(tokens) or word not in {"*", tokens[place]}:
+            return False
+    return len(wanted) == len(tokens)
+
+
 def _owner(workspace: str) -> str:
     return workspace if workspace == ORGANISATION else token("workspace", workspace)
 

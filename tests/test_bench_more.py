@@ -20,7 +20,7 @@ FACTS = 128
 LINES = {
     append: {"always": 3, "2m": 3},
     cycle: {"always": 5, "2m": 5},
-    pending: {"2m": 3},
+    pending: {"2m": 4},
     consumer: {"always": 2},
     start: {"always": 2},
 }

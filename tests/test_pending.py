@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from stories import REF, SETTLED, START, UNSETTLED, Story, disorder, life, lives, question, request
 
 from ledger.lifecycle import Call, Status, call_of
+from ledger.port import Change
 from projections import pending
 from projections.fold import Folding
 from projections.thread import thread_of
@@ -211,3 +212,111 @@ def test_a_fold_skips_what_it_cannot_read():
     assert queue(story.facts) == before != {}
     story.tell(CALL.claim(1), e.ToolStarted(digest="d", idempotency_key="k"))
     assert queue(story.facts) == {}
+
+
+TOOLS = ("refund", "ship", "ship_back")
+
+
+def asked_at(seq: int, workspace: str = "acme", tool: str = "refund", asked_as_well=()) -> pending.Entry:
+    """The question that stands at that place of the log."""
+    entry = pending.entry(call(asked()))
+    return msgspec.structs.replace(
+        entry, workspace=workspace, call=f"c{seq}", tool=tool, asked_as_well=asked_as_well, seq=seq
+    )
+
+
+def written(seq: int, stage: int = 0) -> tuple[str, bytes]:
+    """An entry as it stands in the bucket, after so many stages; which workspace and tool follow from its place."""
+    more = tuple(f"p{number}" for number in range(stage))
+    entry = asked_at(seq, ("acme", "shop")[seq % 2], TOOLS[seq % 3], more)
+    return pending.key(entry.ref), pending.encode(entry)
+
+
+CHOICES = [
+    pending.EVERY,
+    pending.Chosen("shop"),
+    pending.Chosen(thread="acme/t1"),
+    pending.Chosen(tool="ship*"),
+    pending.Chosen("acme", tool="refund"),
+    pending.Chosen("nobody"),
+]
+
+
+def plainly(values, most, chosen) -> list[pending.Entry]:
+    """The oldest, as anybody would find them: read all, leave out, sort, cut."""
+    entries = [pending.decode(value) for value in values]
+    fits = [
+        one
+        for one in entries
+        if (not chosen.workspace or one.workspace == chosen.workspace)
+        and (not chosen.thread or f"{one.workspace}/{one.thread}" == chosen.thread)
+        and (not chosen.tool or one.tool == chosen.tool or (chosen.tool == "ship*" and "ship" in one.tool))
+    ]
+    return sorted(fits, key=lambda one: one.seq)[:most]
+
+
+#: What may happen to one call: it is put (again, at that stage), or deleted.
+SAID = st.tuples(st.integers(1, 12), st.none() | st.integers(0, 2))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.lists(SAID, max_size=8)), max_size=12))
+def test_what_is_kept_is_what_is_listed(story):
+    """Put, put again, deleted, put back, in any order, and told all over again: after each change what is kept is what a
+    fresh listing shows, and whoever goes by what differs has the same.
+    """
+    waiting, told = pending.Waiting(), {}
+    there: dict[str, bytes] = {}
+    for whole, said in story:
+        there = {} if whole else there
+        news = {written(seq)[0]: b"" if stage is None else written(seq, stage)[1] for seq, stage in said}
+        there = {key: value for key, value in {**there, **news}.items() if value}
+        differs = waiting.take(Change(news, whole=whole))
+        assert len({key for key, _ in differs}) == len(differs)
+        for key, entry in differs:
+            assert told.get(key) != entry
+            told[key] = entry
+        assert {key: entry for key, entry in told.items() if entry} == {
+            key: pending.decode(value) for key, value in there.items()
+        }
+        assert len(waiting) == len(there)
+        for chosen in CHOICES:
+            for most in (None, 0, 3):
+                expected = plainly(there.values(), most, chosen)
+                assert waiting.oldest(most, chosen) == expected
+                assert pending.oldest(there.values(), most, chosen) == expected
+
+
+def test_an_entry_that_is_written_anew_keeps_its_place():
+    """More people are asked about the oldest: it is told, and stays the oldest."""
+    waiting = pending.Waiting()
+    assert [entry.seq for _, entry in waiting.take(Change(dict(map(written, (8, 2, 5))), whole=True))] == [
+        2,
+        5,
+        8,
+    ]
+    key, anew = written(2, 1)
+    assert waiting.take(Change({key: anew}, whole=False)) == [(key, pending.decode(anew))]
+    assert [(one.seq, one.asked_as_well) for one in waiting.oldest()] == [(2, ("p0",)), (5, ()), (8, ())]
+
+
+def test_what_is_told_twice_changes_nothing():
+    """The same entry again, the same listing again, or the end of what never stood there, is no change."""
+    waiting = pending.Waiting()
+    all_of_it = dict(map(written, (1, 2, 3)))
+    waiting.take(Change(all_of_it, whole=True))
+    before = waiting.oldest()
+    for again in (
+        Change(all_of_it, whole=True),
+        Change(all_of_it, whole=False),
+        Change({"a.b.c": b""}, whole=False),
+    ):
+        assert waiting.take(again) == []
+        assert waiting.oldest() == before
+
+
+def test_no_more_is_read_than_is_shown():
+    """What the oldest leave out need not even be an entry of this version, as long as it says how old it is."""
+    values = [written(1)[1], b'{"seq":3,"of":"another version"}', written(2)[1]]
+    assert [one.seq for one in pending.oldest(values, 2)] == [1, 2]
+    with pytest.raises(msgspec.ValidationError):
+        pending.oldest(values, 3)

@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
+from consumers.inbox import changes
 from ledger.client import Ledger
 from ledger.lifecycle import Call, describe
 from ledger.votes import Tally
@@ -24,6 +24,7 @@ from ops.output import out, say
 from ops.server import ensure_account
 from projections import hearing
 from projections import pending as queue
+from projections.pending import Chosen as Chosen  # noqa: PLC0414 - part of what this module is asked with
 from projections.pending import Entry
 from schemas import events as e
 from schemas.errors import AlreadyDecided, ApprovalsError, BadInput, DeadlinePassed, NotOpen
@@ -44,37 +45,53 @@ _WANTED: Final[dict[str, type[e.Event]]] = {
 GATE_S: Final = 3.0
 
 
-async def pending(workspace: str, *, watch: bool, store: Path | None, url: str | None, json: bool) -> None:
+async def pending(
+    workspace: str, *, watch: bool, limit: int | None = None, store: Path | None, url: str | None, json: bool
+) -> None:
+    """What waits, oldest first; with a limit so many of it, and how many there are."""
+    if limit is not None and limit < 1:
+        raise BadInput(f"--limit {limit} shows nothing. Give a number from 1 on.")
     if workspace:
         token("workspace", workspace)
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         if watch:
             await _watch_pending(ledger, workspace, json=json)
             return
-        entries = await _waiting(ledger, Chosen(workspace=workspace))
+        entries, waiting = await _oldest(ledger, workspace, limit)
     if json:
         for entry in entries:
             out(queue.encode(entry).decode())
     elif entries:
         output.print_pending(entries, output.console())
-        say(f"\n{len(entries)} waiting. Next: approvals approve CALL --as NAME (or deny, or answer)")
+        shown = "" if len(entries) == waiting else f", the oldest {len(entries)} shown"
+        say(f"\n{waiting} waiting{shown}. Next: approvals approve CALL --as NAME (or deny, or answer)")
     else:
         say("Nothing waits for a decision.")
 
 
+async def _oldest(ledger: Ledger, workspace: str, most: int | None) -> tuple[list[Entry], int]:
+    """The oldest that wait in a workspace, or in all, and how many there are; the keys say whose they are."""
+    prefix = f"{workspace}." if workspace else ""
+    found = await ledger.port.pending.entries()
+    values = [value for key, value in found.items() if key.startswith(prefix)]
+    return queue.oldest(values, most), len(values)
+
+
 async def _watch_pending(ledger: Ledger, workspace: str, *, json: bool) -> None:
-    async with aclosing(ledger.port.pending.watch()) as changes:
-        async for key, value in changes:
-            call = key.replace(".", "/")
-            if workspace and not key.startswith(f"{workspace}."):
-                continue
-            if json:
-                out(f'{{"call":"{call}","open":{value.decode() if value else "null"}}}')
-            elif value:
-                entry = queue.decode(value)
-                out(f"asked    {call}  {entry.tool} {output.visible(entry.arguments)}")
-            else:
-                out(f"decided  {call}")
+    async with aclosing(changes(ledger)) as coming:
+        async for told in coming:
+            for key, entry in told:
+                if not workspace or key.startswith(f"{workspace}."):
+                    _tell_change(key.replace(".", "/"), entry, json=json)
+
+
+def _tell_change(call: str, entry: Entry | None, *, json: bool) -> None:
+    if json:
+        out(f'{{"call":"{call}","open":{queue.encode(entry).decode() if entry else "null"}}}')
+    elif entry:
+        out(f"asked    {call}  {entry.tool} {output.visible(entry.arguments)}")
+    else:
+        out(f"decided  {call}")
 
 
 class Ballot(NamedTuple):
@@ -86,15 +103,6 @@ class Ballot(NamedTuple):
     answer: str = ""
     behalf: str = ""
     halt: bool = False
-
-
-class Chosen(NamedTuple):
-    """Which of the calls that wait; what is empty leaves nothing out."""
-
-    workspace: str = ""
-    thread: str = ""
-    #: A name, or a pattern with `*` and `?`.
-    tool: str = ""
 
 
 async def vote(
@@ -153,15 +161,7 @@ async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: Ballot) -> None
 
 async def _waiting(ledger: Ledger, chosen: Chosen) -> list[Entry]:
     """What waits, oldest first."""
-    found = [queue.decode(value) for value in (await ledger.port.pending.entries()).values()]
-    fits = (
-        one
-        for one in found
-        if chosen.workspace in ("", one.workspace)
-        and chosen.thread in ("", str(one.ref.thread_ref))
-        and (not chosen.tool or fnmatchcase(one.tool, chosen.tool))
-    )
-    return sorted(fits, key=lambda one: one.seq)
+    return queue.oldest((await ledger.port.pending.entries()).values(), chosen=chosen)
 
 
 async def _confirmed(shown: Sequence[Entry], verdict: str) -> bool:

@@ -1,0 +1,413 @@
+"""The inbox: what waits, kept at hand. Against a real broker, whatever becomes of the connection to it.
+
+`quiet` is the claim of every test here: once nothing changes any more, the inbox has what a fresh listing has, in the
+order of the questions.
+"""
+
+import asyncio
+import itertools
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from conftest import running
+
+from consumers.inbox import Inbox, changes
+from ledger import streams
+from ledger.address import Store
+from ledger.client import Ledger
+from ledger.jetstream import JetStream, _Bucket
+from ledger.port import Change, Pending
+from ops.commands import decide
+from projections import pending
+from projections.pending import Chosen, Entry
+from schemas.errors import BadInput, BrokerRefused
+
+START = datetime(2026, 3, 1, 9, tzinfo=UTC)
+
+
+def question(seq: int, *, workspace: str = "acme", stage: int = 0, size: int = 0) -> Entry:
+    return Entry(
+        workspace=workspace, thread="t1", call=f"c{seq}", tool="refund", arguments=json.dumps({"order": "x" * size}),
+        digest="d", rule="money", reason="", requester="rita", agent="", voters=("*",), excluded=(), votes_needed=1,
+        requested_at=START, gated_at=START, expires_at=None, due_at=None, also=(), besides=(), denials_needed=1,
+        may_break_glass=(), asked_as_well=tuple(f"p{number}" for number in range(stage)), seq=seq,
+    )  # fmt: skip
+
+
+async def put(bucket: Pending, entry: Entry) -> None:
+    """Shown, or shown anew."""
+    key = pending.key(entry.ref)
+    _, revision = await bucket.get(key)
+    assert await bucket.put(key, pending.encode(entry), revision)
+
+
+async def delete(bucket: Pending, seq: int) -> None:
+    """Decided."""
+    key = pending.key(question(seq).ref)
+    _, revision = await bucket.get(key)
+    assert await bucket.delete(key, revision)
+
+
+async def listed(bucket: Pending) -> list[Entry]:
+    entries = [pending.decode(value) for value in (await bucket.entries()).values()]
+    return sorted(entries, key=lambda one: one.seq)
+
+
+async def quiet(inbox: Inbox, bucket: Pending, within_s: float = 10.0) -> list[int]:
+    """Which calls wait, once the inbox has what a fresh listing has."""
+    expected = await listed(bucket)
+    until = time.monotonic() + within_s
+    while inbox.oldest() != expected and time.monotonic() < until:  # noqa: ASYNC110 - it is asked, nobody is told
+        await asyncio.sleep(0.01)
+    assert inbox.oldest() == expected
+    assert len(inbox) == len(expected)
+    return [one.seq for one in inbox.oldest()]
+
+
+# --------------------------------------------------------------------------------- both the twin and the real thing
+
+
+async def test_whoever_enters_has_all_that_waits(ledger: Ledger):
+    """An empty inbox is entered too; a full one shows all at once, the oldest question first, whenever it was written."""
+    bucket = ledger.port.pending
+    async with Inbox(ledger) as inbox:
+        assert inbox.oldest() == []
+        assert len(inbox) == 0
+    for seq in (5, 3, 9, 1, 7):
+        await put(bucket, question(seq, workspace="shop" if seq > 5 else "acme"))
+    async with Inbox(ledger) as inbox:
+        assert [one.seq for one in inbox.oldest()] == [1, 3, 5, 7, 9]
+        assert [one.seq for one in inbox.oldest(2)] == [1, 3]
+        assert [one.seq for one in inbox.oldest(1, Chosen("shop"))] == [7]
+
+
+async def test_what_changes_is_taken_in_its_place(ledger: Ledger):
+    """Asked late about something old, asked anew, decided, and asked back again (B83)."""
+    bucket = ledger.port.pending
+    await put(bucket, question(5))
+    async with Inbox(ledger) as inbox:
+        await put(bucket, question(9))
+        await put(bucket, question(2))
+        assert await quiet(inbox, bucket) == [2, 5, 9]
+        await put(bucket, question(5, stage=1))
+        assert await quiet(inbox, bucket) == [2, 5, 9]
+        assert inbox.oldest()[1].asked_as_well == ("p0",)
+        await delete(bucket, 2)
+        assert await quiet(inbox, bucket) == [5, 9]
+        await put(bucket, question(2))
+        assert await quiet(inbox, bucket) == [2, 5, 9]
+
+
+async def test_each_change_is_told(ledger: Ledger):
+    """First all that waits, oldest first, be it nothing; then what comes and goes. What was decided before is not told."""
+    bucket = ledger.port.pending
+    for seq in (2, 1, 3):
+        await put(bucket, question(seq))
+    await delete(bucket, 3)
+    async with aclosing(changes(ledger)) as coming:
+        assert [entry for _, entry in await anext(coming)] == [question(1), question(2)]
+        await delete(bucket, 1)
+        assert await anext(coming) == [("acme.t1.c1", None)]
+        await put(bucket, question(2, stage=1))
+        assert await anext(coming) == [("acme.t1.c2", question(2, stage=1))]
+
+
+# --------------------------------------------------------------------------------- the real thing
+
+
+async def test_thousands_come_and_go(store: Path):
+    """Several write at once while it is read, more comes than it is shown, and at each quiet point the inbox is right;
+    so is one that is entered in the middle of it.
+    """
+    seqs = [seq for block in range(3) for seq in random.Random(block).sample(range(block * 500, block * 500 + 500), 500)]  # fmt: skip
+    async with (
+        Ledger.connect(store, role="admin") as admin,
+        Ledger.connect(store, role="observer") as ledger,
+        Inbox(ledger) as inbox,
+    ):
+        bucket = admin.port.pending
+
+        async def live(seq: int) -> None:
+            await put(bucket, question(seq))
+            if seq % 3:
+                await put(bucket, question(seq, stage=1))
+            if seq % 4:
+                await delete(bucket, seq)
+            if seq % 8 == 1:
+                await put(bucket, question(seq))
+
+        async def work(left: Iterator[int]) -> None:
+            for seq in left:
+                await live(seq)
+
+        for block in range(3):
+            left = iter(seqs[block * 500 : block * 500 + 500])
+            async with asyncio.TaskGroup() as writers:
+                for _ in range(8):
+                    writers.create_task(work(left))
+                await asyncio.sleep(0.05)
+                async with Inbox(ledger) as late:
+                    pass
+                async with Inbox(ledger) as late:
+                    await asyncio.sleep(0.05)
+                    assert len(late) > 0
+            waits = [seq for seq in range(block * 500 + 500) if seq % 4 == 0 or seq % 8 == 1]
+            assert await quiet(inbox, bucket) == waits
+            async with Inbox(ledger) as fresh:
+                assert fresh.oldest() == inbox.oldest()
+
+
+async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path):
+    """More people are asked about a call while the queue is being read. Its entry moves to the end of the bucket, and is
+    read there.
+    """
+    many = 300
+    async with Ledger.connect(store, role="admin") as admin, Ledger.connect(store, role="observer") as ledger:
+        bucket = admin.port.pending
+        for seq in range(many):
+            await put(bucket, question(seq, size=20_000))
+
+        async def escalate() -> None:
+            for stage in itertools.count(1):
+                for seq in reversed(range(many)):
+                    await put(bucket, question(seq, stage=stage, size=20_000))
+
+        escalating = asyncio.create_task(escalate())
+        try:
+            for _ in range(25):
+                assert len(await ledger.port.pending.entries()) == many
+                async with Inbox(ledger) as inbox:
+                    assert len(inbox) == many
+        finally:
+            escalating.cancel()
+            await asyncio.gather(escalating, return_exceptions=True)
+
+
+class Cable:
+    """A way to the broker that can be cut, and mended."""
+
+    def __init__(self, port: int) -> None:
+        self._there = port
+        self._here = 0
+        self._open: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server
+
+    @asynccontextmanager
+    async def laid(self) -> AsyncIterator[int]:
+        await self.mend()
+        try:
+            yield self._here
+        finally:
+            await self.cut()
+
+    async def mend(self) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._here)
+        self._here = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        self._server.close()
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._open.add(task)
+        there = await asyncio.open_connection("127.0.0.1", self._there)
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._pass_on(reader, there[1]))
+                both.create_task(self._pass_on(there[0], writer))
+        finally:
+            writer.transport.abort()
+            there[1].transport.abort()
+            self._open.discard(task)
+
+    async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            target.write(data)
+            await target.drain()
+        target.close()
+
+
+async def test_a_broker_that_is_started_again(tmp_path: Path):
+    """What waited is shown while the broker is away; what comes and goes afterwards is there as before."""
+    path = tmp_path / "store"
+    async with AsyncExitStack() as open_:
+        async with running(path):
+            ledger = await open_.enter_async_context(Ledger.connect(path, role="observer"))
+            async with Ledger.connect(path, role="admin") as admin:
+                for seq in range(4):
+                    await put(admin.port.pending, question(seq))
+            inbox = await open_.enter_async_context(Inbox(ledger))
+        assert [one.seq for one in inbox.oldest()] == [0, 1, 2, 3]
+        async with running(path), Ledger.connect(path, role="admin") as admin:
+            bucket = admin.port.pending
+            await delete(bucket, 0)
+            await put(bucket, question(2, stage=1))
+            await put(bucket, question(9))
+            assert await quiet(inbox, bucket) == [1, 2, 3, 9]
+            # The server stops at once only when nobody is connected to it any more.
+            await open_.aclose()
+
+
+@asynccontextmanager
+async def behind_a_cable(store: Path) -> AsyncIterator[tuple[Ledger, Cable]]:
+    login = Store.login_for("observer", store=store)
+    cable = Cable(int(login.url.rpartition(":")[2]))
+    async with cable.laid() as port:
+        url = f"nats://observer:{login.password}@127.0.0.1:{port}"
+        async with Ledger.connect(url=url, role="observer") as ledger:
+            yield ledger, cable
+
+
+async def test_a_connection_that_was_cut(store: Path):
+    """What was decided, asked, and decided after being asked while nobody was listening is made up for."""
+    async with behind_a_cable(store) as (ledger, cable), Ledger.connect(store, role="admin") as admin:
+        bucket = admin.port.pending
+        for seq in range(4):
+            await put(bucket, question(seq))
+        async with Inbox(ledger) as inbox:
+            for seq in (1, 2, 3):
+                await cable.cut()
+                await delete(bucket, seq)
+                await put(bucket, question(10 + seq))
+                await put(bucket, question(20 + seq))
+                await delete(bucket, 20 + seq)
+                await asyncio.sleep(0.1)
+                assert seq in [one.seq for one in inbox.oldest()]
+                await cable.mend()
+                assert await quiet(inbox, bucket) == [0, *range(seq + 1, 4), *range(11, 11 + seq)]
+
+
+async def test_a_connection_that_was_cut_for_longer_than_markers_live(store: Path):
+    """Of what was decided meanwhile nothing is left to be read, so all is read again and no ghost stays (B83)."""
+    async with behind_a_cable(store) as (ledger, cable), Ledger.connect(store, role="admin") as admin:
+        bucket = of_short_markers(admin)
+        of_short_markers(ledger)
+        for seq in range(4):
+            await put(bucket, question(seq))
+        async with Inbox(ledger) as inbox:
+            assert await quiet(inbox, bucket) == [0, 1, 2, 3]
+            await cable.cut()
+            await delete(bucket, 1)
+            await delete(bucket, 3)
+            await until_kept(admin, 2)
+            assert [one.seq for one in inbox.oldest()] == [0, 1, 2, 3]
+            await cable.mend()
+            assert await quiet(inbox, bucket) == [0, 2]
+
+
+async def test_all_is_told_again_before_a_marker_can_be_missed(store: Path):
+    """Whoever follows needs to know nothing of gaps: after half the life of a marker the whole of it comes again, and
+    whoever keeps the queue finds no difference.
+    """
+    async with Ledger.connect(store, role="admin") as admin:
+        bucket = of_short_markers(admin)
+        await put(bucket, question(1))
+        async with aclosing(bucket.follow()) as coming:
+            waiting = pending.Waiting()
+            first, again = await anext(coming), await anext(coming)
+            assert waiting.take(first) == [("acme.t1.c1", question(1))]
+            assert first == again == Change({"acme.t1.c1": pending.encode(question(1))}, whole=True)
+            assert waiting.take(again) == []
+
+
+async def test_an_inbox_that_cannot_be_kept_up_says_so(store: Path):
+    """The bucket is gone: what is asked of the inbox then is an error, never what was known last."""
+    async with Ledger.connect(store, role="admin") as admin, Ledger.connect(store, role="observer") as ledger:
+        await put(admin.port.pending, question(1))
+        with pytest.raises(BrokerRefused, match="KV_pending"):
+            await _lose(admin, ledger)
+        inbox = Inbox(ledger)
+        with pytest.raises(BrokerRefused):
+            await inbox.__aenter__()
+
+
+async def _lose(admin: Ledger, ledger: Ledger) -> None:
+    """Look into the inbox while its bucket is taken away, until it cannot be kept up."""
+    async with Inbox(ledger) as inbox, asyncio.timeout(20):
+        await admin.port.requests.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
+        while len(inbox.oldest()) == len(inbox) == 1:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.05)
+
+
+def of_short_markers(ledger: Ledger) -> Pending:
+    """The queue, whose markers live for two seconds instead of an hour."""
+    assert isinstance(ledger.port, JetStream)
+    ledger.port.pending = _Bucket(ledger.port, "pending", marker_s=2)
+    return ledger.port.pending
+
+
+async def until_kept(ledger: Ledger, entries: int) -> None:
+    """Wait until the bucket holds no more than that: its markers have gone."""
+    assert isinstance(ledger.port, JetStream)
+    async with asyncio.timeout(15):
+        while True:
+            info = await streams.info(ledger.port.requests, f"STREAM.INFO.{streams.PENDING}")
+            assert info
+            if info["state"]["messages"] == entries:
+                return
+            await asyncio.sleep(0.1)
+
+
+# --------------------------------------------------------------------------------- approvals pending
+
+
+async def test_the_command_shows_the_oldest(store: Path, capsys: pytest.CaptureFixture[str]):
+    """All, or so many of the oldest, of one workspace or of all, and how many there are (B72)."""
+    async with Ledger.connect(store, role="admin") as admin:
+        for seq in (4, 2, 3, 1):
+            await put(admin.port.pending, question(seq, workspace=("acme", "shop")[seq % 2]))
+
+    async def shown(workspace: str, limit: int | None) -> list[int]:
+        await decide.pending(workspace, watch=False, limit=limit, store=store, url=None, json=True)
+        return [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()]
+
+    assert await shown("", None) == [1, 2, 3, 4]
+    assert await shown("", 3) == [1, 2, 3]
+    assert await shown("shop", None) == [1, 3]
+    assert await shown("acme", 1) == [2]
+    assert await shown("sho", None) == []
+    await decide.pending("", watch=False, limit=3, store=store, url=None, json=False)
+    assert "4 waiting, the oldest 3 shown." in capsys.readouterr().err
+    await decide.pending("", watch=False, store=store, url=None, json=False)
+    assert "4 waiting. Next:" in capsys.readouterr().err
+    with pytest.raises(BadInput, match="--limit 0"):
+        await shown("", 0)
+
+
+async def test_the_command_goes_on_with_what_comes(store: Path, capsys: pytest.CaptureFixture[str]):
+    """What waits, oldest first, then each change; what was decided before it began is not told."""
+    async with Ledger.connect(store, role="admin") as admin:
+        bucket = admin.port.pending
+        for seq in (3, 1, 2):
+            await put(bucket, question(seq))
+        await delete(bucket, 2)
+        lines: list[str] = []
+
+        async def told(many: int) -> list[str]:
+            async with asyncio.timeout(10):
+                while len(lines) < many:
+                    lines.extend(capsys.readouterr().out.splitlines())
+                    await asyncio.sleep(0.02)
+            return [" ".join(line.split()[:2]) for line in lines]
+
+        watching = asyncio.create_task(decide.pending("acme", watch=True, store=store, url=None, json=False))
+        try:
+            assert await told(2) == ["asked acme/t1/c1", "asked acme/t1/c3"]
+            await put(bucket, question(5, workspace="shop"))
+            await delete(bucket, 1)
+            assert (await told(3))[2:] == ["decided acme/t1/c1"]
+            await put(bucket, question(7))
+            assert (await told(4))[3:] == ["asked acme/t1/c7"]
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
