@@ -53,6 +53,8 @@ class Run(Struct, frozen=True):
 class Executor:
     """Runs the tools of one group (`run_by`). Calls that others run are theirs; only refusals are closed for all."""
 
+    replaces = False
+
     def __init__(
         self, tools: Mapping[str, Registered], *, group: str = "executor", durable: str = "executor"
     ) -> None:

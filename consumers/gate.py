@@ -53,6 +53,13 @@ from schemas.slots import ROOT, CallRef, Slot, delegations, grants
 from schemas.tools import Tool
 
 
+class Word(Struct, frozen=True):
+    """What the policies say to a wish by itself, whatever its thread went through and whoever said yes in advance."""
+
+    ruling: Ruling
+    says: e.Approved | e.Denied | e.ApprovalRequested
+
+
 class Case(Struct, frozen=True):
     """What the gate looks at: the call, and what judges it."""
 
@@ -65,6 +72,8 @@ class Case(Struct, frozen=True):
     past: Past | None = None
     grants: tuple[Grant, ...] = ()
     delegations: tuple[Delegation, ...] = ()
+    #: What call, policies and tool come to. None: not asked yet, `verdict` will.
+    word: Word | None = None
 
 
 class Heard(Struct, frozen=True):
@@ -75,6 +84,7 @@ class Heard(Struct, frozen=True):
 
 class Gate:
     durables = ("gate", "gate-timers")
+    replaces = False
 
     async def look(self, ledger: Ledger, handed: Handed) -> Case | Heard:
         if isinstance(handed, Fact) and isinstance(handed.event, e.Said):
@@ -88,7 +98,8 @@ class Gate:
         if call.gated is not None:
             return await self._asked(ledger, call, handed)
         # Read after the call, here and below: no policy that is older than what is judged by it.
-        case = Case(call, await ledger.policies(call.ref.workspace), await ledger.tool_of(call))
+        policies, tool = await ledger.policies(call.ref.workspace), await ledger.tool_of(call)
+        case = Case(call, policies, tool, word=word(call, policies, tool))
         if not _depends_on_past(case):
             return case
         case = await _with_past(ledger, case)
@@ -171,7 +182,7 @@ def _depends_on_past(case: Case) -> bool:
         return False
     if case.policies.limit("calls_per_thread") is not None:
         return True
-    return isinstance(verdict(case, case.call.requested.recorded_at), e.ApprovalRequested)
+    return case.word is not None and isinstance(case.word.says, e.ApprovalRequested)
 
 
 def _depends_on_siblings(case: Case) -> bool:
@@ -290,36 +301,19 @@ def verdict(seen: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
     7. the thread has put more to people than the policy lets it: denied;
     8. people are asked.
     """
-    call, wish = seen.call, seen.call.wish
-    if (problem := _invalid(wish, seen.tool)) is not None:
-        return _denied("invalid", ruled(seen.policies, about(call)), problem)
-    asked_about = about(call, wish.arguments)
-    ruling = ruled(seen.policies, asked_about)
-    judged, gone_through = ruling.judged, seen.past
+    said = seen.word or word(seen.call, seen.policies, seen.tool)
+    ruling, question, gone_through = said.ruling, said.says, seen.past
     most = seen.policies.limit("calls_per_thread")
+    if isinstance(question, e.Denied) and question.ground == "invalid":
+        return question
     if gone_through and most is not None and gone_through.calls >= most:
         return _denied("limit", ruling, f"The policy lets a thread make {most:,} calls, and these were made.")
-    if judged.then == "block":
-        return _denied("policy", ruling, judged.reason)
-    governs = seen.tool is not None and seen.tool.declared.governs
-    if judged.then == "allow" and not governs:
-        return _approved(ruling, wish.digest, "policy", reason=judged.reason)
-    question = _question(seen, ruling)
-    if empty := empty_seats(asked(question), question.stages, question.excluded):
-        others = [name for name in question.excluded if name != wish.requester]
-        who = [f"{wish.requester} asked for it"] if wish.requester else []
-        who += (
-            [f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} behind {wish.agent}"]
-            if others
-            else []
-        )
-        return _denied(
-            "policy", ruling, f"It needs {empty} more who may vote and count: {' and '.join(who)}."
-        )
-    if not governs and (counting := _granted(seen, question, now)):
+    if not isinstance(question, e.ApprovalRequested):
+        return question
+    if not _governs(seen.tool) and (counting := _granted(seen, question, now)):
         return _approved(
             ruling,
-            wish.digest,
+            question.digest,
             "grant",
             voters=tuple(grant.ref.giver for grant in counting),
             grants=tuple(f"{grant.ref.giver}/{grant.ref.name}" for grant in counting),
@@ -338,6 +332,36 @@ def verdict(seen: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
     return question
 
 
+def word(call: Call, policies: Policies, tool: Tool | None) -> Word:
+    """Steps 1, 3 and 4 of `verdict`."""
+    wish = call.wish
+    if (problem := _invalid(wish, tool)) is not None:
+        ruling = ruled(policies, about(call))
+        return Word(ruling, _denied("invalid", ruling, problem))
+    ruling = ruled(policies, about(call, wish.arguments))
+    judged = ruling.judged
+    if judged.then == "block":
+        return Word(ruling, _denied("policy", ruling, judged.reason))
+    if judged.then == "allow" and not _governs(tool):
+        return Word(ruling, _approved(ruling, wish.digest, "policy", reason=judged.reason))
+    question = _question(wish, policies, ruling)
+    if empty := empty_seats(asked(question), question.stages, question.excluded):
+        others = [name for name in question.excluded if name != wish.requester]
+        who = [f"{wish.requester} asked for it"] if wish.requester else []
+        who += (
+            [f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} behind {wish.agent}"]
+            if others
+            else []
+        )
+        why = f"It needs {empty} more who may vote and count: {' and '.join(who)}."
+        return Word(ruling, _denied("policy", ruling, why))
+    return Word(ruling, question)
+
+
+def _governs(tool: Tool | None) -> bool:
+    return tool is not None and tool.declared.governs
+
+
 def _invalid(wish: e.ToolRequested, tool: Tool | None) -> str | None:
     if call_digest(wish.tool, wish.tool_version, wish.arguments) != wish.digest:
         return "The request's digest is not that of its arguments."
@@ -346,17 +370,17 @@ def _invalid(wish: e.ToolRequested, tool: Tool | None) -> str | None:
     return tool.problems(wish.arguments)
 
 
-def _question(seen: Case, ruling: Ruling) -> e.ApprovalRequested:
+def _question(wish: e.ToolRequested, policies: Policies, ruling: Ruling) -> e.ApprovalRequested:
     """What people are asked: frozen from here on."""
-    wish, policy, rule = seen.call.wish, ruling.by.policy, ruling.judged.rule
-    (own, *also), *besides = required(seen.policies, ruling)
+    policy, rule = ruling.by.policy, ruling.judged.rule
+    (own, *also), *besides = required(policies, ruling)
     beside = ruling.beside.rule if ruling.beside is not None else rule
     reason = ruling.judged.reason
     if ruling.judged.then == "allow":  # of a tool that can change policy
         own, also, reason = e.Quorum(("*",)), [], "It can change what is asked about, so a person must look."
     # The organisation's rule keeps the time, if it has any.
-    times = (policy, rule) if rule.expires_in_s is not None else (seen.policies.workspace.policy, beside)
-    excluded = dict.fromkeys((*filter(None, (wish.requester,)), *seen.policies.behind(wish.agent)))
+    times = (policy, rule) if rule.expires_in_s is not None else (policies.workspace.policy, beside)
+    excluded = dict.fromkeys((*filter(None, (wish.requester,)), *policies.behind(wish.agent)))
     return e.ApprovalRequested(
         digest=wish.digest,
         rule=rule.name,
@@ -373,7 +397,7 @@ def _question(seen: Case, ruling: Ruling) -> e.ApprovalRequested:
         expires_in_s=times[1].expires_in_s,
         on_timeout=times[1].on_timeout,
         stages=times[0].stages(times[1]),
-        while_pending=seen.policies.workspace.policy.while_pending,
+        while_pending=policies.workspace.policy.while_pending,
         shadows=ruling.shadows,
     )
 

@@ -12,6 +12,8 @@ The rules of this file:
 
 * A consumer does not act on what just came, but on all that is there. Redelivery, another order, a crash between
   two steps and two copies of the same worker all end in the same facts.
+* All that is there: the first look is at what this process has heard of the log, up to the fact that was handed and maybe
+  further. Whoever looks again, or is handed what was handed out before, looks at the broker.
 * This is the only place that acknowledges, and it does so last.
 * While something is in hand the broker is told so; a worker that falls silent is taken for dead. A worker that
   was silent (paused, cut off) knows it, and lets go of what it had not begun: somebody else has it by now. And
@@ -31,6 +33,7 @@ import structlog
 from consumers.steps import Append, CancelTimer, LookAgain, Perform, PutPending, SetTimer, Step
 from ledger.answers import Answer, Taken, Unknown
 from ledger.client import Ledger
+from ledger.mirror import Mirror
 from ledger.port import Delivery, Due, Handed, Parked
 from ledger.streams import ACK_WAIT_S
 from schemas.codec import Fact
@@ -59,6 +62,11 @@ class Reaction[S, W](Protocol):
     @property
     def durables(self) -> tuple[str, ...]: ...
 
+    @property
+    def replaces(self) -> bool:
+        """Does it overwrite what others wrote? Then it must look at the broker; else what was heard is enough to begin with."""
+        ...
+
     async def look(self, ledger: Ledger, handed: Handed) -> S: ...
 
     def react(self, seen: S, handed: Handed) -> Sequence[Step[W]]:
@@ -82,12 +90,15 @@ class Worker[S, W]:
         ledger: Ledger,
         reaction: Reaction[S, W],
         *,
+        heard: Mirror | None = None,
         concurrency: int = 64,
         ack_wait_s: float = ACK_WAIT_S,
         drain_s: float = DRAIN_S,
     ) -> None:
         self._ledger = ledger
         self._reaction = reaction
+        self._heard = None if reaction.replaces else heard
+        self._by_hearing = ledger.reading_from(self._heard) if self._heard is not None else ledger
         self._room = asyncio.Semaphore(concurrency)
         self._lease_s = ack_wait_s
         self._drain_s = drain_s
@@ -163,34 +174,34 @@ class Worker[S, W]:
     # ---------------------------------------------------------------------------------- one delivery
 
     async def _handle(self, durable: str, delivery: Delivery) -> None:
-        """Settle it and acknowledge; or hand it back, or park it."""
-        with structlog.contextvars.bound_contextvars(consumer=durable, **_where(delivery.handed)):
-            try:
-                async with self._room:
-                    reason = await self._settle(durable, delivery)
-            except asyncio.CancelledError:
-                raise
-            except _LetGo as why:
-                _log.warning("let go", why=str(why), tries=delivery.tries)
+        """Settle it and acknowledge; or hand it back, or park it. A task of its own, so what it binds for the log is too."""
+        structlog.contextvars.bind_contextvars(consumer=durable, **_where(delivery.handed))
+        try:
+            async with self._room:
+                reason = await self._settle(durable, delivery)
+        except asyncio.CancelledError:
+            raise
+        except _LetGo as why:
+            _log.warning("let go", why=str(why), tries=delivery.tries)
+            return
+        except Unavailable as problem:
+            _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
+            hopeless = isinstance(problem, BrokerRefused) and delivery.tries >= MAX_TRIES
+            reason = str(problem) if hopeless else ""
+            if not hopeless:
+                await delivery.retry(_backoff_s(delivery.tries))
                 return
-            except Unavailable as problem:
-                _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
-                hopeless = isinstance(problem, BrokerRefused) and delivery.tries >= MAX_TRIES
-                reason = str(problem) if hopeless else ""
-                if not hopeless:
-                    await delivery.retry(_backoff_s(delivery.tries))
-                    return
-            except Exception as problem:  # noqa: BLE001 - whatever it is, it must end parked and not here
-                _log.exception("could not be handled", tries=delivery.tries)
-                if delivery.tries < MAX_TRIES:
-                    await delivery.retry(_backoff_s(delivery.tries))
-                    return
-                reason = f"{type(problem).__name__}: {problem}"
-            finally:
-                self._held.pop((durable, delivery.handed.seq), None)
-            if reason:
-                await self._park(durable, delivery, reason)
-            await delivery.ack()
+        except Exception as problem:  # noqa: BLE001 - whatever it is, it must end parked and not here
+            _log.exception("could not be handled", tries=delivery.tries)
+            if delivery.tries < MAX_TRIES:
+                await delivery.retry(_backoff_s(delivery.tries))
+                return
+            reason = f"{type(problem).__name__}: {problem}"
+        finally:
+            self._held.pop((durable, delivery.handed.seq), None)
+        if reason:
+            await self._park(durable, delivery, reason)
+        await delivery.ack()
 
     async def _settle(self, durable: str, delivery: Delivery) -> str:
         """Do all that follows. Answers with why it cannot be handled, or with nothing."""
@@ -203,17 +214,29 @@ class Worker[S, W]:
             )
         if delivery.tries > MAX_DELIVERIES:
             return f"handed out {delivery.tries} times, never settled"
+        ledger = self._by_hearing if await self._was_heard(delivery) else self._ledger
         for _ in range(_MAX_LOOKS):
             self._still_ours(place)
-            seen = await self._reaction.look(self._ledger, handed)
+            seen = await self._reaction.look(ledger, handed)
             # Once more: had we fallen silent before that look, what it shows might be a living rival's work.
             self._still_ours(place)
             steps = self._reaction.react(seen, handed)
             if await self._carry_out(steps, handed):
                 return ""
+            ledger = self._ledger
         raise Defect(
             f"the facts about {_where(handed)} kept changing while they were looked at; please report it"
         )
+
+    async def _was_heard(self, delivery: Delivery) -> bool:
+        """May the first look be at what was heard?
+
+        What is handed out again was begun by somebody, and what became of that is not known from hearing; a timer is of
+        another stream than the facts.
+        """
+        handed = delivery.handed
+        first = delivery.tries == 1 and not isinstance(handed, Due)
+        return first and self._heard is not None and await self._heard.has(handed.seq)
 
     async def _carry_out(self, steps: Sequence[Step[W]], handed: Handed) -> bool:
         """Take the steps in their order; False when one lost to somebody else, so that we look again."""

@@ -70,6 +70,8 @@ class Ask(Struct, frozen=True):
 class Asker:
     """Asks the models it has, by provider: the part of the thread's `model` before the colon."""
 
+    replaces = False
+
     def __init__(self, models: Mapping[str, Model], *, durable: str = "model") -> None:
         self.durables = (durable,)
         self._models = dict(models)

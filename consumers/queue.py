@@ -27,6 +27,7 @@ class Sight(Struct, frozen=True):
 
 class Queue:
     durables = ("queue",)
+    replaces = True
 
     async def look(self, ledger: Ledger, handed: Handed) -> Sight:
         assert isinstance(handed, Fact)

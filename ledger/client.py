@@ -9,6 +9,7 @@ the other `Taken` with the fact that was first.
 """
 
 import asyncio
+import copy
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
@@ -27,7 +28,7 @@ from ledger.jetstream import JetStream
 from ledger.judging import InForce, Policies, is_possible, of_edit
 from ledger.lifecycle import Call, call_of, describe, may_vote, refusal
 from ledger.performing import Function, perform
-from ledger.port import Port
+from ledger.port import Port, Reading
 from ledger.standing import (
     Delegation,
     Grant,
@@ -91,6 +92,7 @@ class Ledger:
         self, port: Port, author: e.Author, *, now: clock.Clock = clock.now, new_id: ids.NewId = ids.new_id
     ) -> None:
         self.port = port
+        self.reading: Reading = port
         self.author = author
         self.now = now
         self._new_id = new_id
@@ -128,6 +130,12 @@ class Ledger:
             yield cls(jetstream, e.Author(kind=kind, name=name or person or kind))
         finally:
             await connection.close()
+
+    def reading_from(self, source: Reading) -> "Ledger":
+        """The same ledger, whose facts about calls, threads and policies are read from there."""
+        other = copy.copy(self)
+        other.reading = source
+        return other
 
     # ---------------------------------------------------------------------------------------- appending
 
@@ -224,7 +232,7 @@ class Ledger:
         """
         until = time.monotonic() + _CATCH_UP_S
         while True:
-            facts = await self.port.read(*(ref if isinstance(ref, str) else ref.subjects for ref in refs))
+            facts = await self.reading.read(*(ref if isinstance(ref, str) else ref.subjects for ref in refs))
             if having is None or any(fact.slot == having for fact in facts):
                 return facts
             if time.monotonic() > until:
@@ -274,16 +282,15 @@ class Ledger:
 
     async def policies(self, workspace: str) -> Policies:
         """The policies in force. One that cannot be read asks people about everything."""
-        own, over = await asyncio.gather(self._in_force(workspace), self._in_force(ORGANISATION))
-        return Policies(own, over)
+        return Policies(await self._in_force(workspace), await self._in_force(ORGANISATION))
 
     async def grants(self, workspace: str) -> tuple[Grant, ...]:
         """Every standing yes that was ever given in a workspace, the oldest first."""
-        return grants_of(await self.port.read(grants(workspace)))
+        return grants_of(await self.reading.read(grants(workspace)))
 
     async def delegations(self, workspace: str) -> tuple[Delegation, ...]:
         """Every delegation that was ever given in a workspace, the oldest first."""
-        return delegations_of(await self.port.read(delegations(workspace)))
+        return delegations_of(await self.reading.read(delegations(workspace)))
 
     async def tally(self, call: Call) -> Tally:
         """How the vote on a call stands, which people were asked about."""
@@ -317,9 +324,9 @@ class Ledger:
         if known is not None:
             return known
         subjects = tool_slot(workspace, name, version).subject if version else declarations(workspace, name)
-        fact = await self.port.latest(subjects)
+        fact = await self.reading.latest(subjects)
         if fact is None or not isinstance(fact.event, e.ToolDeclared):
-            declared = {one.slot.tail[1] for one in await self.port.read(declarations(workspace))}
+            declared = {one.slot.tail[1] for one in await self.reading.read(declarations(workspace))}
             raise UnknownTool(
                 f"no tool {name!r}{f' of version {version}' if version else ''} is declared in workspace "
                 f"{workspace!r}. Declared are: {', '.join(sorted(declared)) or 'none'}."
@@ -800,7 +807,7 @@ class Ledger:
     # --------------------------------------------------------------------------------------------- helpers
 
     async def _in_force(self, workspace: str) -> InForce:
-        fact = await self.port.latest(policies(workspace))
+        fact = await self.reading.latest(policies(workspace))
         if fact is None:
             return InForce(organisation=workspace == ORGANISATION)
         if fact.slot not in self._policies:

@@ -24,6 +24,7 @@ from consumers.recorded import RecordedAsker, RecordedExecutor, Recording
 from consumers.tools import Tools
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
+from ledger.mirror import Mirror
 from ledger.streams import ACK_WAIT_S
 from schemas.errors import BrokerAway
 
@@ -83,9 +84,15 @@ async def working(
     async with AsyncExitStack() as stack:
         workers: list[Worker[Any, Any]] = []
         running: list[asyncio.Task[None]] = []
+        heard: Mirror | None = None
         for role, reaction in started:
             ledger = await stack.enter_async_context(Ledger.connect(store, url=url, role=role))
-            worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s)
+            if (
+                heard is None and not reaction.replaces
+            ):  # everybody may read everything, so one is enough for all
+                heard = Mirror(ledger.port)
+                running.append(asyncio.create_task(heard.run(), name="mirror"))
+            worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s, heard=heard)
             workers.append(worker)
             running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
             running.append(asyncio.create_task(_gone(ledger), name=f"connection {role}"))
@@ -99,7 +106,7 @@ async def working(
             with suppress(asyncio.CancelledError, Exception):
                 await failed
             for task in running:
-                if task.get_name().startswith("connection"):
+                if not task.get_name().startswith("worker"):
                     task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             _log.debug("workers stopped", kinds=[role for role, _ in started])

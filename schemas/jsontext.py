@@ -25,9 +25,7 @@ def read(text: str) -> Any:
             range, half a surrogate pair, or nested deeper than `MAX_DEPTH`.
     """
     try:
-        value = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_float, parse_int=_int
-        )
+        value = _reader.decode(text)
         if "\\u" in text or not text.isascii():
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as problem:
@@ -68,6 +66,12 @@ def _int(digits: str) -> int:
     if len(digits) > 300:  # over 1e300 the next reader has infinity, and Python itself stops at 4,300 digits
         raise BadJson(f"a number of {len(digits)} digits is out of range")
     return int(digits)
+
+
+#: `json.loads` makes one each time, which takes longer than reading the arguments of a usual call.
+_reader: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_constant, parse_float=_float, parse_int=_int
+)
 
 
 def _deeper_than(depth: int, value: Any) -> bool:

@@ -19,6 +19,7 @@ from consumers.model import Asker, Question, Reply
 from consumers.queue import Queue
 from ledger.client import Ledger
 from ledger.lifecycle import Call, Status, describe
+from ledger.mirror import Mirror
 from ledger.port import Port
 from ops.server import ensure_account
 from ops.workers import working
@@ -98,13 +99,17 @@ class Chain:
             "model": lambda: Asker({"test": self.model}),
             "executor": lambda: Executor({"refund": Registered(self.spec, self.refund)}),
         }
+        heard = Mirror(self.port)
         workers = [
-            Worker(Ledger(self.port, e.Author(kind=kind, name=kind)), make[kind]()) for kind in kinds or make
+            Worker(Ledger(self.port, e.Author(kind=kind, name=kind)), make[kind](), heard=heard)
+            for kind in kinds or make
         ]
         tasks = [asyncio.create_task(worker.run()) for worker in workers]
+        hearing = asyncio.create_task(heard.run())
         try:
             yield
         finally:
+            hearing.cancel()
             for worker in workers:
                 worker.stop()
             async with asyncio.timeout(20):

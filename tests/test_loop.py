@@ -265,6 +265,7 @@ class Stumbling:
     """Notes the calls that it is handed, and stumbles over one of them."""
 
     durables = ("gate",)
+    replaces = False
 
     def __init__(self, over: CallRef, times: int = 10**6) -> None:
         self.over, self.left = over, times

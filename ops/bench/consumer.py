@@ -89,6 +89,7 @@ class Nothing:
     """A reaction to which nothing follows from anything."""
 
     durables = (_DURABLE,)
+    replaces = False
 
     def __init__(self, facts: int) -> None:
         self._left = facts
