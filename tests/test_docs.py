@@ -243,7 +243,7 @@ def test_the_environment_is_as_documented():
         for folder in ("ledger", "ops", "consumers")
         for file in (ROOT / folder).rglob("*.py")
     )
-    read = set(re.findall(r"\bAPPROVALS_[A-Z]+\b|\bNATS_SERVER_BIN\b|\bNO_COLOR\b", code))
+    read = set(re.findall(r"\bAPPROVALS_[A-Z_]+\b|\bNATS_SERVER_BIN\b|\bNO_COLOR\b", code))
     assert {name.strip("`") for name in table("operators.md", "| variable | is |")} == read
 
 

@@ -13,7 +13,6 @@ A tool is an `async` function that answers with the time: the clock is the machi
 
 import asyncio
 import itertools
-import os
 import statistics
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from ops.bench import logs
 from ops.bench.append import AT_ONCE, LATER, afresh, bare, broker, named, timed
 from ops.bench.logs import Log
 from ops.bench.results import SYNC, Better, Result, compared, in_turns
-from ops.processes import die_with_parent
+from ops.processes import die_with_parent, environment
 from ops.setup import apply_policy
 from schemas import events as e
 from schemas.codec import Fact
@@ -226,7 +225,7 @@ async def at_work(store: Path) -> AsyncGenerator[int]:
             stdout=subprocess.PIPE,
             stderr=words,
             preexec_fn=die_with_parent(),
-            env={name: value for name, value in os.environ.items() if not name.startswith("APPROVALS_")},
+            env=environment(),
         )  # fmt: skip
     try:
         assert process.stdout

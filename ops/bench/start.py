@@ -6,7 +6,6 @@ accounts, streams and consumers as well; the clock stops when a service has reco
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from ledger.client import Ledger
 from ops.bench import logs
 from ops.bench.logs import Log
 from ops.bench.results import Result, compared
-from ops.processes import die_with_parent
+from ops.processes import die_with_parent, environment
 from schemas import events as e
 from schemas.slots import ThreadRef
 
@@ -51,7 +50,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
 async def _help() -> float:
     begun = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
-        *_PROGRAM, "--help", stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()
+        *_PROGRAM, "--help", stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
     said, problem = await process.communicate()
     spent = time.perf_counter() - begun
@@ -70,7 +69,7 @@ async def _up(store: Path) -> tuple[float, str]:
             stdout=subprocess.PIPE,
             stderr=words,
             preexec_fn=die_with_parent(),
-            env=_environment(),
+            env=environment(),
         )
     try:
         assert process.stdout
@@ -92,11 +91,6 @@ async def _up(store: Path) -> tuple[float, str]:
 
 
 _PROGRAM: Final = (str(Path(sys.executable).with_name("approvals")),)
-
-
-def _environment() -> dict[str, str]:
-    """Without what a shell may hold in which somebody works with the program."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("APPROVALS_")}
 
 
 if __name__ == "__main__":
