@@ -24,8 +24,14 @@ check: setup     ## lint, types and folder order only
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: setup     ## ours beside its floor, in under 10 minutes; ONLY=cycle (append, replay, lake, ...) for one, FACTS=1000000 for a long log
-	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m ops.bench$(if $(ONLY),.$(ONLY)) $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)
+bench: setup     ## ours beside its floor, in under 10 minutes; ONLY=cycle (append, replay, lake, ...) for one, FACTS=1000000 for a long log, PEERS=../shared/bench/peers for the rivals too
+	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m ops.bench$(if $(ONLY),.$(ONLY)) $(if $(FACTS),--facts $(FACTS)) $(if $(PEERS),--peers $(PEERS)) $(if $(JSON),--json)
+
+growth: setup    ## how cost grows with the log and with processes; FACTS=10000,100000 for other sizes, JSON=1
+	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m ops.bench.growth $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)
+
+charts: setup    ## a chart for each workload into docs/charts, of the lines in RESULTS="bench.jsonl growth.jsonl"
+	@$(BIN)/python -m ops.bench.charts $(RESULTS) docs/charts
 
 chaos: setup     ## kill -9 everything, again and again: on the whole of the recorded conversations, and an archivist 300 times
 	@CHAOS=1 $(BIN)/pytest tests/test_crash.py -n 0
@@ -38,4 +44,4 @@ lock:            ## resolve pyproject.toml again into requirements.lock
 clean:           ## forget .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test check bench chaos lock clean
+.PHONY: help setup demo test check bench growth charts chaos lock clean

@@ -17,6 +17,7 @@ from ops.bench import (
     history,
     lake,
     logs,
+    peers,
     pending,
     policy,
     replay,
@@ -25,6 +26,8 @@ from ops.bench import (
 )
 from ops.bench.logs import Log
 from ops.bench.results import Result, told
+from ops.processes import loop_factory
+from schemas.errors import BadInput
 
 #: In their order; those of the history and the policy add to the log, so they come last.
 WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]] = {
@@ -51,15 +54,41 @@ def main(*names: str) -> None:
     options.add_argument(
         "--store", type=Path, help="keep the log in this directory; one that is there is used again"
     )
+    options.add_argument(
+        "--peers", type=Path, help="measure the rivals of this directory too, after each workload"
+    )
+    options.add_argument(
+        "--peers-quick", action="store_true", help="these in their smallest sizes: do they run?"
+    )
     options.add_argument("--json", action="store_true", help="one JSON object a line")
     given = options.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
-    asyncio.run(_measure(names, given))
+    try:
+        rivals = peers.found(given.peers, quick=given.peers_quick) if given.peers else None
+    except BadInput as problem:
+        options.exit(problem.exit_code, f"error: {problem}\n")
+    problems = asyncio.run(_measure(names, given, rivals), loop_factory=loop_factory())
+    if problems:
+        options.exit(1, "".join(f"error: {problem}\n" for problem in problems))
 
 
-async def _measure(names: tuple[str, ...], given: argparse.Namespace) -> None:
+async def _measure(
+    names: tuple[str, ...], given: argparse.Namespace, rivals: peers.Peers | None
+) -> list[str]:
+    """What fell short among the rivals, said once everything else is measured."""
+    problems: list[str] = []
     with tempfile.TemporaryDirectory(prefix="approvals-bench-") as scratch:
         async with logs.written(given.store or Path(scratch) / "store", given.facts, given.at_once) as log:
             for name in names:
-                for result in await WORKLOADS[name](log, given.rounds, Path(scratch)):
-                    print(told(result, json=given.json), flush=True)
+                ours = await WORKLOADS[name](log, given.rounds, Path(scratch))
+                _tell(ours, json=given.json)
+                if rivals:
+                    theirs, fell_short = await peers.measure(rivals, name, ours, given.rounds)
+                    _tell(theirs, json=given.json)
+                    problems += fell_short
+    return problems
+
+
+def _tell(results: list[Result], *, json: bool) -> None:
+    for result in results:
+        print(told(result, json=json), flush=True)
