@@ -75,8 +75,16 @@ async def follow(
         # saying must not be taken for the next one's.
         async with _listening(requests, f"{inbox}.{new_id()}") as (deliver, arrived, heard):
             created = await _create(requests, stream, subjects, deliver, position, patient=not until_end)
+            if isinstance(position, int) and position != start:
+                # Else it would wait behind the end, and pass over what is recorded there anew.
+                last_seq = await _last_seq(requests, stream, patient=not until_end)
+                if last_seq < position - 1:
+                    raise BrokerRefused(
+                        f"{stream} ends at {last_seq}, and {position - 1} was read from it before: it has lost its "
+                        "end, or it is another one. Start this again, so that it reads from the beginning."
+                    )
             if until_end and stop is None:
-                stop = await _last_seq(requests, stream)
+                stop = await _last_seq(requests, stream, patient=False)
             if until_end and created["num_pending"] == 0:
                 return
             mine = f".{stream}.{created['name']}.".encode()
@@ -146,7 +154,7 @@ async def _listening(
 async def _create(
     requests: Requests, stream: str, subjects: tuple[str, ...], deliver: str, start: Start, *, patient: bool
 ) -> dict[str, Any]:
-    """An ephemeral consumer; the patient wait for the broker for as long as it is away."""
+    """An ephemeral consumer."""
     match start:
         case None:
             begin: dict[str, Any] = {"deliver_policy": "last_per_subject"}
@@ -170,9 +178,19 @@ async def _create(
     if subjects:
         config["filter_subjects"] = list(subjects)
     body = msgspec.json.encode({"stream_name": stream, "config": config})
+    return await _asked(requests, stream, "CONSUMER.CREATE", body, patient=patient)
+
+
+async def _last_seq(requests: Requests, stream: str, *, patient: bool) -> int:
+    answer = await _asked(requests, stream, "STREAM.INFO", b"", patient=patient)
+    return int(answer["state"]["last_seq"])
+
+
+async def _asked(requests: Requests, stream: str, what: str, body: bytes, *, patient: bool) -> dict[str, Any]:
+    """What the broker says about a stream; the patient wait for as long as it is away."""
     while True:
         try:
-            answer = msgspec.json.decode((await requests.ask(f"$JS.API.CONSUMER.CREATE.{stream}", body)).data)
+            answer = msgspec.json.decode((await requests.ask(f"$JS.API.{what}.{stream}", body)).data)
         except BrokerRefused:
             raise
         except (Unavailable, msgspec.MsgspecError):
@@ -183,11 +201,6 @@ async def _create(
         if problem := answer.get("error"):
             raise BrokerRefused(f"the broker does not let {stream} be followed: {problem['description']}.")
         return dict(answer)
-
-
-async def _last_seq(requests: Requests, stream: str) -> int:
-    answer = msgspec.json.decode((await requests.ask(f"$JS.API.STREAM.INFO.{stream}", b"")).data)
-    return int(answer["state"]["last_seq"])
 
 
 async def _answer_control(requests: Requests, reply: bytes, headers: bytes) -> int | None:

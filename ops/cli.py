@@ -478,6 +478,7 @@ async def pending(
     watch: Annotated[
         bool, typer.Option("--watch", help="Go on with what is asked and decided, as it comes.")
     ] = False,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Only the N oldest.")] = None,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -485,7 +486,7 @@ async def pending(
     """What waits for a decision, oldest first."""
     from ops.commands import decide
 
-    await decide.pending(workspace, watch=watch, store=store, url=url, json=json)
+    await decide.pending(workspace, watch=watch, limit=limit, store=store, url=url, json=json)
 
 
 @app.command(rich_help_panel="Decide")

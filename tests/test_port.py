@@ -12,10 +12,11 @@ from ledger.answers import AlreadyRecorded, Recorded, Taken
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.port import Due, Parked, Port
+from ledger.streams import LEDGER, ensure
 from ledger.wire import Straight, Take
 from schemas import events as e
 from schemas.codec import encode
-from schemas.errors import BadSlot, TooLarge
+from schemas.errors import BadSlot, BrokerRefused, TooLarge
 from schemas.slots import ROOT, CallRef, ThreadRef
 
 THREAD = ThreadRef("shop", "t1")
@@ -197,6 +198,21 @@ async def test_what_is_lost_on_its_way_is_read_again(
         async with asyncio.timeout(20):
             assert [fact.seq async for fact in ledger.replay()] == list(range(1, 11))
     assert delivered > 10
+
+
+async def test_a_log_that_was_made_anew_is_not_followed_on(store: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its sequences mean something else by now; who went on behind them would miss what is recorded until then."""
+    monkeypatch.setattr(follow, "HEARTBEAT_S", 0.2)
+    async with Ledger.connect(store, role="admin") as ledger, aclosing(ledger.watch()) as facts:
+        assert isinstance(ledger.port, JetStream)
+        for number in range(3):
+            await ledger.append(THREAD.said(f"m{number}"), e.Said(role="user", text=str(number)))
+            await anext(facts)
+        await ledger.port.requests.ask(f"$JS.API.STREAM.DELETE.{LEDGER}", b"")
+        await ensure(ledger.port.requests)
+        with pytest.raises(BrokerRefused, match="LEDGER ends at 0, and 3 was read from it before"):
+            async with asyncio.timeout(20):
+                await anext(facts)
 
 
 async def test_a_consumer_is_handed_what_concerns_it(port: Port, ledger: Ledger):
