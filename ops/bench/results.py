@@ -6,10 +6,14 @@ import os
 import platform
 import statistics
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
+
+from schemas.errors import BadInput
+from schemas.files import read_text
 
 type Better = Literal["higher", "lower"]
 
@@ -123,6 +127,24 @@ def told(result: Result, *, json: bool) -> str:
         f"({result.beside}): ratio {result.ratio:.2f}, of medians {result.ratio_of_medians:.2f}"
         f"{wanted}{'' if result.met else '  MISSED'}"
     )
+
+
+def read_results(*files: Path) -> list[Result]:
+    """The results in these files, one JSON object a line.
+
+    Raises:
+        BadInput: a line is none; with its place.
+    """
+    found: list[Result] = []
+    for file in files:
+        for number, line in enumerate(read_text(file).splitlines(), 1):
+            try:
+                found.append(msgspec.json.decode(line, type=Result))
+            except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+                raise BadInput(
+                    f"{file}, line {number} is no result ({problem}). Give it what `make bench JSON=1` prints."
+                ) from None
+    return found
 
 
 def _rounded(value: float) -> float:

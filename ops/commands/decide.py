@@ -52,7 +52,9 @@ async def pending(
     if limit is not None and limit < 1:
         raise BadInput(f"--limit {limit} shows nothing. Give a number from 1 on.")
     if limit is not None and watch:
-        raise BadInput("--watch shows all that waits, as it comes; --limit is for the list. Give one of them.")
+        raise BadInput(
+            "--watch shows all that waits, as it comes; --limit is for the list. Give one of them."
+        )
     if workspace:
         token("workspace", workspace)
     async with Ledger.connect(store, url=url, role="observer") as ledger:
