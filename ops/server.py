@@ -106,6 +106,12 @@ class EmbeddedServer:
         """The last lines of the server's log."""
         return _tail(self.store.path / "server.log", lines)
 
+    def last_words(self) -> str:
+        """Why the server ended: what a crash began with, for its traces can be long; else the last lines of its log."""
+        said = self.log_tail(2000).splitlines()
+        crash = [place for place, line in enumerate(said) if line.startswith(_CRASHES)]
+        return "\n".join(said[crash[-1] :][:15] if crash else said[-10:])
+
     async def ensure_account(self, role: str) -> Login:
         return await ensure_account(self.store, role)
 
@@ -170,7 +176,7 @@ class EmbeddedServer:
                         if self._process is None or self._process.returncode is not None:
                             raise BrokerAway(
                                 f"nats-server ended while starting. The last it said, in {self.store.path}/server.log:\n"
-                                f"{self.log_tail()}"
+                                f"{self.last_words()}"
                             )
                         await asyncio.sleep(0.01)
             except TimeoutError:
@@ -449,6 +455,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+#: How Go begins to tell of a crash.
+_CRASHES: Final = ("panic:", "fatal error:", "SIG", "unexpected fault address")
 
 
 def _tail(file: Path, lines: int) -> str:

@@ -291,6 +291,16 @@ async def test_an_unexpected_end_is_noticed(store):
         store.login("gate")
 
 
+async def test_a_crash_is_told_from_its_beginning(store):
+    """A server that crashes says why first and then, line upon line, where each of its threads stood."""
+    async with EmbeddedServer(store.path) as server:
+        os.kill(server.pid, signal.SIGQUIT)
+        assert await server.exited() == 2
+        assert "SIGQUIT: quit" not in server.log_tail()
+        assert server.last_words().startswith("SIGQUIT: quit")
+        assert len(server.last_words().splitlines()) == 15
+
+
 async def test_stopping_is_graceful(store):
     """Leaving the block stops the server in order, and it says so in its log."""
     async with EmbeddedServer(store.path) as server:

@@ -272,7 +272,9 @@ async def _own_server(store: Path | None) -> AsyncGenerator[Path]:
 
 async def _broker_gone(server: EmbeddedServer) -> None:
     code = await server.exited()
-    raise BrokerAway(f"the broker ended by itself (exit code {code}). The last it said:\n{server.log_tail()}")
+    raise BrokerAway(
+        f"the broker ended by itself (exit code {code}). The last it said:\n{server.last_words()}"
+    )
 
 
 def _greet(server: EmbeddedServer, kinds: Sequence[str], *, json: bool) -> None:
