@@ -429,7 +429,10 @@ def main() -> None:
     )
     options.add_argument("--json", action="store_true", help="one JSON object a line")
     given = options.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(30),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),  # what is measured goes to the other one
+    )
     try:
         if not Path("/proc/self/status").exists():
             raise BadInput("memory is read from /proc, which is not here. Measure how cost grows on Linux.")

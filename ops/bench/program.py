@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -62,7 +63,10 @@ def main(*names: str) -> None:
     )
     options.add_argument("--json", action="store_true", help="one JSON object a line")
     given = options.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(30),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),  # what is measured goes to the other one
+    )
     try:
         rivals = peers.found(given.peers, quick=given.peers_quick) if given.peers else None
     except BadInput as problem:
