@@ -203,6 +203,8 @@ class _Part:
             case ["call", "*", place] if place not in {"*", ">"}:
                 each = (f"{self.name}.call.{call}.{place}" for call in self._calls)
                 return [subject for subject in each if subject in self._facts]
+            case [">"]:
+                return [subject for subject in self._facts if subject != self.name]
             case rest if "*" in rest or ">" in rest:
                 return [subject for subject in self._facts if matches(pattern, subject)]
             case _:
