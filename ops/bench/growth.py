@@ -26,7 +26,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import structlog
 from msgspec import Struct
 
 from ledger.answers import Recorded
@@ -44,6 +43,7 @@ from ops.bench.replay import _peak_mb
 from ops.bench.results import SYNC, Better, Result, compared, told
 from ops.bench.snapshot import _save as save_snapshot
 from ops.commands.decide import Chosen, _waiting
+from ops.logs import setup
 from ops.processes import loop_factory
 from ops.replay import log_of, replay
 from ops.server import EmbeddedServer
@@ -429,10 +429,7 @@ def main() -> None:
     )
     options.add_argument("--json", action="store_true", help="one JSON object a line")
     given = options.parse_args()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(30),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),  # what is measured goes to the other one
-    )
+    setup(verbose=False)
     try:
         if not Path("/proc/self/status").exists():
             raise BadInput("memory is read from /proc, which is not here. Measure how cost grows on Linux.")

@@ -2,13 +2,10 @@
 
 import argparse
 import asyncio
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
-
-import structlog
 
 from ops.bench import (
     analysts,
@@ -27,6 +24,7 @@ from ops.bench import (
 )
 from ops.bench.logs import Log
 from ops.bench.results import Result, told
+from ops.logs import setup
 from ops.processes import loop_factory
 from schemas.errors import BadInput
 
@@ -63,10 +61,7 @@ def main(*names: str) -> None:
     )
     options.add_argument("--json", action="store_true", help="one JSON object a line")
     given = options.parse_args()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(30),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),  # what is measured goes to the other one
-    )
+    setup(verbose=False)
     try:
         rivals = peers.found(given.peers, quick=given.peers_quick) if given.peers else None
     except BadInput as problem:
