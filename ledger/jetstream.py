@@ -319,12 +319,6 @@ class _Bucket:
         found, _ = await self._all()
         return found
 
-    async def watch(self) -> AsyncGenerator[tuple[str, bytes]]:
-        async with aclosing(self._read(None, until_end=False)) as batches:
-            async for batch in batches:
-                for one in batch:
-                    yield self._key(one), one.data
-
     async def follow(self) -> AsyncGenerator[port.Change]:
         while True:
             begun = clock.now()

@@ -206,17 +206,6 @@ class _Bucket:
     async def entries(self) -> dict[str, bytes]:
         return {key: value for key, (value, _) in self._values.items() if value}
 
-    async def watch(self) -> AsyncGenerator[tuple[str, bytes]]:
-        number = next(self._revisions)
-        changes = self._watchers[number]
-        try:
-            for entry in (await self.entries()).items():
-                yield entry
-            while True:
-                yield await changes.get()
-        finally:
-            del self._watchers[number]
-
     async def follow(self) -> AsyncGenerator[Change]:
         number = next(self._revisions)
         changes = self._watchers[number]

@@ -97,10 +97,6 @@ class Pending(Protocol):
 
     async def entries(self) -> dict[str, bytes]: ...
 
-    def watch(self) -> AsyncGenerator[tuple[str, bytes]]:
-        """Every entry that there is, then every change, for ever. Empty bytes: the entry is gone."""
-        ...
-
     def follow(self) -> AsyncGenerator[Change]:
         """All that there is, then what changes, for ever; and all there is again whenever something may have been missed.
 

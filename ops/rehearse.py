@@ -15,11 +15,11 @@ from typing import Any, Final
 import structlog
 from msgspec import Struct
 
+from consumers.inbox import changes
 from consumers.recorded import PROVIDER, Exchange, Recording, message_id, recorded_spec, recording
 from ledger.client import Ledger
 from ledger.lifecycle import Call, Status
 from ops.transcripts import payload_of, read_transcripts
-from projections import pending
 from projections.history import history
 from projections.providers import PROVIDERS, Payload
 from projections.thread import Thread, evolve, thread_of
@@ -136,11 +136,10 @@ async def rehearse(
 
 async def review(reviewer: Ledger, workspace: str, script: Script) -> None:
     """Vote on whatever waits in the workspace, as the script has it, for ever."""
-    async with aclosing(reviewer.port.pending.watch()) as changes:
-        async for key, value in changes:
-            if not value or not key.startswith(f"{workspace}."):
+    async with aclosing(changes(reviewer)) as coming:
+        async for entry in (entry async for told in coming for _, entry in told):
+            if entry is None or entry.workspace != workspace:
                 continue
-            entry = pending.decode(value)
             ballot = vote(script, entry.tool)
             if ballot is None:
                 continue

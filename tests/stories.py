@@ -1,10 +1,13 @@
 """Stories for tests: the facts of a conversation, numbered and dated as a broker would have."""
 
 import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
+from ledger.port import Pending
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.conversations import Output, Reply, Spoken, Step
@@ -13,6 +16,14 @@ from schemas.slots import CallRef, Slot, ThreadRef
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 REF = ThreadRef("acme", "t1")
+
+
+async def told(bucket: Pending) -> AsyncGenerator[tuple[str, bytes]]:
+    """Each entry of a bucket, then each change, one by one: empty for what is gone."""
+    async with aclosing(bucket.follow()) as coming:
+        async for change in coming:
+            for entry in change.entries.items():
+                yield entry
 
 
 class Story:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
+from stories import told
 
 from consumers.executor import Executor, Registered
 from consumers.gate import Gate
@@ -131,7 +132,7 @@ class Chain:
 
     async def shown(self, count: int = 1) -> list[pending.Entry]:
         """Wait until so many approvals are open in the queue."""
-        async with asyncio.timeout(20), aclosing(self.port.pending.watch()) as changes:
+        async with asyncio.timeout(20), aclosing(told(self.port.pending)) as changes:
             found: dict[str, pending.Entry] = {}
             async for key, value in changes:
                 found.pop(key, None)

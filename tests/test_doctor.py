@@ -5,7 +5,7 @@ import json
 
 import msgspec
 import pytest
-from stories import REF, question, request
+from stories import REF, question, request, told
 
 from ledger.address import Store
 from ledger.client import Ledger
@@ -213,7 +213,7 @@ async def test_status_tells_who_is_behind(store, admin, status):
         "queue": 1,
     }
     async with working(reactions(["queue"]), store=store):
-        async for _ in admin.port.pending.watch():
+        async for _ in told(admin.port.pending):
             break
         seen = await _until_acked(status, "queue")
     assert seen["pending"] == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stories import told
 from test_chain import DONE, REFUND, Chain, Script, kinds
 from test_chain import FIRST as WISHED
 from test_organisation import FIRST, SECOND, THIRD, Shop, rule
@@ -95,7 +96,7 @@ async def test_escalate_more_people_are_asked(shop: Shop):
         call = await shop.ledger.call(FIRST)
         assert call.gated
         assert escalated.recorded_at >= call.gated.recorded_at + timedelta(seconds=SOON)
-        async with asyncio.timeout(20), aclosing(shop.port.pending.watch()) as changes:
+        async with asyncio.timeout(20), aclosing(told(shop.port.pending)) as changes:
             async for _, value in changes:
                 if value and (entry := pending.decode(value)).asked_as_well:
                     break

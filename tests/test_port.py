@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from stories import told
 
 from ledger import clock, follow
 from ledger.answers import AlreadyRecorded, Recorded, Taken
@@ -297,7 +298,7 @@ async def test_the_queue_can_be_watched(port: Port):
     """A watcher gets what is open, then every change; an entry that went is told as empty."""
     await port.pending.put("shop.t1.c1", b"one", 0)
     changes: list[tuple[str, bytes]] = []
-    async with aclosing(port.pending.watch()) as watching:
+    async with aclosing(told(port.pending)) as watching:
         async for change in watching:
             changes.append(change)
             if len(changes) == 1:

@@ -15,7 +15,7 @@ import pytest
 import structlog
 from nats.js.errors import NoKeysError
 from program import FROM_A_SHELL, approvals
-from stories import REF, approval, life, question, request
+from stories import REF, approval, life, question, request, told
 from test_fold import _a_busy_log, rebuilt
 from test_verify import at_work, tell
 
@@ -261,7 +261,7 @@ async def sabotaged(admin, calls):
 async def in_queue(admin, calls):
     """Wait until these stand in the live queue."""
     wanted = set(map(pending.key, calls))
-    async with aclosing(admin.port.pending.watch()) as changes:
+    async with aclosing(told(admin.port.pending)) as changes:
         async for key, value in changes:
             wanted -= {key} if value else set()
             if not wanted:

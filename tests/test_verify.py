@@ -11,7 +11,7 @@ from datetime import UTC, timedelta
 from pathlib import Path
 
 import pytest
-from stories import REF, SETTLED, UNSETTLED, approval, life, question, request
+from stories import REF, SETTLED, UNSETTLED, approval, life, question, request, told
 
 from ledger.client import Ledger
 from ops import verify
@@ -263,7 +263,7 @@ async def test_foreign_bytes_are_found(store, admin, subject, raw):
 async def _in_queue(admin):
     """A call that waits, once it stands in the live queue: its key, entry and revision."""
     await tell(admin, ASKED)
-    async for key, value in admin.port.pending.watch():
+    async for key, value in told(admin.port.pending):
         return key, value, (await admin.port.pending.get(key))[1]
     raise AssertionError("watching never ends by itself")
 

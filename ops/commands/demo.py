@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from consumers.inbox import changes
 from ledger.client import Ledger
 from ops import agent, output
 from ops.output import out, say
@@ -16,7 +17,7 @@ from ops.server import EmbeddedServer
 from ops.setup import apply_policy, declare_streams
 from ops.workers import KINDS, durables, reactions, working
 from projections.history import history
-from projections.pending import Entry, decode
+from projections.pending import Entry
 from projections.providers import openai_chat
 from projections.thread import Thread, evolve
 from schemas import events as e
@@ -98,11 +99,10 @@ async def _until_done(service: Ledger, deciding: asyncio.Task[None], *, json: bo
 
 async def _decide(person: Ledger, *, at_terminal: bool) -> None:
     """Ana, at the live queue."""
-    async with aclosing(person.port.pending.watch()) as changes:
-        async for _, value in changes:
-            if not value:
+    async with aclosing(changes(person)) as coming:
+        async for entry in (entry async for told in coming for _, entry in told):
+            if entry is None:
                 continue
-            entry = decode(value)
             verdict, reason = await (_asked(entry) if at_terminal else _by_itself(entry))
             try:
                 await person.vote(entry.ref, REVIEWER, verdict, reason=reason)
