@@ -69,11 +69,10 @@ def _runs[**P](function: Callable[P, Coroutine[Any, Any, int | None]]) -> Callab
         import asyncio
 
         from ops import logs
-        from ops.processes import loop_factory
 
         logs.setup(verbose=bool(os.environ.get("APPROVALS_VERBOSE")))
         try:
-            code = asyncio.run(function(*args, **kwargs), loop_factory=loop_factory())
+            code = asyncio.run(function(*args, **kwargs))
         except ApprovalsError as problem:
             _fail(problem, as_json=bool(kwargs.get("json")))
         except BaseExceptionGroup as group:

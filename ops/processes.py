@@ -1,6 +1,5 @@
-"""Processes: what ours run on, and that none that we start outlives whoever started it."""
+"""Processes that we start: none of them outlives whoever started it."""
 
-import asyncio
 import ctypes
 import os
 import signal
@@ -9,28 +8,11 @@ from collections.abc import Callable
 from typing import Final
 
 _PR_SET_PDEATHSIG: Final = 1
-_NO_UVLOOP: Final = "APPROVALS_NO_UVLOOP"
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The quicker event loop of uvloop where it is installed and nobody said no; None stands for asyncio's own."""
-    if os.environ.get(_NO_UVLOOP):
-        return None
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    quicker: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return quicker
 
 
 def environment() -> dict[str, str]:
-    """Ours, for another program of ours that is measured: without what was set for this one, but on the same event loop."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name == _NO_UVLOOP or not name.startswith("APPROVALS_")
-    }
+    """Ours, for another program of ours that is measured: without what was set for this one."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("APPROVALS_")}
 
 
 def die_with_parent() -> Callable[[], None] | None:
@@ -50,18 +32,3 @@ def die_with_parent() -> Callable[[], None] | None:
             os._exit(1)
 
     return ask
-
-
-def apart() -> Callable[[], None]:
-    """As `die_with_parent`; and the child leaves our process group, to which a terminal sends Ctrl-C.
-
-    It does so by itself because uvloop takes no `process_group`.
-    """
-    die = die_with_parent()
-
-    def leave() -> None:
-        os.setpgrp()
-        if die is not None:
-            die()
-
-    return leave

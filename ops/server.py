@@ -35,7 +35,7 @@ from nats.aio.client import Client
 
 from ledger.address import ADDRESS, Address, Login, Store
 from ops.accounts import ADMIN, ROLES, SYSTEM, accounts_config, permissions
-from ops.processes import apart
+from ops.processes import die_with_parent
 from schemas.errors import BadInput, BrokerAway, Defect, StoreHeld
 
 _log: Final = structlog.get_logger("ops.server")
@@ -161,8 +161,9 @@ class EmbeddedServer:
                 stderr=log,
                 # With it the child holds the store: the lock lasts until both of us have let go of it.
                 pass_fds=(self._lock,),
-                # Ctrl-C is not for it: it is for us to stop the server, after everything else.
-                preexec_fn=apart(),
+                # Ctrl-C in a terminal goes to the whole group. It is for us to stop the server, after everything else.
+                process_group=0,
+                preexec_fn=die_with_parent(),
             )
         finally:
             os.close(log)

@@ -44,7 +44,6 @@ from ops.bench.results import SYNC, Better, Result, compared, told
 from ops.bench.snapshot import _save as save_snapshot
 from ops.commands.decide import Chosen, _waiting
 from ops.logs import setup
-from ops.processes import loop_factory
 from ops.replay import log_of, replay
 from ops.server import EmbeddedServer
 from ops.setup import declare_streams
@@ -433,7 +432,7 @@ def main() -> None:
     try:
         if not Path("/proc/self/status").exists():
             raise BadInput("memory is read from /proc, which is not here. Measure how cost grows on Linux.")
-        asyncio.run(_measure(given), loop_factory=loop_factory())
+        asyncio.run(_measure(given))
     except ApprovalsError as problem:
         sys.exit(str(problem))
 

@@ -25,7 +25,6 @@ from ops.bench import (
 from ops.bench.logs import Log
 from ops.bench.results import Result, told
 from ops.logs import setup
-from ops.processes import loop_factory
 from schemas.errors import BadInput
 
 #: In their order; those of the history and the policy add to the log, so they come last.
@@ -66,7 +65,7 @@ def main(*names: str) -> None:
         rivals = peers.found(given.peers, quick=given.peers_quick) if given.peers else None
     except BadInput as problem:
         options.exit(problem.exit_code, f"error: {problem}\n")
-    problems = asyncio.run(_measure(names, given, rivals), loop_factory=loop_factory())
+    problems = asyncio.run(_measure(names, given, rivals))
     if problems:
         options.exit(1, "".join(f"error: {problem}\n" for problem in problems))
 
