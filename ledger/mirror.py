@@ -148,9 +148,8 @@ class Mirror:
         if there is None:
             part.whole = False
             self._bytes -= part.forget()
-        elif any(
-            raw.seq == heard.seq for raw in there
-        ):  # else a replica answered that is behind what was heard
+        elif any(raw.seq == heard.seq for raw in there):
+            # Else a replica answered that is behind what was heard.
             own = (raw for raw in there if _beginning(raw.subject) == part.name)
             self._bytes += sum(map(part.add, own))
             part.whole = True

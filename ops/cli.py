@@ -509,9 +509,10 @@ async def approve(
 ) -> int:
     """Say yes to a call, with exactly the arguments that it shows; or to all that waits."""
     from ops.commands import decide
+    from projections.pending import Chosen
 
     ballot = decide.Ballot("approve", reason, arguments=edit, behalf=behalf)
-    chosen = decide.Chosen(workspace, thread, tool)
+    chosen = Chosen(workspace, thread, tool)
     if _is_for_all(call, chosen, every=every, yes=yes):
         return await decide.vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
     return await decide.vote(call or "", name, ballot, store=store, url=url, json=json)
@@ -538,9 +539,10 @@ async def deny(
 ) -> int:
     """Say no to a call; or to all that waits."""
     from ops.commands import decide
+    from projections.pending import Chosen
 
     ballot = decide.Ballot("deny", reason, behalf=behalf, halt=halt)
-    chosen = decide.Chosen(workspace, thread, tool)
+    chosen = Chosen(workspace, thread, tool)
     if _is_for_all(call, chosen, every=every, yes=yes):
         return await decide.vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
     return await decide.vote(call or "", name, ballot, store=store, url=url, json=json)

@@ -87,9 +87,8 @@ async def working(
         heard: Mirror | None = None
         for role, reaction in started:
             ledger = await stack.enter_async_context(Ledger.connect(store, url=url, role=role))
-            if (
-                heard is None and not reaction.replaces
-            ):  # everybody may read everything, so one is enough for all
+            if heard is None and not reaction.replaces:
+                # Everybody may read everything, so one is enough for all.
                 heard = Mirror(ledger.port)
                 running.append(asyncio.create_task(heard.run(), name="mirror"))
             worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s, heard=heard)

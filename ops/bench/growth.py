@@ -32,23 +32,21 @@ from ledger.answers import Recorded
 from ledger.client import Ledger
 from ledger.lifecycle import Status
 from ops import snapshots
-from ops.bench import logs
+from ops.bench import history, logs
 from ops.bench.append import AT_ONCE, broker, timed
 from ops.bench.cycle import REVIEWER, Desk, at_work
-from ops.bench.history import _MESSAGES, PROVIDER, THREAD
-from ops.bench.history import _thread as long_conversation
-from ops.bench.history import _written as history_written
+from ops.bench.history import MESSAGES, PROVIDER, THREAD
 from ops.bench.logs import Place
-from ops.bench.replay import _peak_mb
+from ops.bench.replay import peak_mb
 from ops.bench.results import SYNC, Better, Result, compared, told
-from ops.bench.snapshot import _save as save_snapshot
-from ops.commands.decide import Chosen, _waiting
+from ops.bench.snapshot import save as save_snapshot
+from ops.commands.decide import what_waits
 from ops.logs import setup
 from ops.replay import log_of, replay
 from ops.server import EmbeddedServer
 from ops.setup import declare_streams
 from projections.fold import Folding, Row
-from projections.pending import OPEN
+from projections.pending import EVERY, OPEN
 from schemas.errors import ApprovalsError, BadInput
 from schemas.slots import ThreadRef
 
@@ -93,7 +91,7 @@ START: Final = Cost("broker start-up after a stop", "ms")
 KILLED: Final = Cost("broker start-up after kill -9", "ms")
 CONNECT: Final = Cost("connecting and a first answer, p50", "ms", flat=True)
 CALL: Final = Cost("reading a call, p50", "ms", flat=True)
-HISTORY: Final = Cost(f"history of {_MESSAGES} messages for {PROVIDER}, p50", "ms", flat=True)
+HISTORY: Final = Cost(f"history of {MESSAGES} messages for {PROVIDER}, p50", "ms", flat=True)
 QUEUE: Final = Cost("listing the queue, p50", "ms", flat=True)
 SNAPSHOT: Final = Cost(f"queue from a snapshot and {_TAIL:,} facts", "ms", flat=True)
 #: Not held to a target: it is bounded, but reaches its bound only some hundred thousand facts from the start.
@@ -158,7 +156,7 @@ class Growing:
 
 def _front() -> Iterator[Place]:
     """What is read at each size."""
-    yield from long_conversation()
+    yield from history.conversation()
     for number in range(_WAITING):
         call = ThreadRef("bench", f"w{number // logs.TURNS}").call(f"c{number}")
         yield from itertools.islice(logs.calling(call), 2)
@@ -186,7 +184,7 @@ async def measured(growing: Growing, facts: int, rounds: int) -> tuple[int, Meas
             Ledger.connect(growing.store, role="observer") as ledger,
         ):
             found |= await _read(growing, admin, ledger, facts, rounds)
-            found[REPLAY] = [await _peak_mb(growing.store, facts)]
+            found[REPLAY] = [await peak_mb(growing.store, facts)]
             found |= await _appended(growing, admin, facts, rounds)
             return facts, found, logs.broker_version(admin)
 
@@ -212,11 +210,11 @@ async def _read(growing: Growing, admin: Ledger, ledger: Ledger, facts: int, rou
             raise AssertionError(f"{call} was not read")
 
     async def writing() -> None:
-        if (entries := await history_written(ledger)) != _MESSAGES:
-            raise AssertionError(f"the history has {entries} messages instead of {_MESSAGES}")
+        if (entries := await history.written(ledger)) != MESSAGES:
+            raise AssertionError(f"the history has {entries} messages instead of {MESSAGES}")
 
     async def listing() -> None:
-        if (waiting := len(await _waiting(ledger, Chosen()))) != len(rows):
+        if (waiting := len(await what_waits(ledger, EVERY))) != len(rows):
             raise AssertionError(f"{waiting} calls wait instead of {len(rows)}")
 
     async def resuming() -> None:

@@ -34,7 +34,7 @@ PROVIDER: Final = "anthropic"
 THREAD: Final = ThreadRef("bench", "long")
 #: Of the turns, 40 want a tool: with what the user says and the results these make 200 messages.
 _TURNS: Final = 80
-_MESSAGES: Final = 200
+MESSAGES: Final = 200
 #: A round is so many histories, and its figure their median.
 _RUNS: Final = 70
 
@@ -45,7 +45,7 @@ async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
         Ledger.connect(log.store, role="admin") as ledger,
         logs.plain_client(log.store) as client,
     ):
-        await logs.append_all(ledger, _thread())
+        await logs.append_all(ledger, conversation())
         facts = len(await ledger.read(THREAD))
 
         async def ours() -> float:
@@ -68,7 +68,7 @@ async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
                 facts=log.facts + facts, nats_server=logs.broker_version(ledger),
             )  # fmt: skip
 
-        what = f"{_MESSAGES} messages from {facts} facts, for {PROVIDER}, p50"
+        what = f"{MESSAGES} messages from {facts} facts, for {PROVIDER}, p50"
         return [
             line(what, times, _medians(floors), "nats-py batched direct get, p50", 1.3),
             line(f"{what}, by a worker that has heard them", heard, [WANTED_MS], "wanted", 1.0),
@@ -93,14 +93,14 @@ async def _heard(ledger: Ledger, runs: int) -> list[float]:
 
 async def _timed(ledger: Ledger) -> float:
     begun = time.perf_counter()
-    entries = await _written(ledger)
+    entries = await written(ledger)
     spent = time.perf_counter() - begun
-    if entries != _MESSAGES:
-        raise AssertionError(f"the history has {entries} messages instead of {_MESSAGES}")
+    if entries != MESSAGES:
+        raise AssertionError(f"the history has {entries} messages instead of {MESSAGES}")
     return spent * 1000
 
 
-async def _written(ledger: Ledger) -> int:
+async def written(ledger: Ledger) -> int:
     """How many entries the history had that was written."""
     entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
     return len(entries) if provider(PROVIDER).write(entries) else 0
@@ -127,7 +127,7 @@ async def _got(client: Client) -> int:
     return len(found)
 
 
-def _thread() -> Iterator[Place]:
+def conversation() -> Iterator[Place]:
     yield THREAD.opened, e.ThreadOpened(requester="rita", agent="desk", model="recorded:desk")
     for turn in range(1, _TURNS + 1):
         text = "And the next one, please: the same passengers, a day later, if there are seats."

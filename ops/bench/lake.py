@@ -27,7 +27,7 @@ from ledger.jetstream import JetStream
 from ledger.port import Raw
 from ops.bench import logs
 from ops.bench.logs import Log
-from ops.bench.replay import _own_peak_mb, counted
+from ops.bench.replay import counted, own_peak_mb
 from ops.bench.results import Better, Result, compared, in_turns
 from ops.commands.lake import _write
 from projections import tables
@@ -261,7 +261,7 @@ async def _alone_once(store: Path, facts: int, directory: Path | None) -> float:
 if __name__ == "__main__":
     if len(sys.argv) > 2 and not sys.argv[1].startswith("-"):
         to = Path(sys.argv[3]) if len(sys.argv) > 3 else None
-        print(asyncio.run(_alone_once(Path(sys.argv[1]), int(sys.argv[2]), to)), _own_peak_mb())
+        print(asyncio.run(_alone_once(Path(sys.argv[1]), int(sys.argv[2]), to)), own_peak_mb())
     else:
         from ops.bench.program import main
 

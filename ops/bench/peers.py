@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ops.bench import append, consumer, cycle, history, pending
-from ops.bench.results import Result, _rounded
+from ops.bench.results import Result, rounded
 from ops.server import find_binary
 from schemas.errors import BadInput
 
@@ -239,11 +239,11 @@ def beside(ours: Result, line: Line) -> Result:
     said = ", ".join(filter(None, (line.config.version, line.config.durability)))
     return msgspec.structs.replace(
         ours,
-        floor=_rounded(best),
-        floor_median=_rounded(median),
+        floor=rounded(best),
+        floor_median=rounded(median),
         beside=f"{line.name}: {said}" if said else line.name,
-        ratio=_rounded(ours.value / best),
-        ratio_of_medians=_rounded(ours.median / median),
+        ratio=rounded(ours.value / best),
+        ratio_of_medians=rounded(ours.median / median),
         target="",
         met=True,
     )

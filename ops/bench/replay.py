@@ -44,9 +44,9 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         rates, floors = await in_turns(rounds, ours, floor)
         version = logs.broker_version(ledger)
     quarter = log.facts // 4
-    whole, part = [[await _peak_mb(log.store, facts)] for facts in (log.facts, quarter)]
+    whole, part = [[await peak_mb(log.store, facts)] for facts in (log.facts, quarter)]
     async with logs.written(scratch / "many", quarter, log.open * _MANY) as busy:
-        more = [await _peak_mb(busy.store, busy.facts)]
+        more = [await peak_mb(busy.store, busy.facts)]
     return [
         compared(
             WORKLOAD,
@@ -128,7 +128,7 @@ async def counted(store: Path, facts: int) -> float:
         return facts / (time.perf_counter() - begun)
 
 
-async def _peak_mb(store: Path, facts: int) -> float:
+async def peak_mb(store: Path, facts: int) -> float:
     """Peak memory of a process that replays the first so many facts."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __spec__.name, str(store), str(facts), stdout=asyncio.subprocess.PIPE
@@ -144,7 +144,7 @@ async def _replay_once(store: Path, facts: int) -> None:
         await folded(ledger, facts)
 
 
-def _own_peak_mb() -> float:
+def own_peak_mb() -> float:
     # Not `ru_maxrss` where there is better: Linux counts in what the parent had before it became this program.
     status = Path("/proc/self/status")
     if status.exists():
@@ -156,7 +156,7 @@ def _own_peak_mb() -> float:
 if __name__ == "__main__":
     if len(sys.argv) == 3 and not sys.argv[1].startswith("-"):
         asyncio.run(_replay_once(Path(sys.argv[1]), int(sys.argv[2])))
-        print(_own_peak_mb())
+        print(own_peak_mb())
     else:
         from ops.bench.program import main
 

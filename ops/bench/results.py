@@ -84,17 +84,17 @@ def compared(
     return Result(
         workload=workload,
         what=what,
-        value=_rounded(best(ours)),
+        value=rounded(best(ours)),
         unit=unit,
-        floor=_rounded(best(floor)),
+        floor=rounded(best(floor)),
         beside=beside,
-        ratio=_rounded(ratio),
-        ratio_of_medians=_rounded(statistics.median(ours) / statistics.median(floor)),
+        ratio=rounded(ratio),
+        ratio_of_medians=rounded(statistics.median(ours) / statistics.median(floor)),
         better=better,
         target="" if target is None else f"{sign} {target:.3g}",
         met=target is None or (ratio >= target if better == "higher" else ratio <= target),
-        median=_rounded(statistics.median(ours)),
-        floor_median=_rounded(statistics.median(floor)),
+        median=rounded(statistics.median(ours)),
+        floor_median=rounded(statistics.median(floor)),
         rounds=len(ours),
         facts=facts,
         versions=Versions(platform.python_version(), nats_server, importlib.metadata.version("nats-py")),
@@ -147,5 +147,5 @@ def read_results(*files: Path) -> list[Result]:
     return found
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
     return float(f"{value:.4g}")

@@ -37,7 +37,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     ):
         tail = min(_TAIL, short.facts // 2)
         for one, facts in ((beside, short.facts), (ledger, log.facts)):
-            await _save(one, facts - tail)
+            await save(one, facts - tail)
 
         async def long_one() -> float:
             return await _started(ledger, log)
@@ -78,7 +78,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     ]
 
 
-async def _save(ledger: Ledger, until: int) -> None:
+async def save(ledger: Ledger, until: int) -> None:
     """Keep where the projection stands after so many facts."""
     folding = Folding(OPEN)
     last: Fact | None = None

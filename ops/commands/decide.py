@@ -24,8 +24,7 @@ from ops.output import out, say
 from ops.server import ensure_account
 from projections import hearing
 from projections import pending as queue
-from projections.pending import Chosen as Chosen  # noqa: PLC0414 - part of what this module is asked with
-from projections.pending import Entry
+from projections.pending import Chosen, Entry
 from schemas import events as e
 from schemas.errors import AlreadyDecided, ApprovalsError, BadInput, DeadlinePassed, NotOpen
 from schemas.files import read_text
@@ -131,7 +130,7 @@ async def vote_on_all(
     if chosen.thread:
         ThreadRef.parse(chosen.thread)
     async with as_reviewer(name, store, url) as ledger:
-        shown = await _waiting(ledger, chosen)
+        shown = await what_waits(ledger, chosen)
         if not shown:
             say("Nothing waits that fits. Nothing was recorded.")
             return 0
@@ -163,7 +162,7 @@ async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: Ballot) -> None
         raise
 
 
-async def _waiting(ledger: Ledger, chosen: Chosen) -> list[Entry]:
+async def what_waits(ledger: Ledger, chosen: Chosen) -> list[Entry]:
     """What waits, oldest first."""
     return queue.oldest((await ledger.port.pending.entries()).values(), chosen=chosen)
 
@@ -193,7 +192,7 @@ async def hear(
 ) -> int:
     """Vote as a message of a chat says; nothing happens where it is no verdict."""
     async with as_reviewer(name, store, url) as ledger:
-        waiting = await _waiting(ledger, Chosen(token("workspace", workspace)))
+        waiting = await what_waits(ledger, Chosen(token("workspace", workspace)))
         found = hearing.heard(message, waiting)
         if found is None:
             raise BadInput(
