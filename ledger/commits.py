@@ -62,7 +62,7 @@ class Commits:
         if not self._committing:
             self._committing = True
             try:
-                await asyncio.sleep(0)  # whoever was woken together with us comes now
+                await self._gathered()
                 if len(self._waiting) == 1:  # whoever is alone needs no task of its own
                     await self._commit(self._next_group())
             finally:
@@ -74,9 +74,17 @@ class Commits:
     async def _commit_waiting(self) -> None:
         try:
             while self._waiting:
+                await self._gathered()
                 await self._commit(self._next_group())
         finally:
             self._committing = False
+
+    async def _gathered(self) -> None:
+        """Wait as long as each pass of the event loop brings more: whoever was woken together with us."""
+        count = 0
+        while count < len(self._waiting):
+            count = len(self._waiting)
+            await asyncio.sleep(0)
 
     async def _commit(self, group: list[_Waiting]) -> None:
         try:
