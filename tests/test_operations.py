@@ -16,10 +16,12 @@ from msgspec import structs
 
 from ledger import streams
 from ledger.address import Store
+from ledger.answers import Answer, Recorded
 from ledger.client import Ledger
 from ops.bench.cycle import REVIEWER, WORKSPACE, Desk, at_work
 from ops.server import EmbeddedServer
 from ops.setup import declare_streams
+from schemas import events as e
 from schemas.slots import ThreadRef
 
 CYCLES = 20
@@ -191,3 +193,21 @@ async def test_an_approval_costs_so_much_and_no_more(wire):
         if count > MOST.get(user, {}).get(kind, 0)
     }
     assert too_much == {}, spent
+
+
+async def test_a_burst_is_one_commit(wire):
+    """What a burst of deliveries leads to comes over several passes of the event loop; the broker is asked once for all of it."""
+    counting, _, through = wire
+    thread = ThreadRef(WORKSPACE, "burst")
+    async with Ledger.connect(through) as service:
+
+        async def said(number: int) -> Answer:
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+            return await service.append(thread.said(f"m{number}"), e.Said(role="user", text="Hurry, please."))
+
+        before = counting.counts["service"].copy()
+        answers = await asyncio.gather(*map(said, range(40)))
+        assert sorted(one.seq for one in answers if isinstance(one, Recorded)) == list(range(1, 41))
+    spent = counting.counts["service"] - before
+    assert (spent["facts"], spent["answers"], spent["requests"]) == (40, 1, 0)

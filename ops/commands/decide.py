@@ -60,7 +60,7 @@ async def pending(
         if watch:
             await _watch_pending(ledger, workspace, json=json)
             return
-        entries, waiting = await _oldest(ledger, workspace, limit)
+        entries, waiting = await first_page(ledger, workspace, limit)
     if json:
         for entry in entries:
             out(queue.encode(entry).decode())
@@ -72,7 +72,7 @@ async def pending(
         say("Nothing waits for a decision.")
 
 
-async def _oldest(ledger: Ledger, workspace: str, most: int | None) -> tuple[list[Entry], int]:
+async def first_page(ledger: Ledger, workspace: str, most: int | None) -> tuple[list[Entry], int]:
     """The oldest that wait in a workspace, or in all, and how many there are; the keys say whose they are."""
     prefix = f"{workspace}." if workspace else ""
     found = await ledger.port.pending.entries()
