@@ -13,7 +13,8 @@ The rules of this file:
 * A consumer does not act on what just came, but on all that is there. Redelivery, another order, a crash between
   two steps and two copies of the same worker all end in the same facts.
 * All that is there: the first look is at what this process has heard of the log, up to the fact that was handed and maybe
-  further. Whoever looks again, or is handed what was handed out before, looks at the broker.
+  further. Whoever looks again, or is handed what was handed out before, looks at the broker. The work behind a claim is
+  done with what was heard up to that claim.
 * This is the only place that acknowledges, and it does so last.
 * While something is in hand the broker is told so; a worker that falls silent is taken for dead. A worker that
   was silent (paused, cut off) knows it, and lets go of what it had not begun: somebody else has it by now. And
@@ -31,7 +32,7 @@ from typing import Final, Protocol
 import structlog
 
 from consumers.steps import Append, CancelTimer, LookAgain, Perform, PutPending, SetTimer, Step
-from ledger.answers import Answer, Taken, Unknown
+from ledger.answers import AlreadyRecorded, Recorded, Taken, Unknown
 from ledger.client import Ledger
 from ledger.mirror import Mirror
 from ledger.port import Delivery, Due, Handed, Parked
@@ -74,7 +75,10 @@ class Reaction[S, W](Protocol):
         ...
 
     async def do(self, ledger: Ledger, work: W) -> Append:
-        """The work behind a claim; answers with the fact that tells how it went. Does not raise for bad luck."""
+        """The work behind a claim; answers with the fact that tells how it went. Does not raise for bad luck.
+
+        The ledger shows what was recorded up to the claim, and maybe more.
+        """
         ...
 
 
@@ -98,7 +102,6 @@ class Worker[S, W]:
         self._ledger = ledger
         self._reaction = reaction
         self._heard = None if reaction.replaces else heard
-        self._by_hearing = ledger.reading_from(self._heard) if self._heard is not None else ledger
         self._room = asyncio.Semaphore(concurrency)
         self._lease_s = ack_wait_s
         self._drain_s = drain_s
@@ -214,7 +217,7 @@ class Worker[S, W]:
             )
         if delivery.tries > MAX_DELIVERIES:
             return f"handed out {delivery.tries} times, never settled"
-        ledger = self._by_hearing if await self._was_heard(delivery) else self._ledger
+        ledger = self._as_of(handed.seq) if _is_new(delivery) else self._ledger
         for _ in range(_MAX_LOOKS):
             self._still_ours(place)
             seen = await self._reaction.look(ledger, handed)
@@ -228,15 +231,9 @@ class Worker[S, W]:
             f"the facts about {_where(handed)} kept changing while they were looked at; please report it"
         )
 
-    async def _was_heard(self, delivery: Delivery) -> bool:
-        """May the first look be at what was heard?
-
-        What is handed out again was begun by somebody, and what became of that is not known from hearing; a timer is of
-        another stream than the facts.
-        """
-        handed = delivery.handed
-        first = delivery.tries == 1 and not isinstance(handed, Due)
-        return first and self._heard is not None and await self._heard.has(handed.seq)
+    def _as_of(self, seq: int) -> Ledger:
+        """The ledger as this process has heard it, at least up to that fact."""
+        return self._ledger if self._heard is None else self._ledger.reading_from(self._heard.as_of(seq))
 
     async def _carry_out(self, steps: Sequence[Step[W]], handed: Handed) -> bool:
         """Take the steps in their order; False when one lost to somebody else, so that we look again."""
@@ -244,11 +241,12 @@ class Worker[S, W]:
         for step in steps:
             match step:
                 case Append():
-                    won = await self._won(step, cause)
+                    won = await self._won(step, cause) is not None
                 case Perform(claim, work):
-                    won = await self._won(claim, cause)
-                    if won:
-                        await self._perform(work, cause)
+                    claimed = await self._won(claim, cause)
+                    won = claimed is not None
+                    if claimed is not None:
+                        await self._perform(work, cause, claimed)
                 case SetTimer(call, at):
                     won = True
                     await self._ledger.port.set_timer(call, at)
@@ -266,24 +264,21 @@ class Worker[S, W]:
                 return False
         return True
 
-    async def _won(self, step: Append, cause: Event | None) -> bool:
-        """Append; False when somebody else was first."""
-        answer = await self._append(step, cause)
-        if not isinstance(answer, Taken):
-            return True
-        if _is_claim(step.slot) and _same_cause(answer.first.event, cause):
-            raise _LetGo("a rival who was handed the same has just claimed it")
-        return False
+    async def _won(self, step: Append, cause: Event | None) -> int | None:
+        """Append; as which fact of the log, or None when somebody else was first."""
+        match await self._ledger.append(step.slot, step.event, cause=cause, otherwise=step.otherwise):
+            case Recorded(seq) | AlreadyRecorded(seq):
+                return seq
+            case Taken(first):
+                if _is_claim(step.slot) and _same_cause(first.event, cause):
+                    raise _LetGo("a rival who was handed the same has just claimed it")
+                return None
+            case Unknown(why):
+                raise OutcomeUnknown(f"{step.slot.subject} may or may not be recorded: {why}")
 
-    async def _append(self, step: Append, cause: Event | None) -> Answer:
-        answer = await self._ledger.append(step.slot, step.event, cause=cause, otherwise=step.otherwise)
-        if isinstance(answer, Unknown):
-            raise OutcomeUnknown(f"{step.slot.subject} may or may not be recorded: {answer.why}")
-        return answer
-
-    async def _perform(self, work: W, cause: Event | None) -> None:
+    async def _perform(self, work: W, cause: Event | None, claimed: int) -> None:
         """Do the work, then write down how it went, for as long as it takes."""
-        done = await self._reaction.do(self._ledger, work)
+        done = await self._reaction.do(self._as_of(claimed), work)
         first = await self._ledger.write_down(done.slot, done.event, cause=cause, otherwise=done.otherwise)
         if first is not None:
             _log.warning("came late, kept apart", slot=done.slot.subject, first=type(first.event).__name__)
@@ -295,6 +290,15 @@ class Worker[S, W]:
         await self._ledger.port.park(
             Parked(durable, handed.seq, subject, reason, delivery.tries, self._ledger.now())
         )
+
+
+def _is_new(delivery: Delivery) -> bool:
+    """May the first look be at what was heard?
+
+    What is handed out again was begun by somebody, and what became of that is not known from hearing; a timer is of
+    another stream than the facts.
+    """
+    return delivery.tries == 1 and not isinstance(delivery.handed, Due)
 
 
 def _is_claim(slot: Slot) -> bool:

@@ -4,8 +4,8 @@ A mirror follows the whole log and keeps those parts of it that somebody asked f
 the grants or the delegations of a workspace. A part is read from the broker once, when it is first asked for, and from then
 on the log itself says what is new in it. No fact ever changes and no slot empties, so the two need only be put together.
 
-* Whoever was handed a fact waits until the mirror has heard it too (`has`). Then it shows that fact, all that was recorded
-  before it, and maybe more: what it does not show was not there when that fact was recorded.
+* Whoever was handed a fact, or has just recorded one, waits until the mirror has heard it too (`as_of`). Then it shows that
+  fact, all that was recorded before it, and maybe more: what it does not show was not there when that fact was recorded.
 * It may be behind the broker. So it is no place to look for what happened since: whether a claim's maker still lives, who
   was quicker, what stands in an entry that one replaces. `consumers/loop.py` says when it is looked at.
 * Where it cannot answer (too much for one part, not heard of yet), it asks the broker, as everybody else does.
@@ -20,7 +20,7 @@ from contextlib import aclosing
 from operator import attrgetter
 from typing import Final
 
-from ledger.port import Port, Raw
+from ledger.port import Port, Raw, Reading
 from schemas.codec import Fact, fact_of
 from schemas.errors import BrokerRefused, Unavailable
 from schemas.slots import ROOT, matches
@@ -92,6 +92,10 @@ class Mirror:
             self._missed = max(self._missed, seq)
             return False
 
+    def as_of(self, seq: int) -> Reading:
+        """What was heard, once that is at least up to there; the broker's word where it does not come to that in time."""
+        return _AsOf(self, self._port, seq)
+
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         """Every fact on the subjects (wildcards allowed), in the order of the log, as of the same moment."""
         parts = [await self._part(_beginning(subject)) for subject in subjects]
@@ -161,6 +165,20 @@ class Mirror:
 
     def _drop(self, name: str) -> None:
         self._bytes -= self._parts.pop(name).forget()
+
+
+class _AsOf:
+    def __init__(self, mirror: Mirror, port: Port, seq: int) -> None:
+        self._mirror, self._port, self._seq = mirror, port, seq
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        return await (await self._source()).read(*subjects)
+
+    async def latest(self, subjects: str) -> Fact | None:
+        return await (await self._source()).latest(subjects)
+
+    async def _source(self) -> Reading:
+        return self._mirror if await self._mirror.has(self._seq) else self._port
 
 
 class _Part:

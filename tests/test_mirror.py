@@ -10,7 +10,7 @@ from typing import Any, Never
 import pytest
 
 from consumers.loop import Worker
-from consumers.steps import LookAgain, Step
+from consumers.steps import Append, LookAgain, Perform, Step
 from ledger import mirror as mirror_module
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
@@ -354,3 +354,60 @@ async def test_the_first_look_is_at_what_was_heard(
         worker.stop()
         await running
         assert reaction.looks == looks
+
+
+class Doing:
+    """Claims a call and does its work, for which it reads the conversation."""
+
+    durables = ("gate",)
+    replaces = False
+
+    def __init__(self) -> None:
+        self.shown: tuple[Fact, ...] = ()
+
+    async def look(self, ledger: Ledger, handed: Handed) -> CallRef:
+        assert isinstance(handed, Fact)
+        ref = handed.slot.call_ref
+        assert ref
+        return ref
+
+    def react(self, seen: CallRef, handed: Handed) -> Sequence[Step[CallRef]]:
+        claim = Append(seen.claim(1), e.ToolStarted(digest="d", idempotency_key="k"))
+        return [Perform(claim, seen)]
+
+    async def do(self, ledger: Ledger, work: CallRef) -> Append:
+        self.shown = await ledger.read(work.thread_ref, having=work.claim(1))
+        return Append(work.finished, e.ToolReturned(output="ok"))
+
+
+async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: Port, ledger: Ledger):
+    """A model is sent all that was said before the claim of its turn, and the broker is not asked for it again."""
+    asked: Any = Asked(port)
+    thread, call = THREADS[0], THREADS[0].call("c1")
+    for number in range(3):
+        await ledger.append(thread.said(f"m{number}"), e.Said(role="user", text="x"))
+    async with heard(asked) as mirror:
+        reaction = Doing()
+        worker = Worker(Ledger(asked, ledger.author), reaction, heard=mirror)
+        running = asyncio.create_task(worker.run())
+        await ledger.append(thread.said("m3"), e.Said(role="user", text="y"))
+        await ledger.append(call.requested, e.ToolRequested(tool="t", arguments="{}", digest="d"))
+        async with asyncio.timeout(20):
+            while not await port.read(call.finished.subject):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        worker.stop()
+        await running
+    said = [thread.said(f"m{number}") for number in range(4)]
+    assert [fact.slot for fact in reaction.shown] == [*said, call.requested, call.claim(1)]
+    assert [subjects[0] for subjects in asked.reads] == [thread.subjects]  # once, when it was first asked for
+
+
+async def test_a_mirror_that_falls_behind_leaves_it_to_the_broker(port: Port, ledger: Ledger, monkeypatch):
+    """What was not heard in time is read: as of any fact there is an answer, and it holds that fact."""
+    monkeypatch.setattr(mirror_module, "_BEHIND_S", 0.05)
+    asked: Any = Asked(port)
+    await ledger.append(THREADS[0].said("m0"), e.Said(role="user", text="x"))
+    mirror = Mirror(asked)  # which nobody lets run
+    assert len(await mirror.as_of(1).read(THREADS[0].subjects)) == 1
+    assert await mirror.as_of(1).latest(THREADS[0].said("m0").subject)
+    assert asked.reads == [(THREADS[0].subjects,)]
