@@ -46,7 +46,7 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
 def main(*names: str) -> None:
     """Measure these workloads, and print a line for each result as it comes."""
     options = argparse.ArgumentParser(description=f"Measure {', '.join(names)}: ours beside its floor.")
-    options.add_argument("--facts", type=int, default=250_000, help="in the log (default: %(default)s)")
+    options.add_argument("--facts", type=int, default=200_000, help="in the log (default: %(default)s)")
     options.add_argument("--rounds", type=int, default=3, help="of each, in turns (default: %(default)s)")
     options.add_argument("--at-once", type=int, default=logs.AT_ONCE, help="conversations under way")
     options.add_argument(
