@@ -32,7 +32,7 @@ _MANY: Final = 5
 
 
 async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
-    """Facts a second, and peak memory at a quarter of the log, at all of it, and with more under way."""
+    """Facts a second, and peak memory at half of the log, at all of it, and with more under way."""
     async with Ledger.connect(log.store, role="admin") as ledger:
 
         async def ours() -> float:
@@ -43,9 +43,9 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
 
         rates, floors = await in_turns(rounds, ours, floor)
         version = logs.broker_version(ledger)
-    quarter = log.facts // 4
-    whole, part = [[await peak_mb(log.store, facts)] for facts in (log.facts, quarter)]
-    async with logs.written(scratch / "many", quarter, log.open * _MANY) as busy:
+    half = log.facts // 2
+    whole, part = [[await peak_mb(log.store, facts)] for facts in (log.facts, half)]
+    async with logs.written(scratch / "many", half, log.open * _MANY) as busy:
         more = [await peak_mb(busy.store, busy.facts)]
     return [
         compared(
@@ -66,7 +66,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
             "MB",
             whole,
             part,
-            beside=f"the first {quarter:,} facts of the same log",
+            beside=f"the first {half:,} facts of the same log",
             better="lower",
             target=1.15,
             facts=log.facts,
