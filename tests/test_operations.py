@@ -211,3 +211,20 @@ async def test_a_burst_is_one_commit(wire):
         assert sorted(one.seq for one in answers if isinstance(one, Recorded)) == list(range(1, 41))
     spent = counting.counts["service"] - before
     assert (spent["facts"], spent["answers"], spent["requests"]) == (40, 1, 0)
+
+
+async def test_who_appends_at_every_pass_keeps_nobody_waiting(wire):
+    """A commit gathers those that come at the same moment, and not all that will ever come."""
+    _, store, _ = wire
+    thread = ThreadRef(WORKSPACE, "drip")
+    async with Ledger.connect(store) as service, asyncio.TaskGroup() as appending:
+        first = service.append(thread.said("first"), e.Said(role="user", text="Me, please."))
+        waiting = appending.create_task(first)
+        number = 0
+        async with asyncio.timeout(20):
+            while not waiting.done():
+                number += 1
+                said = service.append(thread.said(f"m{number}"), e.Said(role="user", text="And me."))
+                appending.create_task(said)
+                await asyncio.sleep(0)
+        assert isinstance(waiting.result(), Recorded)
