@@ -19,8 +19,9 @@ from consumers.steps import Append, Perform, Step
 from ledger.client import Ledger
 from ledger.performing import described
 from ledger.port import Handed
-from projections.history import Entry, digest, history
-from projections.thread import Thread, Turn, thread_of
+from projections.history import Entry, digest
+from projections.kept import Kept
+from projections.thread import Thread, Turn
 from schemas import events as e
 from schemas.codec import Fact, encode
 from schemas.digest import call_digest
@@ -75,11 +76,12 @@ class Asker:
     def __init__(self, models: Mapping[str, Model], *, durable: str = "model") -> None:
         self.durables = (durable,)
         self._models = dict(models)
+        self._kept = Kept()
 
     async def look(self, ledger: Ledger, handed: Handed) -> Thread:
         assert isinstance(handed, Fact)
         ref = handed.slot.thread_ref
-        thread = thread_of(ref, await ledger.read(ref, having=handed.slot))
+        thread = self._kept.thread(ref, await ledger.read(ref, having=handed.slot))
         for fact in thread.unread:
             # One of a newer type may be skipped. Bytes that are no fact might be what a user said (B4, B14).
             if isinstance(fact.event, e.Carried) and fact.event.problem:
@@ -104,12 +106,12 @@ class Asker:
 
     async def do(self, ledger: Ledger, work: Ask) -> Append:
         asked = work.thread.asked(work.turn, work.attempt)
-        thread = thread_of(work.thread, await ledger.read(work.thread, having=asked))
+        thread = self._kept.thread(work.thread, await ledger.read(work.thread, having=asked))
         opened = thread.opened.event if thread.opened else None
         assert isinstance(opened, e.ThreadOpened)
         slot = work.thread.replied(work.turn)
         try:
-            entries = history(thread, before_turn=work.turn).entries
+            entries = self._kept.history(thread, before_turn=work.turn).entries
             tools = [await ledger.tool(work.thread.workspace, one.tool, one.version) for one in opened.tools]
             question = Question(work.thread, work.turn, opened.model, entries, tuple(tools))
             reply = await self._models[_provider(opened.model)].reply(question)

@@ -233,7 +233,8 @@ class Ledger:
         until = time.monotonic() + _CATCH_UP_S
         while True:
             facts = await self.reading.read(*(ref if isinstance(ref, str) else ref.subjects for ref in refs))
-            if having is None or any(fact.slot == having for fact in facts):
+            # It is one of the last, most of the time.
+            if having is None or any(fact.slot == having for fact in reversed(facts)):
                 return facts
             if time.monotonic() > until:
                 raise Unavailable(f"{having.subject} cannot be read yet; a replica is behind.")

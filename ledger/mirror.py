@@ -99,13 +99,14 @@ class Mirror:
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         """Every fact on the subjects (wildcards allowed), in the order of the log, as of the same moment."""
         parts = [await self._part(_beginning(subject)) for subject in subjects]
-        found: dict[int, Fact] = {}
+        found: list[Fact] = []
         for part, subject in zip(parts, subjects, strict=True):
             # One that had to be read may have taken another one's place meanwhile; that one hears nothing any more.
             if part is None or self._parts.get(part.name) is not part:
                 return await self._port.read(*subjects)
-            found |= {fact.seq: fact for fact in map(part.fact, part.matching(subject))}
-        return tuple(sorted(found.values(), key=attrgetter("seq")))
+            found += part.facts(subject)
+        once = found if len(parts) == 1 else {fact.seq: fact for fact in found}.values()
+        return tuple(sorted(once, key=attrgetter("seq")))
 
     async def latest(self, subjects: str) -> Fact | None:
         """The newest fact on a subject, or on any that a wildcard matches."""
@@ -189,15 +190,17 @@ class _Part:
         #: Is all of it here? None: it is being read. False: it is too large to be kept.
         self.whole: bool | None = None
         self._bytes = 0
-        self._facts: dict[str, Fact | Raw] = {}
+        self._facts: dict[str, Fact] = {}
+        #: What nobody has asked for yet.
+        self._unread: dict[str, Raw] = {}
         #: The subjects of each call.
         self._calls: defaultdict[str, list[str]] = defaultdict(list)
 
     def add(self, raw: Raw) -> int:
         """Keep a fact; answers by how many bytes that makes it larger."""
-        if self.whole is False or raw.subject in self._facts:
+        if self.whole is False or raw.subject in self:
             return 0
-        self._facts[raw.subject] = raw
+        self._unread[raw.subject] = raw
         match raw.subject[len(self.name) + 1 :].split(".", 2):
             case ["call", call, _]:
                 self._calls[call].append(raw.subject)
@@ -210,8 +213,20 @@ class _Part:
         """Keep nothing; answers how many bytes that were."""
         gone, self._bytes = self._bytes, 0
         self._facts.clear()
+        self._unread.clear()
         self._calls.clear()
         return gone
+
+    def __contains__(self, subject: str) -> bool:
+        return subject in self._facts or subject in self._unread
+
+    def facts(self, pattern: str) -> Iterable[Fact]:
+        """The facts on the subjects that a pattern matches."""
+        if pattern != f"{self.name}.>":
+            return map(self.fact, self.matching(pattern))
+        for subject in list(self._unread):
+            self.fact(subject)
+        return [fact for subject, fact in self._facts.items() if subject != self.name]
 
     def matching(self, pattern: str) -> Iterable[str]:
         """The subjects that a pattern matches, where a fact stands."""
@@ -220,22 +235,19 @@ class _Part:
                 return self._calls.get(call, ())
             case ["call", "*", place] if place not in {"*", ">"}:
                 each = (f"{self.name}.call.{call}.{place}" for call in self._calls)
-                return [subject for subject in each if subject in self._facts]
-            case [">"]:
-                return [subject for subject in self._facts if subject != self.name]
+                return [subject for subject in each if subject in self]
             case rest if "*" in rest or ">" in rest:
-                return [subject for subject in self._facts if matches(pattern, subject)]
+                return [subject for subject in (*self._facts, *self._unread) if matches(pattern, subject)]
             case _:
-                return (pattern,) if pattern in self._facts else ()
+                return (pattern,) if pattern in self else ()
 
     def seq(self, subject: str) -> int:
-        return self._facts[subject].seq
+        return (self._facts.get(subject) or self._unread[subject]).seq
 
     def fact(self, subject: str) -> Fact:
-        found = self._facts[subject]
-        if isinstance(found, Raw):
-            found = self._facts[subject] = fact_of(found.seq, found.recorded_at, found.subject, found.data)
-        return found
+        if (raw := self._unread.pop(subject, None)) is not None:
+            self._facts[subject] = fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
+        return self._facts[subject]
 
 
 def _beginning(subject: str) -> str:
