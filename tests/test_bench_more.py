@@ -4,6 +4,7 @@ As in `test_bench.py`, never how fast: each checks its own work and ends with an
 """
 
 import asyncio
+import itertools
 import json
 import math
 from collections import Counter
@@ -11,7 +12,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from ops.bench import append, consumer, cycle, pending, start
+from ops.bench import append, chain, consumer, cycle, pending, start
 from ops.bench.logs import Log
 from ops.bench.results import SYNC, Result, compared, told
 
@@ -19,7 +20,7 @@ FACTS = 128
 #: How many lines each tells of a store that is flushed before each acknowledgement, and of one that is not.
 LINES = {
     append: {"always": 3, "2m": 3},
-    cycle: {"always": 5, "2m": 5},
+    cycle: {"always": 7, "2m": 7},
     pending: {"2m": 4},
     consumer: {"always": 2},
     start: {"always": 2},
@@ -87,3 +88,43 @@ async def test_so_many_are_under_way_at_a_time_and_each_is_done_once(at_once):
     assert await append.timed(one, list(range(200)), at_once) > 0
     assert most == at_once
     assert sorted(done) == list(range(200))
+
+
+@pytest.fixture
+async def plain(tmp_path):
+    """A store of its own, and nats-py connected to it."""
+    async with (
+        append.broker(tmp_path / "store", append.LATER),
+        append.bare(tmp_path / "store") as (_, jetstream),
+    ):
+        yield tmp_path / "store", jetstream
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+async def test_the_bare_chain_is_six_facts_a_cycle_of_the_size_of_ours(at_once, plain):
+    """It tells a wait for each cycle, each tool starts after its vote, and facts are as long as those of a real call."""
+    store, jetstream = plain
+    rate, waits = await chain.chain_cycles(store, jetstream, 7, at_once)
+    assert rate > 0
+    assert len(waits) == 7
+    assert min(waits) > 0
+    for number, place in itertools.product(range(7), chain.PLACES):
+        fact = await jetstream.get_last_msg(append.BARE, f"bare.{place}.c{number}")
+        assert 300 < len(fact.data or b"") < 400
+
+
+@pytest.mark.parametrize("more", ["bare.claim.c1", "bare.claim.other", "bare.other.c1"])
+async def test_a_chain_that_did_anything_else_is_no_measurement(more, plain):
+    """A tool that did not run, one that ran twice, a call nobody made, and a fact that is none of the six: each is seen."""
+    _, jetstream = plain
+    await append.afresh(jetstream)
+    *facts, last = [f"bare.{place}.{call}" for call in ("c0", "c1") for place in chain.PLACES]
+    for subject in facts:
+        await jetstream.publish(subject)
+    with pytest.raises(AssertionError, match=f"2 cycles left 11 facts.* {last}$"):
+        await chain.each_once(jetstream, ["c0", "c1"])
+    await jetstream.publish(last)
+    await chain.each_once(jetstream, ["c0", "c1"])
+    await jetstream.publish(more)
+    with pytest.raises(AssertionError, match=f"2 cycles left 13 facts.* {more}$"):
+        await chain.each_once(jetstream, ["c0", "c1"])
