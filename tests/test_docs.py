@@ -1,4 +1,4 @@
-"""What the docs show is run: every Python block, every command, every policy, against a real broker.
+"""What the docs show is run: every Python block, every command, every policy, against a real broker (B84).
 
 How a page is read: its blocks are a story, in their order, on a broker of their own.
 

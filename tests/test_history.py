@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from stories import EDIT, REF, SETTLED, UNSETTLED, Story, approval, disorder, life, lives, question, request
 
 from ledger.lifecycle import Status, call_of
+from projections import pending, words
 from projections import thread as threads
-from projections import words
 from projections.history import (
     Assistant,
     History,
@@ -139,6 +139,23 @@ def test_a_model_that_failed_leaves_nothing_and_an_empty_reply_leaves_a_turn():
     )
 
 
+def test_a_question_outlives_a_model_that_fails_after_it():
+    """The call still waits, with the same entry in the queue, and what is decided is told in its place (B60)."""
+    story = Story()
+    story.turn(1, REFUND)
+    facts = life(REF.wish(1, 0), REFUND, "returned")
+    for slot, event in facts[:2]:
+        story.tell(slot, event)
+    waiting = pending.entry(thread_of(REF, story.facts).call(REF.wish(1, 0)))
+    assert waiting
+    story.ask(2)
+    story.tell(REF.replied(2), e.ModelFailed(error="overloaded"))
+    assert pending.entry(thread_of(REF, story.facts).call(REF.wish(1, 0))) == waiting
+    for slot, event in facts[2:]:
+        story.tell(slot, event)
+    assert brief(told(story)) == ["turn 1", "1-0 returned"]
+
+
 def test_late_results_are_never_shown():
     """A result that came after the call was closed changes nothing that the model reads (I9, B6)."""
     story = Story()
@@ -241,6 +258,24 @@ def test_each_ending_has_its_outcome(ending, output, kind, text, is_error):
     story.turn(1, REFUND)
     story.live(1, 0, REFUND, ending, output)
     assert told(story).entries[1] == Outcome("1-0", "refund", "call_a", kind, text, is_error)
+
+
+@pytest.mark.parametrize("ending", ["denied", "expired", "withdrawn", "superseded", "revoked"])
+def test_how_a_call_ended_is_never_read_off_its_text(ending):
+    """A tool that says word for word what a refusal says has returned all the same, and no provider is told otherwise (B70)."""
+    refused, ran = Story(), Story()
+    for story in (refused, ran):
+        story.turn(1, REFUND)
+    refused.live(1, 0, REFUND, ending)
+    [_, no] = told(refused).entries
+    assert isinstance(no, Outcome)
+    ran.live(1, 0, REFUND, "returned", no.text)
+    [_, yes] = told(ran).entries
+    assert yes == Outcome("1-0", "refund", "call_a", "returned", no.text, is_error=False)
+    assert (no.kind, no.is_error) == (ending, True)
+    for name in ("anthropic", "ai-sdk", "ai-sdk-ui"):
+        write = PROVIDERS[name].write
+        assert write(told(refused).entries) != write(told(ran).entries), name
 
 
 def test_an_approval_that_repeats_the_arguments_is_no_edit():
