@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from ledger.client import Ledger
-from projections.pending import EVERY, Chosen, Entry, Waiting
+from ledger.port import Change
+from projections.pending import EVERY, Age, Chosen, Entry, Page, Waiting
 
 
 class Inbox:
@@ -27,12 +28,15 @@ class Inbox:
     """
 
     def __init__(self, ledger: Ledger) -> None:
+        self._bucket = ledger.port.pending
         self._waiting = Waiting()
-        self._changes = changes(ledger, self._waiting)
+        self._coming = self._bucket.follow()
+        self._revision = 0
+        self._moved = asyncio.Event()
         self._keeping: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
-        await anext(self._changes)
+        self._take(await anext(self._coming))
         self._keeping = asyncio.create_task(self._keep())
         return self
 
@@ -54,25 +58,53 @@ class Inbox:
         self._check()
         return len(self._waiting)
 
+    def page(self, most: int, room: int, chosen: Chosen = EVERY, after: Age | None = None) -> Page:
+        """The oldest that fit: so many at most, behind that one, in so many bytes.
+
+        Raises:
+            TooLarge: not even the first of them has room.
+        """
+        self._check()
+        return self._waiting.page(most, room, chosen, after)
+
+    async def caught_up(self) -> None:
+        """Wait until it shows all that was written before this was called: after a while without the broker, say.
+
+        Raises:
+            Unavailable: the broker does not tell what was written.
+        """
+        last = await self._bucket.last_revision()
+        while self._revision < last:
+            self._check()
+            await self._moved.wait()
+
+    async def lost(self) -> None:
+        """Wait until it can be kept up no longer, and raise why."""
+        await asyncio.wait({self._keeping})
+        self._check()
+
     def _check(self) -> None:
         if self._keeping.done():
             self._keeping.result()
 
     async def _keep(self) -> None:
-        async with aclosing(self._changes) as coming:
-            async for _ in coming:
-                pass
+        try:
+            async with aclosing(self._coming) as coming:
+                async for change in coming:
+                    self._take(change)
+        finally:
+            self._moved.set()
+
+    def _take(self, change: Change) -> None:
+        self._waiting.take(change)
+        self._revision = change.revision
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
 
 
-async def changes(
-    ledger: Ledger, waiting: Waiting | None = None
-) -> AsyncGenerator[list[tuple[str, Entry | None]]]:
-    """What waits, by key, and then what changes, for ever: None when a call waits no longer.
-
-    Args:
-        waiting: kept as the bucket is, and always as far as what was told last.
-    """
-    held = Waiting() if waiting is None else waiting
+async def changes(ledger: Ledger) -> AsyncGenerator[list[tuple[str, Entry | None]]]:
+    """What waits, by key, and then what changes, for ever: None when a call waits no longer."""
+    held = Waiting()
     async with aclosing(ledger.port.pending.follow()) as coming:
         async for change in coming:
             told = held.take(change)

@@ -224,6 +224,19 @@ class JetStream:
         found = self._follow(streams.PARKED, ("parked.>",), 1, until_end=True)
         return [msgspec.json.decode(one.data, type=port.Parked) async for one in found]
 
+    async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
+        # Asked once: while nobody is there the broker says so at once, and whoever asks has another way.
+        try:
+            async with asyncio.timeout(patience_s):
+                answer = await (await self.requests.send(subject, body))
+        except TimeoutError:
+            raise BrokerAway(f"nobody answered {subject} within {patience_s:g} s.") from None
+        if answer.status:
+            raise BrokerAway(f"nobody is there who would answer {subject}.")
+        if _REFUSED in answer.headers:
+            raise BrokerRefused(f"{subject}: {answer.headers[_REFUSED]}")
+        return answer.data
+
     async def _publish(self, subject: str, raw: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Publish to one of the side streams.
 
@@ -239,6 +252,9 @@ class JetStream:
         if ack.error is not None:
             raise BrokerRefused(f"the broker refuses {subject}: {ack.error.description}.")
 
+
+#: The header with which a service says why it does not answer.
+_REFUSED: Final = "Nats-Service-Error"
 
 #: Refusals that may be over in a moment: in process on a replica, a batch that was a duplicate, no leader just now.
 _PASSING: Final = frozenset({0, 10008, 10164, 10201, 10077, 10071})
@@ -319,18 +335,27 @@ class _Bucket:
         found, _ = await self._all()
         return found
 
+    async def last_revision(self) -> int:
+        stream = await streams.info(self._jetstream.requests, f"STREAM.INFO.{self._stream}")
+        if stream is None:
+            raise BrokerRefused(f"there is no bucket {self._stream} here. `approvals up` creates it.")
+        return int(stream["state"]["last_seq"])
+
     async def follow(self) -> AsyncGenerator[port.Change]:
         while True:
             begun = clock.now()
             try:
+                # Of the last writes the markers may have gone: what there was before the reading is read by then.
+                last = await self.last_revision()
                 found, position = await self._all()
             except BrokerAway:
                 await asyncio.sleep(0.25)
                 continue
-            yield port.Change(found, whole=True)
+            position = max(position, last + 1)
+            yield port.Change(found, whole=True, revision=position - 1)
             async with aclosing(self._since(position, begun)) as changes:
                 async for change in changes:
-                    yield port.Change(change, whole=False)
+                    yield change
 
     async def _all(self) -> tuple[dict[str, bytes], int]:
         """Every entry that there is, and the sequence at which to go on."""
@@ -345,7 +370,7 @@ class _Bucket:
                     position = batch[-1].seq + 1
         return {key: value for key, value in found.items() if value}, position or 1
 
-    async def _since(self, position: int, begun: datetime) -> AsyncGenerator[dict[str, bytes]]:
+    async def _since(self, position: int, begun: datetime) -> AsyncGenerator[port.Change]:
         """What changes from that position on, which was still to come at `begun`; for half as long as a marker lives.
 
         Until then every marker of what was deleted since is there to be read, however long the broker was out of reach.
@@ -361,7 +386,9 @@ class _Bucket:
                     if not begun <= clock.now() < begun + trust:
                         return
                     if coming.done():
-                        yield {self._key(one): one.data for one in coming.result()}
+                        batch = coming.result()
+                        changed = {self._key(one): one.data for one in batch}
+                        yield port.Change(changed, whole=False, revision=batch[-1].seq)
                         coming = asyncio.ensure_future(anext(batches))
             finally:
                 coming.cancel()

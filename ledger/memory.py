@@ -15,6 +15,7 @@ from ledger import clock, streams
 from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken
 from ledger.port import Change, Due, Handed, Parked, Pending, Raw
 from schemas.codec import Fact, fact_of
+from schemas.errors import BrokerAway
 from schemas.slots import CallRef, Slot, matches
 
 #: More than a broker answers at once (ADR-31).
@@ -117,6 +118,9 @@ class Memory:
     async def parked(self) -> list[Parked]:
         return list(self._parked)
 
+    async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
+        raise BrokerAway(f"nobody answers {subject} here.")
+
 
 class _Durable:
     def __init__(self, memory: Memory, declared: streams.Durable) -> None:
@@ -186,8 +190,9 @@ class _Delivery:
 class _Bucket:
     def __init__(self) -> None:
         self._values: dict[str, tuple[bytes, int]] = {}
-        self._revisions = itertools.count(1)
-        self._watchers: defaultdict[int, asyncio.Queue[tuple[str, bytes]]] = defaultdict(asyncio.Queue)
+        self._last = 0
+        self._numbers = itertools.count()
+        self._watchers: defaultdict[int, asyncio.Queue[Change]] = defaultdict(asyncio.Queue)
 
     async def get(self, key: str) -> tuple[bytes, int]:
         return self._values.get(key, (b"", 0))
@@ -195,9 +200,10 @@ class _Bucket:
     async def put(self, key: str, value: bytes, replaces: int) -> bool:
         if self._values.get(key, (b"", 0))[1] != replaces:
             return False
-        self._values[key] = (value, next(self._revisions))
+        self._last += 1
+        self._values[key] = (value, self._last)
         for watcher in self._watchers.values():
-            watcher.put_nowait((key, value))
+            watcher.put_nowait(Change({key: value}, whole=False, revision=self._last))
         return True
 
     async def delete(self, key: str, replaces: int) -> bool:
@@ -206,13 +212,16 @@ class _Bucket:
     async def entries(self) -> dict[str, bytes]:
         return {key: value for key, (value, _) in self._values.items() if value}
 
+    async def last_revision(self) -> int:
+        return self._last
+
     async def follow(self) -> AsyncGenerator[Change]:
-        number = next(self._revisions)
+        number = next(self._numbers)
         changes = self._watchers[number]
         try:
-            yield Change(await self.entries(), whole=True)
+            yield Change(await self.entries(), whole=True, revision=self._last)
             while True:
-                yield Change(dict([await changes.get()]), whole=False)
+                yield await changes.get()
         finally:
             del self._watchers[number]
 

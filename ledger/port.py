@@ -78,6 +78,8 @@ class Change(Struct, frozen=True):
     entries: dict[str, bytes]
     #: These are all that there are, whatever was told before.
     whole: bool
+    #: All writes up to this one are told, now and before.
+    revision: int = 0
 
 
 class Pending(Protocol):
@@ -96,6 +98,10 @@ class Pending(Protocol):
     async def delete(self, key: str, replaces: int) -> bool: ...
 
     async def entries(self) -> dict[str, bytes]: ...
+
+    async def last_revision(self) -> int:
+        """Of the last write that there was, be it one that took an entry off; 0 before the first."""
+        ...
 
     def follow(self) -> AsyncGenerator[Change]:
         """All that there is, then what changes, for ever; and all there is again whenever something may have been missed.
@@ -155,6 +161,15 @@ class Port(Reading, Protocol):
 
     async def parked(self) -> list[Parked]:
         """What consumers gave up on, oldest first."""
+        ...
+
+    async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
+        """What a service answers (NATS ADR-32).
+
+        Raises:
+            BrokerAway: nobody is there who would, or nobody did within `patience_s`.
+            BrokerRefused: the service answers that it cannot, or these credentials may not ask it.
+        """
         ...
 
     @property

@@ -7,13 +7,19 @@ cannot decide and that Ana cannot vote as Ben. Three things that are easy to get
   subjects that it may use. Permissions of users within one account would not do. They check the subject of a
   request, not its *reply* subject, and the server answers wherever it is told to: a model that may read could
   record any bytes as `requested`, then ask for them with `...decided` as the reply subject, and the server would
-  put them there. From another account, the answer cannot leave that account.
+  put them there. From another account, the answer goes no further than that account does: on through what it imports
+  word by word, and through nothing that it imports by a wildcard. So no account imports word by word what its login may not
+  publish; what `denied` takes back is imported by wildcards only, and tests try all of it.
 * **Wildcards stand for whole tokens**, so `ledger.*.*.opened` would also let `ledger.<workspace>._policy.opened`
   pass. What belongs to the workspace is denied to whoever may not write it.
 * **Who may create an ephemeral consumer can change a durable one**, by its name, in the request's body, where no
   permission looks. What cannot be changed is a consumer's start time, and the server says "no" when it differs.
   So durables can have an arbitrary start in the past that nobody else knows; `CONSUMER.INFO`, which would tell, is
   given for one's own durables only.
+
+What the queue answers (consumers/desk.py) its own account offers, and the others import, each what it may ask. `LEDGER` does not: whoever
+may create a consumer could have it deliver there, and every fact would become a request. The queue may publish one answer for
+each request, to wherever the server says it came from, so nobody can have it write anything.
 
 The two texts that matter to the broker are made here, and pure: `permissions` and `accounts_config`.
 """
@@ -24,6 +30,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from consumers.pages import ROLE as QUEUE
+from consumers.pages import SERVICE, SUBJECT
 from ledger.streams import DURABLES, LEDGER, PARKED, PENDING, TIMERS, Durable
 from schemas.errors import BadInput
 from schemas.ids import token
@@ -119,12 +127,37 @@ _EXPORTS: Final = """\
       {stream: "_INBOX.>"}"""
 
 
+#: What the queue's account offers. Who looks for services (ADR-32) is answered by each that there is.
+_OFFERED: Final = f"""\
+    exports: [
+      {{service: "{SUBJECT}"}}
+      {{service: "$SRV.>", response_type: stream, response_threshold: "5s"}}
+    ]
+"""
+#: Without it the queue could publish no answer; where to is known only once it is asked.
+_ONE_ANSWER: Final = '      allow_responses: {max: 1, expires: "5s"}\n'
+_ANSWERED: Final = (
+    SUBJECT,
+    *(
+        f"$SRV.{verb}{whose}"
+        for verb in ("PING", "INFO", "STATS")
+        for whose in ("", f".{SERVICE}", f".{SERVICE}.*")
+    ),
+)
+#: Who may look for services, and at how they fare.
+_LOOKING: Final = ("operator", "observer")
+
+
 class Permissions(Struct, frozen=True):
     """What the broker lets a login do. What is not allowed is denied; `denied` takes back what wildcards let in."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     denied: tuple[str, ...] = ()
+    #: What it may ask the queue.
+    asked: tuple[str, ...] = ()
+    #: Where it is asked, and so may publish one answer to each who does.
+    answered: tuple[str, ...] = ()
 
 
 def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values())) -> Permissions:
@@ -164,7 +197,14 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
     denied = [f"{ROOT}.*.{kind}.>" for kind in _RESERVED if kind not in kinds]
     if role != "organisation":
         denied.append(_ORGANISATIONS)
-    return Permissions(tuple(publish), tuple(subscribe), tuple(denied))
+    asked = (SUBJECT, "$SRV.>") if role in _LOOKING else (SUBJECT,)
+    return Permissions(
+        tuple(publish),
+        tuple(subscribe),
+        tuple(denied),
+        asked=() if role == QUEUE else asked,
+        answered=_ANSWERED if role == QUEUE else (),
+    )
 
 
 def accounts_config(
@@ -173,7 +213,7 @@ def accounts_config(
     """The accounts block of a nats-server configuration, for the roles that have a password."""
     durables = tuple(durables)
     roles = "".join(
-        _role_account(role, password, permissions(role, durables))
+        _role_account(role, password, permissions(role, durables), is_answered=QUEUE in passwords)
         for role, password in sorted(passwords.items())
         if role not in (ADMIN, SYSTEM)
     )
@@ -193,19 +233,26 @@ def accounts_config(
     )
 
 
-def _role_account(role: str, password: str, may: Permissions) -> str:
+def _role_account(role: str, password: str, may: Permissions, *, is_answered: bool) -> str:
+    publish, subscribe = (*may.publish, *may.asked), (*may.subscribe, *may.answered)
     imports = [f"{{service: {{account: {LEDGER}, subject: {_quoted(subject)}}}}}" for subject in may.publish]
     imports += [
         f"{{stream: {{account: {LEDGER}, subject: {_quoted(subject)}}}}}" for subject in may.subscribe
     ]
+    if is_answered:
+        imports += [
+            f"{{service: {{account: {QUEUE}, subject: {_quoted(subject)}}}}}" for subject in may.asked
+        ]
     listed = "".join(f"      {line}\n" for line in imports)
     return (
         f"  {role} {{\n"
         f"    users: [{{user: {role}, password: {_quoted(password)}, permissions: {{\n"
-        f"      publish: {{allow: {_quoted(may.publish)}, deny: {_quoted(may.denied)}}}\n"
-        f"      subscribe: {{allow: {_quoted(may.subscribe)}}}\n"
+        f"      publish: {{allow: {_quoted(publish)}, deny: {_quoted(may.denied)}}}\n"
+        f"      subscribe: {{allow: {_quoted(subscribe)}}}\n"
+        f"{_ONE_ANSWER if may.answered else ''}"
         "    }}]\n"
         f"    imports: [\n{listed}    ]\n"
+        f"{_OFFERED if may.answered else ''}"
         "  }\n"
     )
 

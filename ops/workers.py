@@ -1,7 +1,7 @@
 """Starting consumers: each kind with the credentials of its own role, until told to stop.
 
 All of them in one process (`approvals up`), or each in its own (`approvals work gate`): they share nothing but the
-ledger.
+ledger. Where the queue is kept, it is also answered what waits (consumers/desk.py).
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import structlog
 
+from consumers import desk, pages
 from consumers.executor import Executor
 from consumers.gate import Gate
 from consumers.loop import Reaction, Worker
@@ -95,6 +96,8 @@ async def working(
             workers.append(worker)
             running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
             running.append(asyncio.create_task(_gone(ledger), name=f"connection {role}"))
+            if role == pages.ROLE:
+                running.append(asyncio.create_task(desk.serve(ledger), name="desk"))
         failed = asyncio.ensure_future(_first_failure(running))
         try:
             yield failed

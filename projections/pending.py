@@ -8,8 +8,8 @@ An entry changes only when more people are asked: votes come and go into the led
 among the others never changes: entries are in the order of their questions, the oldest first.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -22,6 +22,7 @@ from ledger.lifecycle import Call, Status, call_of
 from ledger.port import Change
 from projections.fold import Fold, Key, Row
 from schemas.codec import Fact
+from schemas.errors import TooLarge
 from schemas.events import Quorum
 from schemas.slots import CallRef, Slot
 
@@ -125,12 +126,39 @@ class Chosen(NamedTuple):
     def fits(self, entry: Entry) -> bool:
         return (
             (not self.workspace or self.workspace == entry.workspace)
-            and (not self.thread or self.thread == str(entry.ref.thread_ref))
+            and (not self.thread or self.thread == f"{entry.workspace}/{entry.thread}")
             and (not self.tool or fnmatchcase(entry.tool, self.tool))
+        )
+
+    def covers(self, key: str) -> bool:
+        """Whether the key says that it is of this workspace and thread."""
+        names = key.split(".")
+        return (not self.workspace or self.workspace == names[0]) and (
+            not self.thread or self.thread == "/".join(names[:2])
         )
 
 
 EVERY: Final = Chosen()
+
+
+class Age(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where an entry stands among the others: first by its question, and should two say the same, by key."""
+
+    seq: int
+    key: str
+
+
+class Page(Struct, frozen=True):
+    """So much of what waits, the oldest first."""
+
+    #: How many fit, on this page and on others.
+    waiting: int
+    #: Each with the bytes that the bucket has.
+    entries: tuple[msgspec.Raw, ...]
+    #: Are there any behind them?
+    more: bool
+    #: Behind which the next page begins: the last one's. None on an empty page.
+    after: Age | None
 
 
 def oldest(values: Iterable[bytes], most: int | None = None, chosen: Chosen = EVERY) -> list[Entry]:
@@ -156,6 +184,33 @@ class Waiting:
         if chosen == EVERY:
             return self._entries[:most]
         return list(islice(filter(chosen.fits, self._entries), most))
+
+    def page(self, most: int, room: int, chosen: Chosen = EVERY, after: Age | None = None) -> Page:
+        """The oldest that fit: so many at most, behind that one, in so many bytes with a comma each.
+
+        Raises:
+            TooLarge: not even the first of them has room.
+        """
+        fitting: Sequence[int] = (
+            range(len(self._ages))
+            if chosen == EVERY
+            else [place for place, entry in enumerate(self._entries) if chosen.fits(entry)]
+        )
+        begin = 0 if after is None else bisect_right(self._ages, (after.seq, after.key))
+        left = fitting[bisect_left(fitting, begin) :]
+        taken: list[msgspec.Raw] = []
+        last: Age | None = None
+        for place in left[:most]:
+            seq, key = self._ages[place]
+            raw, _ = self._held[key]
+            room -= len(raw) + 1
+            if room < 0:
+                if last is None:
+                    raise TooLarge(f"{key} has {len(raw):,} bytes, too many for an answer. Read its key.")
+                break
+            taken.append(msgspec.Raw(raw))
+            last = Age(seq, key)
+        return Page(len(fitting), tuple(taken), len(taken) < len(left), last)
 
     def take(self, change: Change) -> list[tuple[str, Entry | None]]:
         """Let a change come in. Tells what differs by it, each key once: None for what is gone, then entries by age."""

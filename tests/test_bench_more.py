@@ -21,7 +21,7 @@ FACTS = 128
 LINES = {
     append: {"always": 3, "2m": 3},
     cycle: {"always": 7, "2m": 7},
-    pending: {"2m": 4},
+    pending: {"2m": 6},
     consumer: {"always": 2},
     start: {"always": 2},
 }

@@ -14,6 +14,7 @@ from projections import pending
 from projections.fold import Folding
 from projections.thread import thread_of
 from schemas import events as e
+from schemas.errors import TooLarge
 from schemas.slots import CallRef
 
 REFUND = e.Wish(tool="refund", arguments='{"order": "A-17"}')
@@ -284,6 +285,76 @@ def test_what_is_kept_is_what_is_listed(story):
                 expected = plainly(there.values(), most, chosen)
                 assert waiting.oldest(most, chosen) == expected
                 assert pending.oldest(there.values(), most, chosen) == expected
+
+
+@given(st.lists(SAID, max_size=30), st.sampled_from(CHOICES), st.integers(1, 4), st.integers(600, 3_000))
+def test_pages_are_what_is_listed(said, chosen, most, room):
+    """Page after page gives each entry once, oldest first, with the bytes of the bucket; none is longer than was asked for."""
+    there: dict[str, bytes] = {}
+    for seq, stage in said:
+        there[written(seq)[0]] = b"" if stage is None else written(seq, stage)[1]
+    there = {key: value for key, value in there.items() if value}
+    waiting = pending.Waiting()
+    waiting.take(Change(there, whole=True))
+    expected = plainly(there.values(), None, chosen)
+    found: list[bytes] = []
+    after, more = None, True
+    while more:
+        page = waiting.page(most, room, chosen, after)
+        assert page.waiting == len(expected)
+        assert len(page.entries) <= most
+        assert sum(len(bytes(raw)) + 1 for raw in page.entries) <= room
+        assert page.entries or not expected
+        found += map(bytes, page.entries)
+        assert len(found) <= len(expected)
+        more, after = page.more, page.after
+    assert list(map(pending.decode, found)) == expected
+    assert set(found) <= set(there.values())
+
+
+def test_a_page_goes_on_behind_what_is_gone():
+    """What the last page ended with was decided meanwhile, and something older was asked: the next begins where it ended."""
+    waiting = pending.Waiting()
+    waiting.take(Change(dict(map(written, (2, 4, 6, 8))), whole=True))
+    page = waiting.page(2, 10_000)
+    assert page.after == pending.Age(4, written(4)[0])
+    waiting.take(Change({written(4)[0]: b"", **dict([written(3)])}, whole=False))
+    page = waiting.page(2, 10_000, after=page.after)
+    assert [pending.decode(raw).seq for raw in page.entries] == [6, 8]
+    assert (page.waiting, page.more) == (4, False)
+    assert waiting.page(2, 10_000, after=page.after) == pending.Page(4, (), more=False, after=None)
+
+
+def test_an_entry_that_no_page_can_hold_is_named():
+    """Rather than a page without it, or one that never ends."""
+    waiting = pending.Waiting()
+    waiting.take(Change(dict(map(written, (1, 2))), whole=True))
+    with pytest.raises(TooLarge, match=f"{written(1)[0]} has {len(written(1)[1])} bytes"):
+        waiting.page(1, len(written(1)[1]))
+    assert len(waiting.page(9, len(written(1)[1]) + 1).entries) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "covered"),
+    [
+        ("acme.t1.c", {"every", "workspace", "thread", "both"}),
+        ("acme.t2.c", {"every", "workspace"}),
+        ("acm.t1.c", {"every"}),
+        ("acmes.t1.c", {"every"}),
+        ("of another form", {"every"}),
+    ],
+)
+def test_a_key_says_whose_an_entry_is(key, covered):
+    """By whole names, and a key that is none belongs to nobody."""
+    choices = {
+        "every": pending.EVERY,
+        "workspace": pending.Chosen("acme"),
+        "thread": pending.Chosen(thread="acme/t1"),
+        "both": pending.Chosen("acme", "acme/t1"),
+        "neither": pending.Chosen("shop", "acme/t1"),
+        "dotted": pending.Chosen("acme.t1"),
+    }
+    assert {name for name, chosen in choices.items() if chosen.covers(key)} == covered
 
 
 def test_an_entry_that_is_written_anew_keeps_its_place():

@@ -118,6 +118,26 @@ async def test_each_change_is_told(ledger: Ledger):
         assert await anext(coming) == [("acme.t1.c2", question(2, stage=1))]
 
 
+async def test_whoever_waits_for_it_sees_what_was_written_before(ledger: Ledger):
+    """Put or deleted a moment ago: the inbox that has caught up shows it, also when nothing differs by it."""
+    bucket = ledger.port.pending
+    assert await bucket.last_revision() == 0
+    async with Inbox(ledger) as inbox:
+        await inbox.caught_up()
+        for seq in range(100):
+            await put(bucket, question(seq))
+            await inbox.caught_up()
+            assert len(inbox) == seq % 2 + 1
+            if seq % 2:
+                await delete(bucket, seq - 1)
+                await delete(bucket, seq)
+                await inbox.caught_up()
+                assert inbox.oldest() == []
+        assert await bucket.last_revision() == 200
+    async with Inbox(ledger) as inbox, asyncio.timeout(5):
+        await inbox.caught_up()
+
+
 # --------------------------------------------------------------------------------- the real thing
 
 
@@ -316,8 +336,23 @@ async def test_all_is_told_again_before_a_marker_can_be_missed(store: Path):
             waiting = pending.Waiting()
             first, again = await anext(coming), await anext(coming)
             assert waiting.take(first) == [("acme.t1.c1", question(1))]
-            assert first == again == Change({"acme.t1.c1": pending.encode(question(1))}, whole=True)
+            entries = {"acme.t1.c1": pending.encode(question(1))}
+            assert first == again == Change(entries, whole=True, revision=1)
             assert waiting.take(again) == []
+
+
+async def test_an_inbox_knows_that_it_is_whole_when_the_last_marker_has_gone(store: Path):
+    """What was written last is nowhere to be read any more; whoever enters then is not kept waiting for it."""
+    async with Ledger.connect(store, role="admin") as admin:
+        bucket = of_short_markers(admin)
+        await put(bucket, question(1))
+        await put(bucket, question(2))
+        await delete(bucket, 2)
+        await until_kept(admin, 1)
+        assert await bucket.last_revision() == 3
+        async with Inbox(admin) as inbox, asyncio.timeout(1):
+            await inbox.caught_up()
+            assert inbox.oldest() == [question(1)]
 
 
 async def test_an_inbox_that_cannot_be_kept_up_says_so(store: Path):

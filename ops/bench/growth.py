@@ -28,6 +28,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from consumers.pages import oldest
 from ledger.answers import Recorded
 from ledger.client import Ledger
 from ledger.lifecycle import Status
@@ -40,13 +41,12 @@ from ops.bench.logs import Place
 from ops.bench.replay import peak_mb
 from ops.bench.results import SYNC, Better, Result, compared, told
 from ops.bench.snapshot import save as save_snapshot
-from ops.commands.decide import what_waits
 from ops.logs import setup
 from ops.replay import log_of, replay
 from ops.server import EmbeddedServer
 from ops.setup import declare_streams
 from projections.fold import Folding, Row
-from projections.pending import EVERY, OPEN
+from projections.pending import OPEN
 from schemas.errors import ApprovalsError, BadInput
 from schemas.slots import ThreadRef
 
@@ -214,7 +214,7 @@ async def _read(growing: Growing, admin: Ledger, ledger: Ledger, facts: int, rou
             raise AssertionError(f"the history has {entries} messages instead of {MESSAGES}")
 
     async def listing() -> None:
-        if (waiting := len(await what_waits(ledger, EVERY))) != len(rows):
+        if (waiting := len((await oldest(ledger))[0])) != len(rows):
             raise AssertionError(f"{waiting} calls wait instead of {len(rows)}")
 
     async def resuming() -> None:

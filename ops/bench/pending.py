@@ -1,32 +1,44 @@
 """The oldest 50 of 10,000 calls that wait for people, among 100,000 that were decided.
 
-A service that asks again and again has an inbox, which is kept up by what changes, and takes no request to answer; its
-start, which reads all that waits, is told beside a first request. That is what `approvals pending` makes, over a
-connection that has just been made: it reads the whole of the live queue (the key-value bucket), and decodes what is shown.
+A service that asks again and again has an inbox, which is kept up by what changes, and takes no request to answer. A first
+request is what `approvals pending --limit 50` makes, over a connection that has just been made: it asks the desk, in a process of
+its own as in `approvals work queue`. Where there is none it reads the whole of the live queue (the key-value bucket), and decodes what is shown.
+
+The desk serves alone here. The queue's worker beside it would be handed all the facts of the ledger first, which takes long,
+and find each entry in its place.
 
 What is decided leaves a marker in the bucket for an hour. So these times are taken when all was decided longer ago, and
-the last line says what it costs if all of it was decided within the hour. The ledger holds every one of the calls.
+the last lines say what it costs if all of it was decided within the hour. The ledger holds every one of the calls.
 """
 
+import asyncio
 import itertools
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from consumers import desk
 from consumers.inbox import Inbox
+from consumers.pages import ROLE, SERVICE, SUBJECT, oldest
 from ledger.client import Ledger
 from ledger.lifecycle import call_of
 from ops.bench import logs
 from ops.bench.append import LATER, broker, timed
 from ops.bench.logs import Log, Place
 from ops.bench.results import Result, compared
-from ops.commands import decide
+from ops.processes import die_with_parent, environment
 from projections import pending
 from projections.pending import Entry
 from schemas.codec import encode, fact_of
+from schemas.errors import Unavailable
 from schemas.slots import CallRef, ThreadRef
 
 WORKLOAD: Final = "pending"
@@ -40,6 +52,8 @@ _DECIDED: Final = 10
 #: A round is so many requests, and its figure their median.
 _RUNS: Final = 7
 _IN_FLIGHT: Final = 500
+#: A desk starts within seconds.
+_PATIENCE_S: Final = 60.0
 _AT: Final = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
 
@@ -55,11 +69,17 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
             facts, version = await admin.port.last_seq(), logs.broker_version(admin)
         async with Ledger.connect(store, role="observer") as ledger, Inbox(ledger) as inbox:
             again = [_again(inbox, waiting) for _ in range(rounds)]
-        first = [await _first(store, waiting) for _ in range(rounds)]
+        read = [await _first(store, waiting) for _ in range(rounds)]
         begun = [await _begin(store, waiting) for _ in range(rounds)]
+        async with _desk(store) as answered:
+            first = [await _first(store, waiting) for _ in range(rounds)]
+            await answered(rounds * _RUNS)
         async with Ledger.connect(store, role="admin") as admin:
             await _decide(admin, waiting)
-        marked = [await _first(store, waiting) for _ in range(rounds)]
+        marked_read = [await _first(store, waiting) for _ in range(rounds)]
+        async with _desk(store) as answered:
+            marked = [await _first(store, waiting) for _ in range(rounds)]
+            await answered(rounds * _RUNS)
 
     def line(
         what: str, ours: list[float], floor: list[float], beside: str, target: float | None = None
@@ -69,13 +89,18 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
             facts=facts, nats_server=version, sync=LATER,
         )  # fmt: skip
 
-    oldest = f"oldest {OLDEST} of {waiting:,}, {waiting * _DECIDED:,} decided"
+    what = f"oldest {OLDEST} of {waiting:,}, {waiting * _DECIDED:,} decided"
     return [
-        line(f"{oldest}, in a running service, p50", again, [WANTED_MS], "wanted", 1.0),
-        line(f"{oldest}, starting that service's inbox, p50", begun, first, "a first request"),
-        line(f"{oldest}, first request, p50", first, [WANTED_FIRST_MS], "wanted", 1.0),
-        line(f"{oldest}, all within the hour, first request, p50", marked, first, "longer ago"),
-    ]
+        line(f"{what}, in a running service, p50", again, [WANTED_MS], "wanted", 1.0),
+        line(f"{what}, starting that service's inbox, p50", begun, read, "reading the bucket"),
+        line(f"{what}, first request, p50", first, [WANTED_FIRST_MS], "wanted", 1.0),
+        line(f"{what}, first request where nobody answers, p50", read, first, "answered by the desk"),
+        line(f"{what}, all within the hour, first request, p50", marked, first, "longer ago"),
+        line(
+            f"{what}, all within the hour, first request where nobody answers, p50", marked_read, read,
+            "longer ago",
+        ),
+    ]  # fmt: skip
 
 
 def _again(inbox: Inbox, waiting: int) -> float:
@@ -83,9 +108,9 @@ def _again(inbox: Inbox, waiting: int) -> float:
     times: list[float] = []
     for _ in range(_RUNS):
         begun = time.perf_counter()
-        oldest, there = inbox.oldest(OLDEST), len(inbox)
+        found, there = inbox.oldest(OLDEST), len(inbox)
         times.append(time.perf_counter() - begun)
-        _check(oldest, there, waiting)
+        _check(found, there, waiting)
     return statistics.median(times) * 1000
 
 
@@ -107,14 +132,58 @@ async def _first(store: Path, waiting: int) -> float:
     for _ in range(_RUNS):
         async with Ledger.connect(store, role="observer") as ledger:
             begun = time.perf_counter()
-            oldest, there = await decide.first_page(ledger, "", OLDEST)
+            found, there = await oldest(ledger, OLDEST)
             times.append(time.perf_counter() - begun)
-            _check(oldest, there, waiting)
+            _check(found, there, waiting)
     return statistics.median(times) * 1000
 
 
-def _check(oldest: list[Entry], there: int, waiting: int) -> None:
-    if there != waiting or [one.ref for one in oldest] != [_call(number) for number in range(OLDEST)]:
+@asynccontextmanager
+async def _desk(store: Path) -> AsyncGenerator[Callable[[int], Awaitable[None]]]:
+    """A desk that answers, in a process of its own; and a way to say how many requests it must have answered."""
+    program = f"import asyncio, sys; from {__spec__.name} import serve; asyncio.run(serve(sys.argv[1]))"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, str(store)),
+        stdin=subprocess.DEVNULL,
+        preexec_fn=die_with_parent(),
+        env=environment(),
+    )
+    try:
+        async with Ledger.connect(store, role="observer") as ledger:
+            begun = await _answered(ledger)
+
+            async def answered(many: int) -> None:
+                if await _answered(ledger) != begun + many + 1:
+                    raise AssertionError("the desk was not asked, or did not answer")
+
+            yield answered
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def serve(store: str) -> None:
+    """Answer, until told to stop."""
+    async with Ledger.connect(store, role=ROLE) as ledger:
+        await desk.serve(ledger)
+
+
+async def _answered(ledger: Ledger) -> int:
+    """How many requests the desk has answered, this one included; waits until there is one that does."""
+    async with asyncio.timeout(_PATIENCE_S):
+        while True:
+            try:
+                await ledger.port.ask(SUBJECT, b"", _PATIENCE_S)
+                [told] = msgspec.json.decode(
+                    await ledger.port.ask(f"$SRV.STATS.{SERVICE}", b"", _PATIENCE_S)
+                )["endpoints"]
+                return int(told["num_requests"]) - int(told["num_errors"])
+            except Unavailable:
+                await asyncio.sleep(0.05)
+
+
+def _check(found: list[Entry], there: int, waiting: int) -> None:
+    if there != waiting or [one.ref for one in found] != [_call(number) for number in range(OLDEST)]:
         raise AssertionError(f"{there} of {waiting} wait, and the oldest are not the first")
 
 

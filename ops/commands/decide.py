@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from consumers import pages
 from consumers.inbox import changes
 from ledger.client import Ledger
 from ledger.lifecycle import Call, describe
@@ -60,7 +61,7 @@ async def pending(
         if watch:
             await _watch_pending(ledger, workspace, json=json)
             return
-        entries, waiting = await first_page(ledger, workspace, limit)
+        entries, waiting = await pages.oldest(ledger, limit, Chosen(workspace))
     if json:
         for entry in entries:
             out(queue.encode(entry).decode())
@@ -70,14 +71,6 @@ async def pending(
         say(f"\n{waiting} waiting{shown}. Next: approvals approve CALL --as NAME (or deny, or answer)")
     else:
         say("Nothing waits for a decision.")
-
-
-async def first_page(ledger: Ledger, workspace: str, most: int | None) -> tuple[list[Entry], int]:
-    """The oldest that wait in a workspace, or in all, and how many there are; the keys say whose they are."""
-    prefix = f"{workspace}." if workspace else ""
-    found = await ledger.port.pending.entries()
-    values = [value for key, value in found.items() if key.startswith(prefix)]
-    return queue.oldest(values, most), len(values)
 
 
 async def _watch_pending(ledger: Ledger, workspace: str, *, json: bool) -> None:
@@ -130,7 +123,7 @@ async def vote_on_all(
     if chosen.thread:
         ThreadRef.parse(chosen.thread)
     async with as_reviewer(name, store, url) as ledger:
-        shown = await what_waits(ledger, chosen)
+        shown, _ = await pages.oldest(ledger, chosen=chosen)
         if not shown:
             say("Nothing waits that fits. Nothing was recorded.")
             return 0
@@ -162,11 +155,6 @@ async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: Ballot) -> None
         raise
 
 
-async def what_waits(ledger: Ledger, chosen: Chosen) -> list[Entry]:
-    """What waits, oldest first."""
-    return queue.oldest((await ledger.port.pending.entries()).values(), chosen=chosen)
-
-
 async def _confirmed(shown: Sequence[Entry], verdict: str) -> bool:
     """Show what would be voted on, and ask whoever is at the terminal."""
     output.print_pending(shown, output.console(stderr=True))
@@ -192,7 +180,7 @@ async def hear(
 ) -> int:
     """Vote as a message of a chat says; nothing happens where it is no verdict."""
     async with as_reviewer(name, store, url) as ledger:
-        waiting = await what_waits(ledger, Chosen(token("workspace", workspace)))
+        waiting, _ = await pages.oldest(ledger, chosen=Chosen(token("workspace", workspace)))
         found = hearing.heard(message, waiting)
         if found is None:
             raise BadInput(

@@ -1,0 +1,93 @@
+"""Pages of what waits, the oldest first, for whoever keeps no inbox: a command, or a service that asks now and then.
+
+    entries, waiting = await oldest(ledger, 50)
+
+A page cannot be read from the bucket without reading all of it: an entry that is written anew, since more people are
+asked, moves to its end. So the queue's worker, which keeps an inbox, is asked (`desk.py`). Where nobody answers, or not in
+time, or what cannot be read, the bucket itself is read, with the same result.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+import structlog
+from msgspec import Meta, Struct
+
+from ledger.client import Ledger
+from projections import pending
+from projections.pending import EVERY, Age, Chosen, Entry, Page
+from schemas.errors import Unavailable
+from schemas.ids import token
+from schemas.slots import ThreadRef
+
+_log: Final = structlog.get_logger("consumers.pages")
+
+#: Whose credentials answer, as which NATS service (ADR-32), and on which subject.
+ROLE: Final = "queue"
+SERVICE: Final = "approvals-pending"
+SUBJECT: Final = "pending.oldest"
+#: No page has more entries. Who wants more than that is served better by one pass over the bucket.
+MOST: Final = 1_000
+#: How long an answer may take before the bucket is read.
+PATIENCE_S: Final = 0.5
+
+
+class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+    """A request. What is empty leaves nothing out."""
+
+    workspace: str = ""
+    #: As workspace/thread.
+    thread: str = ""
+    #: A name, or a pattern with `*` and `?`.
+    tool: str = ""
+    most: Annotated[int, Meta(ge=1, le=MOST)] = 50
+    #: As the page before had it.
+    after: Age | None = None
+
+    @property
+    def chosen(self) -> Chosen:
+        """Which calls.
+
+        Raises:
+            BadInput: no workspace or thread is called that.
+        """
+        if self.workspace:
+            token("workspace", self.workspace)
+        if self.thread:
+            ThreadRef.parse(self.thread)
+        return Chosen(self.workspace, self.thread, self.tool)
+
+
+async def oldest(ledger: Ledger, most: int | None = None, chosen: Chosen = EVERY) -> tuple[list[Entry], int]:
+    """The entries that fit, oldest first, so many at most or all of them; and how many fit."""
+    if most is not None and 1 <= most <= MOST:
+        try:
+            return await _asked(ledger, most, chosen)
+        except (Unavailable, msgspec.MsgspecError) as problem:
+            _log.debug("the whole bucket is read", problem=str(problem))
+    return await _read(ledger, most, chosen)
+
+
+async def _asked(ledger: Ledger, most: int, chosen: Chosen) -> tuple[list[Entry], int]:
+    """Page after page: one, unless its entries are large."""
+    page = await _page(ledger, Asked(*chosen, most=most))
+    waiting, entries = page.waiting, list(map(pending.decode, page.entries))
+    while page.more and page.entries and len(entries) < most:
+        page = await _page(ledger, Asked(*chosen, most=most - len(entries), after=page.after))
+        entries += map(pending.decode, page.entries)
+    return entries, waiting
+
+
+async def _page(ledger: Ledger, asked: Asked) -> Page:
+    answer = await ledger.port.ask(SUBJECT, msgspec.json.encode(asked), PATIENCE_S)
+    return msgspec.json.decode(answer, type=Page)
+
+
+async def _read(ledger: Ledger, most: int | None, chosen: Chosen) -> tuple[list[Entry], int]:
+    """All of the bucket. Whose an entry is says its key, so that only what is shown need be decoded."""
+    found = await ledger.port.pending.entries()
+    values = [value for key, value in found.items() if chosen.covers(key)]
+    if chosen.tool:
+        entries = pending.oldest(values, chosen=chosen)
+        return entries[:most], len(entries)
+    return pending.oldest(values, most), len(values)
