@@ -109,7 +109,7 @@ RIVALS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
         "faststream/sync-default/consume.pull500.msgspec",
         "faststream/sync-default/consume.pull500_batch.msgspec",
     ),
-    (history.WORKLOAD, "200 messages from *, p50"): (
+    (history.WORKLOAD, "200 messages from *, for anthropic, p50"): (
         "eventsourcing/sqlite/history.p50",
         "eventsourcing/sqlite/history.snapshot.p50",
         "eventsourcing/postgres/history.p50",

@@ -56,7 +56,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
             floors,
             beside="nats-py ordered consumer, counting",
             better="higher",
-            target=0.6,
+            target=0.7,
             facts=log.facts,
             nats_server=version,
         ),
