@@ -32,8 +32,8 @@ from schemas.errors import BadInput, TooLarge
 
 _log: Final = structlog.get_logger("consumers.desk")
 
-#: How long a request waits for the inbox to catch up: less than those who ask are patient.
-_CATCH_UP_S: Final = 0.2
+#: How long a request waits for the inbox to catch up. Whoever is less patient reads the bucket meanwhile.
+_CATCH_UP_S: Final = 2.0
 #: How soon an inbox that was lost is begun anew; and twice that, and so on, while it cannot be entered.
 _AGAIN_S: Final = 1.0
 _AT_LAST_S: Final = 60.0

@@ -119,7 +119,7 @@ class Memory:
         return list(self._parked)
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
-        raise BrokerAway(f"nobody answers {subject} here.")
+        raise BrokerAway(f"nobody is there who would answer {subject}.")
 
 
 class _Durable:

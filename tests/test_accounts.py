@@ -531,7 +531,7 @@ async def answering(server) -> AsyncGenerator[tuple[Somebody, list[str]]]:
 
 async def answered(who, subject):
     """What it is answered, by somebody who may only just have come."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while True:
             with suppress(nats.errors.NoRespondersError):
                 return await who.ask(subject)
@@ -573,7 +573,7 @@ async def test_the_queue_s_answer_cannot_be_sent_into_a_slot(server, admin, role
     async with signed_on(server, role) as who, answering(server) as (_, asked):
         subjects = [SUBJECT, "$SRV.PING"] if role in ("operator", "observer") else [SUBJECT]
         for subject in subjects:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while len(asked) != len(targets) + 1:
                     asked.clear()
                     for target in targets:
@@ -611,7 +611,7 @@ async def test_in_the_ledger_s_own_account_such_an_answer_would_be_recorded(serv
     listening = await admin.client.subscribe("control.oldest", cb=answer)
     before = await last_seqs(admin)
     await admin.client.publish("control.oldest", b"{}", reply="ledger.answer-control.t1.call.c.decided")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while (after := await last_seqs(admin)) == before:  # noqa: ASYNC110 - until it is there
             await asyncio.sleep(0.01)
     assert after["LEDGER"] == before["LEDGER"] + 1

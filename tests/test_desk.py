@@ -38,7 +38,7 @@ from ops.server import EmbeddedServer
 from ops.workers import reactions, working
 from projections import pending
 from projections.pending import EVERY, Chosen, Entry, Page
-from schemas.errors import BrokerRefused, Unavailable
+from schemas.errors import BrokerAway, BrokerRefused, Unavailable
 
 APPROVALS = Path(sys.executable).with_name("approvals")
 TOOLS = ("refund", "ship", "ship-abroad")
@@ -59,7 +59,7 @@ async def open_desk(store: Path | None = None, *, url: str | None = None) -> Asy
 
 async def asks(ledger: Ledger, most: int = 50, chosen: Chosen = EVERY) -> tuple[list[Entry], int]:
     """What the desk answers, and nothing else; waits until there is one."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while True:
             try:
                 return await pages._asked(ledger, most, chosen)
@@ -100,6 +100,16 @@ async def plain_client(store: Path, role: str) -> AsyncIterator[Client]:
         yield client
     finally:
         await client.close()
+
+
+async def answered(client: Client, body: bytes) -> bytes:
+    """What a plain client is answered, once there is somebody who does."""
+    async with asyncio.timeout(15):
+        while True:
+            with suppress(nats.errors.NoRespondersError):
+                answer = await client.request(SUBJECT, body, timeout=5)
+                assert not answer.headers, answer.headers
+                return answer.data
 
 
 async def refused(client: Client, body: bytes) -> tuple[str, str]:
@@ -164,7 +174,7 @@ async def test_large_entries_come_on_several_pages(store: Path, admin: Ledger, o
             assert found == await pages._read(observer, 1_000, chosen)
         raw, asked, lengths = [], {"most": 9}, []
         while True:
-            page = json.loads((await client.request(SUBJECT, json.dumps(asked).encode())).data)
+            page = json.loads(await answered(client, json.dumps(asked).encode()))
             lengths.append(len(page["entries"]))
             raw += page["entries"]
             if not page["more"]:
@@ -184,8 +194,8 @@ async def test_entries_keep_their_bytes(store: Path, admin: Ledger, observer: Le
     assert await admin.port.pending.put("acme.t1.c1", value, 0)
     async with open_desk(store), plain_client(store, "model") as client:
         assert await asks(observer) == ([question(1)], 1)
-        answer = await client.request(SUBJECT, b"")
-        assert [bytes(one) for one in msgspec.json.decode(answer.data, type=Page).entries] == [value]
+        page = msgspec.json.decode(await answered(client, b""), type=Page)
+        assert [bytes(one) for one in page.entries] == [value]
 
 
 async def test_an_entry_that_no_answer_holds_is_read(store: Path, admin: Ledger, observer: Ledger):
@@ -287,7 +297,7 @@ async def test_an_answer_that_cannot_be_read_is_as_good_as_none(store: Path, adm
             begun = time.monotonic()
             assert await pages.oldest(observer, 5) == ([question(1)], 1), said
             assert answers == []
-            assert (time.monotonic() - begun > pages.PATIENCE_S) == (said is None)
+        assert time.monotonic() - begun > pages.PATIENCE_S
 
 
 # ------------------------------------------------------------------------------ nobody is there, or not any more
@@ -297,9 +307,9 @@ async def test_where_nobody_answers_the_bucket_is_read_at_once(ledger: Ledger):
     """Of the twin in memory, and of a broker on which no queue is kept."""
     await put(ledger.port.pending, question(2))
     await put(ledger.port.pending, question(1))
-    begun = time.monotonic()
+    with pytest.raises(BrokerAway, match="nobody is there"):
+        await pages._asked(ledger, 1, EVERY)
     assert await pages.oldest(ledger, 1) == ([question(1)], 2)
-    assert time.monotonic() - begun < pages.PATIENCE_S
 
 
 @asynccontextmanager
@@ -359,15 +369,18 @@ async def test_whoever_keeps_the_queue_answers(store: Path, admin: Ledger, obser
             await pages._asked(observer, 1, EVERY)
 
 
-async def stats(client: Client) -> dict[str, int]:
-    """How many requests each desk has had, by its id."""
-    inbox = client.new_inbox()
-    answers = await client.subscribe(inbox)
-    await client.publish(f"$SRV.STATS.{SERVICE}", b"", reply=inbox)
-    await asyncio.sleep(0.3)
-    found = [json.loads((await answers.next_msg()).data) for _ in range(answers.pending_msgs)]
-    await answers.unsubscribe()
-    return {one["id"]: one["endpoints"][0]["num_requests"] for one in found}
+async def stats(client: Client, desks: int) -> dict[str, int]:
+    """How many requests each desk has had, by its id; waits until there are so many desks."""
+    async with asyncio.timeout(30):
+        while True:
+            inbox = client.new_inbox()
+            answers = await client.subscribe(inbox)
+            await client.publish(f"$SRV.STATS.{SERVICE}", b"", reply=inbox)
+            await asyncio.sleep(0.3)
+            found = [json.loads((await answers.next_msg()).data) for _ in range(answers.pending_msgs)]
+            await answers.unsubscribe()
+            if len(found) == desks:
+                return {one["id"]: one["endpoints"][0]["num_requests"] for one in found}
 
 
 async def test_two_desks_share_the_requests(store: Path, admin: Ledger, observer: Ledger):
@@ -376,17 +389,16 @@ async def test_two_desks_share_the_requests(store: Path, admin: Ledger, observer
     async with plain_client(store, "operator") as client, open_desk(store):
         await asks(observer)
         async with open_desk(store):
-            while len(before := await stats(client)) < 2:
-                pass
+            before = await stats(client, 2)
             for _ in range(60):
                 assert await asks(observer) == ([question(1)], 1)
-            after = await stats(client)
+            after = await stats(client, 2)
             shares = [after[one] - before[one] for one in before]
             assert sum(shares) >= 60
             assert min(shares) > 0
         for _ in range(20):
             assert await asks(observer, 1) == ([question(1)], 1)
-        assert len(await stats(client)) == 1
+        await stats(client, 1)
 
 
 # ------------------------------------------------------------------------------------------ never a wrong page
@@ -569,9 +581,7 @@ async def test_on_a_broker_of_an_older_version_the_bucket_is_read(
             ):
                 await put(admin.port.pending, question(1))
                 async with working(reactions(["queue"]), store=path):
-                    begun = time.monotonic()
                     assert await pages.oldest(ledger, 1) == ([question(1)], 1)
-                    assert time.monotonic() - begun < pages.PATIENCE_S
                     with pytest.raises(BrokerRefused, match=SUBJECT):
                         await pages._asked(ledger, 1, EVERY)
                 assert ["write them anew" in line["event"] for line in said] == [True]

@@ -134,7 +134,7 @@ async def test_whoever_waits_for_it_sees_what_was_written_before(ledger: Ledger)
                 await inbox.caught_up()
                 assert inbox.oldest() == []
         assert await bucket.last_revision() == 200
-    async with Inbox(ledger) as inbox, asyncio.timeout(5):
+    async with Inbox(ledger) as inbox, asyncio.timeout(20):
         await inbox.caught_up()
 
 
@@ -350,7 +350,7 @@ async def test_an_inbox_knows_that_it_is_whole_when_the_last_marker_has_gone(sto
         await delete(bucket, 2)
         await until_kept(admin, 1)
         assert await bucket.last_revision() == 3
-        async with Inbox(admin) as inbox, asyncio.timeout(1):
+        async with Inbox(admin) as inbox, asyncio.timeout(20):
             await inbox.caught_up()
             assert inbox.oldest() == [question(1)]
 
