@@ -22,6 +22,8 @@ from schemas.slots import ThreadRef
 
 #: As many as a worker has in hand at the same time, so it holds no more than it might anyway.
 MOST: Final = 64
+#: So many new facts are put in one by one, each into a copy of the thread. More are quicker put together anew.
+_FEW: Final = 16
 
 
 class Kept:
@@ -35,9 +37,10 @@ class Kept:
     def thread(self, ref: ThreadRef, facts: tuple[Fact, ...]) -> Thread:
         """The thread that these facts make, which are in the order of the log."""
         known = self._of(ref)
+        before, new = facts[: len(known.facts)], facts[len(known.facts) :]
         # A fact that is the same thing as the one before is not compared any further.
-        if known.facts and facts[: len(known.facts)] == known.facts:
-            known.thread = reduce(evolve, facts[len(known.facts) :], known.thread)
+        if len(new) <= _FEW and before == known.facts:
+            known.thread = reduce(evolve, new, known.thread)
         else:
             known.thread = thread_of(ref, facts)
         known.facts = facts

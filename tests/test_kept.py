@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import REF, Story, lives
 
+from projections import kept as kept_module
 from projections.history import NOTHING, Assistant, Outcome, User, history, history_from
 from projections.kept import Kept
-from projections.thread import thread_of
+from projections.thread import evolve, thread_of
 from schemas import events as e
 from schemas.slots import ThreadRef
 
@@ -100,6 +101,25 @@ def test_each_message_is_told_that_was_there():
         kept = Kept()
         kept.history(kept.thread(REF, one))
         assert kept.history(kept.thread(REF, other)) == history(thread_of(REF, other))
+
+
+def test_many_facts_at_once_are_no_slower_than_a_thread_made_anew(monkeypatch):
+    """Put in one by one, each would copy the thread: of ten thousand that would take seconds."""
+    copies = []
+
+    def counted(thread, fact):
+        copies.append(fact)
+        return evolve(thread, fact)
+
+    monkeypatch.setattr(kept_module, "evolve", counted)
+    story, _ = settled_turns(40)
+    kept = Kept()
+    kept.thread(REF, tuple(story.facts[:20]))
+    assert kept.thread(REF, tuple(story.facts)) == thread_of(REF, story.facts)
+    assert copies == []
+    story.say("one more")
+    assert kept.thread(REF, tuple(story.facts)) == thread_of(REF, story.facts)
+    assert copies == story.facts[-1:]
 
 
 def test_no_more_are_kept_than_it_is_told():
