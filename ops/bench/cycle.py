@@ -96,6 +96,7 @@ async def _measured(
 
     chains: list[float] = []
 
+    # What the chain has left is collected before the other floor begins, so that this does not pay for it.
     async def floors() -> float:
         rate, _ = await chain_cycles(store, jetstream, min(_MOST_CHAIN, log.facts), AT_ONCE)
         chains.append(rate)

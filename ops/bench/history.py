@@ -4,8 +4,9 @@ The thread has 200 messages and 40 calls. The floor is the batched direct get th
 alone: the answers are collected, and nothing in them is looked at but the status that ends them.
 
 A worker that looks again and again has heard the thread and kept what it made of it, as the model's worker does
-(`projections/kept.py`): so its two lines are of a thread in which a few facts are new since it looked last. What it goes on
-from is the history; its model writes that for a provider, each time anew.
+(`projections/kept.py`): so its two lines are of a thread in which a few facts are new since it looked last. Decoding these is
+not in it, since the mirror was asked for them before. What it goes on from is the history; its model writes that for a
+provider, each time anew.
 """
 
 import asyncio
