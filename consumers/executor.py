@@ -17,7 +17,7 @@ from msgspec import Struct
 from consumers.steps import Append, Perform, Step
 from consumers.tools import Registered
 from ledger.client import Ledger
-from ledger.lifecycle import Call, Status
+from ledger.lifecycle import Call, Status, attempt_of
 from ledger.performing import perform
 from ledger.port import Handed
 from projections.words import refused
@@ -72,10 +72,10 @@ class Executor:
 
     def react(self, seen: Call, handed: Handed) -> Sequence[Step[Run]]:
         call = seen
-        if call.requested is None or call.finished is not None:
+        if call.requested is None or (ends_at := call.refusal_slot) is None:
             return ()
         if call.status in _NOT_TO_RUN:
-            return [Append(call.ref.finished, refused(call))]
+            return [Append(ends_at, refused(call))]
         if call.wish.run_by != self._group or _is_claim(handed):
             return ()
         if call.status is Status.RUNNING:
@@ -83,34 +83,44 @@ class Executor:
         assert call.status is Status.APPROVED, call.status
         tool = self._tools.get(call.wish.tool)
         if tool is None or tool.version != call.wish.tool_version:
-            return [Append(call.ref.claim(1), e.Declined(why="unknown_tool"))]
+            return [Append(call.claim_slot, e.Declined(why="unknown_tool"))]
         if (flaw := call.flaw) is not None:
-            return [Append(call.ref.claim(1), e.Declined(why=flaw))]
-        return [self._claim(call, attempt=1)]
+            return [Append(call.claim_slot, e.Declined(why=flaw))]
+        return [self._claim(call)]
 
-    async def do(self, ledger: Ledger, work: Run) -> Append:
+    async def do(self, ledger: Ledger, work: Run) -> Append | None:
+        call = await ledger.call_patiently(work.call, having=work.call.claim(work.attempt))
+        # A revocation has a slot of its own: the order of the log says which of the two counts.
+        if not any(attempt_of(start) == work.attempt for start in call.starts):
+            ends_at = None if call.starts else call.refusal_slot
+            return None if ends_at is None else Append(ends_at, refused(call))
+        outcome = await self._outcome(work)
+        return Append(call.end_slot or call.late_slot, outcome, otherwise=call.late_slot)
+
+    async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed:
         function = self._tools[work.tool].function
-        outcome = await perform(function, work.arguments, work.attempt, key=str(work.call))
-        return Append(work.call.finished, outcome, otherwise=work.call.late(work.attempt))
+        return await perform(function, work.arguments, work.attempt, key=str(work.call))
 
     def _again(self, call: Call) -> Sequence[Step[Run]]:
         """Somebody started it and is gone."""
-        attempt = len(call.claims) + 1
+        attempts = len(call.starts)
         tool = self._tools.get(call.wish.tool)
         same = tool is not None and tool.version == call.wish.tool_version
-        if tool is not None and same and tool.spec.repeatable and attempt <= MAX_ATTEMPTS:
-            return [self._claim(call, attempt)]
+        if tool is not None and same and tool.spec.repeatable and attempts < MAX_ATTEMPTS:
+            return [self._claim(call)]
         in_doubt = e.InDoubt(
-            attempt=attempt - 1,
+            attempt=call.attempt,
             text=f"{call.wish.tool} was started, but whoever ran it stopped before it answered. "
             "It may or may not have taken effect; a person has to find out.",
         )
-        return [Append(call.ref.finished, in_doubt)]
+        assert call.end_slot
+        return [Append(call.end_slot, in_doubt)]
 
-    def _claim(self, call: Call, attempt: int) -> Perform[Run]:
+    def _claim(self, call: Call) -> Perform[Run]:
+        slot = call.claim_slot
         started = e.ToolStarted(digest=call.digest, idempotency_key=str(call.ref))
-        work = Run(call.ref, call.wish.tool, call.arguments, attempt)
-        return Perform(Append(call.ref.claim(attempt), started), work)
+        work = Run(call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]))
+        return Perform(Append(slot, started), work)
 
 
 def _is_claim(handed: Handed) -> bool:

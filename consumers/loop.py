@@ -74,8 +74,10 @@ class Reaction[S, W](Protocol):
         """Which steps should follow. Pure: handed the same again, it answers the same."""
         ...
 
-    async def do(self, ledger: Ledger, work: W) -> Append:
+    async def do(self, ledger: Ledger, work: W) -> Append | None:
         """The work behind a claim; answers with the fact that tells how it went. Does not raise for bad luck.
+
+        None: the claim does not count, so nothing was done, and nothing is to be told.
 
         The ledger shows what was recorded up to the claim, and maybe more.
         """
@@ -279,6 +281,8 @@ class Worker[S, W]:
     async def _perform(self, work: W, cause: Event | None, claimed: int) -> None:
         """Do the work, then write down how it went, for as long as it takes."""
         done = await self._reaction.do(self._as_of(claimed), work)
+        if done is None:
+            return
         first = await self._ledger.write_down(done.slot, done.event, cause=cause, otherwise=done.otherwise)
         if first is not None:
             _log.warning("came late, kept apart", slot=done.slot.subject, first=type(first.event).__name__)

@@ -25,7 +25,7 @@ from projections.thread import Thread, Turn
 from schemas import events as e
 from schemas.codec import Fact, encode
 from schemas.digest import call_digest
-from schemas.errors import BadFact, Unavailable
+from schemas.errors import Unavailable
 from schemas.slots import ThreadRef
 from schemas.tools import Tool
 
@@ -81,14 +81,7 @@ class Asker:
     async def look(self, ledger: Ledger, handed: Handed) -> Thread:
         assert isinstance(handed, Fact)
         ref = handed.slot.thread_ref
-        thread = self._kept.thread(ref, await ledger.read(ref, having=handed.slot))
-        for fact in thread.unread:
-            # One of a newer type may be skipped. Bytes that are no fact might be what a user said (B4, B14).
-            if isinstance(fact.event, e.Carried) and fact.event.problem:
-                raise BadFact(
-                    f"fact {fact.seq} in {ref} cannot be read, so no model is asked: {fact.event.problem}"
-                )
-        return thread
+        return self._kept.thread(ref, await ledger.read(ref, having=handed.slot))
 
     def react(self, seen: Thread, handed: Handed) -> Sequence[Step[Ask]]:
         thread = seen

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from consumers.executor import Executor, Run
 from consumers.model import Ask, Asker, Question, Reply
-from consumers.steps import Append, Perform, Step
+from consumers.steps import Perform, Step
 from consumers.tools import Registered
 from ledger.client import Ledger
 from ledger.lifecycle import Call
@@ -184,10 +184,7 @@ class RecordedExecutor(Executor):
             raise _not_ours(seen.ref.thread_ref)
         return seen
 
-    async def do(self, ledger: Ledger, work: Run) -> Append:
-        return Append(work.call.finished, self._outcome(work), otherwise=work.call.late(work.attempt))
-
-    def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed:
+    async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed:
         output = self._outputs.get((work.call.thread, work.call.call))
         if output is None:
             return e.ToolFailed(error=f"the recording has no output for {work.call}", attempt=work.attempt)

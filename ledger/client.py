@@ -26,7 +26,7 @@ from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
 from ledger.connection import Connection
 from ledger.jetstream import JetStream
 from ledger.judging import InForce, Policies, is_possible, of_edit
-from ledger.lifecycle import Call, call_of, describe, may_vote, refusal
+from ledger.lifecycle import FLAWS, Call, call_of, describe, may_vote, refusal
 from ledger.performing import Function, perform
 from ledger.port import Port, Reading
 from ledger.standing import (
@@ -62,6 +62,7 @@ from schemas.errors import (
 )
 from schemas.policy import Policy, read_policy
 from schemas.slots import (
+    CLIENT,
     ORGANISATION,
     ROOT,
     CallRef,
@@ -81,8 +82,8 @@ _log: Final = structlog.get_logger("ledger.client")
 
 #: How long a reader waits for a replica to catch up with a fact that it was handed.
 _CATCH_UP_S: Final = 2.0
-#: How long to wait before writing again what nobody has acknowledged.
-_WRITE_AGAIN_S: Final = 0.5
+#: How long to wait before trying again what must succeed.
+_AGAIN_S: Final = 0.5
 
 
 class Ledger:
@@ -99,6 +100,9 @@ class Ledger:
         # Policies and declarations never change, so what was read once is known for ever.
         self._tools: dict[Slot, Tool] = {}
         self._policies: dict[Slot, InForce] = {}
+        #: Calls that are being claimed, and claims of which it is not known whether they count.
+        self._claiming: set[CallRef] = set()
+        self._claims: dict[CallRef, tuple[Slot, e.Event]] = {}
 
     @classmethod
     @asynccontextmanager
@@ -203,7 +207,7 @@ class Ledger:
                 raise
             except Unavailable as problem:
                 _log.warning("not written down yet", slot=slot.subject, problem=str(problem))
-            await asyncio.sleep(_WRITE_AGAIN_S)
+            await asyncio.sleep(_AGAIN_S)
 
     def stamped(self, event: e.Event, cause: e.Event | None = None) -> e.Event:
         """The event with its id, time and author. Appending the same stamped event again is safe."""
@@ -243,6 +247,21 @@ class Ledger:
     async def call(self, ref: CallRef, *, having: Slot | None = None) -> Call:
         """The call as the facts have it."""
         return call_of(ref, await self.read(ref, having=having))
+
+    async def call_patiently(self, ref: CallRef, *, having: Slot) -> Call:
+        """The same, for as long as it takes: for a program that has claimed the call and must know whether it counts.
+
+        Raises:
+            BrokerRefused: these credentials may not read it.
+        """
+        while True:
+            try:
+                return await self.call(ref, having=having)
+            except BrokerRefused:
+                raise
+            except Unavailable as problem:
+                _log.warning("cannot be read yet", call=str(ref), problem=str(problem))
+            await asyncio.sleep(_AGAIN_S)
 
     async def known_call(self, ref: CallRef) -> Call:
         """The call, which must have been requested.
@@ -388,6 +407,7 @@ class Ledger:
             agent=agent,
             labels=labels or {},
             run_by=declared.declared.run_by,
+            layout=2 if declared.declared.run_by == CLIENT else 1,
         )
         first = await self.fill(ref.requested, wish)
         if (
@@ -430,28 +450,69 @@ class Ledger:
             AlreadyFilled: somebody else claimed it.
         """
         known = await self.start(call)
-        ref = known.ref
-        outcome = await perform(function, known.arguments, attempt=1, key=str(ref))
-        await self.write_down(ref.finished, outcome, otherwise=ref.late(1))
+        key, attempt = str(known.ref), known.attempt
+        outcome = await perform(function, known.arguments, attempt=attempt, key=key)
+        await self._record_end(known, outcome)
         return outcome
 
     async def start(self, call: CallRef | str) -> Call:
         """Claim an approved call that this program runs itself; from here on it may have run. `finish` says how it went.
 
+        A claim of this program that was recorded, and whose answer was lost, is still its own: calling this again
+        goes on with it.
+
         Raises:
-            NotOpen: it is not approved, what is recorded is not what was approved, or an executor runs it.
+            NotOpen: it is not approved, was revoked just before, is not what was approved, or an executor runs it.
             AlreadyFilled: somebody else claimed it.
+            Unavailable: whether the claim counts could not be read. Nothing has run; do the same again.
         """
         ref = _ref(call)
+        if ref in self._claiming:
+            raise AlreadyFilled(
+                f"{ref} is being claimed by this program already. Wait for that, or leave it."
+            )
+        self._claiming.add(ref)
+        try:
+            return await self._start(ref)
+        finally:
+            self._claiming.discard(ref)
+
+    async def _start(self, ref: CallRef) -> Call:
+        slot, started = self._claims.get(ref) or await self._new_claim(ref)
+        # Kept until it is known whether it counts: it may be recorded although its answer is lost.
+        self._claims[ref] = slot, started
+        first = await self.fill(slot, started)
+        known = None if first else await self.call(ref, having=slot)
+        del self._claims[ref]
+        if known is None:
+            assert first
+            raise AlreadyFilled(f"{slot.subject} is taken: {describe(first)}. Nothing was recorded.")
+        # A revocation has a slot of its own, so the order of the log decides which of the two counts.
+        if (void := next((one for one in known.void if one.fact.slot == slot), None)) is not None:
+            raise NotOpen(f"{ref} may not be started: {void.why}. Nothing has run.")
+        return known
+
+    async def _new_claim(self, ref: CallRef) -> tuple[Slot, e.Event]:
         known = await self.known_call(ref)
         started = e.ToolStarted(digest=known.digest, idempotency_key=str(ref))
-        self._check(known, ref.claim(1), started)
-        if known.wish.run_by != "client":
+        # The client's own first slot: a second start would be a second run.
+        self._check(known, ref.client_claim(1) if known.starts else known.claim_slot, started)
+        if not known.is_clients:
             raise NotOpen(f"{ref} is run by {known.wish.run_by!r}, as its tool is declared, and not here.")
+        if known.starts:
+            raise AlreadyFilled(f"{ref} is claimed: {describe(known.starts[-1])}. Nothing was recorded.")
         if (flaw := known.flaw) is not None:
-            raise NotOpen(f"{ref}: {_FLAWS[flaw]}. It will not run.")
-        await self._mine(ref.claim(1), started)
-        return await self.call(ref, having=ref.claim(1))
+            raise NotOpen(f"{ref}: {FLAWS[flaw]}. It will not run.")
+        return known.claim_slot, self.stamped(started)
+
+    async def _record_end(self, known: Call, outcome: e.Event) -> Fact | None:
+        """Record how a call went, for as long as it takes; answers with the end that was first, if one was."""
+        posted = self.stamped(outcome)
+        place = known.end_slot or known.late_slot
+        while await self.write_down(place, posted) is not None:
+            known = await self.call_patiently(known.ref, having=place)
+            place = known.end_slot or known.late_slot
+        return known.finished
 
     async def finish(
         self, call: CallRef | str, *, output: str | None = None, error: str | None = None
@@ -470,28 +531,31 @@ class Ledger:
         if (output is None) == (error is None):
             raise BadInput("a call ends with an output or with an error: give one of them.")
         known = await self.known_call(ref)
-        attempt = max(1, len(known.claims))
         outcome: e.ToolReturned | e.ToolFailed = (
-            e.ToolReturned(output=output, attempt=attempt)
+            e.ToolReturned(output=output, attempt=max(1, known.attempt))
             if output is not None
-            else e.ToolFailed(error=error or "", attempt=attempt)
+            else e.ToolFailed(error=error or "", attempt=max(1, known.attempt))
         )
-        if not any(isinstance(claim.event, e.ToolStarted) for claim in known.claims):
-            self._check(known, ref.finished, outcome)  # says why it cannot
+        if not known.starts:
+            self._check(known, ref.client_finished, outcome)  # says why it cannot
             raise NotOpen(f"{ref} was never started, so it cannot have ended. Nothing was recorded.")
-        if known.wish.run_by != "client":
+        if not known.is_clients:
             raise NotOpen(f"{ref} is run by {known.wish.run_by!r}, as its tool is declared, and not here.")
-        if known.finished is not None and _same_content(known.finished.event, outcome):
-            raise AlreadyFilled(f"{ref} has ended with this very result: {describe(known.finished)}.")
-        posted = self.stamped(outcome)  # in two places if need be, and one fact all the same
-        first = await self.fill(ref.finished, posted)
-        if first is not None:
-            late = await self.fill(ref.late(attempt), posted)
-            kept = "What came now is kept as late."
-            if late is not None and not _same_content(late.event, posted):
-                kept = "Nothing was recorded: another late result was first."
-            raise AlreadyFilled(f"{ref} has ended already: {describe(first)}. {kept}")
-        return await self.call(ref, having=ref.finished)
+        posted = self.stamped(outcome)
+        if known.finished is None:
+            place = known.end_slot
+            assert place
+            if await self.fill(place, posted) is None:
+                return await self.call(ref, having=place)
+            known = await self.call(ref, having=place)
+        if (ended := known.finished) is None:  # what was first there is void
+            return await self.finish(ref, output=output, error=error)
+        if _same_content(ended.event, outcome):
+            raise AlreadyFilled(f"{ref} has ended with this very result: {describe(ended)}.")
+        kept = "What came now is kept as late."
+        if known.late or await self.fill(known.late_slot, posted) is not None:
+            kept = "Nothing was recorded: another late result was first."
+        raise AlreadyFilled(f"{ref} has ended already: {describe(ended)}. {kept}")
 
     async def doubt(self, call: CallRef | str, why: str = "") -> Call:
         """Say that a call was started and nobody knows how it ended: whoever ran it is gone. It then waits for a person.
@@ -499,18 +563,19 @@ class Ledger:
         For calls that services run themselves. An executor's are watched: it says so by itself.
 
         Raises:
-            NotOpen: it is not running.
+            NotOpen: it is not running, or an executor runs it.
             AlreadyFilled: its result has come meanwhile.
         """
         ref = _ref(call)
         known = await self.known_call(ref)
-        attempt = len(known.claims)
-        in_doubt = e.InDoubt(
-            attempt=attempt, text=why or f"{known.wish.tool} was started, and its result never came."
-        )
-        self._check(known, ref.finished, in_doubt)
-        await self._mine(ref.finished, in_doubt)
-        return await self.call(ref, having=ref.finished)
+        text = why or f"{known.wish.tool} was started, and its result never came."
+        in_doubt = e.InDoubt(attempt=known.attempt, text=text)
+        place = known.end_slot or ref.client_finished
+        self._check(known, place, in_doubt)
+        if not known.is_clients:
+            raise NotOpen(f"{ref} is run by {known.wish.run_by!r}, whose executor watches it.")
+        await self._mine(place, in_doubt)
+        return await self.call(ref, having=place)
 
     async def withdraw(self, call: CallRef | str, reason: str = "") -> Call:
         """Take a wish back, from the requester's side.
@@ -727,10 +792,14 @@ class Ledger:
             AlreadyFilled: it is revoked already.
         """
         ref = grant if isinstance(grant, GrantRef) else GrantRef.parse(grant)
-        if not grants_of(await self.read(ref)):
+        known = grants_of(await self.read(ref))
+        if not known:
             raise BadInput(f"there is no grant {ref}. `approvals grant list` shows those that there are.")
-        await self._mine(ref.revoked, e.GrantRevoked(reviewer=reviewer, reason=reason))
-        [found] = grants_of(await self.read(ref, having=ref.revoked))
+        if (revoked := known[0].revoked) is not None:
+            raise AlreadyFilled(f"{ref} is revoked: {describe(revoked)}. Nothing was recorded.")
+        slot = ref.revoked_by(reviewer)
+        await self._mine(slot, e.GrantRevoked(reviewer=reviewer, reason=reason))
+        [found] = grants_of(await self.read(ref, having=slot))
         return found
 
     async def delegate(
@@ -781,29 +850,39 @@ class Ledger:
         return found
 
     async def revoke(self, call: CallRef | str, reviewer: str, *, reason: str = "") -> Call:
-        """Take an approval back before the tool runs, by taking the slot that its start would fill.
+        """Take an approval back before the tool runs.
 
         Raises:
             AlreadyFilled, NotOpen: it has started, or was never approved.
+            NotAllowed: this person may not, or asked for the call.
         """
         ref = _ref(call)
-        known = await self.known_call(ref)
-        revoked = e.Revoked(reason=reason, reviewer=reviewer)
-        self._check(known, ref.claim(1), revoked)
-        await self._mine(ref.claim(1), revoked)
-        return await self.call(ref, having=ref.claim(1))
+        slot, revoked = ref.revoked_by(reviewer), e.Revoked(reason=reason, reviewer=reviewer)
+        self._check(await self.known_call(ref), slot, revoked)
+        await self._mine(slot, revoked)
+        return await self._counting(ref, slot)
 
     async def reconcile(self, call: CallRef | str, reviewer: str, *, happened: bool, output: str) -> Call:
         """Say what really became of a call in doubt; `output` is what the model reads.
 
         Raises:
             NotOpen: it is not in doubt.
+            NotAllowed: this person may not, or asked for the call.
+            AlreadyFilled: somebody else was first.
         """
         ref = _ref(call)
+        slot = ref.reconciled_by(reviewer)
         reconciled = e.Reconciled(happened=happened, output=output, reviewer=reviewer)
-        self._check(await self.known_call(ref), ref.reconciled, reconciled)
-        await self._mine(ref.reconciled, reconciled)
-        return await self.call(ref, having=ref.reconciled)
+        self._check(await self.known_call(ref), slot, reconciled)
+        await self._mine(slot, reconciled)
+        return await self._counting(ref, slot)
+
+    async def _counting(self, ref: CallRef, slot: Slot) -> Call:
+        """The call, once what was recorded there is known to count: somebody else may have been first elsewhere."""
+        known = await self.call(ref, having=slot)
+        if (void := next((one for one in known.void if one.fact.slot == slot), None)) is not None:
+            raise AlreadyFilled(f"{ref} is {known.status.replace('_', ' ')}: {void.why}.")
+        return known
 
     # --------------------------------------------------------------------------------------------- helpers
 
@@ -881,9 +960,5 @@ _ASKS: Final = Policy.model_validate(
         ]
     }
 )
-_FLAWS: Final = {
-    "digest_mismatch": "the arguments are not the ones that were approved",
-    "people_were_asked": "people were asked about it, and before they answered a policy let it through",
-}
 _VERDICTS: Final = ("approve", "deny", "answer", "break_glass")
 _ROLES: Final = ("user", "system", "note")

@@ -15,22 +15,44 @@
                               └──► SUPERSEDED ────────────────────────┘
 
 A call *is* the facts recorded about it. Nothing stores its status; `Call.status` reads it off the facts that are
-there, and `evolve` only puts a fact into its place. So it does not matter in which order facts arrive, or how
+there, and `call_of` only puts each fact into its place. So it does not matter in which order facts arrive, or how
 often: the same facts give the same call.
 
-Two questions are asked of a call, and they are different questions:
+**A fact counts only for what it rests on.** Who may write a slot is the broker's business; whether what stands there
+counts is decided here, by `void`, from the facts that were recorded before it:
 
-* `evolve(call, fact)` tells what happened. It never raises: what is recorded is recorded.
-* `refusal(call, slot, event, now)` says what may not happen next, in a fixed order. The table `MAY_FOLLOW` is most
-  of the answer.
+    fact                         counts after                                   and only
+    ---------------------------  ---------------------------------------------  ----------------------------------
+    vote.<reviewer>              the question, before deadline and decision     by a person asked, on these bytes
+    revoked.<reviewer>           an approval, before any start                  by a person who may, not who asked
+    claim: ToolStarted           an approval without flaw, not revoked          with the approved digest
+    claim: Declined              an approval, before any start                  in the executor's slot
+    finished: ToolReturned,      a ToolStarted that counts                      with its attempt, in the slots of
+      ToolFailed, InDoubt                                                       the side that runs the call
+    finished: ToolRefused        a decision or a revocation that stops it       with that ending
+    reconciled.<reviewer>        an InDoubt that counts                         by a person who may, not who asked
 
-Neither of them guards against two writers at once. The broker does: a slot takes one fact, ever. What is checked
-here only ever asks that a fact *exists* ("approved?"), and what exists never goes away.
+What does not count is *void*: it is kept for ever, shown with the reason, and no obstacle. A claim goes to the next
+free attempt (`Call.claim_slot`), an end that finds `finished` taken by a void fact goes to `late` (`Call.end_slot`).
+Only the gate writes `gated`, `escalated`, `announced` and `decided`, so these are not questioned; a withdrawal only
+makes things stricter, so it counts whenever it was recorded (docs/decisions/0022).
+
+Three questions are asked of a call, and they are different questions:
+
+* `call_of(ref, facts)` tells what happened. It never raises: what is recorded is recorded.
+* `void(call, fact)` says why a recorded fact does not count.
+* `refusal(call, slot, event, now)` says what may not be recorded next, in a fixed order. The table `MAY_FOLLOW` is
+  most of the answer.
+
+None of them guards against two writers at once. The broker does: a slot takes one fact, ever. Where two slots compete
+(a start and a revocation), the order of the log decides, and whoever wrote looks at it before acting.
 """
 
 from collections import defaultdict
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import count
 from operator import attrgetter
 from typing import Final, Literal
 
@@ -49,8 +71,9 @@ from schemas.errors import (
     Refused,
     UnknownCall,
 )
+from schemas.people import is_excluded, person
 from schemas.quorums import is_among
-from schemas.slots import FILLED_BY, CallRef, Slot
+from schemas.slots import CLIENT, FILLED_BY, CallRef, Slot
 
 
 class Status(StrEnum):
@@ -98,8 +121,8 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
         e.Withdrawn: Status.WITHDRAWN,
         e.Superseded: Status.SUPERSEDED,
     },
-    # Whoever takes the claim's slot first: an executor to run it, a person to take the approval back, or an
-    # executor that has no such tool, or finds other bytes than were approved.
+    # What is recorded first: an executor starts it, a person takes the approval back, or an executor declines it
+    # that has no such tool, or finds other bytes than were approved.
     Status.APPROVED: {
         e.ToolStarted: Status.RUNNING,
         e.Revoked: Status.REVOKED,
@@ -131,10 +154,15 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
 #: What an approval can rest on without anybody having looked at this call.
 _UNASKED: Final = frozenset({"policy", "grant"})
 
-#: The places of a call that hold more than one fact, and the field that holds them.
-_SEVERAL: Final = {"vote": "votes", "claim": "claims", "late": "late", "escalated": "escalated"}
+#: The places of a call that hold more than one fact and are not questioned, and the field that holds them.
+_SEVERAL: Final = {"vote": "votes", "escalated": "escalated"}
+#: The places whose facts count or are void, by what was recorded before them.
+_CONTESTED: Final = frozenset({"revoked", "claim", "finished", "late", "reconciled"})
 #: Which facts may stand in each place of a call.
-STANDS: Final = {shape[2]: kinds for shape, kinds in FILLED_BY.items() if shape[0] == "call"}
+STANDS: Final[dict[str, tuple[type[e.Event], ...]]] = {}
+for _shape, _kinds in FILLED_BY.items():
+    if _shape[0] == "call":
+        STANDS[_shape[2]] = tuple(dict.fromkeys((*STANDS.get(_shape[2], ()), *_kinds)))
 
 #: Nothing more will be told to the model about a call in one of these.
 SETTLED: Final = frozenset({Status.RETURNED, Status.FAILED, Status.REFUSED, Status.RECONCILED})
@@ -147,11 +175,6 @@ _DECISIONS: Final[dict[type[e.Event], Status]] = {
     e.Withdrawn: Status.WITHDRAWN,
     e.Superseded: Status.SUPERSEDED,
 }
-_CLAIMS: Final[dict[type[e.Event], Status]] = {
-    e.ToolStarted: Status.RUNNING,
-    e.Revoked: Status.REVOKED,
-    e.Declined: Status.DECLINED,
-}
 _ENDS: Final[dict[type[e.Event], Status]] = {
     e.ToolReturned: Status.RETURNED,
     e.ToolFailed: Status.FAILED,
@@ -160,8 +183,25 @@ _ENDS: Final[dict[type[e.Event], Status]] = {
 }
 
 
+#: The decisions that keep a call from running, and what the model is told about each.
+_STOPPED: Final[dict[type, frozenset[str]]] = {
+    e.Denied: frozenset({"denied", "unknown_tool"}),
+    e.Answered: frozenset({"answered"}),
+    e.Expired: frozenset({"expired"}),
+    e.Withdrawn: frozenset({"withdrawn"}),
+    e.Superseded: frozenset({"superseded"}),
+}
+
+
+class Void(Struct, frozen=True):
+    """A fact that does not count, and why."""
+
+    fact: Fact
+    why: str
+
+
 class Call(Struct, frozen=True):
-    """The facts about one call, each in its place. `ref` is which call it is."""
+    """The facts about one call that count, each in its place. `ref` is which call it is."""
 
     ref: CallRef
     requested: Fact | None = None
@@ -173,12 +213,19 @@ class Call(Struct, frozen=True):
     announced: Fact | None = None
     withdrawn: Fact | None = None
     decided: Fact | None = None
-    #: By attempt.
+    #: A person took the approval back.
+    revoked: Fact | None = None
+    #: Starts, or an executor's refusal to start, as they were recorded.
     claims: tuple[Fact, ...] = ()
+    #: How it ended: in `finished`, or in `late` where a void fact stands in `finished`.
     finished: Fact | None = None
     #: Results that came after the call was closed: kept, never shown to the model.
     late: tuple[Fact, ...] = ()
     reconciled: Fact | None = None
+    #: What stands in the call's slots and does not count, apart from votes; `voids` has these too.
+    void: tuple[Void, ...] = ()
+    #: Facts of a newer program. What they mean is not known here, so nobody may act on such a call.
+    newer: tuple[Fact, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -187,15 +234,76 @@ class Call(Struct, frozen=True):
             return Status.RECONCILED
         if self.finished:
             return _ENDS[type(self.finished.event)]  # type: ignore[index]
-        if self.claims:
-            # Started is started, whatever else stands in another claim's slot.
-            started = any(isinstance(claim.event, e.ToolStarted) for claim in self.claims)
-            return Status.RUNNING if started else _CLAIMS[type(self.claims[0].event)]  # type: ignore[index]
+        if self.starts:
+            return Status.RUNNING
+        if self.revoked:
+            return Status.REVOKED
+        if self.declined:
+            return Status.DECLINED
         if self.decided:
             return _DECISIONS[type(self.decided.event)]  # type: ignore[index]
         if self.gated:
             return Status.PENDING
         return Status.REQUESTED if self.requested else Status.UNKNOWN
+
+    @property
+    def starts(self) -> tuple[Fact, ...]:
+        """The claims after which it may have run."""
+        return tuple(claim for claim in self.claims if isinstance(claim.event, e.ToolStarted))
+
+    @property
+    def declined(self) -> e.Declined | None:
+        """Why an executor did not start it."""
+        return next((one.event for one in self.claims if isinstance(one.event, e.Declined)), None)
+
+    @property
+    def attempt(self) -> int:
+        """The number of the last start; 0 before the first."""
+        return attempt_of(self.starts[-1]) if self.starts else 0
+
+    @property
+    def is_clients(self) -> bool:
+        """Whether the program that asked for it runs it, and not an executor."""
+        return self.requested is not None and self.wish.run_by == CLIENT
+
+    @property
+    def claim_slot(self) -> Slot:
+        """Where the next start would be claimed: the first attempt whose slot is free."""
+        return self._free(self.ref.client_claim if self.is_clients else self.ref.claim)
+
+    @property
+    def end_slot(self) -> Slot | None:
+        """Where the end of a call that ran would be recorded; None when it has ended."""
+        if self.finished is not None:
+            return None
+        place = self.ref.client_finished if self.is_clients else self.ref.finished
+        return self.late_slot if _standing(self, place) is not None else place
+
+    @property
+    def refusal_slot(self) -> Slot | None:
+        """Where an executor says that the call did not run; None when it has ended."""
+        if self.finished is not None:
+            return None
+        place = self.ref.finished
+        return self._free(self.ref.late) if _standing(self, place) is not None else place
+
+    @property
+    def late_slot(self) -> Slot:
+        """Where a result goes that found the call ended, or `finished` taken by a void fact."""
+        return self._free(self.ref.client_late if self.is_clients else self.ref.late)
+
+    def _free(self, numbered: Callable[[int], Slot]) -> Slot:
+        taken = {fact.slot for fact in self.facts}
+        return next(slot for number in count(1) if (slot := numbered(number)) not in taken)
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """All that is recorded about the call, in the order of the log."""
+        alone = (self.requested, self.gated, self.announced, self.withdrawn, self.decided)
+        ends = (self.revoked, self.finished, self.reconciled)
+        several = (*self.votes, *self.escalated, *self.claims, *self.late, *self.newer)
+        found = (*alone, *ends, *several, *(one.fact for one in self.void))
+        return tuple(sorted((fact for fact in found if fact is not None), key=_seq))
 
     @property
     def wish(self) -> e.ToolRequested:
@@ -277,49 +385,225 @@ class Call(Struct, frozen=True):
         )
 
 
-def evolve(call: Call, fact: Fact) -> Call:
-    """Put a fact into its place. Never raises; a fact that has no place in the call changes nothing."""
-    if fact.slot.call_ref != call.ref or not isinstance(fact.event, fact.slot.filled_by):
-        return call
-    match fact.slot.tail[2:]:
-        case ("vote" | "claim" | "late" | "escalated" as place, _):
-            several = _SEVERAL[place]
-            return msgspec.structs.replace(call, **{several: _with(getattr(call, several), fact)})
-        case (place,) if getattr(call, place) is None:
-            return msgspec.structs.replace(call, **{place: fact})
-        case _:
-            return call
-
-
-def _with(facts: tuple[Fact, ...], fact: Fact) -> tuple[Fact, ...]:
-    if any(known.slot == fact.slot for known in facts):
-        return facts
-    return tuple(sorted((*facts, fact), key=lambda one: one.seq))
-
-
 _seq: Final = attrgetter("seq")
 
 
-def call_of(ref: CallRef, facts: tuple[Fact, ...]) -> Call:
+def evolve(call: Call, fact: Fact) -> Call:
+    """The call with one fact more. Never raises; a fact that has no place in the call changes nothing."""
+    if fact.slot.call_ref != call.ref or any(known.slot == fact.slot for known in call.facts):
+        return call
+    return call_of(call.ref, (*call.facts, fact))
+
+
+def call_of(ref: CallRef, facts: Collection[Fact]) -> Call:
     """The call that these facts make; facts about anything else are passed over."""
-    # What `evolve` does with one after the other; but there each is a copy of the call, and here all are one.
     alone: dict[str, Fact] = {}
     several: defaultdict[str, dict[str, Fact]] = defaultdict(dict)
+    contested: dict[Slot, Fact] = {}
+    unread: dict[Slot, Fact] = {}
     for fact in facts:
         slot = fact.slot
         if slot.thread != ref.thread or slot.workspace != ref.workspace:
             continue
         match slot.tail:
-            case ("call", ref.call, place) if isinstance(fact.event, STANDS.get(place, ())):
-                alone.setdefault(place, fact)
-            case ("call", ref.call, place, which) if place in _SEVERAL and isinstance(
-                fact.event, STANDS[place]
-            ):
-                several[_SEVERAL[place]].setdefault(which, fact)
+            case ("call", ref.call, place, *which):
+                if not isinstance(fact.event, STANDS.get(place, ())):
+                    if type(fact.event) is e.Carried:
+                        unread.setdefault(slot, fact)
+                elif place in _CONTESTED:
+                    contested.setdefault(slot, fact)
+                elif which:
+                    several[_SEVERAL[place]].setdefault(which[0], fact)
+                else:
+                    alone.setdefault(place, fact)
             case _:
                 pass
     ordered = {place: tuple(sorted(found.values(), key=_seq)) for place, found in several.items()}
-    return msgspec.structs.replace(Call(ref), **alone, **ordered)
+    call = msgspec.structs.replace(Call(ref), **alone, **ordered)
+    if unread:
+        call = _with_unread(call, sorted(unread.values(), key=_seq))
+    for fact in sorted(contested.values(), key=_seq):
+        call = _recorded(call, fact)
+    return call
+
+
+def _with_unread(call: Call, facts: Collection[Fact]) -> Call:
+    """Bytes that are not a fact are void. What a newer program wrote is not: nobody here knows what it says."""
+    broken = tuple(Void(one, f"it cannot be read: {problem}") for one in facts if (problem := _problem(one)))
+    return msgspec.structs.replace(call, void=broken, newer=tuple(one for one in facts if not _problem(one)))
+
+
+def _problem(fact: Fact) -> str:
+    return fact.event.problem if isinstance(fact.event, e.Carried) else ""
+
+
+def _recorded(call: Call, fact: Fact) -> Call:
+    """The call after a contested fact was recorded: in its place if it counts, else among the void."""
+    why = void(call, fact)
+    if why is not None:
+        return msgspec.structs.replace(call, void=(*call.void, Void(fact, why)))
+    match fact.event:
+        case e.Revoked():
+            return msgspec.structs.replace(call, revoked=fact)
+        case e.ToolStarted() | e.Declined():
+            return msgspec.structs.replace(call, claims=(*call.claims, fact))
+        case e.Reconciled():
+            return msgspec.structs.replace(call, reconciled=fact)
+        case _ if _is_late(call, fact):
+            return msgspec.structs.replace(call, late=(*call.late, fact))
+        case _:
+            return msgspec.structs.replace(call, finished=fact)
+
+
+def voids(call: Call) -> tuple[Void, ...]:
+    """All that is recorded about a call and does not count, votes included, in the order of the log."""
+    votes = [Void(vote, why) for vote in call.votes if (why := void(call, vote)) is not None]
+    return tuple(sorted((*call.void, *votes), key=lambda one: one.fact.seq))
+
+
+def void(call: Call, fact: Fact) -> str | None:
+    """Why a recorded fact does not count; None if it does.
+
+    Args:
+        call: all that counts among what was recorded before it. What came later changes nothing.
+    """
+    if call.requested is None or call.requested.seq > fact.seq:
+        return "the call was not requested before it"
+    match fact.event:
+        case e.Voted() as vote:
+            return _void_vote(call, fact, vote)
+        case e.Revoked():
+            return _unapproved(call, fact) or _void_revocation(call, fact)
+        case e.ToolStarted() | e.Declined():
+            return _unapproved(call, fact) or _void_claim(call, fact)
+        case e.ToolReturned(attempt=attempt) | e.ToolFailed(attempt=attempt) | e.InDoubt(attempt=attempt):
+            return _void_result(call, fact, attempt)
+        case e.ToolRefused(ending=ending):
+            return _void_refusal(call, fact, ending)
+        case e.Reconciled():
+            return _void_reconciliation(call, fact)
+        case _:
+            return None
+
+
+def _void_vote(call: Call, fact: Fact, vote: e.Voted) -> str | None:
+    reviewer = fact.slot.tail[3]
+    if call.gated is None or call.asking is None or fact.seq < call.gated.seq:
+        return "people were not asked before it"
+    if call.decided is not None and call.decided.seq < fact.seq:
+        return "the call was decided before it"
+    if call.deadline is not None and fact.recorded_at >= call.deadline:
+        return "the deadline had passed"
+    if vote.digest != call.asking.digest:
+        return "it is about other bytes than those that people were asked about"
+    if not may_vote(call, vote, reviewer, fact.seq):
+        return f"{vote.on_behalf_of or reviewer} may not cast it"
+    if vote.verdict == "break_glass" and not (vote.reason.strip() and vote.arguments is None):
+        return "breaking the glass takes a reason, and no edit"
+    return None
+
+
+def _unapproved(call: Call, fact: Fact) -> str | None:
+    """What every claim and revocation rests on."""
+    if call.decided is None or call.decided.seq > fact.seq:
+        return "the call was not decided before it"
+    if not isinstance(call.decided.event, e.Approved):
+        return f"the call was not approved, but {type(call.decided.event).__name__.lower()}"
+    if call.finished is not None:
+        return "the call had ended before it"
+    if call.revoked is not None:
+        return "the approval was revoked before it"
+    if call.declined is not None:
+        return "an executor had declined the call before it"
+    return None
+
+
+def _void_revocation(call: Call, fact: Fact) -> str | None:
+    if call.starts:
+        return "the call was started before it"
+    if fact.slot.tail[2] == "claim":
+        return None  # of a log in which every reviewer could
+    reviewer = fact.slot.tail[3]
+    return None if may_revoke(call, reviewer) else f"{reviewer} may not revoke this approval"
+
+
+def _void_claim(call: Call, fact: Fact) -> str | None:
+    if not _is_in_place(call, fact.slot):
+        return f"calls that {call.wish.run_by!r} runs are not claimed in {_place(fact.slot)}"
+    if isinstance(fact.event, e.Declined):
+        return "the call was started before it" if call.starts else None
+    assert isinstance(fact.event, e.ToolStarted)
+    if call.flaw is not None:
+        return f"the approval does not let the call run: {FLAWS[call.flaw]}"
+    if fact.event.digest != call.digest:
+        return "it is about other bytes than were approved"
+    return None
+
+
+def _void_result(call: Call, fact: Fact, attempt: int) -> str | None:
+    if not _is_in_place(call, fact.slot):
+        return f"calls that {call.wish.run_by!r} runs do not end in {_place(fact.slot)}"
+    if not any(attempt_of(start) == attempt for start in call.starts):
+        return f"attempt {attempt} was not started before it"
+    if call.finished is not None and isinstance(fact.event, e.InDoubt):
+        return "the call had ended before it"
+    return None
+
+
+def _void_refusal(call: Call, fact: Fact, ending: e.Ending) -> str | None:
+    if call.finished is not None:
+        return "the call had ended before it"
+    if call.starts:
+        return "the call was started before it"
+    endings: frozenset[str] = frozenset()
+    if call.declined is not None:
+        endings = frozenset({call.declined.why})
+    elif call.revoked is not None:
+        endings = frozenset({"revoked"})
+    elif call.decided is not None and call.decided.seq < fact.seq:
+        endings = _STOPPED.get(type(call.decided.event), endings)
+    return None if ending in endings else f"nothing before it says that the call ended so ({ending})"
+
+
+def _void_reconciliation(call: Call, fact: Fact) -> str | None:
+    if call.reconciled is not None:
+        return "the call was reconciled before it"
+    if call.finished is None or not isinstance(call.finished.event, e.InDoubt):
+        return "the call was not in doubt before it"
+    if len(fact.slot.tail) == 3:
+        return None  # of a log in which every reviewer could
+    reviewer = fact.slot.tail[3]
+    return None if may_reconcile(call, reviewer) else f"{reviewer} may not reconcile this call"
+
+
+def _is_in_place(call: Call, slot: Slot) -> bool:
+    """Whether a claim or result stands in a slot of the side that runs the call.
+
+    Before layout 2 a client had no slots of its own and used the executor's.
+    """
+    if slot.tail[3:4] == (CLIENT,):
+        return call.is_clients
+    return not call.is_clients or call.wish.layout < 2
+
+
+def _is_late(call: Call, fact: Fact) -> bool:
+    """Whether a result that counts came after the end, or past a free `finished`, and is only kept."""
+    if call.finished is not None:
+        return True
+    if fact.slot.tail[2] != "late":
+        return False
+    side = (CLIENT,) if fact.slot.tail[3] == CLIENT else ()
+    ends = ("call", call.ref.call, "finished", *side)
+    return not any(one.fact.slot.tail == ends and one.fact.seq < fact.seq for one in call.void)
+
+
+def attempt_of(claim: Fact) -> int:
+    """The number of a claim, counted from 1."""
+    return int(claim.slot.tail[-1])
+
+
+def _place(slot: Slot) -> str:
+    return ".".join(slot.tail[2:])
 
 
 def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | None:
@@ -331,9 +615,9 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
     2. nobody ever requested the call;
     3. the call is decided (or, past that, ended): who was first, what and when;
     4. the slot is taken;
-    5. the table does not know this fact in this status;
+    5. the table does not know this fact in this status, or a newer program has recorded something about the call;
     6. the deadline has passed;
-    7. the voter is excluded (asked for it), or not among those who may vote, or has voted in person;
+    7. the person is excluded (asked for it), or not among those who may do this, or has voted in person;
     8. the vote is about other bytes than those that wait.
     """
     taken = _standing(call, slot)
@@ -351,6 +635,12 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
             f"{call.ref} is {call.status.replace('_', ' ')}, so {type(event).__name__} cannot follow. "
             f"What can: {', '.join(sorted(kind.__name__ for kind in MAY_FOLLOW[call.status])) or 'nothing'}."
         )
+    if call.newer:
+        return NotOpen(
+            f"{call.ref} holds a fact of a newer program: {describe(call.newer[0])}. Upgrade this one, then try again."
+        )
+    if isinstance(event, e.Revoked | e.Reconciled):
+        return _not_allowed(call, slot.tail[3], event)
     if not isinstance(event, e.Voted):
         return None
     asking = call.asking
@@ -360,13 +650,13 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
             f"{call.ref} expired at {call.deadline:%Y-%m-%d %H:%M:%S} UTC. Nothing was recorded."
         )
     reviewer = slot.tail[3]
-    person = event.on_behalf_of or reviewer
-    for name in (reviewer, person):
-        if is_among(name, asking.excluded):
+    principal = event.on_behalf_of or reviewer
+    for name in (reviewer, principal):
+        if is_excluded(name, asking.excluded, asking.people):
             return NotAllowed(
                 f"{name} asked for {call.ref}, or is behind the agent that did, and does not count. Somebody else must."
             )
-    if event.verdict == "break_glass" and person != reviewer:
+    if event.verdict == "break_glass" and principal != reviewer:
         return NotAllowed(
             f"nobody may break the glass in another's place. {reviewer} may do it only in their own."
         )
@@ -374,7 +664,7 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
         named = "may break the glass for" if event.verdict == "break_glass" else "may vote on"
         asked = asking.may_break_glass if event.verdict == "break_glass" else call.voters()
         return NotAllowed(
-            f"{person} is none of those who {named} {call.ref}. Rule {asking.rule!r} asks {', '.join(asked) or 'nobody'}."
+            f"{principal} is none of those who {named} {call.ref}. Rule {asking.rule!r} asks {', '.join(asked) or 'nobody'}."
         )
     if event.verdict == "break_glass" and event.arguments is not None:
         return NotAllowed(
@@ -382,14 +672,29 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
         )
     if event.verdict == "break_glass" and not event.reason.strip():
         return NotAllowed(f"who breaks the glass for {call.ref} must say why. Give a reason.")
-    if person != reviewer and (own := _standing(call, call.ref.vote(person))) is not None:
-        return AlreadyFilled(f"{person} has voted on {call.ref}: {describe(own)}. Nothing was recorded.")
+    if principal != reviewer and (own := _standing(call, call.ref.vote(principal))) is not None:
+        return AlreadyFilled(f"{principal} has voted on {call.ref}: {describe(own)}. Nothing was recorded.")
     if event.digest != asking.digest:
         return NotOpen(
             f"this vote is about other arguments than those that {call.ref} waits with. Look at it again."
         )
     # After this point the broker alone decides: the vote's slot takes it or is taken.
     return None
+
+
+def _not_allowed(call: Call, reviewer: str, event: e.Revoked | e.Reconciled) -> NotAllowed | None:
+    may, what = (may_revoke, "revoke") if isinstance(event, e.Revoked) else (may_reconcile, "reconcile")
+    if may(call, reviewer):
+        return None
+    if is_excluded(reviewer, _excluded(call), _people(call)):
+        return NotAllowed(
+            f"{reviewer} asked for {call.ref}, or is behind the agent that did, and may not {what} it. "
+            "Somebody else must."
+        )
+    return NotAllowed(
+        f"{reviewer} may not {what} {call.ref}. Ask somebody who may decide about it, "
+        f"or whom the policy names in may_{what}."
+    )
 
 
 def may_vote(call: Call, vote: e.Voted, reviewer: str, before: int | None = None) -> bool:
@@ -399,12 +704,53 @@ def may_vote(call: Call, vote: e.Voted, reviewer: str, before: int | None = None
         before: as it was before that fact of the log.
     """
     asking = call.asking
-    person = vote.on_behalf_of or reviewer
-    if asking is None or any(is_among(name, asking.excluded) for name in (reviewer, person)):
+    principal = vote.on_behalf_of or reviewer
+    if asking is None or any(
+        is_excluded(name, asking.excluded, asking.people) for name in (reviewer, principal)
+    ):
         return False
     if vote.verdict == "break_glass":  # nobody may do that in another's place
-        return person == reviewer and is_among(reviewer, asking.may_break_glass)
-    return is_among(person, call.voters(before))
+        return principal == reviewer and is_among(reviewer, asking.may_break_glass)
+    return is_among(principal, call.voters(before))
+
+
+def may_revoke(call: Call, reviewer: str) -> bool:
+    """Whether this person may take the approval back: who may decide, has decided, or is named by the policy."""
+    named = call.asking.may_revoke if call.asking else _approved(call).may_revoke
+    asked = (*call.voters(), *call.asking.may_break_glass) if call.asking else () if named else ("*",)
+    decided = _approved(call)
+    who = (*named, *asked, *decided.voters, *decided.on_behalf_of.values())
+    return _is_one_of(call, reviewer, who)
+
+
+def may_reconcile(call: Call, reviewer: str) -> bool:
+    """Whether this person may say what became of a call in doubt: whom the policy names, else who may decide."""
+    named = call.asking.may_reconcile if call.asking else _approved(call).may_reconcile
+    return _is_one_of(call, reviewer, named or (call.voters() if call.asking else ("*",)))
+
+
+def _is_one_of(call: Call, reviewer: str, who: tuple[str, ...]) -> bool:
+    people = _people(call)
+    if is_excluded(reviewer, _excluded(call), people):
+        return False
+    return is_among(reviewer, who) or is_among(person(reviewer, people), who)
+
+
+def _approved(call: Call) -> e.Approved:
+    assert call.decided is not None
+    assert isinstance(call.decided.event, e.Approved), "only approvals are revoked, and only they run"
+    return call.decided.event
+
+
+def _excluded(call: Call) -> tuple[str, ...]:
+    """The people who asked for the call, or are behind the agent that did."""
+    if call.asking is not None:
+        return call.asking.excluded
+    return (*filter(None, (call.wish.requester,)), *_approved(call).excluded)
+
+
+def _people(call: Call) -> dict[str, str]:
+    return call.asking.people if call.asking else {}
 
 
 def describe(fact: Fact) -> str:
@@ -425,8 +771,10 @@ def describe(fact: Fact) -> str:
             who = "the gate, as it was before"
         case e.GlassBroken(reviewer=who):
             pass
-        case e.Voted(on_behalf_of=person):
-            who = f"{fact.slot.tail[3]} for {person}" if person else fact.slot.tail[3]
+        case e.Voted(on_behalf_of=principal):
+            who = f"{fact.slot.tail[3]} for {principal}" if principal else fact.slot.tail[3]
+        case e.Revoked() | e.Reconciled() if fact.slot.tail[2] != "claim" and len(fact.slot.tail) > 3:
+            who = fact.slot.tail[3]
         case _:
             pass
     what = event.type if isinstance(event, e.Carried) else type(event).__name__
@@ -434,10 +782,16 @@ def describe(fact: Fact) -> str:
 
 
 def _standing(call: Call, slot: Slot) -> Fact | None:
-    every = (call.requested, call.gated, *call.votes, *call.escalated, call.announced, call.withdrawn)
-    every += (call.decided, *call.claims, call.finished, *call.late, call.reconciled)
-    return next((fact for fact in every if fact is not None and fact.slot == slot), None)
+    """What stands in a slot of the call, whether it counts or not."""
+    return next((fact for fact in call.facts if fact.slot == slot), None)
 
 
 def _is_about_deciding(slot: Slot) -> bool:
     return slot.tail[2] in {"gated", "vote", "escalated", "announced", "withdrawn", "decided"}
+
+
+#: Why an approval does not let a call run, in words.
+FLAWS: Final = {
+    "digest_mismatch": "the arguments are not the ones that were approved",
+    "people_were_asked": "people were asked about it, and before they answered a policy let it through",
+}

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct
@@ -102,7 +103,9 @@ def grants_of(facts: Iterable[Fact]) -> tuple[Grant, ...]:
             _, giver, name, _ = given.slot.tail
             used = tuple(fact for place, fact in places.items() if place.startswith("used"))
             ref = GrantRef(given.slot.workspace, giver, name)
-            found.append(Grant(ref, given, places.get("revoked"), used))
+            revoked = [fact for place, fact in places.items() if place.partition(".")[0] == "revoked"]
+            first = min(revoked, key=attrgetter("seq"), default=None)
+            found.append(Grant(ref, given, first, used))
     return tuple(sorted(found, key=lambda one: one.given.seq))
 
 

@@ -159,21 +159,24 @@ def _call(*tails: str) -> tuple[str, ...]:
 
 _SAID: Final = f"{ROOT}.*.*.said.*"
 
+_REPLIED: Final = f"{ROOT}.*.*.turn.*.replied"
+
 _MODEL: Final = (
     f"{ROOT}.*.*.opened",
     _SAID,
-    f"{ROOT}.*.*.turn.*.replied",
-    *_call("finished", "reconciled"),
+    _REPLIED,
+    # `late` too: where a void fact stands in `finished`, the end stands there.
+    *_call("finished", "finished.client", "late.>", "reconciled", "reconciled.*"),
 )
 
-#: A claim's slot is also where an approval is taken back; somebody has to tell the model.
-_EXECUTOR: Final = _call("decided", "claim.*")
+#: Claims for the sake of those that decline a call, in older logs also revoke it: the model must be told.
+_EXECUTOR: Final = _call("decided", "claim.*", "revoked.*")
 
 #: Every durable consumer.
 DURABLES: Final[dict[str, Durable]] = {
     durable.name: durable
     for durable in (
-        Durable("gate", "gate", (*_call("requested", "vote.*", "withdrawn"), _SAID)),
+        Durable("gate", "gate", (*_call("requested", "vote.*", "withdrawn"), _SAID, _REPLIED)),
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
         Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
         Durable("model", "model", _MODEL, at_once=256),
@@ -205,9 +208,35 @@ async def ensure(
     for durable in DURABLES.values():
         if durable.optional and durable.name not in also:
             continue
+        what = f"CONSUMER.{{}}.{durable.stream}.{durable.name}"
         config = durable.config(ack_wait_s) | ({"opt_start_time": _seal()} if durable.sealed else {})
-        body = {"stream_name": durable.stream, "config": config, "action": "create"}
-        await _ensure(requests, f"CONSUMER.{{}}.{durable.stream}.{durable.name}", body)
+        await _ensure(requests, what, {"stream_name": durable.stream, "config": config, "action": "create"})
+        await _subscribe_to_more(requests, what, durable)
+
+
+async def _subscribe_to_more(requests: Requests, what: str, durable: Durable) -> None:
+    """Give a consumer of an earlier version the subjects that were added since; all else stays as it is.
+
+    The facts on those subjects are all still to come, so nothing is passed over.
+    """
+    there = await info(requests, what.format("INFO"))
+    if there is None or set(durable.subjects) <= set(_filter(there["config"])):
+        return
+    config = {name: value for name, value in there["config"].items() if name != "filter_subject"}
+    config["filter_subjects"] = list(durable.subjects)
+    body = {"stream_name": durable.stream, "config": config, "action": "update"}
+    create = what.format("CREATE")
+    answer = msgspec.json.decode((await requests.ask(f"$JS.API.{create}", msgspec.json.encode(body))).data)
+    if problem := answer.get("error"):
+        raise BrokerRefused(
+            f"the broker does not let consumer {durable.name} subscribe to more: {problem['description']}. "
+            "These credentials must be an administrator's."
+        )
+
+
+def _filter(config: dict[str, Any]) -> list[str]:
+    """The subjects of a consumer. One alone comes back under another name."""
+    return config.get("filter_subjects") or [config.get("filter_subject", "")]
 
 
 async def _ensure(requests: Requests, what: str, body: dict[str, Any]) -> None:
@@ -273,10 +302,7 @@ async def info(requests: Requests, subject: str) -> dict[str, Any] | None:
 
 def _differences(what: str, declared: dict[str, Any], live: dict[str, Any], ignore: set[str]) -> list[str]:
     # The server leaves out what is at its default; 0, false, empty and absent are one thing.
-    # A filter of one subject comes back under another name.
-    live = dict(live)
-    if "filter_subject" in live:
-        live["filter_subjects"] = [live["filter_subject"]]
+    live = live | ({"filter_subjects": _filter(live)} if "filter_subject" in live else {})
     return [
         f"{what}: {key} is {live.get(key)!r}, declared is {value!r}"
         for key, value in declared.items()

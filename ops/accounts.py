@@ -46,7 +46,9 @@ ROLES: Final = ("gate", "model", "executor", "queue", "service", "operator", "or
 REVIEWER: Final = "reviewer-"
 
 _REQUESTED: Final = "call.*.requested"
-_RUNNING: Final = ("call.*.claim.*", "call.*.finished", "call.*.late.*")
+#: Who runs a call claims and finishes it: an executor in these slots, a client in slots of its own.
+_EXECUTED: Final = ("call.*.claim.*", "call.*.finished", "call.*.late.*")
+_RUN_BY_CLIENT: Final = ("call.*.claim.client.*", "call.*.finished.client", "call.*.late.client.*")
 _TOOLS: Final = f"{ROOT}.*.{TOOL}.*.*"
 _POLICIES: Final = f"{ROOT}.*.{POLICY}.*"
 #: What is the workspace's own, and no thread of it.
@@ -56,15 +58,22 @@ _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 #: The facts that each role may record.
 MAY_RECORD: Final[dict[str, tuple[str, ...]]] = {
     "gate": (
-        *(f"{ROOT}.*.*.call.*.{place}" for place in ("gated", "escalated.*", "announced", "decided")),
+        # A model's wishes are requested by the gate, which reads them off the reply.
+        *(
+            f"{ROOT}.*.*.call.*.{place}"
+            for place in ("requested", "gated", "escalated.*", "announced", "decided")
+        ),
         f"{ROOT}.*.{GRANT}.*.*.used.*",
         f"{ROOT}.*.{GRANT}.*.*.revoked",
     ),
-    "model": tuple(f"{ROOT}.*.*.{tail}" for tail in ("turn.*.asked.*", "turn.*.replied", _REQUESTED)),
-    "executor": (*(f"{ROOT}.*.*.{tail}" for tail in _RUNNING), _TOOLS),
+    "model": tuple(f"{ROOT}.*.*.{tail}" for tail in ("turn.*.asked.*", "turn.*.replied")),
+    "executor": (*(f"{ROOT}.*.*.{tail}" for tail in _EXECUTED), _TOOLS),
     "queue": (),
     "service": (
-        *(f"{ROOT}.*.*.{tail}" for tail in ("opened", "said.*", _REQUESTED, "call.*.withdrawn", *_RUNNING)),
+        *(
+            f"{ROOT}.*.*.{tail}"
+            for tail in ("opened", "said.*", _REQUESTED, "call.*.withdrawn", *_RUN_BY_CLIENT)
+        ),
         _TOOLS,
     ),
     "operator": (_POLICIES,),
@@ -169,12 +178,11 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
     """
     if role.startswith(REVIEWER):
         name = token("reviewer", role.removeprefix(REVIEWER))
-        # A claim: a reviewer takes an approval back by taking the slot before the executor does.
-        tails = (f"call.*.vote.{name}", "call.*.claim.*", "call.*.reconciled")
+        tails = (f"call.*.vote.{name}", f"call.*.revoked.{name}", f"call.*.reconciled.{name}")
         # Everybody gives in their own name. Anybody may take a standing yes back: it only makes things stricter.
         gives = (
             f"{GRANT}.{name}.*.given",
-            f"{GRANT}.*.*.revoked",
+            f"{GRANT}.*.*.revoked.{name}",
             f"{DELEGATION}.{name}.*.given",
             f"{DELEGATION}.{name}.*.ended",
         )

@@ -26,7 +26,7 @@ class Wanted:
 
     def take(self, fact: Fact) -> None:
         self.facts.append(fact)
-        if fact.slot.tail[2] in {"finished", "reconciled"} and not isinstance(fact.event, e.InDoubt):
+        if fact.slot.tail[2] in {"finished", "late", "reconciled"} and not isinstance(fact.event, e.InDoubt):
             self.at_rest = True
 
 
@@ -64,7 +64,7 @@ _encoder: Final = msgspec.json.Encoder()
 
 CALLS: Final = Fold(
     name="calls",
-    version=1,
+    version=2,
     key=_key,
     begin=Wanted,
     begins=lambda slot: slot.tail[2] == "requested",

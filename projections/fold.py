@@ -13,7 +13,8 @@ The rules of this folder:
 * No clock, no randomness, no I/O: the same facts give the same bytes, on any machine.
 * The log has an order. A fact that came before changes nothing, and one that comes early is held back until all
   before it are there: so duplicates and disorder leave the same state as if each had come once and in order.
-* A fact from the future (`Carried`) is skipped, never an error: an old program goes on reading a newer log.
+* A fact from the future, or bytes that are not a fact (`Carried`), are never an error: an old program goes on reading a
+  newer log. What they mean for the thing in whose place they stand is that thing's to say.
 * A thing that has come to rest is let go after a while, with the row that it came to, so that memory grows with what
   is under way and not with the log. Should it go on after all, `wanted` says so, and whoever drives the folding
   reads its facts again (`recall`).
@@ -27,7 +28,6 @@ from typing import Protocol
 from msgspec import Struct
 
 from schemas.codec import Fact
-from schemas.events import Carried
 from schemas.slots import Slot
 
 #: Workspace and thread, or these and a call.
@@ -154,13 +154,13 @@ class Folding:
 
     def recall(self, facts: Iterable[Fact]) -> None:
         """Take in what was read again; facts that this folding has not come to yet are passed over."""
-        known = [fact for fact in facts if fact.seq <= self.seq and not isinstance(fact.event, Carried)]
+        known = [fact for fact in facts if fact.seq <= self.seq]
         self.wanted.clear()
         for state in self._each:
             state.recall(known)
 
     def _step(self, fact: Fact) -> None:
-        if isinstance(fact.event, Carried):
+        if not fact.slot.workspace:  # not a slot of the ledger
             return
         for state in self._each:
             state.take(fact)

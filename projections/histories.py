@@ -6,11 +6,14 @@ nothing that we know of. Only what concerns the model counts: the calls of a ser
 that was never opened, make no history.
 """
 
+from collections import defaultdict
 from typing import Final
 
 import msgspec
 
+from ledger.lifecycle import SETTLED
 from projections import history as histories
+from projections.calls import call_in
 from projections.fold import Fold, Key, Row
 from projections.thread import Thread, thread_of
 from schemas import events as e
@@ -30,6 +33,8 @@ class Conversation:
         self._heard = self._user_heard = 0
         #: Is the last turn claimed and not answered? Did its reply wish for tools?
         self._asked = self._wished = False
+        #: What is recorded about each call that is not settled.
+        self._calls: defaultdict[str, list[Fact]] = defaultdict(list)
         #: Calls that were wished for and are not settled.
         self._waiting: set[str] = set()
         self._settled: set[str] = set()
@@ -49,15 +54,20 @@ class Conversation:
     def take(self, fact: Fact) -> None:
         self.facts.append(fact)
         match fact.slot.tail:
-            case ("call", call, _):
-                if isinstance(fact.event, _SETTLING):
+            case ("call", call, *_):
+                facts = self._calls[call]
+                facts.append(fact)
+                # An end that is void settles nothing.
+                if isinstance(fact.event, _SETTLING) and call_in(facts).status in SETTLED:
                     self._settled.add(call)
                     self._waiting.discard(call)
+                    facts.clear()
                 if isinstance(fact.event, e.Denied) and fact.event.halt:
                     self._halted.add(call.partition("-")[0])
             case ("turn", number, "asked", "1") if int(number) > self._last_turn:
-                self._last_turn, self._cut, self._asked = int(number), fact.seq, True
-            case ("turn", number, "replied"):
+                if isinstance(fact.event, e.ModelAsked):
+                    self._last_turn, self._cut, self._asked = int(number), fact.seq, True
+            case ("turn", number, "replied") if not _is_newer(fact):
                 self._replied(int(number), fact.seq, fact.event)
             case ("said", _):
                 if isinstance(fact.event, e.Said) and fact.event.role != "system":
@@ -77,6 +87,10 @@ class Conversation:
             self._last_turn, self._cut = number, seq
         if number == self._last_turn:
             self._asked, self._wished = False, bool(wishes)
+
+
+def _is_newer(fact: Fact) -> bool:
+    return isinstance(fact.event, e.Carried) and not fact.event.problem
 
 
 def _key(slot: Slot) -> Key | None:
@@ -100,7 +114,7 @@ _encoder: Final = msgspec.json.Encoder()
 
 HISTORIES: Final = Fold(
     name="histories",
-    version=1,
+    version=2,
     key=_key,
     begin=Conversation,
     begins=lambda slot: slot.tail[0] == "opened",

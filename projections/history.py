@@ -219,6 +219,8 @@ def _entry(fact: Fact) -> Entry:
             return User(text, name)
         case e.Said(role="note", text=text, name=name):
             return Note(text, name)
+        case e.Carried():
+            return Note(words.unreadable(fact.slot.tail[1]))
         case other:
             raise Defect(f"{fact.slot.subject} holds {other!r}, which nobody can have said.")
 

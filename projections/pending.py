@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ledger.lifecycle import Call, Status, call_of
+from ledger.lifecycle import STANDS, Call, Status, call_of
 from ledger.port import Change
 from projections.fold import Fold, Key, Row
 from schemas.codec import Fact
@@ -256,13 +256,13 @@ class Question:
 
     def take(self, fact: Fact) -> None:
         self.facts.append(fact)
-        self.at_rest = self.at_rest or fact.slot.tail[2] not in {"requested", "gated", "escalated"}
+        self.at_rest = self.at_rest or isinstance(fact.event, STANDS["decided"])
 
 
 def _key(slot: Slot) -> Key | None:
-    """Votes, withdrawals and late results do not show in the queue, and from the decision on nothing does."""
+    """Nothing else shows in the queue, and from the decision on nothing does."""
     match slot.tail:
-        case ("call", call, place, *_) if place not in {"vote", "announced", "withdrawn", "late"}:
+        case ("call", call, "requested" | "gated" | "escalated" | "decided", *_):
             return slot.workspace, slot.thread, call
         case _:
             return None
@@ -288,7 +288,7 @@ _age_decoder: Final = msgspec.json.Decoder(_Age)
 #: The queue over the whole log.
 OPEN: Final = Fold(
     name="pending",
-    version=2,
+    version=3,
     key=_key,
     begin=Question,
     begins=lambda slot: slot.tail[2] == "requested",

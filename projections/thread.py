@@ -25,7 +25,7 @@ class Turn(Struct, frozen=True):
     number: int
     #: The claims, by attempt: a second one stands only where the first never answered.
     asked: tuple[Fact, ...] = ()
-    #: ModelReplied or ModelFailed.
+    #: ModelReplied or ModelFailed; or bytes that are neither, after which the turn is over as well.
     replied: Fact | None = None
 
     @property
@@ -55,7 +55,7 @@ class Thread(Struct, frozen=True):
 
     ref: ThreadRef
     opened: Fact | None = None
-    #: In the order in which the broker recorded them.
+    #: In the order in which the broker recorded them. Bytes that are not a message stand among them.
     said: tuple[Fact, ...] = ()
     #: By number, ascending.
     turns: dict[int, Turn] = {}
@@ -103,15 +103,15 @@ def thread_of(ref: ThreadRef, facts: Iterable[Fact]) -> Thread:
             continue
         if type(event) is e.Carried:
             unread[fact.seq] = fact
-            continue
+        broken = type(event) is e.Carried and bool(event.problem)
         match at.tail:
-            case ("call", call, place, *_) if isinstance(event, STANDS.get(place, ())):
+            case ("call", call, place, *_) if isinstance(event, (*STANDS.get(place, ()), e.Carried)):
                 calls[call].append(fact)
             case ("turn", number, "asked", attempt) if isinstance(event, e.ModelAsked):
                 asked[int(number)].setdefault(attempt, fact)
-            case ("turn", number, "replied") if isinstance(event, e.ModelReplied | e.ModelFailed):
+            case ("turn", number, "replied") if broken or isinstance(event, e.ModelReplied | e.ModelFailed):
                 replied.setdefault(int(number), fact)
-            case ("said", message) if isinstance(event, e.Said):
+            case ("said", message) if broken or isinstance(event, e.Said):
                 said.setdefault(message, fact)
             case ("opened",) if isinstance(event, e.ThreadOpened):
                 opened = opened or fact
@@ -134,14 +134,17 @@ def evolve(thread: Thread, fact: Fact) -> Thread:
     """Put a fact into its place. Never raises; a fact that has no place in the thread changes nothing."""
     if not _belongs(thread.ref, fact):
         return thread
+    readable = True
     if isinstance(fact.event, e.Carried):
-        return msgspec.structs.replace(thread, unread=_with(thread.unread, fact))
+        thread = msgspec.structs.replace(thread, unread=_with(thread.unread, fact))
+        readable = False
+    broken = isinstance(fact.event, e.Carried) and bool(fact.event.problem)
     match fact.slot.tail:
-        case ("opened",) if thread.opened is None:
+        case ("opened",) if readable and thread.opened is None:
             return msgspec.structs.replace(thread, opened=fact)
-        case ("said", _):
+        case ("said", _) if readable or broken:
             return msgspec.structs.replace(thread, said=_with(thread.said, fact))
-        case ("turn", word, *place):
+        case ("turn", word, *place) if readable or (broken and place == ["replied"]):
             number = int(word)
             turn = _evolve_turn(thread.turns.get(number, Turn(number)), place[0], fact)
             return msgspec.structs.replace(thread, turns=dict(sorted({**thread.turns, number: turn}.items())))

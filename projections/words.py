@@ -20,7 +20,7 @@ def refused(call: Call) -> e.ToolRefused:
         Defect: nothing keeps the call from running.
     """
     tool = f"`{call.wish.tool}`"
-    match call.claims and call.claims[0].event:
+    match call.declined or (call.revoked and call.revoked.event):
         case e.Declined(why="unknown_tool"):
             return _refused("unknown_tool", f"{tool} did not run: there is no such tool here any more.")
         case e.Declined(why="digest_mismatch"):
@@ -106,6 +106,11 @@ def refused(call: Call) -> e.ToolRefused:
 def changed(arguments: str) -> str:
     """Said before the result of a call that ran with a reviewer's arguments: the model must not take them for its own."""
     return f"A reviewer changed the arguments of this call before it ran. It ran with: {arguments}"
+
+
+def unreadable(message: str) -> str:
+    """Said in place of a message whose bytes are not a message: the model should know that one is missing."""
+    return f"Message {message!r} of this conversation cannot be read and is left out."
 
 
 def refused_in_silence(tool: str) -> str:

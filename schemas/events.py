@@ -177,6 +177,9 @@ class ToolRequested(Event, frozen=True, tag="ToolRequested"):
     run_by: str = "client"
     #: Of the thread; rules may ask for them.
     labels: dict[str, str] = {}
+    #: From 2 on, what a client runs is claimed and finished in the client's own slots alone
+    #: (`claim.client.1`). Before, an executor's slots were also the client's.
+    layout: int = 1
 
 
 class Shadow(Struct, frozen=True):
@@ -237,6 +240,12 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     may_break_glass: tuple[str, ...] = ()
     #: Are rule and version the organisation's?
     organisation: bool = False
+    #: Who may take an approval back, beside those who may vote and those who did; names, or patterns with `*`.
+    may_revoke: tuple[str, ...] = ()
+    #: Who may say what became of the call when it is in doubt. Empty: those who may vote.
+    may_reconcile: tuple[str, ...] = ()
+    #: Reviewers' accounts that belong to somebody of another name: account to person.
+    people: dict[str, str] = {}
 
 
 class Escalated(Event, frozen=True, tag="Escalated"):
@@ -298,6 +307,11 @@ class Approved(Event, frozen=True, tag="Approved"):
     #: The standing approvals that it rests on, `giver/grant`.
     grants: tuple[str, ...] = ()
     organisation: bool = False
+    #: Where nobody was asked: who neither revokes nor reconciles, beside the requester; and who may,
+    #: names or patterns with `*`. Empty: any reviewer.
+    excluded: tuple[str, ...] = ()
+    may_revoke: tuple[str, ...] = ()
+    may_reconcile: tuple[str, ...] = ()
 
 
 class Denied(Event, frozen=True, tag="Denied"):
@@ -358,7 +372,7 @@ class ToolStarted(Event, frozen=True, tag="ToolStarted"):
 
 
 class Revoked(Event, frozen=True, tag="Revoked"):
-    """A person took the approval back before it ran, by taking the claim's slot."""
+    """A person took the approval back before it ran. Who it is stands in the subject."""
 
     reason: str = ""
     reviewer: str = ""

@@ -3,7 +3,7 @@
     ledger.<workspace>.<thread>.<tail>        a thread and the calls in it
     ledger.<workspace>._policy.<version>      what the workspace itself decided
     ledger.<workspace>._tool.<tool>.<version>
-    ledger.<workspace>._grant.<giver>.<name>.given|revoked|used.<n>
+    ledger.<workspace>._grant.<giver>.<name>.given|revoked|revoked.<reviewer>|used.<n>
     ledger.<workspace>._delegation.<giver>.<name>.given|ended
     ledger._organisation._policy.<version>    what holds in every workspace
 
@@ -25,6 +25,8 @@ POLICY: Final = "_policy"
 TOOL: Final = "_tool"
 GRANT: Final = "_grant"
 DELEGATION: Final = "_delegation"
+#: Stands in the slots in which a client claims and finishes the calls that it runs itself.
+CLIENT: Final = "client"
 #: Stands in a workspace's place. No workspace can be called so.
 ORGANISATION: Final = "_organisation"
 
@@ -41,14 +43,24 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("call", "*", "announced"): (e.GlassBroken,),
     ("call", "*", "withdrawn"): (e.Withdrawn, e.Superseded),
     ("call", "*", "decided"): (e.Approved, e.Denied, e.Answered, e.Expired, e.Withdrawn, e.Superseded),
+    ("call", "*", "revoked", "*"): (e.Revoked,),
+    # An executor's. `Revoked` stands here in logs from before reviewers had a slot for it.
     ("call", "*", "claim", "#"): (e.ToolStarted, e.Revoked, e.Declined),
     ("call", "*", "finished"): (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.InDoubt),
-    ("call", "*", "late", "#"): (e.ToolReturned, e.ToolFailed),
+    ("call", "*", "late", "#"): (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.InDoubt),
+    # The same for calls that a client runs.
+    ("call", "*", "claim", CLIENT, "#"): (e.ToolStarted,),
+    ("call", "*", "finished", CLIENT): (e.ToolReturned, e.ToolFailed, e.InDoubt),
+    ("call", "*", "late", CLIENT, "#"): (e.ToolReturned, e.ToolFailed, e.InDoubt),
+    ("call", "*", "reconciled", "*"): (e.Reconciled,),
+    # In logs from before the slot named the reviewer.
     ("call", "*", "reconciled"): (e.Reconciled,),
     (POLICY, "#"): (e.PolicyApplied,),
     (TOOL, "*", "*"): (e.ToolDeclared,),
     (GRANT, "*", "*", "given"): (e.Granted,),
+    # The gate's, after a denial; and a reviewer's. Without a name it may also be a reviewer's of an older log.
     (GRANT, "*", "*", "revoked"): (e.GrantRevoked,),
+    (GRANT, "*", "*", "revoked", "*"): (e.GrantRevoked,),
     (GRANT, "*", "*", "used", "#"): (e.GrantUsed,),
     (DELEGATION, "*", "*", "given"): (e.Delegated,),
     (DELEGATION, "*", "*", "ended"): (e.DelegationEnded,),
@@ -218,20 +230,47 @@ class CallRef(Struct, frozen=True):
     def decided(self) -> Slot:
         return self._slot("decided")
 
+    def revoked_by(self, reviewer: str) -> Slot:
+        """Where a reviewer takes an approval back before the tool runs."""
+        return self._slot("revoked", token("reviewer", reviewer))
+
     def claim(self, attempt: int) -> Slot:
+        """Where an executor claims the call."""
         return self._slot("claim", str(attempt))
 
     @property
     def finished(self) -> Slot:
+        """Where an executor says how the call ended."""
         return self._slot("finished")
 
-    def late(self, attempt: int) -> Slot:
-        """Where a result goes that came after the call was already closed: kept, never shown to the model."""
-        return self._slot("late", str(attempt))
+    def late(self, number: int) -> Slot:
+        """Where an executor's outcome goes that found `finished` taken.
+
+        After an end that counts it is kept and never shown to the model. Where `finished` holds a void
+        fact, it is the end.
+        """
+        return self._slot("late", str(number))
+
+    def client_claim(self, attempt: int) -> Slot:
+        """Where a client claims a call that it runs itself."""
+        return self._slot("claim", CLIENT, str(attempt))
+
+    @property
+    def client_finished(self) -> Slot:
+        """Where a client says how a call ended that it ran itself."""
+        return self._slot("finished", CLIENT)
+
+    def client_late(self, number: int) -> Slot:
+        """Where a client's outcome goes that found `client_finished` taken; as `late`."""
+        return self._slot("late", CLIENT, str(number))
+
+    def reconciled_by(self, reviewer: str) -> Slot:
+        """Where a reviewer says what really happened to a call in doubt."""
+        return self._slot("reconciled", token("reviewer", reviewer))
 
     @property
     def reconciled(self) -> Slot:
-        """Where a person says what really happened to a call in doubt."""
+        """The same in logs from before the slot named the reviewer."""
         return self._slot("reconciled")
 
     def _slot(self, *rest: str) -> Slot:
@@ -286,7 +325,12 @@ class GrantRef(_Standing, frozen=True):
 
     @property
     def revoked(self) -> Slot:
+        """Where the gate takes it back, after a denial of what it covers."""
         return self._slot("revoked")
+
+    def revoked_by(self, reviewer: str) -> Slot:
+        """Where a reviewer takes it back."""
+        return self._slot("revoked", token("reviewer", reviewer))
 
     def used(self, number: int) -> Slot:
         return self._slot("used", str(number))
