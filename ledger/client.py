@@ -553,7 +553,9 @@ class Ledger:
         if _same_content(ended.event, outcome):
             raise AlreadyFilled(f"{ref} has ended with this very result: {describe(ended)}.")
         kept = "What came now is kept as late."
-        if known.late or await self.fill(known.late_slot, posted) is not None:
+        if not any(_same_content(late.event, posted) for late in known.late) and (
+            known.late or await self.fill(known.late_slot, posted) is not None
+        ):
             kept = "Nothing was recorded: another late result was first."
         raise AlreadyFilled(f"{ref} has ended already: {describe(ended)}. {kept}")
 

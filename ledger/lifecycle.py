@@ -390,41 +390,51 @@ _seq: Final = attrgetter("seq")
 
 def evolve(call: Call, fact: Fact) -> Call:
     """The call with one fact more. Never raises; a fact that has no place in the call changes nothing."""
-    if fact.slot.call_ref != call.ref or any(known.slot == fact.slot for known in call.facts):
+    if fact.slot.call_ref != call.ref or not _has_a_place(fact):
+        return call
+    if any(known.slot == fact.slot for known in call.facts):
         return call
     return call_of(call.ref, (*call.facts, fact))
 
 
 def call_of(ref: CallRef, facts: Collection[Fact]) -> Call:
     """The call that these facts make; facts about anything else are passed over."""
-    alone: dict[str, Fact] = {}
-    several: defaultdict[str, dict[str, Fact]] = defaultdict(dict)
-    contested: dict[Slot, Fact] = {}
-    unread: dict[Slot, Fact] = {}
+    placed: dict[tuple[str, ...], Fact] = {}
     for fact in facts:
         slot = fact.slot
-        if slot.thread != ref.thread or slot.workspace != ref.workspace:
-            continue
-        match slot.tail:
-            case ("call", ref.call, place, *which):
-                if not isinstance(fact.event, STANDS.get(place, ())):
-                    if type(fact.event) is e.Carried:
-                        unread.setdefault(slot, fact)
-                elif place in _CONTESTED:
-                    contested.setdefault(slot, fact)
-                elif which:
-                    several[_SEVERAL[place]].setdefault(which[0], fact)
-                else:
-                    alone.setdefault(place, fact)
-            case _:
-                pass
-    ordered = {place: tuple(sorted(found.values(), key=_seq)) for place, found in several.items()}
+        if slot.thread == ref.thread and slot.workspace == ref.workspace and _has_a_place(fact):
+            match slot.tail:
+                case ("call", ref.call, *_):
+                    placed.setdefault(slot.tail, fact)
+                case _:
+                    pass
+    alone: dict[str, Fact] = {}
+    several: defaultdict[str, list[Fact]] = defaultdict(list)
+    contested: list[Fact] = []
+    unread: list[Fact] = []
+    for tail, fact in placed.items():
+        place = tail[2]
+        if type(fact.event) is e.Carried:
+            unread.append(fact)
+        elif place in _CONTESTED:
+            contested.append(fact)
+        elif place in _SEVERAL:
+            several[_SEVERAL[place]].append(fact)
+        else:
+            alone[place] = fact
+    ordered = {place: tuple(sorted(found, key=_seq)) for place, found in several.items()}
     call = msgspec.structs.replace(Call(ref), **alone, **ordered)
     if unread:
-        call = _with_unread(call, sorted(unread.values(), key=_seq))
-    for fact in sorted(contested.values(), key=_seq):
+        call = _with_unread(call, sorted(unread, key=_seq))
+    for fact in sorted(contested, key=_seq):
         call = _recorded(call, fact)
     return call
+
+
+def _has_a_place(fact: Fact) -> bool:
+    """Whether it is a fact that may stand where it does, or bytes that are not a fact of this program."""
+    tail = fact.slot.tail
+    return len(tail) > 2 and isinstance(fact.event, (*STANDS.get(tail[2], ()), e.Carried))
 
 
 def _with_unread(call: Call, facts: Collection[Fact]) -> Call:

@@ -9,12 +9,15 @@ from typing import Final
 
 import msgspec
 
-from ledger.lifecycle import Call, call_of
+from ledger.lifecycle import SETTLED, Call, call_of
 from projections.fold import Fold, Key, Row
 from projections.pending import key as name
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.slots import Slot
+
+#: The facts after which a call may be settled.
+SETTLING: Final = (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.Reconciled)
 
 
 class Wanted:
@@ -26,8 +29,8 @@ class Wanted:
 
     def take(self, fact: Fact) -> None:
         self.facts.append(fact)
-        if fact.slot.tail[2] in {"finished", "late", "reconciled"} and not isinstance(fact.event, e.InDoubt):
-            self.at_rest = True
+        if isinstance(fact.event, SETTLING) and not self.at_rest:  # an end that is void settles nothing
+            self.at_rest = call_in(self.facts).status in SETTLED
 
 
 def call_in(facts: list[Fact]) -> Call:

@@ -13,7 +13,7 @@ import msgspec
 
 from ledger.lifecycle import SETTLED
 from projections import history as histories
-from projections.calls import call_in
+from projections.calls import SETTLING, call_in
 from projections.fold import Fold, Key, Row
 from projections.thread import Thread, thread_of
 from schemas import events as e
@@ -58,7 +58,7 @@ class Conversation:
                 facts = self._calls[call]
                 facts.append(fact)
                 # An end that is void settles nothing.
-                if isinstance(fact.event, _SETTLING) and call_in(facts).status in SETTLED:
+                if isinstance(fact.event, SETTLING) and call_in(facts).status in SETTLED:
                     self._settled.add(call)
                     self._waiting.discard(call)
                     facts.clear()
@@ -109,7 +109,6 @@ def thread_in(facts: list[Fact]) -> Thread:
     return thread_of(facts[0].slot.thread_ref, facts)
 
 
-_SETTLING: Final = (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.Reconciled)
 _encoder: Final = msgspec.json.Encoder()
 
 HISTORIES: Final = Fold(

@@ -112,7 +112,8 @@ EDIT = '{"order":"edited"}'
 def life(ref: CallRef, wish: e.Wish, ending: str, output: str = "done") -> list[tuple[Slot, e.AnyEvent]]:
     """What is recorded about a call that ends so, in order."""
     facts: list[tuple[Slot, e.AnyEvent]] = [(ref.requested, request(wish)), (ref.gated, question(wish))]
-    start = (ref.claim(1), e.ToolStarted(digest=request(wish).digest, idempotency_key=str(ref)))
+    runs = approval(wish, EDIT if ending == "edited" else None).digest
+    start = (ref.claim(1), e.ToolStarted(digest=runs, idempotency_key=str(ref)))
     if ending in DECISIONS:
         decision = DECISIONS[ending]
         name = {"denied by policy": "denied", "invalid": "denied"}.get(ending, ending)
@@ -124,7 +125,7 @@ def life(ref: CallRef, wish: e.Wish, ending: str, output: str = "done") -> list[
         case "approved":
             return facts
         case "revoked":
-            back = (ref.claim(1), e.Revoked(reason="wrong customer", reviewer="ben"))
+            back = (ref.revoked_by("ben"), e.Revoked(reason="wrong customer", reviewer="ben"))
             return [*facts, back, (ref.finished, e.ToolRefused(ending="revoked", text="taken back"))]
         case "unknown_tool" | "digest_mismatch" | "people_were_asked":
             facts.append((ref.claim(1), e.Declined(why=ending)))
@@ -142,7 +143,7 @@ def life(ref: CallRef, wish: e.Wish, ending: str, output: str = "done") -> list[
         case "in doubt":
             return [*facts, start, doubt, late]
         case "happened" | "did not happen":
-            return [*facts, start, doubt, late, (ref.reconciled, found)]
+            return [*facts, start, doubt, late, (ref.reconciled_by("ana"), found)]
     raise ValueError(ending)
 
 

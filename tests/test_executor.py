@@ -50,6 +50,8 @@ def story(ending: str, tool: Registered = ONCE, run_by: str = "executor") -> lis
                 runs = WISH.arguments if arguments is None else arguments
                 digest = call_digest("refund", version, runs)
                 told.append((slot, msgspec.structs.replace(event, digest=digest)))
+            case e.ToolStarted():
+                told.append((slot, msgspec.structs.replace(event, digest=digest)))
             case _:
                 told.append((slot, event))
     return told
@@ -80,9 +82,10 @@ def run(attempt: int, tool: Registered = ONCE, arguments: str = WISH.arguments) 
     return Perform(claim, Run(CALL, "refund", arguments, attempt))
 
 
-def claims(count: int) -> list[tuple[Slot, e.AnyEvent]]:
+def claims(count: int, tool: Registered = ONCE) -> list[tuple[Slot, e.AnyEvent]]:
     """So many starts, none of which ever answered."""
-    started = e.ToolStarted(digest="d", idempotency_key="acme/t1/1-0")
+    digest = call_digest("refund", tool.version, WISH.arguments)
+    started = e.ToolStarted(digest=digest, idempotency_key="acme/t1/1-0")
     return [(CALL.claim(attempt), started) for attempt in range(1, count + 1)]
 
 
@@ -126,10 +129,10 @@ ACTS = [
     ("started, and nobody knows", STARTED, [ONCE], [doubt(1)]),
     ("started, and the tool is gone", STARTED, [], [doubt(1)]),
     ("started twice, and nobody knows", [*APPROVED, *claims(2)], [ONCE], [doubt(2)]),
-    ("repeatable: the next attempt", [*STARTED_REPEATABLE, *claims(1)], [REPEATABLE], [run(2, REPEATABLE)]),
-    ("repeatable: the last attempt", [*STARTED_REPEATABLE, *claims(MAX_ATTEMPTS - 1)], [REPEATABLE],
+    ("repeatable: the next attempt", [*STARTED_REPEATABLE, *claims(1, REPEATABLE)], [REPEATABLE], [run(2, REPEATABLE)]),
+    ("repeatable: the last attempt", [*STARTED_REPEATABLE, *claims(MAX_ATTEMPTS - 1, REPEATABLE)], [REPEATABLE],
      [run(MAX_ATTEMPTS, REPEATABLE)]),
-    ("repeatable, but not for ever", [*STARTED_REPEATABLE, *claims(MAX_ATTEMPTS)], [REPEATABLE], [doubt(MAX_ATTEMPTS)]),
+    ("repeatable, but not for ever", [*STARTED_REPEATABLE, *claims(MAX_ATTEMPTS, REPEATABLE)], [REPEATABLE], [doubt(MAX_ATTEMPTS)]),
     ("what is repeatable now was not when it was asked for", STARTED, [REPEATABLE], [doubt(1)]),
     ("it returned", story("returned"), [ONCE], []),
     ("it failed", story("failed"), [ONCE], []),
@@ -166,9 +169,9 @@ def test_what_was_not_to_run_is_closed_for_all(ending: str, run_by: str):
 
 @pytest.mark.parametrize("run_by", ["executor", "client"])
 def test_it_hears_of_an_approval_that_is_taken_back(run_by: str):
-    """Handed the claim's slot itself: a revocation is told to the model, also that of a call which a client would run (B8)."""
+    """Handed the revocation itself, it tells the model, also about a call which a client would run (B8)."""
     facts = story("revoked", run_by=run_by)[:-1]
-    assert reacts(facts, ONCE, handed="claim") == [refusal(facts)]
+    assert reacts(facts, ONCE, handed="revoked") == [refusal(facts)]
 
 
 def test_what_was_declined_is_told_to_the_model():
@@ -183,7 +186,7 @@ def test_what_was_declined_is_told_to_the_model():
 def test_a_claim_that_is_handed_out_is_somebody_at_work():
     """That a tool was started is no reason to doubt it: only the decision handed out again is."""
     assert reacts(STARTED, ONCE, handed="claim") == []
-    assert reacts([*STARTED_REPEATABLE, *claims(1)], REPEATABLE, handed="claim") == []
+    assert reacts([*STARTED_REPEATABLE, *claims(1, REPEATABLE)], REPEATABLE, handed="claim") == []
 
 
 def test_every_attempt_has_the_same_idempotency_key():
@@ -199,11 +202,29 @@ def test_every_attempt_has_the_same_idempotency_key():
 
 async def test_the_work_is_the_function_with_the_approved_arguments():
     """What comes of it goes to `finished`, or beside it when the call was closed meanwhile (I9)."""
-    ledger = Ledger(Memory(), e.Author(kind="executor", name="tests"))
-    done = await Executor({"refund": ONCE}).do(ledger, Run(CALL, "refund", EDIT, 2))
+    ledger = await recorded(story("approved", REPEATABLE) + claims(2, REPEATABLE))
+    done = await Executor({"refund": REPEATABLE}).do(ledger, Run(CALL, "refund", EDIT, 2))
     assert done == Append(
-        CALL.finished, e.ToolReturned(output="refunded edited", attempt=2), otherwise=CALL.late(2)
+        CALL.finished, e.ToolReturned(output="refunded edited", attempt=2), otherwise=CALL.late(1)
     )
+
+
+async def test_a_claim_behind_a_revocation_runs_nothing():
+    """The order of the log decides between a start and a revocation, and the executor looks before it runs (I6, B61)."""
+    ran: list[str] = []
+    tool = Registered(ONCE.spec, ran.append)
+    ledger = await recorded([*story("revoked")[:-1], *claims(1)])
+    done = await Executor({"refund": tool}).do(ledger, Run(CALL, "refund", WISH.arguments, 1))
+    assert done == refusal(story("revoked")[:-1])
+    assert ran == []
+
+
+async def recorded(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Ledger:
+    """A ledger in memory in which these stand."""
+    ledger = Ledger(Memory(), e.Author(kind="executor", name="tests"))
+    for slot, event in facts:
+        assert await ledger.fill(slot, event) is None
+    return ledger
 
 
 # ------------------------------------------------------------------------------------------ running a tool

@@ -284,7 +284,8 @@ def test_an_approval_that_repeats_the_arguments_is_no_edit():
     story.turn(1, REFUND)
     story.tell(ref.requested, request(REFUND))
     story.tell(ref.decided, approval(REFUND, REFUND.arguments))
-    story.tell(ref.claim(1), e.ToolStarted(digest="", idempotency_key=""))
+    digest = approval(REFUND).digest
+    story.tell(ref.claim(1), e.ToolStarted(digest=digest, idempotency_key=""))
     story.tell(ref.finished, e.ToolReturned(output="done"))
     assert told(story).entries[1].text == "done"
 
@@ -293,6 +294,8 @@ def test_a_refusal_without_words_still_says_something():
     """An outcome that is no success is never empty, whoever recorded it."""
     story, ref = Story(), REF.wish(1, 0)
     story.turn(1, REFUND)
+    for slot, event in life(ref, REFUND, "denied")[:-1]:
+        story.tell(slot, event)
     story.tell(ref.finished, e.ToolRefused(ending="denied", text=" "))
     assert told(story).entries[1].text == "`refund` did not run."
 

@@ -31,13 +31,13 @@ EXAMPLES: dict[type[e.Event], tuple[Slot, e.Event]] = {
     e.Approved: (CALL.decided, e.Approved(digest=DIGEST, ground="people", rule="money", policy_version=1)),
     **{type(decision): (CALL.decided, decision) for decision in DECISIONS.values()},
     e.ToolStarted: (CALL.claim(1), e.ToolStarted(digest=DIGEST, idempotency_key=str(CALL))),
-    e.Revoked: (CALL.claim(1), e.Revoked(reviewer="ben")),
+    e.Revoked: (CALL.revoked_by("ben"), e.Revoked(reviewer="ben")),
     e.Declined: (CALL.claim(1), e.Declined(why="unknown_tool")),
     e.ToolReturned: (CALL.finished, e.ToolReturned(output="done")),
     e.ToolFailed: (CALL.finished, e.ToolFailed(error="no such order")),
     e.ToolRefused: (CALL.finished, e.ToolRefused(ending="denied", text="it did not run")),
     e.InDoubt: (CALL.finished, e.InDoubt(attempt=1, text="nobody knows")),
-    e.Reconciled: (CALL.reconciled, e.Reconciled(happened=True, output="done", reviewer="ana")),
+    e.Reconciled: (CALL.reconciled_by("ana"), e.Reconciled(happened=True, output="done", reviewer="ana")),
 }
 
 
@@ -53,6 +53,9 @@ def following(status: Status, kind: type[e.Event]) -> tuple[Slot, e.Event]:
     slot, event = EXAMPLES[kind]
     if status is Status.RUNNING and kind is e.ToolStarted:  # the next attempt
         return CALL.claim(2), event
+    if kind is e.ToolRefused:
+        ending = "unknown_tool" if status is Status.DECLINED else str(status)
+        return slot, e.ToolRefused(ending=ending, text="it did not run")
     return slot, event
 
 
@@ -166,9 +169,14 @@ STRANGERS = [
 
 @pytest.mark.parametrize(("slot", "event"), STRANGERS)
 def test_what_has_no_place_changes_nothing(slot: Slot, event: e.Event | e.Carried):
-    """A fact about anything else, or one that cannot be read, leaves the call as it was (I12)."""
+    """A fact about anything else leaves the call as it was; one that cannot be read is only noted (I12)."""
     call = told(*life(CALL, WISH, "approved")[:2])
-    assert evolve(call, Fact(9, SOON, slot, event)) is call
+    after = evolve(call, Fact(9, SOON, slot, event))
+    noted = msgspec.structs.replace(after, void=(), newer=())
+    assert noted == call
+    unread = isinstance(event, e.Carried)
+    assert len(after.void) == (unread and event.problem != "")
+    assert len(after.newer) == (unread and event.problem == "")
 
 
 def test_the_first_in_a_slot_stays():
@@ -179,15 +187,16 @@ def test_the_first_in_a_slot_stays():
 
 
 def test_a_call_that_was_started_stays_started():
-    """A revocation in a later claim's slot undoes no start, and nobody may say that the call did not run."""
-    call = told(*life(CALL, WISH, "running"), (CALL.claim(2), e.Revoked(reviewer="ben")))
-    assert call.status is Status.RUNNING
-    call = told(
-        *life(CALL, WISH, "approved"),
-        (CALL.claim(1), e.Revoked()),
-        (CALL.claim(2), EXAMPLES[e.ToolStarted][1]),
-    )
-    assert call.status is Status.RUNNING
+    """A revocation after the start is void, and so is a start after the revocation (I6)."""
+    start = EXAMPLES[e.ToolStarted]
+    for back in (EXAMPLES[e.Revoked], (CALL.claim(2), e.Revoked(reviewer="ben"))):
+        call = told(*life(CALL, WISH, "running"), back)
+        assert call.status is Status.RUNNING
+        assert [void.why for void in call.void] == ["the call was started before it"]
+    for back in (EXAMPLES[e.Revoked], (CALL.claim(2), e.Revoked(reviewer="ben"))):
+        call = told(*life(CALL, WISH, "approved"), back, start)
+        assert call.status is Status.REVOKED
+        assert [void.why for void in call.void] == ["the approval was revoked before it"]
 
 
 def test_a_late_result_does_not_settle_anything():
@@ -287,8 +296,8 @@ REFUSALS = [
      "acme/t1/1-0 is already decided: Expired at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
     ("4 started", life(CALL, WISH, "running"), CALL.claim(1), EXAMPLES[e.ToolStarted][1], LATER, AlreadyFilled,
      "ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
-    ("4 taken back", life(CALL, WISH, "revoked")[:4], CALL.claim(1), EXAMPLES[e.ToolStarted][1], LATER, AlreadyFilled,
-     "ledger.acme.t1.call.1-0.claim.1 is taken: Revoked at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+    ("5 taken back", life(CALL, WISH, "revoked")[:4], CALL.claim(1), EXAMPLES[e.ToolStarted][1], LATER, NotOpen,
+     "acme/t1/1-0 is revoked, so ToolStarted cannot follow. What can: ToolRefused."),
     ("4 asked as well already", [*STAGED, MORE], CALL.escalated(1), LAST[1], LATER, AlreadyFilled,
      "ledger.acme.t1.call.1-0.escalated.1 is taken: Escalated at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
     ("4 announced already", [*MANY, EXAMPLES[e.GlassBroken]], *EXAMPLES[e.GlassBroken], LATER, AlreadyFilled,

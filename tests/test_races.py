@@ -144,6 +144,13 @@ class Shop:
         awaited = self._awaited.setdefault(slot, asyncio.get_running_loop().create_future())
         return await asyncio.shield(awaited)
 
+    async def has_any(self, *slots: Slot) -> None:
+        """Wait until one of the slots is filled."""
+        waiting = [asyncio.ensure_future(self.has(slot)) for slot in slots]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+
     async def request(self, number: int, workspace: str = "shop") -> CallRef:
         """Ask for a refund, in a thread of its own."""
         ref = CallRef(workspace, f"t{number}", "refund-1")
@@ -271,7 +278,7 @@ async def settled(shop: Shop, refs: Sequence[CallRef]) -> list[Call]:
     queue (B35) and `approvals replay --verify` agree; and what ran, what was approved and what was told fit.
     """
     for ref in refs:
-        await shop.has(ref.finished)
+        await shop.has_any(ref.finished, ref.client_finished)
     facts = [fact async for fact in shop.admin.replay()]
     assert {number for _, number in Counter(fact.slot for fact in facts).items()} == {1}
     about: dict[CallRef, list[Fact]] = {}
@@ -311,11 +318,12 @@ def check_call(call: Call) -> None:
     assert call.finished
     assert call.late == ()
     decision, end = call.decided.event, call.finished.event
-    assert [fact.slot for fact in call.claims] == (
-        [call.ref.claim(1)] if isinstance(decision, e.Approved) else []
-    )
+    first = call.ref.client_claim(1) if call.is_clients else call.ref.claim(1)
+    went_on = isinstance(decision, e.Approved)
+    assert [fact.slot for fact in call.claims] == ([first] if went_on and not call.revoked else [])
     if isinstance(decision, e.Approved):
-        [claim] = call.claims
+        [claim] = call.claims or [call.revoked]
+        assert claim
         assert call.decided.seq < claim.seq < call.finished.seq
         check_ground(call, decision)
         if isinstance(claim.event, e.ToolStarted):
@@ -358,9 +366,12 @@ def check_runs(shop: Shop, calls: Sequence[Call]) -> None:
 
 def check_answer(call: Call, slot: Slot, answer: object) -> None:
     """Whose word came too late is told who was first, and nobody is shown another winner (B27, B28, B29, B30, B36)."""
-    facts = (*call.votes, call.withdrawn, *call.claims)
-    standing = next((fact for fact in facts if fact is not None and fact.slot == slot), None)
+    standing = next((fact for fact in call.facts if fact.slot == slot), None)
     match answer:
+        case Refused() if slot.tail[2] == "revoked":
+            assert call.starts, "a revocation is refused only where a start came before it"
+            assert (standing is None) is isinstance(answer, NotOpen)
+            assert "was started before" in str(answer) or "so Revoked cannot follow" in str(answer)
         case DeadlinePassed() if standing is None and "expired at" in str(answer):
             assert call.deadline
             assert f"{call.deadline:%Y-%m-%d %H:%M:%S}" in str(answer)
@@ -714,16 +725,13 @@ async def test_a_start_and_an_approval_taken_back(store: Path):
             await shop.has(ref.decided)
             # Around the moment in which the executor starts it; the last time surely after that.
             await (asyncio.sleep(0.1 * number / TIMES) if number < 0.9 * TIMES else shop.has(ref.claim(1)))
-            if number % 2:
-                await shop.hear(ref.claim(1), ana.revoke(ref, "ana", reason="Wait."))
-            else:
-                revoked = e.Revoked(reviewer="ana", reason="Wait.")
-                await shop.hear(ref.claim(1), ana.append(ref.claim(1), revoked))
+            await shop.hear(ref.revoked_by("ana"), ana.revoke(ref, "ana", reason="Wait."))
             return ref
 
         calls = await settled(shop, await each(one))
-    claims = Counter(type(call.claims[0].event).__name__ for call in calls)
-    both(claims, "ToolStarted", "Revoked", "let Ana come sooner or later than she does")
+    assert all(bool(call.starts) is not bool(call.revoked) for call in calls)
+    ends = Counter("ToolStarted" if call.starts else "Revoked" for call in calls)
+    both(ends, "ToolStarted", "Revoked", "let Ana come sooner or later than she does")
     told = Counter(
         isinstance(answer, Call) for slot, answer in shop.answers if isinstance(answer, Call | Refused)
     )
@@ -773,8 +781,8 @@ async def test_two_services_that_run_it_themselves(store: Path):
             await shop.has(ref.decided)
             await race(
                 spread(number, 0.1),
-                lambda: shop.hear(ref.claim(1), shop.desk.run(ref, shop.refund)),
-                lambda: shop.hear(ref.claim(1), other.run(ref, shop.refund)),
+                lambda: shop.hear(ref.client_claim(1), shop.desk.run(ref, shop.refund)),
+                lambda: shop.hear(ref.client_claim(1), other.run(ref, shop.refund)),
             )
             return ref
 
