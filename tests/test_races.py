@@ -38,7 +38,7 @@ from projections.pending import entry
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.digest import call_digest
-from schemas.errors import AlreadyDecided, AlreadyFilled, DeadlinePassed, Refused
+from schemas.errors import AlreadyDecided, AlreadyFilled, DeadlinePassed, NotOpen, Refused
 from schemas.slots import CallRef, GrantRef, Slot, policy_slot
 from schemas.tools import ToolSpec
 
