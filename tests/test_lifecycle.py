@@ -586,3 +586,90 @@ def test_a_call_is_only_what_its_facts_say():
     assert call.status is Status.UNKNOWN
     assert call.asking is None
     assert call.deadline is None
+
+
+# ---------------------------------------------------------------------------------------------- what counts
+
+REQUESTED = (CALL.requested, request(WISH))
+CLIENTS = (CALL.requested, msgspec.structs.replace(request(WISH), layout=2))
+EXECUTORS = (CALL.requested, msgspec.structs.replace(request(WISH), run_by="executor"))
+YES, NO = EXAMPLES[e.Approved], (CALL.decided, DECISIONS["denied"])
+STARTED, CLIENT_START = EXAMPLES[e.ToolStarted], (CALL.client_claim(1), EXAMPLES[e.ToolStarted][1])
+OTHER_START = (CALL.claim(1), e.ToolStarted(digest="0" * 64, idempotency_key=str(CALL)))
+BACK, BACK_BY_RITA = EXAMPLES[e.Revoked], (CALL.revoked_by("rita"), e.Revoked())
+DONE, CLIENT_DONE = EXAMPLES[e.ToolReturned], (CALL.client_finished, e.ToolReturned(output="done"))
+SECOND = (CALL.finished, e.ToolReturned(output="done", attempt=2))
+DOUBT, REFUSED = EXAMPLES[e.InDoubt], EXAMPLES[e.ToolRefused]
+FOUND, FOUND_BY_RITA = EXAMPLES[e.Reconciled], (CALL.reconciled_by("rita"), EXAMPLES[e.Reconciled][1])
+JUNK = (CALL.finished, e.Carried(type="", raw=b"?", problem="no fact"))
+LATE = (CALL.late(1), e.ToolReturned(output="done"))
+
+#: The story so far, how it stands, and why each fact of it is void that is.
+VOID = [
+    ("claimed before it was asked for", [STARTED, REQUESTED, YES], Status.APPROVED, ["the call was not requested before it"]),
+    ("claimed before it was decided", [REQUESTED, STARTED, YES], Status.APPROVED, ["the call was not decided before it"]),
+    ("claimed before it was denied", [REQUESTED, STARTED, NO], Status.DENIED, ["the call was not decided before it"]),
+    ("claimed after it was denied", [REQUESTED, NO, STARTED], Status.DENIED, ["the call was not approved, but denied"]),
+    ("claimed with other bytes", [REQUESTED, YES, OTHER_START], Status.APPROVED, ["it is about other bytes than were approved"]),
+    ("an executor claims a client's", [CLIENTS, YES, STARTED], Status.APPROVED, ["calls that 'client' runs are not claimed in claim.1"]),
+    ("a client claims an executor's", [EXECUTORS, YES, CLIENT_START], Status.APPROVED,
+     ["calls that 'executor' runs are not claimed in claim.client.1"]),
+    ("a client claims its own", [CLIENTS, YES, CLIENT_START], Status.RUNNING, []),
+    ("a client of an older log", [REQUESTED, YES, STARTED, DONE], Status.RETURNED, []),
+    ("revoked before it was approved", [REQUESTED, BACK, YES], Status.APPROVED, ["the call was not decided before it"]),
+    ("revoked by who asked", [REQUESTED, YES, BACK_BY_RITA], Status.APPROVED, ["rita may not revoke this approval"]),
+    ("revoked twice", [REQUESTED, YES, BACK, (CALL.revoked_by("ana"), e.Revoked())], Status.REVOKED,
+     ["the approval was revoked before it"]),
+    ("ended before it was claimed", [REQUESTED, YES, DONE, STARTED], Status.RUNNING, ["attempt 1 was not started before it"]),
+    ("ended in another attempt", [REQUESTED, YES, STARTED, SECOND], Status.RUNNING, ["attempt 2 was not started before it"]),
+    ("an executor ends a client's", [CLIENTS, YES, CLIENT_START, DONE], Status.RUNNING,
+     ["calls that 'client' runs do not end in finished"]),
+    ("a client ends an executor's", [EXECUTORS, YES, STARTED, CLIENT_DONE], Status.RUNNING,
+     ["calls that 'executor' runs do not end in finished.client"]),
+    ("in doubt before it was claimed", [REQUESTED, YES, DOUBT], Status.APPROVED, ["attempt 1 was not started before it"]),
+    ("told as denied before it was", [REQUESTED, REFUSED, NO], Status.DENIED,
+     ["nothing before it says that the call ended so (denied)"]),
+    ("told as denied when it was approved", [REQUESTED, YES, REFUSED], Status.APPROVED,
+     ["nothing before it says that the call ended so (denied)"]),
+    ("told as denied when it ran", [REQUESTED, YES, STARTED, REFUSED], Status.RUNNING, ["the call was started before it"]),
+    ("reconciled without a doubt", [REQUESTED, YES, STARTED, FOUND], Status.RUNNING, ["the call was not in doubt before it"]),
+    ("reconciled by who asked", [REQUESTED, YES, STARTED, DOUBT, FOUND_BY_RITA], Status.IN_DOUBT,
+     ["rita may not reconcile this call"]),
+    ("reconciled in the form of an older log", [REQUESTED, YES, STARTED, DOUBT, (CALL.reconciled, FOUND[1])], Status.RECONCILED, []),
+    ("a void end gives way to the late one", [REQUESTED, YES, DONE, STARTED, LATE], Status.RETURNED,
+     ["attempt 1 was not started before it"]),
+    ("junk gives way as well", [JUNK, REQUESTED, YES, STARTED, LATE], Status.RETURNED, ["it cannot be read: no fact"]),
+    ("past a free slot it is only kept", [REQUESTED, YES, STARTED, LATE], Status.RUNNING, []),
+    ("declined after the start", [REQUESTED, YES, STARTED, (CALL.claim(2), e.Declined(why="unknown_tool"))], Status.RUNNING,
+     ["the call was started before it"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("story", "status", "why"), [pytest.param(*row, id=name) for name, *row in VOID])
+def test_a_fact_counts_only_for_what_it_rests_on(story, status: Status, why: list[str]):
+    """What was not borne out by the facts before it changes nothing, and says why (B61, B62, I1, I6)."""
+    call = told(*story)
+    assert call.status is status
+    assert [void.why for void in call.void] == why
+    assert len(call.facts) == len(story), "nothing is dropped"
+
+
+def test_a_void_fact_is_no_obstacle():
+    """A claim goes to the next free attempt, an end to `late`, on the side that runs the call (I6)."""
+    call = told(STARTED, OTHER_START, JUNK, EXECUTORS, YES)
+    assert call.claim_slot == CALL.claim(2)
+    assert call.end_slot == CALL.late(1)
+    call = told(CLIENT_START, CLIENT_DONE, CLIENTS, YES)
+    assert (call.claim_slot, call.end_slot) == (CALL.client_claim(2), CALL.client_late(1))
+    call = told(*life(CALL, WISH, "returned"))
+    assert (call.end_slot, call.refusal_slot, call.late_slot) == (None, None, CALL.client_late(1))
+
+
+def test_nobody_acts_on_what_a_newer_program_wrote():
+    """A fact from the future is neither void nor known, so nothing may follow before it can be read (I4, I12)."""
+    newer = (CALL.claim(1), e.Carried(type="ToolStarted", raw=b"{}", v=2))
+    call = told(REQUESTED, YES, newer)
+    assert (call.status, call.void, len(call.newer)) == (Status.APPROVED, (), 1)
+    refused = refusal(call, CALL.claim(2), STARTED[1], SOON)
+    assert isinstance(refused, NotOpen)
+    assert "a fact of a newer program: ToolStarted" in str(refused)
