@@ -164,6 +164,9 @@ for _shape, _kinds in FILLED_BY.items():
     if _shape[0] == "call":
         STANDS[_shape[2]] = tuple(dict.fromkeys((*STANDS.get(_shape[2], ()), *_kinds)))
 
+#: The same, and what this program cannot read.
+_READ: Final[dict[str, tuple[type, ...]]] = {place: (*kinds, e.Carried) for place, kinds in STANDS.items()}
+
 #: Nothing more will be told to the model about a call in one of these.
 SETTLED: Final = frozenset({Status.RETURNED, Status.FAILED, Status.REFUSED, Status.RECONCILED})
 
@@ -390,7 +393,7 @@ _seq: Final = attrgetter("seq")
 
 def evolve(call: Call, fact: Fact) -> Call:
     """The call with one fact more. Never raises; a fact that has no place in the call changes nothing."""
-    if fact.slot.call_ref != call.ref or not _has_a_place(fact):
+    if fact.slot.call_ref != call.ref or not isinstance(fact.event, _READ.get(fact.slot.tail[2], ())):
         return call
     if any(known.slot == fact.slot for known in call.facts):
         return call
@@ -399,21 +402,21 @@ def evolve(call: Call, fact: Fact) -> Call:
 
 def call_of(ref: CallRef, facts: Collection[Fact]) -> Call:
     """The call that these facts make; facts about anything else are passed over."""
-    placed: dict[tuple[str, ...], Fact] = {}
-    for fact in facts:
-        slot = fact.slot
-        if slot.thread == ref.thread and slot.workspace == ref.workspace and _has_a_place(fact):
-            match slot.tail:
-                case ("call", ref.call, *_):
-                    placed.setdefault(slot.tail, fact)
-                case _:
-                    pass
     alone: dict[str, Fact] = {}
     several: defaultdict[str, list[Fact]] = defaultdict(list)
     contested: list[Fact] = []
     unread: list[Fact] = []
-    for tail, fact in placed.items():
+    placed: set[tuple[str, ...]] = set()
+    workspace, thread, name = ref.workspace, ref.thread, ref.call
+    for fact in facts:
+        slot = fact.slot
+        tail = slot.tail
+        if len(tail) < 3 or tail[1] != name or slot.thread != thread or slot.workspace != workspace:
+            continue
         place = tail[2]
+        if tail[0] != "call" or tail in placed or not isinstance(fact.event, _READ.get(place, ())):
+            continue
+        placed.add(tail)
         if type(fact.event) is e.Carried:
             unread.append(fact)
         elif place in _CONTESTED:
@@ -429,12 +432,6 @@ def call_of(ref: CallRef, facts: Collection[Fact]) -> Call:
     for fact in sorted(contested, key=_seq):
         call = _recorded(call, fact)
     return call
-
-
-def _has_a_place(fact: Fact) -> bool:
-    """Whether it is a fact that may stand where it does, or bytes that are not a fact of this program."""
-    tail = fact.slot.tail
-    return len(tail) > 2 and isinstance(fact.event, (*STANDS.get(tail[2], ()), e.Carried))
 
 
 def _with_unread(call: Call, facts: Collection[Fact]) -> Call:
@@ -543,11 +540,12 @@ def _void_claim(call: Call, fact: Fact) -> str | None:
     if isinstance(fact.event, e.Declined):
         return "the call was started before it" if call.starts else None
     assert isinstance(fact.event, e.ToolStarted)
-    if call.flaw is not None:
-        return f"the approval does not let the call run: {FLAWS[call.flaw]}"
-    if fact.event.digest != call.digest:
-        return "it is about other bytes than were approved"
-    return None
+    if (flaw := call.flaw) is not None:
+        return f"the approval does not let the call run: {FLAWS[flaw]}"
+    # Without a flaw, this is the digest of what would run.
+    return (
+        None if fact.event.digest == _approved(call).digest else "it is about other bytes than were approved"
+    )
 
 
 def _void_result(call: Call, fact: Fact, attempt: int) -> str | None:
@@ -591,9 +589,10 @@ def _is_in_place(call: Call, slot: Slot) -> bool:
 
     Before layout 2 a client had no slots of its own and used the executor's.
     """
-    if slot.tail[3:4] == (CLIENT,):
-        return call.is_clients
-    return not call.is_clients or call.wish.layout < 2
+    wish = call.wish
+    if CLIENT in slot.tail[3:]:
+        return wish.run_by == CLIENT
+    return wish.run_by != CLIENT or wish.layout < 2
 
 
 def _is_late(call: Call, fact: Fact) -> bool:

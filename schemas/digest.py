@@ -13,14 +13,11 @@ import hashlib
 
 def call_digest(tool: str, tool_version: str, arguments: str) -> str:
     """Digest of one call, 64 hex digits."""
-    return hashlib.sha256(_prefixed(tool) + _prefixed(tool_version) + arguments.encode()).hexdigest()
+    name, version = tool.encode(), tool_version.encode()
+    head = b"%d:%b%d:%b" % (len(name), name, len(version), version)
+    return hashlib.sha256(head + arguments.encode()).hexdigest()
 
 
 def text_digest(text: str) -> str:
     """Digest of a text as it stands (a policy file, a history), 64 hex digits."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _prefixed(text: str) -> bytes:
-    raw = text.encode()
-    return b"%d:%s" % (len(raw), raw)
