@@ -27,9 +27,10 @@ structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Snapshots of tests go to a directory of their own, never to the user's."""
+    """Snapshots of tests, and what was seen of their logs, go to directories of their own, never to the user's."""
     directory = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     return directory
 
 
