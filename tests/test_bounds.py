@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 
 import msgspec
 import pytest
@@ -101,6 +102,21 @@ async def test_an_observer_cannot_lock_readers_out(store, admin, observer, docto
     assert len(gone) == most - len(refused)
     assert {name for name, one in (await doctor()).items() if not one["ok"]} == set()
     assert await streams.undeclared(admin.port.requests) == []
+
+
+async def test_a_decision_is_waited_for_through_a_restart(tmp_path):
+    """The broker goes and comes back while somebody waits; what is decided then is heard (B51)."""
+    path = tmp_path / "store"
+    async with AsyncExitStack() as stack:
+        async with EmbeddedServer(path):
+            await declare_streams(path)
+            service = await stack.enter_async_context(Ledger.connect(path))
+            await service.append(CALL.requested, request(WISH))
+            waiting = asyncio.create_task(service.decision(CALL, timeout_s=60))
+            await asyncio.sleep(0)
+        async with EmbeddedServer(path), Ledger.connect(path, role="admin") as admin:
+            await admin.fill(CALL.decided, e.Withdrawn())
+            assert (await waiting).decided is not None
 
 
 @pytest.mark.parametrize("stream", [PENDING, f"{PENDING}.mine"])
