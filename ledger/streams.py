@@ -26,7 +26,7 @@ PENDING: Final = "KV_pending"
 _SECOND_NS: Final = 1_000_000_000
 
 #: The most bytes of each stream, unless `ensure` is told otherwise. The broker reserves them, and takes less where the disk
-#: has less (`_fitting`). A fact takes 0.44 KB on average, so 16 GiB are about 36 million.
+#: has less (`_fitting`). 16 GiB hold about 30 million facts (docs/capacity.md).
 MAX_BYTES_OF: Final[dict[str, int]] = {
     LEDGER: 16 << 30,
     TIMERS: 256 << 20,

@@ -3,7 +3,7 @@
 A broker takes a sixth of a second to start, so each test that needs one has one, and no test can disturb another.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,11 +27,19 @@ structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Snapshots of tests, and what was seen of their logs, go to directories of their own, never to the user's."""
+    """Snapshots of tests go to a directory of their own, never to the user's."""
     directory = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     return directory
+
+
+@pytest.fixture(autouse=True, scope="session")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What was seen of the tests' logs is not kept among the user's; for all tests, as some share a store."""
+    directory = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(directory))
+        yield directory
 
 
 @pytest.fixture

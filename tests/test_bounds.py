@@ -14,8 +14,9 @@ from ledger import streams
 from ledger.answers import Recorded
 from ledger.client import Ledger
 from ledger.streams import DURABLES, LEAST_BYTES, LEDGER, PARKED, PENDING, TIMERS
-from ops import guard
+from ops import cli, guard
 from ops.commands import check
+from ops.server import EmbeddedServer
 from ops.setup import declare_streams
 from ops.workers import reactions, working
 from schemas import events as e
@@ -214,6 +215,26 @@ async def test_a_broker_with_little_room_gets_a_smaller_bound(store, admin, monk
         await declare_streams(store, max_bytes=1 << 50)
     with pytest.raises(BadInput, match="is too small: the least is"):
         await declare_streams(store, max_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("20GB", 20 * 10**9),
+        ("500MiB", 500 << 20),
+        ("17", 17),
+        ("3 kB", None),
+        ("2TB", 2 * 10**12),
+        ("-1", None),
+    ],
+)
+def test_a_size_is_a_number_and_a_unit(text, size):
+    """What is not a size is refused with an example of one."""
+    if size is None:
+        with pytest.raises(BadInput, match=r"is not a number of bytes\. It looks like 20GB"):
+            cli._bytes(text)
+    else:
+        assert cli._bytes(text) == size
 
 
 # -------------------------------------------------------------------------------------------------- batches
