@@ -412,7 +412,8 @@ class Ledger:
         known = await self.known_call(ref)
         if known.decided is not None:
             return known
-        # Asked for again and again, and not followed: a follower takes one of the consumers that the stream may have.
+        # Asked for again and again, and not followed: a follower takes one of the consumers that
+        # the stream may have.
         wait_s = _ASKED_AGAIN_S
         try:
             async with asyncio.timeout(timeout_s):
@@ -895,8 +896,8 @@ _FLAWS: Final = {
     "digest_mismatch": "the arguments are not the ones that were approved",
     "people_were_asked": "people were asked about it, and before they answered a policy let it through",
 }
-#: How soon a decision is asked for again: after 2 ms, then always half as long again, at most each second. So it is heard
-#: half as late as it took, or a second late.
+#: How soon a decision is asked for again: after 2 ms, then always half as long again, at most each
+#: second. So it is heard half as late as it took, or a second late.
 _ASKED_AGAIN_S: Final = 0.002
 _ASKED_AGAIN_AT_MOST_S: Final = 1.0
 _VERDICTS: Final = ("approve", "deny", "answer", "break_glass")

@@ -263,7 +263,8 @@ class JetStream:
 #: The header with which a service says why it does not answer.
 _REFUSED: Final = "Nats-Service-Error"
 
-#: What the broker says when a stream is full. Its code, 10077, is also that of a slot that is taken.
+#: What the broker says when a stream is full. Its code, 10077, is also that of a slot that is
+#: taken.
 _FULL: Final = "maximum bytes exceeded"
 
 #: Refusals that may be over in a moment: in process on a replica, a batch that was a duplicate, no leader just now.

@@ -25,8 +25,9 @@ PENDING: Final = "KV_pending"
 
 _SECOND_NS: Final = 1_000_000_000
 
-#: The most bytes of each stream, unless `ensure` is told otherwise. The broker reserves them, and takes less where the disk
-#: has less (`_fitting`). 16 GiB hold about 30 million facts (docs/capacity.md).
+#: The most bytes of each stream, unless `ensure` is told otherwise. The broker reserves them, and
+#: takes less where the disk has less (`_fitting`). 16 GiB hold about 30 million facts
+#: (docs/capacity.md).
 MAX_BYTES_OF: Final[dict[str, int]] = {
     LEDGER: 16 << 30,
     TIMERS: 256 << 20,
@@ -35,9 +36,11 @@ MAX_BYTES_OF: Final[dict[str, int]] = {
 }
 #: The least that a stream is bounded to.
 LEAST_BYTES: Final = 16 << 20
-#: The most consumers of each stream. 1,000 is what nats-server 2.15 takes where nothing is declared; 2.14 takes any number.
+#: The most consumers of each stream. 1,000 is what nats-server 2.15 takes where nothing is
+#: declared; 2.14 takes any number.
 MAX_CONSUMERS: Final = 1_000
-#: How long a reader's consumer may outlive its reader. Clients ask for five seconds to five minutes.
+#: How long a reader's consumer may outlive its reader. Clients ask for five seconds to five
+#: minutes.
 READER_GONE_S: Final = 300
 #: Which part of a bound is an alarm.
 ALARM: Final = 0.8
@@ -61,8 +64,9 @@ def _common(replicas: int, max_bytes: int) -> dict[str, Any]:
     }
 
 
-#: What the broker lets a consumer outlive its reader. Not on `LEDGER` and `TIMERS`: there it would give our durables the
-#: same end, and a gate that is stopped for five minutes would begin anew (decision 0020). `dismiss_abandoned` does it there.
+#: What the broker lets a consumer outlive its reader. Not on `LEDGER` and `TIMERS`: there it would
+#: give our durables the same end, and a gate that is stopped for five minutes would begin anew
+#: (decision 0020). `dismiss_abandoned` does it there.
 _READERS_ONLY: Final[dict[str, Any]] = {"consumer_limits": {"inactive_threshold": READER_GONE_S * _SECOND_NS}}
 
 
@@ -229,7 +233,9 @@ async def ensure(
     also: Sequence[str] = (),
     max_bytes: int | None = None,
 ) -> None:
-    """Create the streams and durables that are missing, and bound what has no bound. The rest stays as it is: see `drift`.
+    """Create the streams and durables that are missing, and bound what has no bound.
+
+    The rest stays as it is: see `drift`.
 
     Args:
         also: which of the optional durables.
@@ -277,7 +283,7 @@ async def _ensure(requests: Requests, what: str, body: dict[str, Any], *, exactl
 
 
 async def _fitting(requests: Requests, change: str, body: dict[str, Any], *, exactly: bool) -> None:
-    """Have the broker make a change; where it has no room for `max_bytes`, with the half of it, and so on."""
+    """Have the broker make a change; where it has no room for `max_bytes`, with half of it."""
     while True:
         answer = msgspec.json.decode(
             (await requests.ask(f"$JS.API.{change}", msgspec.json.encode(body))).data
@@ -327,7 +333,7 @@ def _is_bounded(live: dict[str, Any], key: str) -> bool:
 
 
 def _is_as_narrow(key: str, live: dict[str, Any], declared: dict[str, Any]) -> bool:
-    """Is this bound there, and no wider than declared? How many bytes are enough, whoever runs the broker knows."""
+    """Is this bound there, and no wider than declared? Any number of bytes is as good."""
     if key == "consumer_limits":
         limit = int((live.get(key) or {}).get("inactive_threshold", 0))
         return 0 < limit <= int(declared[key]["inactive_threshold"])
@@ -384,11 +390,12 @@ class Undeclared(Struct, frozen=True):
 
     def __str__(self) -> str:
         end = "for ever" if self.gone_after_s is None else f"{self.gone_after_s:,.0f} s"
-        return f"consumer {self.name} on {self.stream}{self.role and f' by {self.role}'} is kept {end} without a reader"
+        whose = f" by {self.role}" if self.role else ""
+        return f"consumer {self.name} on {self.stream}{whose} is kept {end} without a reader"
 
 
 async def undeclared(requests: Requests) -> list[Undeclared]:
-    """The consumers that nobody declared and that outlive their readers by more than `READER_GONE_S`."""
+    """The consumers that nobody declared and that outlive their readers for too long."""
     return [
         one
         for stream in streams()
@@ -415,7 +422,7 @@ def _undeclared(stream: str, config: dict[str, Any]) -> Undeclared | None:
 
 
 async def dismiss_abandoned(requests: Requests) -> list[Undeclared]:
-    """Delete the consumers that nobody declared, that are no durables, and that outlive their readers for too long.
+    """Delete the consumers that `undeclared` finds, but no durables.
 
     Everybody who reads may make one that is kept for years (security review, C6). The broker cannot forbid it on a
     stream that has durables, so whoever administers it puts an end to it.

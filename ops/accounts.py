@@ -37,8 +37,9 @@ from schemas.errors import BadInput
 from schemas.ids import token
 from schemas.slots import DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL
 
-#: What the ledger's account may hold: the four streams and buckets that are rebuilt beside, and more consumers than all the
-#: streams may have together, so that one stream's readers cannot take another's. The bytes are bounded by stream.
+#: What the ledger's account may hold: the four streams and buckets that are rebuilt beside, and
+#: more consumers than all the streams may have together, so that one stream's readers cannot take
+#: another's. The bytes are bounded by stream.
 MAX_STREAMS: Final = 64
 MAX_CONSUMERS: Final = 10_000
 

@@ -1,4 +1,4 @@
-"""What should make whoever runs the broker look, while it runs: settings that changed, and bounds that are nearly reached."""
+"""Alarms while the broker runs: settings that changed, and bounds that are nearly reached."""
 
 import asyncio
 from typing import Final
@@ -29,7 +29,7 @@ async def readers(requests: Requests) -> list[str]:
 
 
 async def guard(ledger: Ledger, every_s: float = EVERY_S) -> None:
-    """Look each minute, for ever, as an administrator: log an error when there is another alarm, and end what was abandoned."""
+    """Look each minute, as an administrator: log new alarms, and end abandoned consumers."""
     assert isinstance(ledger.port, JetStream)
     requests = ledger.port.requests
     known: set[str] = set()

@@ -45,8 +45,9 @@ OLDEST: Final = (2, 14)
 HOST: Final = "127.0.0.1"
 #: How long a child of somebody who was killed may take to go.
 _DYING_S: Final = 3.0
-#: How many batches may be open, and for how long (security review, M2). nats-server's own 50 for ten seconds are taken by
-#: one client that opens them and does nothing more; ours are sent whole, so each is over at once.
+#: How many batches may be open, and for how long (security review, M2). nats-server's own 50 for
+#: ten seconds are taken by one client that opens them and does nothing more; ours are sent whole,
+#: so each is over at once.
 BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, timeout: "5s"'
 #: How long a server may take to answer. Only then it is looked at whether it is still reading its store: 3 s a million facts
 #: after a kill, 1 s otherwise.

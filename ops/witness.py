@@ -1,14 +1,17 @@
 """What was seen of a log, kept outside of its store: so a log that is shorter or other than it was is noticed.
 
-The broker drops a fact whose bytes were changed on disk, and all behind it, without a word; a store may also be replaced by
-an older copy. Then slots are free again whose facts had effects: the same payment would be approved and made twice. So
-whoever runs a gate on a store keeps the number of the last fact and a running digest of all facts up to it in the user's
-state directory, and starts no gate on a log that does not lead to the same digest (decision 0021).
+The broker drops a fact whose bytes were changed on disk, and all behind it, without a word; a
+store may also be replaced by an older copy. Then slots are free again whose facts had effects: the
+same payment would be approved and made twice. So a process that runs a gate on a store keeps the
+number of the last fact and a running digest of all facts up to it in the user's state directory,
+and starts no worker on a log that does not lead to the same digest (decision 0021).
 
-    digest of fact n = SHA-256(digest of fact n-1, n, the broker's time, length of the subject, subject, payload)
+    digest of fact n = SHA-256(digest of fact n-1, n, the broker's time,
+                               length of the subject, subject, payload)
 
-At each start the last 10,000 to 20,000 facts are read again, the whole log by `approvals doctor --deep`. Of a store that is
-used by somebody who may write both the store and this file nothing is proved.
+At each start the last 10,000 to 20,000 facts are read again, the whole log by
+`approvals doctor --deep`. Nothing is proved against somebody who may write both the store and this
+file.
 """
 
 import asyncio
@@ -80,7 +83,7 @@ def _next(digest: str, raw: Raw) -> str:
 
 
 def file_of(store: Store) -> Path:
-    """Where it is kept: `$XDG_STATE_HOME/approval-ledger/witness` or its like, one file for each store."""
+    """`$XDG_STATE_HOME/approval-ledger/witness` or its like: one file for each store."""
     name = hashlib.sha256(os.fsencode(store.path.resolve())).hexdigest()[:24]
     return user_state_path("approval-ledger") / "witness" / f"{name}.json"
 
@@ -104,7 +107,7 @@ def load(store: Store) -> Seen | None:
 
 
 def save(store: Store, seen: Seen) -> None:
-    """Keep it, whole or not at all, readable by its owner only; never less than somebody else keeps of the same log."""
+    """Keep it, whole or not at all; never less than another process keeps of the same log."""
     with suppress(Unavailable):
         other = load(store)
         if other is not None and other.created == seen.created and other.seq > seen.seq:

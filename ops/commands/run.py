@@ -278,7 +278,7 @@ def _kinds(named: Sequence[str]) -> list[str]:
 async def witnessed(
     store: Store | None, kinds: Sequence[str], *, accept_log: bool
 ) -> AsyncGenerator[list[asyncio.Task[None]]]:
-    """Where workers run on a store: no other log than was seen before. Where a gate does, what is seen is kept.
+    """Refuse workers on a store whose log is not the one that was seen; keep what a gate sees.
 
     Yields what ends when the log becomes shorter meanwhile.
     """
