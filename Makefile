@@ -9,7 +9,7 @@ help:            ## this list
 
 setup: .venv/ready   ## .venv from the lock file (the other targets call this)
 
-.venv/ready: pyproject.toml requirements.lock .ci/setup
+.venv/ready: pyproject.toml requirements.lock .ci/setup .ci/uv.txt
 	@.ci/setup
 
 demo: setup      ## a small agent asks, somebody decides, the tool runs: under 15 s
@@ -40,6 +40,8 @@ chaos: setup     ## kill -9 everything, again and again: on the whole of the rec
 lock:            ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o requirements.lock pyproject.toml
+	@echo uv | uv pip compile --universal --generate-hashes --python-version 3.12 \
+	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o .ci/uv.txt -
 
 clean:           ## forget .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -109,22 +109,27 @@ class Archive:
 
         directory = directory.resolve()  # views name the files by their whole path
         path = directory / "working.duckdb"
+        # Whatever is written here, by DuckDB too, is its owner's alone, wherever the directory is.
+        before = os.umask(0o077)
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            db = duckdb.connect(str(path), config=dict(_SETTINGS))
-        except (duckdb.Error, OSError) as problem:
-            raise _cannot_open(path, problem) from None
-        try:
-            archive = cls(directory, db, log)
             try:
-                path.chmod(0o600)
-                archive._begin()
+                directory.mkdir(parents=True, exist_ok=True)
+                db = duckdb.connect(str(path), config=dict(_SETTINGS))
             except (duckdb.Error, OSError) as problem:
                 raise _cannot_open(path, problem) from None
-            yield archive
+            try:
+                archive = cls(directory, db, log)
+                try:
+                    path.chmod(0o600)
+                    archive._begin()
+                except (duckdb.Error, OSError) as problem:
+                    raise _cannot_open(path, problem) from None
+                yield archive
+            finally:
+                with suppress(duckdb.Error):  # what could not be written was told already
+                    db.close()
         finally:
-            with suppress(duckdb.Error):  # what could not be written was told already
-                db.close()
+            os.umask(before)
 
     @property
     def lake(self) -> Path:
@@ -179,7 +184,7 @@ class Archive:
         with self._writing():
             until = self.until
             if self.fresh or not self._is_shown():
-                self.lake.mkdir(exist_ok=True, mode=0o700)
+                self.lake.mkdir(exist_ok=True)
                 self._hand_over()
                 while small := _together(self.segments):
                     self._compact(small)

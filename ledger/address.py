@@ -4,7 +4,9 @@ A store is a directory that a broker runs from. It says so in `address.json`, wh
 URL while the broker runs, and a password for each user name. A broker that runs elsewhere is named by its URL.
 """
 
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -107,12 +109,14 @@ class Store:
         """What `address.json` says; an empty address where there is none.
 
         Raises:
-            BadFile: the file is not ours, or broken.
+            BadInput: the file is somebody else's, or a symbolic link.
+            BadFile: it is broken.
         """
         file = self.path / ADDRESS
         try:
-            # Empty: a store that is just being made.
-            return msgspec.json.decode(file.read_bytes() or b"{}", type=Address)
+            with os.fdopen(open_own(file, os.O_RDONLY), "rb") as content:
+                # Empty: a store that is just being made.
+                return msgspec.json.decode(content.read() or b"{}", type=Address)
         except (FileNotFoundError, NotADirectoryError):
             return Address()
         except PermissionError:
@@ -121,6 +125,29 @@ class Store:
             ) from None
         except msgspec.MsgspecError as problem:
             raise BadFile(str(file), "", f"not an address of ours: {problem}") from None
+
+    def check(self) -> None:
+        """Refuse a store that somebody else prepared, or could exchange.
+
+        Raises:
+            BadInput: the directory, or what is in it, is another user's or a symbolic link; or others may rename it.
+        """
+        if self.path.is_symlink():
+            raise BadInput(f"{self.path} is a symbolic link. Name the directory itself with --store.")
+        for one in (self.path, *self.path.iterdir()):
+            try:
+                there = one.lstat()
+            except FileNotFoundError:
+                continue  # another process has just renamed what it wrote
+            _refuse_foreign(one, there)
+            if stat.S_ISLNK(there.st_mode):
+                raise _a_link(one)
+        for parent in self.path.resolve().parents:
+            if _others_may_write(parent.stat()):
+                raise BadInput(
+                    f"{parent} can be written by other users, who could put another store in place of {self.path}. Make it "
+                    "private (chmod go-w), or name another with --store."
+                )
 
     def write(self, address: Address) -> None:
         """Replace `address.json`, whole or not at all."""
@@ -139,3 +166,44 @@ class Store:
         except BaseException:
             Path(beside).unlink(missing_ok=True)
             raise
+
+
+def open_own(file: Path, flags: int) -> int:
+    """Open a file of a store, or create it, private to its owner.
+
+    Raises:
+        BadInput: it is somebody else's, or a symbolic link.
+        OSError: it cannot be opened.
+    """
+    try:
+        opened = os.open(file, flags | os.O_NOFOLLOW, 0o600)
+    except OSError as problem:
+        if problem.errno != errno.ELOOP:
+            raise
+        raise _a_link(file) from None
+    try:
+        _refuse_foreign(file, os.fstat(opened))
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened
+
+
+def _refuse_foreign(path: Path, there: os.stat_result) -> None:
+    if there.st_uid != os.geteuid():
+        raise BadInput(
+            f"{path} belongs to another user (id {there.st_uid}), who may know its passwords. Run this as that user, or name "
+            "another store with --store."
+        )
+
+
+def _a_link(path: Path) -> BadInput:
+    return BadInput(f"{path} is a symbolic link, and nothing in a store may be one. Remove it.")
+
+
+def _others_may_write(there: os.stat_result) -> bool:
+    """May anybody but its owner, root and the members of our own group rename what is in this directory?"""
+    if there.st_mode & stat.S_ISVTX:
+        return False
+    by_group = there.st_mode & stat.S_IWGRP and there.st_gid not in {0, os.getegid()}
+    return bool(there.st_mode & stat.S_IWOTH or by_group)

@@ -20,7 +20,7 @@ from ledger.requests import Reply, Requests
 from ledger.wire import Straight
 from schemas.codec import Fact, fact_of
 from schemas.errors import BrokerAway, BrokerRefused, Unavailable
-from schemas.slots import CallRef, Slot
+from schemas.slots import ROOT, CallRef, Slot
 
 #: How long an append goes on trying to learn what became of it.
 APPEND_PATIENCE_S: Final = 10.0
@@ -61,6 +61,11 @@ class JetStream:
                         if ack.error is None:
                             return Recorded(ack.seq)
                         why = ack.error.description
+                        if why == _FULL:
+                            raise BrokerRefused(
+                                "the ledger is full: it holds as many bytes as its stream may (max_bytes), and nothing more "
+                                "can be recorded. An administrator gives it more: `approvals setup --max-bytes`."
+                            )
                     except BrokerAway as away:
                         ack, why = Ack(), str(away)
                     # Taken by somebody, or by this very event before its answer was lost; or refused for a passing
@@ -102,7 +107,7 @@ class JetStream:
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         found = await self.read_few(*subjects)
         if found is None:
-            found = [_direct(msg) for one in subjects for msg in await self._pages(one)]
+            found = [raw for one in subjects async for page in self.scan(1, one) for raw in page]
         each = {raw.seq: raw for raw in found}
         return tuple([_fact(each[seq]) for seq in sorted(each)])
 
@@ -112,15 +117,17 @@ class JetStream:
             return None
         return [_direct(msg) for msg in found]
 
-    async def _pages(self, subjects: str) -> list[Reply]:
-        found: list[Reply] = []
-        seq = 1
+    async def scan(self, start: int, subjects: str = f"{ROOT}.>") -> AsyncGenerator[list[port.Raw]]:
+        """The messages from that sequence on, in pages, up to the end. Unlike `raw` it takes no consumer."""
+        seq = start
         while True:
-            page, last = await self._get({"seq": seq, "next_by_subj": subjects, "batch": _PAGE})
-            found += page
-            if not page or last.headers.get("Nats-Num-Pending", "0") == "0":
-                return found
-            seq = int(page[-1].headers["Nats-Sequence"]) + 1
+            found, last = await self._get({"seq": seq, "next_by_subj": subjects, "batch": _PAGE})
+            if found:
+                page = [_direct(msg) for msg in found]
+                yield page
+                seq = page[-1].seq + 1
+            if not found or last.headers.get("Nats-Num-Pending", "0") == "0":
+                return
 
     async def _get(self, body: dict[str, Any]) -> tuple[list[Reply], Reply]:
         found, last = await self.requests.collect(
@@ -255,6 +262,10 @@ class JetStream:
 
 #: The header with which a service says why it does not answer.
 _REFUSED: Final = "Nats-Service-Error"
+
+#: What the broker says when a stream is full. Its code, 10077, is also that of a slot that is
+#: taken.
+_FULL: Final = "maximum bytes exceeded"
 
 #: Refusals that may be over in a moment: in process on a replica, a batch that was a duplicate, no leader just now.
 _PASSING: Final = frozenset({0, 10008, 10164, 10201, 10077, 10071})

@@ -1,8 +1,8 @@
 """What the broker must hold: streams and durable consumers, declared here and nowhere else.
 
-`ensure` creates what is missing and touches nothing that is there; `drift` says where what is there differs from
-what is declared. The flags of `LEDGER` make it a ledger, and an administrator can still switch them off, which is
-why drift is an alarm (design, section 3).
+`ensure` creates what is missing. Of what is there it changes the bounds alone, and only where one is absent or wider than
+declared (`_missing_bounds`); `drift` says where what is there differs from what is declared. The flags of `LEDGER` make it
+a ledger, and an administrator can still switch them off, which is why drift is an alarm (design, section 3).
 """
 
 import secrets
@@ -25,8 +25,32 @@ PENDING: Final = "KV_pending"
 
 _SECOND_NS: Final = 1_000_000_000
 
+#: The most bytes of each stream, unless `ensure` is told otherwise. The broker reserves them, and
+#: takes less where the disk has less (`_fitting`). 16 GiB hold about 30 million facts
+#: (docs/capacity.md).
+MAX_BYTES_OF: Final[dict[str, int]] = {
+    LEDGER: 16 << 30,
+    TIMERS: 256 << 20,
+    PARKED: 256 << 20,
+    PENDING: 2 << 30,
+}
+#: The least that a stream is bounded to.
+LEAST_BYTES: Final = 16 << 20
+#: The most consumers of each stream. 1,000 is what nats-server 2.15 takes where nothing is
+#: declared; 2.14 takes any number.
+MAX_CONSUMERS: Final = 1_000
+#: How long a reader's consumer may outlive its reader. Clients ask for five seconds to five
+#: minutes.
+READER_GONE_S: Final = 300
+#: Which part of a bound is an alarm.
+ALARM: Final = 0.8
+#: "insufficient storage resources available": the broker has less room than a stream would reserve.
+_NO_ROOM: Final = 10047
+#: The bounds that `ensure` brings up to date on a stream that is there.
+_BOUNDS: Final = ("max_bytes", "max_consumers", "consumer_limits")
 
-def _common(replicas: int) -> dict[str, Any]:
+
+def _common(replicas: int, max_bytes: int) -> dict[str, Any]:
     return {
         "storage": "file",
         "num_replicas": replicas,
@@ -35,15 +59,21 @@ def _common(replicas: int) -> dict[str, Any]:
         # Nothing ages, nothing is let go of.
         "max_age": 0,
         "max_msgs": -1,
-        "max_bytes": -1,
+        "max_bytes": max_bytes,
+        "max_consumers": MAX_CONSUMERS,
     }
+
+
+#: What the broker lets a consumer outlive its reader. Not on `LEDGER` and `TIMERS`: there it would
+#: give our durables the same end, and a gate that is stopped for five minutes would begin anew
+#: (decision 0020). `dismiss_abandoned` does it there.
+_READERS_ONLY: Final[dict[str, Any]] = {"consumer_limits": {"inactive_threshold": READER_GONE_S * _SECOND_NS}}
 
 
 def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
     """Each stream's declared configuration, as the JetStream API takes it (ADR-1, ADR-8 for the bucket)."""
-    common = _common(replicas)
     return {
-        LEDGER: common
+        LEDGER: _common(replicas, MAX_BYTES_OF[LEDGER])
         | {
             "subjects": [f"{ROOT}.>"],
             "retention": "limits",
@@ -60,7 +90,7 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
         },
         # `discard: new` cannot hold schedules (ADR-51), so deadlines live apart. A work queue: a hint that was
         # handled is gone. No max_age: it would drop a deadline that is further away.
-        TIMERS: common
+        TIMERS: _common(replicas, MAX_BYTES_OF[TIMERS])
         | {
             "subjects": ["timer.>"],
             "retention": "workqueue",
@@ -70,23 +100,29 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "allow_msg_ttl": True,
             "allow_rollup_hdrs": True,
         },
-        PARKED: common
-        | {"subjects": ["parked.>"], "retention": "limits", "max_msgs_per_subject": 1, "discard": "old"},
+        # When it is full, the oldest are let go of: what is parked now matters more.
+        PARKED: _common(replicas, MAX_BYTES_OF[PARKED])
+        | {"subjects": ["parked.>"], "retention": "limits", "max_msgs_per_subject": 1, "discard": "old"}
+        | _READERS_ONLY,
         PENDING: bucket("pending", replicas),
     }
 
 
 def bucket(name: str, replicas: int = 1) -> dict[str, Any]:
     """A key-value bucket as every NATS client knows it (ADR-8). Deleted keys leave a marker that ages by itself."""
-    return _common(replicas) | {
-        "subjects": [f"$KV.{name}.>"],
-        "retention": "limits",
-        "max_msgs_per_subject": 1,
-        "discard": "new",
-        "allow_rollup_hdrs": True,
-        "deny_delete": True,
-        "allow_msg_ttl": True,
-    }
+    return (
+        _common(replicas, MAX_BYTES_OF[PENDING])
+        | _READERS_ONLY
+        | {
+            "subjects": [f"$KV.{name}.>"],
+            "retention": "limits",
+            "max_msgs_per_subject": 1,
+            "discard": "new",
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "allow_msg_ttl": True,
+        }
+    )
 
 
 def bucket_stream(name: str) -> str:
@@ -193,18 +229,43 @@ ACK_WAIT_S: Final = 30.0
 
 
 async def ensure(
-    requests: Requests, *, replicas: int = 1, ack_wait_s: float = ACK_WAIT_S, also: Sequence[str] = ()
+    requests: Requests,
+    *,
+    replicas: int = 1,
+    ack_wait_s: float = ACK_WAIT_S,
+    also: Sequence[str] = (),
+    max_bytes: int | None = None,
 ) -> None:
-    """Create the streams and durables that are missing. What is there stays as it is: see `drift`.
+    """Create the streams and durables that are missing, and bound what has no bound.
+
+    The rest stays as it is: see `drift`.
 
     Args:
         also: which of the optional durables.
+        max_bytes: the most bytes of `LEDGER`. None: what it is bounded to already, else `MAX_BYTES_OF`.
 
     Raises:
-        BrokerRefused: the broker does not allow it, or cannot hold such a stream (older than 2.14).
+        BadInput: `max_bytes` is less than the ledger holds already, or than the least.
+        BrokerRefused: the broker does not allow it, has no room for `max_bytes`, or is older than 2.14.
     """
+    await dismiss_abandoned(requests)
     for name, config in streams(replicas).items():
-        await _ensure(requests, f"STREAM.{{}}.{name}", {"name": name, **config})
+        there = await info(requests, f"STREAM.INFO.{name}")
+        asked = max_bytes if name == LEDGER else None
+        if there is None:
+            if asked is not None:
+                _check_bound(asked, 0)
+                config["max_bytes"] = asked
+            body = {"name": name, **config}
+            await _ensure(requests, f"STREAM.{{}}.{name}", body, exactly=asked is not None)
+        elif changes := _missing_bounds(config, there, asked):
+            body = there["config"] | changes
+            await _fitting(
+                requests,
+                f"STREAM.UPDATE.{name}",
+                body,
+                exactly=asked is not None or "max_bytes" not in changes,
+            )
     for durable in DURABLES.values():
         if durable.optional and durable.name not in also:
             continue
@@ -239,18 +300,184 @@ def _filter(config: dict[str, Any]) -> list[str]:
     return config.get("filter_subjects") or [config.get("filter_subject", "")]
 
 
-async def _ensure(requests: Requests, what: str, body: dict[str, Any]) -> None:
+async def _ensure(requests: Requests, what: str, body: dict[str, Any], *, exactly: bool = False) -> None:
     """Create `what`, with INFO or CREATE in its braces, unless it is there. Two who do so at once have made it once."""
     if await info(requests, what.format("INFO")) is not None:
         return
-    create = what.format("CREATE")
-    answer = msgspec.json.decode((await requests.ask(f"$JS.API.{create}", msgspec.json.encode(body))).data)
-    problem = answer.get("error")
-    if problem and await info(requests, what.format("INFO")) is None:
-        raise BrokerRefused(
-            f"the broker refuses {create}: {problem['description']}. It must be nats-server 2.14 or newer, "
-            "with JetStream, and these credentials must be an administrator's."
+    try:
+        await _fitting(requests, what.format("CREATE"), body, exactly=exactly or "max_bytes" not in body)
+    except BrokerRefused:
+        if await info(requests, what.format("INFO")) is None:
+            raise
+
+
+async def _fitting(requests: Requests, change: str, body: dict[str, Any], *, exactly: bool) -> None:
+    """Have the broker make a change; where it has no room for `max_bytes`, with half of it."""
+    while True:
+        answer = msgspec.json.decode(
+            (await requests.ask(f"$JS.API.{change}", msgspec.json.encode(body))).data
         )
+        problem = answer.get("error")
+        if problem is None:
+            return
+        if problem.get("err_code") != _NO_ROOM:
+            raise BrokerRefused(
+                f"the broker refuses {change}: {problem['description']}. It must be nats-server 2.14 or newer, "
+                "with JetStream, and these credentials must be an administrator's."
+            )
+        if exactly or body["max_bytes"] // 2 < LEAST_BYTES:
+            raise BrokerRefused(
+                f"the broker refuses {change}: it has no room for {body['max_bytes']:,} bytes. Name fewer with "
+                "--max-bytes, or give it more disk (max_file_store in its configuration)."
+            )
+        body = body | {"max_bytes": body["max_bytes"] // 2}
+
+
+def _missing_bounds(declared: dict[str, Any], there: dict[str, Any], max_bytes: int | None) -> dict[str, Any]:
+    """Which bounds a stream lacks, or has wider than declared; what is narrower stays."""
+    live, held = there["config"], there["state"]["bytes"]
+    changes = {}
+    if max_bytes is not None and live.get("max_bytes") != max_bytes:
+        _check_bound(max_bytes, held)
+        changes["max_bytes"] = max_bytes
+    elif not _is_bounded(live, "max_bytes"):
+        changes["max_bytes"] = max(declared["max_bytes"], 2 * held)
+    changes |= {
+        key: declared[key]
+        for key in ("max_consumers", "consumer_limits")
+        if key in declared and not _is_as_narrow(key, live, declared)
+    }
+    return changes
+
+
+def _check_bound(max_bytes: int, held: int) -> None:
+    if max_bytes < LEAST_BYTES:
+        raise BadInput(f"--max-bytes {max_bytes:,} is too small: the least is {LEAST_BYTES:,} bytes.")
+    if max_bytes < held:
+        raise BadInput(f"--max-bytes {max_bytes:,} is less than the ledger holds already: {held:,} bytes.")
+
+
+def _is_bounded(live: dict[str, Any], key: str) -> bool:
+    return int(live.get(key) or -1) > 0
+
+
+def _is_as_narrow(key: str, live: dict[str, Any], declared: dict[str, Any]) -> bool:
+    """Is this bound there, and no wider than declared? Any number of bytes is as good."""
+    if key == "consumer_limits":
+        limit = int((live.get(key) or {}).get("inactive_threshold", 0))
+        return 0 < limit <= int(declared[key]["inactive_threshold"])
+    return _is_bounded(live, key) and (key == "max_bytes" or int(live[key]) <= int(declared[key]))
+
+
+class Use(Struct, frozen=True):
+    """How much of what a stream may hold is taken."""
+
+    stream: str
+    #: `bytes` or `consumers`.
+    what: str
+    taken: int
+    most: int
+
+    @property
+    def is_alarming(self) -> bool:
+        return self.taken >= ALARM * self.most
+
+    def __str__(self) -> str:
+        return f"{self.stream} holds {self.taken:,} of {self.most:,} {self.what}"
+
+
+async def uses(requests: Requests) -> list[Use]:
+    """What is taken of each bound that the streams have."""
+    found = []
+    for name in streams():
+        stream = await info(requests, f"STREAM.INFO.{name}")
+        if stream is None:
+            continue
+        config, state = stream["config"], stream["state"]
+        found += [
+            Use(name, what, state[taken], config[most])
+            for what, taken, most in (
+                ("bytes", "bytes", "max_bytes"),
+                ("consumers", "consumer_count", "max_consumers"),
+            )
+            if _is_bounded(config, most)
+        ]
+    return found
+
+
+class Undeclared(Struct, frozen=True):
+    """A consumer that outlives its reader, and that nobody declared."""
+
+    stream: str
+    name: str
+    #: Whose inbox it delivers to, as far as that tells.
+    role: str
+    #: A durable is an administrator's. Only what is none is abandoned.
+    durable: bool
+    #: None: for ever.
+    gone_after_s: float | None
+
+    def __str__(self) -> str:
+        end = "for ever" if self.gone_after_s is None else f"{self.gone_after_s:,.0f} s"
+        whose = f" by {self.role}" if self.role else ""
+        return f"consumer {self.name} on {self.stream}{whose} is kept {end} without a reader"
+
+
+async def undeclared(requests: Requests) -> list[Undeclared]:
+    """The consumers that nobody declared and that outlive their readers for too long."""
+    return [
+        one
+        for stream in streams()
+        for config in await _consumers(requests, stream)
+        if (one := _undeclared(stream, config)) is not None
+    ]
+
+
+def _undeclared(stream: str, config: dict[str, Any]) -> Undeclared | None:
+    name = config.get("durable_name") or config["name"]
+    if (known := DURABLES.get(name)) is not None and known.stream == stream:
+        return None
+    after_s = config.get("inactive_threshold", 0) / _SECOND_NS
+    durable = "durable_name" in config
+    # One that is no durable and names no time ends after five seconds.
+    if after_s <= READER_GONE_S and not (durable and after_s == 0):
+        return None
+    match config.get("deliver_subject", "").split("."):
+        case ["_INBOX", role, *_]:
+            pass
+        case _:
+            role = ""
+    return Undeclared(stream, name, role, durable, after_s or None)
+
+
+async def dismiss_abandoned(requests: Requests) -> list[Undeclared]:
+    """Delete the consumers that `undeclared` finds, but no durables.
+
+    Everybody who reads may make one that is kept for years (security review, C6). The broker cannot forbid it on a
+    stream that has durables, so whoever administers it puts an end to it.
+    """
+    gone = [one for one in await undeclared(requests) if not one.durable]
+    for one in gone:
+        await requests.ask(f"$JS.API.CONSUMER.DELETE.{one.stream}.{one.name}", b"")
+    return gone
+
+
+async def _consumers(requests: Requests, stream: str) -> list[dict[str, Any]]:
+    """The configurations of all consumers of a stream; none where there is no stream."""
+    found: list[dict[str, Any]] = []
+    while True:
+        body = msgspec.json.encode({"offset": len(found)})
+        answer = msgspec.json.decode((await requests.ask(f"$JS.API.CONSUMER.LIST.{stream}", body)).data)
+        if (problem := answer.get("error")) is not None:
+            if problem["code"] == 404:
+                return []
+            raise BrokerRefused(
+                f"the broker does not list the consumers of {stream}: {problem['description']}."
+            )
+        page = answer.get("consumers") or []
+        found += [one["config"] | {"name": one["name"]} for one in page]
+        if not page or len(found) >= answer["total"]:
+            return found
 
 
 def _seal() -> str:
@@ -271,7 +498,13 @@ async def drift(requests: Requests, *, replicas: int = 1) -> list[str]:
         if stream is None:
             found.append(f"stream {name} is missing; `approvals up` or an administrator creates it")
             continue
-        found += _differences(f"stream {name}", declared, stream["config"], ignore={"num_replicas"})
+        found += _differences(f"stream {name}", declared, stream["config"], ignore={"num_replicas", *_BOUNDS})
+        found += [
+            f"stream {name}: {key} is {stream['config'].get(key)!r}, wider than the declared {declared[key]!r}; "
+            "`approvals setup` bounds it"
+            for key in _BOUNDS
+            if key in declared and not _is_as_narrow(key, stream["config"], declared)
+        ]
     for durable in DURABLES.values():
         consumer = await info(requests, f"CONSUMER.INFO.{durable.stream}.{durable.name}")
         if consumer is None and durable.optional:

@@ -37,6 +37,12 @@ from schemas.errors import BadInput
 from schemas.ids import token
 from schemas.slots import DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL
 
+#: What the ledger's account may hold: the four streams and buckets that are rebuilt beside, and
+#: more consumers than all the streams may have together, so that one stream's readers cannot take
+#: another's. The bytes are bounded by stream.
+MAX_STREAMS: Final = 64
+MAX_CONSUMERS: Final = 10_000
+
 #: May do everything within the ledger's account. Sets up, and looks for drift; nothing runs on it day by day.
 ADMIN: Final = "admin"
 #: Tells the server to read its configuration again, and nothing else: it is in another account than the streams.
@@ -232,7 +238,7 @@ def accounts_config(
         f"  {SYSTEM} {{users: [{{user: {SYSTEM}, password: {_quoted(passwords[SYSTEM])}, permissions: "
         f'{{publish: ["$SYS.REQ.SERVER.*.RELOAD"], subscribe: ["_INBOX.{SYSTEM}.>"]}}}}]}}\n'
         f"  {LEDGER} {{\n"
-        "    jetstream: enabled\n"
+        f"    jetstream: {{max_streams: {MAX_STREAMS}, max_consumers: {MAX_CONSUMERS}}}\n"
         f"    users: [{{user: {ADMIN}, password: {_quoted(passwords[ADMIN])}}}]\n"
         f"    exports: [\n{_EXPORTS}\n    ]\n"
         "  }\n"

@@ -10,6 +10,7 @@ Nothing heavy is imported here, so that `approvals --help` answers at once.
 import functools
 import json as jsonlib
 import os
+import re
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -101,6 +102,25 @@ def _ack_wait_s(text: str) -> float:
     return seconds("--ack-wait", text, least=0.5)
 
 
+def _bytes(text: str | None) -> int | None:
+    """Read a number of bytes, such as 20GB.
+
+    Raises:
+        BadInput: it is not a number of bytes.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,15})\s*(KB|MB|GB|TB|KiB|MiB|GiB|TiB|B)?", text.strip())
+    if found is None:
+        raise BadInput(f"--max-bytes {text!r} is not a number of bytes. It looks like 20GB or 500MiB.")
+    number, unit = found.groups(default="B")
+    base = 1024 if "i" in unit else 1000
+    size = int(number)
+    for _ in range("BKMGT".index(unit[0])):
+        size *= base
+    return size
+
+
 def _first(group: BaseExceptionGroup[BaseException]) -> ApprovalsError | None:
     """The first of ours in a group, however deep; None when there is none."""
     for one in group.exceptions:
@@ -130,6 +150,18 @@ UrlOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
+MaxBytesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-bytes",
+        metavar="SIZE",
+        help="The most that the log may hold, such as 50GB; 16 GiB where nothing is said.",
+        show_default=False,
+    ),
+]
+AcceptLogOption = Annotated[
+    bool, typer.Option("--accept-log", help="Go on with a log that is not the one that was seen before.")
+]
 WorkspaceOption = Annotated[str, typer.Option("-w", "--workspace", metavar="WS", help="The workspace.")]
 CallArgument = Annotated[
     str, typer.Argument(metavar="CALL", help="workspace/thread/call", show_default=False)
@@ -211,6 +243,8 @@ async def up(
         str,
         typer.Option("--sync", help="Flush to disk: always (before each ack), or an interval such as 2m."),
     ] = "always",
+    max_bytes: MaxBytesOption = None,
+    accept_log: AcceptLogOption = False,
     json: JsonOption = False,
 ) -> None:
     """Run a broker and all workers in this process, until Ctrl-C."""
@@ -224,6 +258,8 @@ async def up(
         kinds=workers,
         ack_wait_s=_ack_wait_s(ack_wait),
         sync=sync if sync == "always" else f"{seconds('--sync', sync, least=0.001):f}s",
+        max_bytes=_bytes(max_bytes),
+        accept_log=accept_log,
         json=json,
     )
 
@@ -238,6 +274,7 @@ async def work(
     ack_wait: Annotated[
         str, typer.Option("--ack-wait", metavar="DURATION", help="As `up` was told.")
     ] = "30s",
+    accept_log: AcceptLogOption = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -251,6 +288,7 @@ async def work(
         tools=tools,
         workspace=workspace,
         ack_wait_s=_ack_wait_s(ack_wait),
+        accept_log=accept_log,
         store=store,
         url=url,
         json=json,
@@ -321,6 +359,7 @@ async def setup(
     replicas: Annotated[
         int, typer.Option("--replicas", help="Copies of each stream: 1, or 3 on a cluster.", min=1, max=5)
     ] = 1,
+    max_bytes: MaxBytesOption = None,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -328,7 +367,7 @@ async def setup(
     """Create the streams and consumers on a broker of your own, as its administrator. `up` does it by itself."""
     from ops.commands import run
 
-    await run.setup(replicas=replicas, store=store, url=url, json=json)
+    await run.setup(replicas=replicas, max_bytes=_bytes(max_bytes), store=store, url=url, json=json)
 
 
 @tool_app.command("declare")
@@ -1066,11 +1105,16 @@ async def replay(
 
 @app.command(rich_help_panel="Check")
 @_runs
-async def doctor(store: StoreOption = None, url: UrlOption = None, json: JsonOption = False) -> int:
+async def doctor(
+    deep: Annotated[bool, typer.Option("--deep", help="Look at the whole log, however long it is.")] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
     """Is everything as it should be? Server, streams, consumers, permissions. Exit 1 if not."""
     from ops.commands import check
 
-    return await check.doctor(store=store, url=url, json=json)
+    return await check.doctor(deep=deep, store=store, url=url, json=json)
 
 
 @app.command(rich_help_panel="Check")

@@ -21,18 +21,23 @@ async def declare_streams(
     ack_wait_s: float = ACK_WAIT_S,
     replicas: int = 1,
     also: Sequence[str] = (),
+    max_bytes: int | None = None,
 ) -> None:
-    """Create the streams and consumers that are missing.
+    """Create the streams and consumers that are missing, and bound what has no bound.
 
     Args:
         also: which of the optional consumers.
+        max_bytes: the most bytes of the log; None: what it is bounded to already, else as declared.
 
     Raises:
+        BadInput: the log holds more than `max_bytes`.
         BrokerRefused: the broker does not allow it or cannot hold them.
     """
     async with Ledger.connect(store, url=url, role="admin") as ledger:
         assert isinstance(ledger.port, JetStream)
-        await ensure(ledger.port.requests, replicas=replicas, ack_wait_s=ack_wait_s, also=also)
+        await ensure(
+            ledger.port.requests, replicas=replicas, ack_wait_s=ack_wait_s, also=also, max_bytes=max_bytes
+        )
 
 
 async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:

@@ -164,6 +164,17 @@ def killed(directory: Path, chance: random.Random, *, publishing: bool, split: b
 # ---------------------------------------------------------------------------------------- killed at any moment
 
 
+def test_all_that_is_written_is_its_owners_alone(tmp_path):
+    """In a directory that everybody may read, too: the tables hold all arguments (security review, section 5)."""
+    tmp_path.chmod(0o755)
+    with Archive.open(tmp_path, LOG) as archive:
+        archive.take(facts(100))
+        archive.publish()
+        modes = {path.relative_to(tmp_path): path.stat().st_mode & 0o077 for path in tmp_path.rglob("*")}
+    assert len(modes) > 4
+    assert {name for name, others in modes.items() if others} == set()
+
+
 def test_killed_while_it_takes_batches_nothing_is_lost_or_doubled(tmp_path):
     """Rows, distinct rows, the last of them and the checkpoint are one number after each kill, and calls are as recomputed."""
     chance = random.Random(1)

@@ -143,6 +143,49 @@ async def test_a_store_is_private(store):
         assert 'sync_interval: "always"' in (store.path / "server.conf").read_text()
 
 
+@pytest.mark.parametrize("name", ["address.json", "accounts.conf", "server.conf", "server.log", "lock"])
+async def test_a_store_with_a_link_in_it_is_refused(store, tmp_path, name):
+    """A file that leads elsewhere was put there by somebody; nothing is written through it (M4)."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("{}")
+    store.path.mkdir()
+    store.write(Address())
+    (store.path / name).unlink(missing_ok=True)
+    (store.path / name).symlink_to(elsewhere)
+    with pytest.raises(BadInput, match=rf"/{name} is a symbolic link"):
+        await EmbeddedServer(store.path).__aenter__()
+    assert elsewhere.read_text() == "{}"
+
+
+async def test_a_store_that_is_a_link_is_refused(store, tmp_path):
+    """Whoever made the link can have it lead to another store (M4)."""
+    (tmp_path / "theirs").mkdir()
+    store.path.symlink_to(tmp_path / "theirs")
+    with pytest.raises(BadInput, match=r"is a symbolic link\. Name the directory itself"):
+        await EmbeddedServer(store.path).__aenter__()
+
+
+async def test_a_store_of_another_user_is_refused(store, monkeypatch):
+    """Who prepared it knows its passwords: neither a broker starts from it, nor does a command read them (M4)."""
+    store.path.mkdir()
+    store.write(Address(url="nats://127.0.0.1:1", passwords={"gate": "known"}))
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(BadInput, match="belongs to another user"):
+        await EmbeddedServer(store.path).__aenter__()
+    with pytest.raises(BadInput, match=r"address.json belongs to another user"):
+        store.login("gate")
+
+
+async def test_a_store_that_others_could_exchange_is_refused(store, tmp_path):
+    """A directory above it that everybody may write is no place for it, unless it is sticky as /tmp is (M4)."""
+    tmp_path.chmod(0o777)
+    with pytest.raises(BadInput, match=r"can be written by other users.*chmod go-w"):
+        await EmbeddedServer(store.path).__aenter__()
+    tmp_path.chmod(0o1777)
+    async with EmbeddedServer(store.path):
+        pass
+
+
 async def test_a_store_says_when_no_broker_runs(store):
     """Before the start and after the end, a login says so and what to do."""
     with pytest.raises(BrokerAway, match=f"approvals up --store {store.path}"):

@@ -12,11 +12,15 @@ from ledger.address import Store
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.requests import Requests
-from ledger.streams import ACK_WAIT_S, DURABLES, LEDGER, drift, info
-from ops import output
+from ledger.streams import ACK_WAIT_S, DURABLES, LEDGER, drift, info, uses
+from ops import output, witness
+from ops.guard import alarms, readers
 from ops.output import out
 from ops.server import OLDEST
-from schemas.errors import ApprovalsError, BrokerRefused
+from ops.verify import rebuild
+from schemas.errors import ApprovalsError, BrokerRefused, Unavailable
+from schemas.ids import new_id
+from schemas.slots import ROOT
 
 #: Who must not be able to write what. Each is tried, in a way that records nothing even where it is allowed.
 MUST_NOT: Final = (
@@ -38,7 +42,11 @@ class Check(Struct, frozen=True):
     detail: str
 
 
-async def doctor(*, store: Path | None, url: str | None, json: bool) -> int:
+#: A log of more facts than these is read whole only when the doctor is told to.
+READ_WHOLE: Final = 100_000
+
+
+async def doctor(*, deep: bool = False, store: Path | None, url: str | None, json: bool) -> int:
     checks: list[Check] = []
     async with Ledger.connect(store, url=url, role="admin") as ledger:
         port = ledger.port
@@ -55,6 +63,17 @@ async def doctor(*, store: Path | None, url: str | None, json: bool) -> int:
         )
         differing = await drift(port.requests)
         checks.append(Check("streams and consumers", not differing, "; ".join(differing) or "as declared"))
+        abandoned = await readers(port.requests)
+        checks.append(
+            Check("readers", not abandoned, _told(abandoned) or "no consumer is there that nobody declared")
+        )
+        taken = await uses(port.requests)
+        full = [one for one in taken if one.is_alarming]
+        checks.append(Check("room", not full, "; ".join(map(str, full or taken))))
+        checks.append(await _batches(port))
+        if url is None:
+            checks.append(await _witnessed(ledger, Store(store), deep=deep))
+        checks.append(await _promises(ledger, deep=deep))
         parked = await port.parked()
         checks.append(Check("parked", not parked, f"{len(parked)} deliveries that no consumer could handle"))
         skew = await _skew_s(ledger)
@@ -75,6 +94,58 @@ async def doctor(*, store: Path | None, url: str | None, json: bool) -> int:
         for one in checks:
             out(f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}")
     return 0 if all(one.ok for one in checks) else 1
+
+
+def _told(sentences: list[str], most: int = 5) -> str:
+    more = len(sentences) - most
+    return "; ".join(sentences[:most]) + (f"; and {more:,} more" if more > 0 else "")
+
+
+async def _batches(port: JetStream) -> Check:
+    """Open one and leave it: the broker forgets it after some seconds, and nothing is recorded."""
+    headers = {"Nats-Batch-Id": new_id(), "Nats-Batch-Sequence": "1"}
+    answer = await (await port.requests.send(f"{ROOT}.doctor.t.said.m1", b"{}", headers))
+    # The first message of a batch that may begin is answered with nothing.
+    return Check(
+        "batches",
+        not answer.data,
+        f"the broker takes no batch, so facts go one by one: {answer.data.decode(errors='replace')}"
+        if answer.data
+        else "the broker takes them",
+    )
+
+
+async def _witnessed(ledger: Ledger, store: Store, *, deep: bool) -> Check:
+    """Is the log what was seen of it before?"""
+    try:
+        seen = witness.load(store)
+        if seen is None:
+            return Check("log", ok=True, detail="nobody has looked at it yet; a gate does while it runs")
+        whole = deep or seen.seq <= READ_WHOLE
+        problem = await witness.difference(ledger, store, deep=whole)
+    except Unavailable as unreadable:
+        return Check("log", ok=False, detail=str(unreadable))
+    if problem is not None:
+        return Check("log", ok=False, detail=problem)
+    first = 1 if whole else seen.begin[0] + 1
+    return Check(
+        "log",
+        ok=True,
+        detail=f"facts {first:,} to {seen.seq:,} are those that were seen before"
+        + ("" if whole else "; --deep looks at all"),
+    )
+
+
+async def _promises(ledger: Ledger, *, deep: bool) -> Check:
+    """What `approvals replay --verify` says of the facts alone, where they are few enough."""
+    last = await ledger.port.last_seq()
+    if not deep and last > READ_WHOLE:
+        return Check("promises", ok=True, detail=f"not looked at: {last:,} facts; --deep does")
+    try:
+        differences = list((await rebuild(ledger, until=last, verify=True)).differences) if last else []
+    except BrokerRefused as problem:
+        return Check("promises", ok=False, detail=f"not looked at: {problem}")
+    return Check("promises", not differences, _told(differences) or f"kept by all {last:,} facts")
 
 
 async def _cannot(role: str, subject: str, store: Store) -> Check:
@@ -136,7 +207,10 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
             else None,
             "pending": len(await port.pending.entries()),
             "consumers": consumers,
+            "alarms": await alarms(port.requests),
         }
+        if url is None and not (log := await _witnessed(ledger, Store(store), deep=False)).ok:
+            found["alarms"].insert(0, f"the log is not what it was: {log.detail}")
         parked = await port.parked()
     if json:
         out(msgspec.json.encode(found | {"parked": parked}).decode())
@@ -153,6 +227,8 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
         figures = (f"{one[key]:,}" for key in ("waiting", "in_hand", "redelivered", "ack_floor"))
         table.add_row(one["name"], *figures, _standing(one))
     output.console().print(table)
+    for alarm in found["alarms"]:
+        out(f"ALARM {alarm}")
     for given_up in parked:
         out(f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), {given_up.reason}")
 

@@ -16,7 +16,8 @@ from consumers.tools import Tools, load
 from ledger.address import Store
 from ledger.client import Ledger
 from ledger.streams import DURABLES, streams
-from ops import output
+from ops import output, witness
+from ops.guard import guard
 from ops.output import out, say
 from ops.progress import bar
 from ops.rehearse import Summary, read_recordings, review
@@ -42,6 +43,8 @@ async def up(
     ack_wait_s: float,
     sync: str,
     tools: str | None,
+    max_bytes: int | None,
+    accept_log: bool,
     json: bool,
 ) -> None:
     registry = load(tools) if tools is not None else None
@@ -50,17 +53,22 @@ async def up(
         read_policy(read_text(policy), policy)  # before anything is started
     async with EmbeddedServer(store, sync=sync) as server:
         started = reactions(chosen, tools=registry)
-        await declare_streams(server.store.path, ack_wait_s=ack_wait_s, also=durables(started))
-        if policy is not None:
-            await policy_apply(policy, workspace, store=server.store.path, url=None, json=False)
-        if registry is not None:
-            await _declare(registry, workspace, store=server.store.path, url=None)
-        async with working(started, store=server.store.path, ack_wait_s=ack_wait_s) as failed:
-            gone = asyncio.ensure_future(_broker_gone(server))
-            try:
-                await until_signalled(failed, gone, ready=lambda: _greet(server, chosen, json=json))
-            finally:
-                gone.cancel()
+        await declare_streams(
+            server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=max_bytes
+        )
+        async with witnessed(server.store, chosen, accept_log=accept_log) as watched, guarded(server.store):
+            if policy is not None:
+                await policy_apply(policy, workspace, store=server.store.path, url=None, json=False)
+            if registry is not None:
+                await _declare(registry, workspace, store=server.store.path, url=None)
+            async with working(started, store=server.store.path, ack_wait_s=ack_wait_s) as failed:
+                gone = asyncio.ensure_future(_broker_gone(server))
+                try:
+                    await until_signalled(
+                        failed, gone, *watched, ready=lambda: _greet(server, chosen, json=json)
+                    )
+                finally:
+                    gone.cancel()
 
 
 async def work(
@@ -70,6 +78,7 @@ async def work(
     tools: str | None,
     workspace: str,
     ack_wait_s: float,
+    accept_log: bool,
     store: Path | None,
     url: str | None,
     json: bool,
@@ -83,12 +92,17 @@ async def work(
         await _declare(registry, workspace, store=store, url=url)
     started = reactions(chosen, tools=registry, recordings=recordings)
     await _declare_missing(started, store=store, url=url, ack_wait_s=ack_wait_s)
-    async with working(started, store=store, url=url, ack_wait_s=ack_wait_s) as failed:
-        await until_signalled(failed, ready=lambda: _tell_working(chosen, json=json))
+    async with (
+        witnessed(Store(store) if url is None else None, chosen, accept_log=accept_log) as watched,
+        working(started, store=store, url=url, ack_wait_s=ack_wait_s) as failed,
+    ):
+        await until_signalled(failed, *watched, ready=lambda: _tell_working(chosen, json=json))
 
 
-async def setup(*, replicas: int, store: Path | None, url: str | None, json: bool) -> None:
-    await declare_streams(store, url=url, replicas=replicas, also=tuple(DURABLES))
+async def setup(
+    *, replicas: int, max_bytes: int | None, store: Path | None, url: str | None, json: bool
+) -> None:
+    await declare_streams(store, url=url, replicas=replicas, also=tuple(DURABLES), max_bytes=max_bytes)
     if json:
         there = {"streams": list(streams()), "consumers": list(DURABLES)}
         out(msgspec.json.encode(there).decode())
@@ -258,6 +272,40 @@ def _kinds(named: Sequence[str]) -> list[str]:
     if unknown := [kind for kind in named if kind not in KINDS]:
         raise BadInput(f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(KINDS)}.")
     return list(named)
+
+
+@asynccontextmanager
+async def witnessed(
+    store: Store | None, kinds: Sequence[str], *, accept_log: bool
+) -> AsyncGenerator[list[asyncio.Task[None]]]:
+    """Refuse workers on a store whose log is not the one that was seen; keep what a gate sees.
+
+    Yields what ends when the log becomes shorter meanwhile.
+    """
+    if store is None:
+        yield []
+        return
+    if kinds or accept_log:
+        await witness.check(store, accept=accept_log)
+    else:
+        await witness.tell(store)
+    if "gate" not in kinds:
+        yield []
+        return
+    async with witness.keeping(store) as task:
+        yield [task]
+
+
+@asynccontextmanager
+async def guarded(store: Store) -> AsyncGenerator[None]:
+    """Look each minute whether the broker is as declared."""
+    async with Ledger.connect(store.path, role="admin") as ledger:
+        task = asyncio.create_task(guard(ledger), name="guard")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 @asynccontextmanager
