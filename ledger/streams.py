@@ -23,6 +23,9 @@ TIMERS: Final = "TIMERS"
 PARKED: Final = "PARKED"
 PENDING: Final = "KV_pending"
 
+#: The role that says what becomes of what was parked.
+OPERATOR: Final = "operator"
+
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -133,8 +136,14 @@ class Durable(Struct, frozen=True):
 
     @property
     def sealed(self) -> bool:
-        """Only what everybody may read needs a seal, and a work queue takes none."""
-        return self.stream == LEDGER
+        """Only what others may create consumers on needs a seal, and a work queue takes none."""
+        return self.stream != TIMERS
+
+    @property
+    def again(self) -> "Durable":
+        """The consumer that is handed what this one parked, when it is to be tried again."""
+        subjects = tuple(f"parked.{role}.{self.name}.*" for role in (self.role, OPERATOR))
+        return Durable(f"{self.name}-parked", self.role, subjects, PARKED, at_once=64, optional=self.optional)
 
     def config(self, ack_wait_s: float) -> dict[str, Any]:
         return {
@@ -169,10 +178,10 @@ _MODEL: Final = (
 #: A claim's slot is also where an approval is taken back; somebody has to tell the model.
 _EXECUTOR: Final = _call("decided", "claim.*")
 
-#: Every durable consumer.
+#: Every durable consumer: those that work, and for each the one that is handed again what it parked.
 DURABLES: Final[dict[str, Durable]] = {
     durable.name: durable
-    for durable in (
+    for working in (
         Durable("gate", "gate", (*_call("requested", "vote.*", "withdrawn"), _SAID)),
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
         Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
@@ -183,6 +192,7 @@ DURABLES: Final[dict[str, Durable]] = {
         Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True),
         Durable("model-recorded", "model", _MODEL, at_once=256, optional=True),
     )
+    for durable in (working, working.again)
 }
 
 #: How long a silent worker is taken for alive.
@@ -195,7 +205,7 @@ async def ensure(
     """Create the streams and durables that are missing. What is there stays as it is: see `drift`.
 
     Args:
-        also: which of the optional durables.
+        also: which of the optional durables, each with the one for what it parks.
 
     Raises:
         BrokerRefused: the broker does not allow it, or cannot hold such a stream (older than 2.14).
@@ -203,7 +213,7 @@ async def ensure(
     for name, config in streams(replicas).items():
         await _ensure(requests, f"STREAM.{{}}.{name}", {"name": name, **config})
     for durable in DURABLES.values():
-        if durable.optional and durable.name not in also:
+        if durable.optional and durable.name.removesuffix("-parked") not in also:
             continue
         config = durable.config(ack_wait_s) | ({"opt_start_time": _seal()} if durable.sealed else {})
         body = {"stream_name": durable.stream, "config": config, "action": "create"}

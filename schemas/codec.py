@@ -47,7 +47,7 @@ def fact_of(seq: int, recorded_at: datetime, subject: str, raw: bytes) -> Fact:
     try:
         slot, kinds = read(subject)
     except BadSlot as bad:
-        return Fact(seq, recorded_at, Slot("", "", (subject,)), Carried(type="", raw=raw, problem=str(bad)))
+        return Fact(seq, recorded_at, Slot.elsewhere(subject), Carried(type="", raw=raw, problem=str(bad)))
     try:
         event = decode(raw)
     except BadFact as bad:
@@ -107,6 +107,10 @@ def _decode_other(raw: bytes, problem: Exception | None) -> AnyEvent | Carried:
         raise BadFact(f"{raw[:80]!r} is no fact: {no_head}") from None
     current = VERSION.get(head.type)
     if current is None or head.v > current:
+        try:
+            raw.decode()  # a decoder passes over the text of fields that it does not know
+        except UnicodeDecodeError as not_text:
+            raise BadFact(f"a {head.type} (version {head.v}) is not UTF-8: {not_text}") from None
         return Carried(type=head.type, raw=raw, id=head.id, v=head.v)
     if head.v == current or head.v < 1:
         raise BadFact(f"a {head.type} (version {head.v}) is malformed: {problem}")

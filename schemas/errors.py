@@ -131,6 +131,10 @@ class BrokerRefused(Unavailable):
     exit_code = 4
 
 
+class LogLost(BrokerRefused):
+    """The log ends before what was read from it already: it has lost its end, or it is another log."""
+
+
 class StoreHeld(Unavailable):
     """Another process has this store."""
 
