@@ -384,7 +384,7 @@ class _Bucket:
         for _ in range(2):
             async with aclosing(self._read(position, until_end=True)) as batches:
                 async for batch in batches:
-                    found.update((self._key(one), one.data) for one in batch)
+                    found.update(self._entries(batch))
                     position = batch[-1].seq + 1
         return {key: value for key, value in found.items() if value}, position or 1
 
@@ -405,7 +405,7 @@ class _Bucket:
                         return
                     if coming.done():
                         batch = coming.result()
-                        changed = {self._key(one): one.data for one in batch}
+                        changed = self._entries(batch)
                         yield port.Change(changed, whole=False, revision=batch[-1].seq)
                         coming = asyncio.ensure_future(anext(batches))
             finally:
@@ -415,8 +415,9 @@ class _Bucket:
     def _read(self, start: Start, *, until_end: bool) -> AsyncGenerator[list[port.Raw]]:
         return self._jetstream._messages(self._stream, (f"{self._prefix}>",), start, until_end=until_end)  # noqa: SLF001 - one object in two parts
 
-    def _key(self, one: port.Raw) -> str:
-        return one.subject.removeprefix(self._prefix)
+    def _entries(self, batch: list[port.Raw]) -> dict[str, bytes]:
+        """Each by its key. A subject with other bytes than a key's is not an entry: nobody could name it."""
+        return {one.subject.removeprefix(self._prefix): one.data for one in batch if "\\" not in one.subject}
 
 
 _REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"

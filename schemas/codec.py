@@ -59,7 +59,7 @@ def fact_of(seq: int, recorded_at: datetime, subject: str, raw: bytes) -> Fact:
 
 
 def encode(event: Event | Carried) -> bytes:
-    """The bytes of an event.
+    """The bytes of an event that is to be recorded.
 
     Raises:
         TooLarge: more than `MAX_BYTES`.
@@ -67,7 +67,7 @@ def encode(event: Event | Carried) -> bytes:
     """
     kind = event.type if isinstance(event, Carried) else type(event).__name__
     try:
-        raw = event.raw if isinstance(event, Carried) else _encoder.encode(event)
+        raw = as_json(event)
     except UnicodeEncodeError as problem:
         raise BadFact(
             f"a {kind} holds text that is no Unicode: {problem}. Replace it before recording."
@@ -78,6 +78,11 @@ def encode(event: Event | Carried) -> bytes:
             "Store the content elsewhere and hand on a reference to it."
         )
     return raw
+
+
+def as_json(event: Event | Carried) -> bytes:
+    """The bytes of an event that stands in the log, where it may be larger than what this program records."""
+    return event.raw if isinstance(event, Carried) else _encoder.encode(event)
 
 
 def decode(raw: bytes) -> AnyEvent | Carried:

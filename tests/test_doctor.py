@@ -10,7 +10,7 @@ from stories import REF, question, request, told
 from ledger.address import Store
 from ledger.client import Ledger
 from ledger.port import Parked
-from ledger.streams import DURABLES, PARKED, LEDGER, PENDING
+from ledger.streams import DURABLES, LEDGER, PARKED, PENDING
 from ops.commands import check
 from ops.workers import reactions, working
 from schemas import events as e

@@ -26,7 +26,7 @@ async def ls(*, every: bool, store: Path | None, url: str | None, json: bool) ->
 
 async def show(number: int, *, store: Path | None, url: str | None, json: bool) -> None:
     async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
-        one = await _numbered(ledger, number)
+        [one] = await _numbered(ledger, [number])
         is_fact = one.consumer in DURABLES and DURABLES[one.consumer].stream == LEDGER
         fact = await ledger.port.at(one.seq) if is_fact else None
     if json:
@@ -51,7 +51,7 @@ async def mark(
 ) -> None:
     async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
         # All are looked up before anything is said of one.
-        chosen = [await _numbered(ledger, number) for number in numbers]
+        chosen = await _numbered(ledger, numbers)
         for one in chosen:
             _may(what, one)
         for one in chosen:
@@ -73,13 +73,14 @@ async def mark(
                 )
 
 
-async def _numbered(ledger: Ledger, number: int) -> Parked:
-    for one in await ledger.port.parked(whole=True):
-        if one.number == number:
-            return one
-    raise BadInput(
-        f"nothing is parked as number {number}: it has changed since, or never was. Look again: approvals parked ls --all"
-    )
+async def _numbered(ledger: Ledger, numbers: Sequence[int]) -> list[Parked]:
+    found = {one.number: one for one in await ledger.port.parked(whole=True)}
+    if missing := [str(number) for number in numbers if number not in found]:
+        raise BadInput(
+            f"nothing is parked as number {', '.join(missing)}: it has changed since, or never was. "
+            "Look again: approvals parked ls --all"
+        )
+    return [found[number] for number in dict.fromkeys(numbers)]
 
 
 def _may(what: str, one: Parked) -> None:
