@@ -4,17 +4,22 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import Ended, approvals, in_process, up
 
+from consumers import desk, keeping
 from ledger.address import Store
 from ledger.client import Ledger
 from ledger.connection import Connection
 from ledger.jetstream import JetStream
+from ledger.mirror import Mirror
 from ops.accounts import ROLES, permissions
 from ops.server import ensure_account
+from ops.workers import reactions, working
 from schemas.codec import fact_of
+from schemas.errors import BrokerRefused
 from schemas.events import Carried, Said
 from schemas.ids import new_id
 from schemas.slots import POLICY, ROOT, Slot, ThreadRef, subject_text
@@ -210,3 +215,41 @@ def test_the_text_of_a_slot_is_its_subject():
     slot = ThreadRef("shop", "t-1_A").call("1-0").requested
     assert subject_text(slot.subject.encode()) == slot.subject
     assert Slot.parse(slot.subject) == slot
+
+
+async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.MonkeyPatch):
+    """The mirror and the desk fail, and are started again; meanwhile the gate judges, asking the broker (C2)."""
+    failed: list[str] = []
+
+    async def failing(self: object) -> None:
+        failed.append(type(self).__name__)
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    monkeypatch.setattr(keeping, "AGAIN_S", 0.01)
+    monkeypatch.setattr(desk, "serve", failing)
+    monkeypatch.setattr(Mirror, "run", failing)
+    async with Ledger.connect(store) as service:
+        await service.declare(SHOP, ToolSpec(name="pay", schema='{"type":"object"}'))
+    async with working(reactions(["gate", "queue"]), store=store) as ended:
+        await judged(store, POISON)
+        assert not ended.done()
+    assert {failed.count("Mirror") > 1, failed.count("Ledger") > 1} == {True}
+
+
+async def test_what_an_operator_must_mend_ends_a_worker(monkeypatch: pytest.MonkeyPatch):
+    """A refusal is raised at once; any other error is told of and tried again, later each time."""
+    monkeypatch.setattr(keeping, "AGAIN_S", 0.001)
+    problems = [ValueError("odd"), LookupError("odd"), BrokerRefused("no"), ValueError("never reached")]
+
+    async def run() -> None:
+        raise problems.pop(0)
+
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(keeping._log, "error", lambda _, **fields: told.append(fields), raising=False)
+    with pytest.raises(BrokerRefused, match="no"):
+        await keeping.kept("it", run)
+    assert [(one["problem"], one["again_s"]) for one in told] == [
+        ("ValueError: odd", 0.001),
+        ("LookupError: odd", 0.002),
+    ]
+    assert len(problems) == 1
