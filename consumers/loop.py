@@ -22,25 +22,31 @@ The rules of this file:
   result, before somebody who is handed its cause, is one whose maker has died.
 * What has been done is written down, whatever happens: neither a cancelled worker nor a broker that is away keeps
   the result of a tool that ran out of the ledger while this process lives.
-* What cannot be handled is parked with its reason, and the others go on.
+* What cannot be handled is parked with its reason, and the others go on. The operator may have it tried again, and
+  what a newer program wrote is tried again by the first worker that understands it (decision 0017).
+* No error in a part of a worker ends it: that part is started again. What only an operator can mend ends it.
 """
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
+from msgspec import structs
 
+from consumers.keeping import kept
 from consumers.steps import Append, CancelTimer, LookAgain, Perform, PutPending, SetTimer, Step
+from ledger import streams
 from ledger.answers import AlreadyRecorded, Recorded, Taken, Unknown
 from ledger.client import Ledger
 from ledger.mirror import Mirror
-from ledger.port import Delivery, Due, Handed, Parked
+from ledger.port import NEWER, Delivery, Due, Handed, Mark, Parked
 from ledger.streams import ACK_WAIT_S
-from schemas.codec import Fact
-from schemas.errors import BrokerRefused, Defect, OutcomeUnknown, Unavailable
+from schemas.codec import Fact, fact_of
+from schemas.errors import BadSlot, BrokerAway, BrokerRefused, Defect, OutcomeUnknown, Unavailable
 from schemas.events import Carried, Event
-from schemas.slots import Slot
+from schemas.slots import CallRef, Slot, matches
 
 _log: Final = structlog.get_logger("consumers.loop")
 
@@ -117,17 +123,26 @@ class Worker[S, W]:
         self._stopping.set()
 
     async def run(self) -> None:
-        pumps = [asyncio.create_task(self._take(durable)) for durable in self._reaction.durables]
-        beat = asyncio.create_task(self._beat())
+        durables = [
+            one
+            for durable in self._reaction.durables
+            for one in (durable, streams.DURABLES[durable].again.name)
+        ]
+        pumps = [
+            asyncio.create_task(kept(f"taking from {durable}", partial(self._take, durable)))
+            for durable in durables
+        ]
+        beat = asyncio.create_task(kept("heartbeat", self._beat))
         stopping = asyncio.create_task(self._stopping.wait())
+        understood = asyncio.create_task(self._ask_again_for_newer())
         try:
             done, _ = await asyncio.wait([*pumps, beat, stopping], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopping}:
                 task.result()  # a pump never ends by itself; if it fails, so does the worker
         finally:
-            for task in (*pumps, stopping):
+            for task in (*pumps, stopping, understood):
                 task.cancel()
-            await asyncio.gather(*pumps, stopping, return_exceptions=True)
+            await asyncio.gather(*pumps, stopping, understood, return_exceptions=True)
             await self._drain()
             beat.cancel()
             await asyncio.gather(beat, return_exceptions=True)
@@ -135,7 +150,7 @@ class Worker[S, W]:
     async def _take(self, durable: str) -> None:
         async with self._ledger.port.deliveries(durable) as deliveries:
             async for delivery in deliveries:
-                place = (durable, delivery.handed.seq)
+                place = (durable, delivery.number)
                 if place in self._held:
                     continue  # handed out again although we still work on it: the heartbeat came too late
                 self._hold(place, delivery)
@@ -163,7 +178,7 @@ class Worker[S, W]:
         until = asyncio.get_running_loop().time() + self._lease_s
         try:
             await delivery.in_progress()
-        except Unavailable as problem:
+        except Exception as problem:  # noqa: BLE001 - one that fails must not keep the others from being renewed
             _log.warning("not heard by the broker", problem=str(problem))
             return
         if place in self._held and self._held[place][0] is delivery:
@@ -181,6 +196,12 @@ class Worker[S, W]:
     async def _handle(self, durable: str, delivery: Delivery) -> None:
         """Settle it and acknowledge; or hand it back, or park it. A task of its own, so what it binds for the log is too."""
         structlog.contextvars.bind_contextvars(consumer=durable, **_where(delivery.handed))
+        try:
+            await self._handle_one(durable, delivery)
+        except Exception as problem:  # noqa: BLE001 - it is not acknowledged, so it is handed out again
+            _log.warning("will be handed out again", problem=f"{type(problem).__name__}: {problem}")
+
+    async def _handle_one(self, durable: str, delivery: Delivery) -> None:
         try:
             async with self._room:
                 reason = await self._settle(durable, delivery)
@@ -203,20 +224,32 @@ class Worker[S, W]:
                 return
             reason = f"{type(problem).__name__}: {problem}"
         finally:
-            self._held.pop((durable, delivery.handed.seq), None)
+            self._held.pop((durable, delivery.number), None)
         if reason:
             await self._park(durable, delivery, reason)
         await delivery.ack()
 
     async def _settle(self, durable: str, delivery: Delivery) -> str:
         """Do all that follows. Answers with why it cannot be handled, or with nothing."""
-        handed = delivery.handed
-        place = (durable, handed.seq)
-        if not isinstance(handed, Due) and isinstance(handed.event, Carried):
-            return (
-                handed.event.problem
-                or f"a {handed.event.type} of version {handed.event.v} is newer than this program"
-            )
+        place = (durable, delivery.number)
+        match delivery.handed:
+            case Mark() as mark:
+                return await self._heed(mark)
+            case Parked(state="again") as parked:
+                reason = await self._settle_fact(await self._original(parked), delivery, place)
+                if not reason:
+                    # Outrun by a rival, if the broker took us for dead: then they have noted it.
+                    await self._ledger.port.park(structs.replace(parked, state="settled"))
+                    _log.info("settled, tried again", subject=parked.subject)
+                return reason
+            case Parked():
+                return ""  # noted, and to be seen to by the operator
+            case Fact() | Due() as handed:
+                return await self._settle_fact(handed, delivery, place)
+
+    async def _settle_fact(self, handed: Handed, delivery: Delivery, place: tuple[str, int]) -> str:
+        if isinstance(handed, Fact) and isinstance(handed.event, Carried):
+            return handed.event.problem or f"a {handed.event.type} of version {handed.event.v} {NEWER}"
         if delivery.tries > MAX_DELIVERIES:
             return f"handed out {delivery.tries} times, never settled"
         ledger = self._as_of(handed.seq) if _is_new(delivery) else self._ledger
@@ -288,12 +321,62 @@ class Worker[S, W]:
             _log.warning("came late, kept apart", slot=done.slot.subject, first=type(first.event).__name__)
 
     async def _park(self, durable: str, delivery: Delivery, reason: str) -> None:
-        handed = delivery.handed
-        subject = str(handed.call) if isinstance(handed, Due) else handed.slot.subject
-        _log.error("parked", reason=reason, subject=subject)
-        await self._ledger.port.park(
-            Parked(durable, handed.seq, subject, reason, delivery.tries, self._ledger.now())
-        )
+        now, newer = self._ledger.now(), reason.endswith(NEWER)
+        match delivery.handed:
+            case Mark() as mark:
+                _log.error("what the operator said was not heeded", number=mark.number, reason=reason)
+                return
+            case Parked() as again:
+                tries = again.tries + delivery.tries
+                parked = structs.replace(
+                    again, state="parked", reason=reason, tries=tries, parked_at=now, newer=newer
+                )
+            case Due(call, seq):
+                parked = Parked(durable, seq, str(call), reason, delivery.tries, now)
+            case Fact(seq, _, slot):
+                parked = Parked(durable, seq, slot.subject, reason, delivery.tries, now, newer=newer)
+        _log.error("parked", reason=reason, subject=parked.subject)
+        await self._ledger.port.park(parked)
+
+    # ------------------------------------------------------------------------------ what was parked
+
+    async def _heed(self, mark: Mark) -> str:
+        """Do what the operator says of a parked delivery: it is handed out again, to one worker at a time."""
+        parked = await self._ledger.port.parked_at(mark.number)
+        if parked is None or parked.state != "parked" or parked.consumer != mark.consumer:
+            return ""  # it has changed since: it is being tried again already, or is settled
+        _log.info(f"the operator says {mark.what}", number=mark.number, fact=parked.seq, reason=mark.reason)
+        if mark.what == "retry":
+            await self._ledger.port.park(structs.replace(parked, state="again"))
+        return ""
+
+    async def _original(self, parked: Parked) -> Handed:
+        """What was handed out when it was parked: the fact as the log has it, or the hint about a call."""
+        consumer = streams.DURABLES[parked.consumer]
+        if consumer.stream != streams.LEDGER:
+            return Due(CallRef.parse(parked.subject), parked.seq, parked.parked_at)
+        raw = await self._ledger.port.at(parked.seq)
+        if raw is None:
+            raise BrokerAway(f"fact {parked.seq} cannot be read just now")
+        if not any(matches(pattern, raw.subject) for pattern in consumer.subjects):
+            raise BadSlot(f"fact {parked.seq} ({raw.subject}) is not for consumer {parked.consumer}")
+        return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
+
+    async def _ask_again_for_newer(self) -> None:
+        """What an older program parked, since it did not understand it, is tried again if this one does."""
+        try:
+            for durable in self._reaction.durables:
+                await kept(f"looking at what {durable} parked", partial(self._ask_again_for, durable))
+        except BrokerRefused as problem:
+            _log.warning("what was parked is not looked at", problem=str(problem))
+
+    async def _ask_again_for(self, durable: str) -> None:
+        for parked in await self._ledger.port.parked(durable):
+            if parked.is_newer and parked.state == "parked" and parked.mark is None:
+                handed = await self._original(parked)
+                if isinstance(handed, Fact) and isinstance(handed.event, Event):
+                    # Of several workers that start, one wins.
+                    await self._ledger.port.park(structs.replace(parked, state="again"))
 
 
 def _is_new(delivery: Delivery) -> bool:
@@ -302,7 +385,7 @@ def _is_new(delivery: Delivery) -> bool:
     What is handed out again was begun by somebody, and what became of that is not known from hearing; a timer is of
     another stream than the facts.
     """
-    return delivery.tries == 1 and not isinstance(delivery.handed, Due)
+    return delivery.tries == 1 and isinstance(delivery.handed, Fact)
 
 
 def _is_claim(slot: Slot) -> bool:
@@ -314,8 +397,12 @@ def _same_cause(event: Event | Carried, cause: Event | None) -> bool:
     return isinstance(event, Event) and cause is not None and event.cause == cause.id
 
 
-def _where(handed: Handed) -> dict[str, object]:
+def _where(handed: Handed | Parked | Mark) -> dict[str, object]:
     """Workspace, thread, call and sequence, for the log."""
+    if isinstance(handed, Mark):
+        return {"number": handed.number}
+    if isinstance(handed, Parked):
+        return {"number": handed.number, "seq": handed.seq}
     if isinstance(handed, Due):
         return {"call": str(handed.call), "seq": handed.seq}
     slot, ref = handed.slot, handed.slot.call_ref

@@ -20,14 +20,16 @@ from msgspec import Struct
 from ledger.port import Raw
 from ledger.requests import Requests, header_lines
 from ledger.wire import Straight
-from schemas.errors import BrokerRefused, Unavailable
+from schemas.errors import BrokerRefused, LogLost, Unavailable
 from schemas.ids import new_id
+from schemas.slots import subject_text
 
 _log: Final = structlog.get_logger("ledger.follow")
 HEARTBEAT_S: Final = 1.0
 #: So many messages are handed on together at most.
 _TOGETHER: Final = 256
 _CONTROL: Final = b"NATS/1.0 100"
+_STORED: Final = b"$JS.ACK."
 
 
 class Meta(Struct, frozen=True, gc=False):
@@ -79,7 +81,7 @@ async def follow(
                 # Else it would wait behind the end, and pass over what is recorded there anew.
                 last_seq = await _last_seq(requests, stream, patient=not until_end)
                 if last_seq < position - 1:
-                    raise BrokerRefused(
+                    raise LogLost(
                         f"{stream} ends at {last_seq}, and {position - 1} was read from it before: it has lost its "
                         "end, or it is another one. Start this again, so that it reads from the beginning."
                     )
@@ -97,7 +99,8 @@ async def follow(
                 found: list[Raw] = []
                 while arrived and len(found) < _TOGETHER:
                     subject, reply, data, headers = arrived.popleft()
-                    if not data and headers.startswith(_CONTROL):
+                    # What is stored has the stream's reply subject, and may have any headers: also those of a control message.
+                    if not data and headers.startswith(_CONTROL) and not reply.startswith(_STORED):
                         last = await _answer_control(requests, reply, headers)
                         lost = last is not None and last != expected - 1
                         if lost:
@@ -115,7 +118,7 @@ async def follow(
                         break
                     expected += 1
                     position = seq + 1
-                    found.append(Raw(seq, _time(time), subject.decode(), data))
+                    found.append(Raw(seq, _time(time), subject_text(subject), data))
                     if ended := until_end and (left == b"0" or seq == stop):
                         break
                 if found:

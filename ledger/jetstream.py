@@ -5,11 +5,12 @@ import base64
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from ledger import clock, port, streams
 from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
@@ -19,8 +20,8 @@ from ledger.follow import Start, follow, meta
 from ledger.requests import Reply, Requests
 from ledger.wire import Straight
 from schemas.codec import Fact, fact_of
-from schemas.errors import BrokerAway, BrokerRefused, Unavailable
-from schemas.slots import ROOT, CallRef, Slot
+from schemas.errors import BadId, BrokerAway, BrokerRefused, Unavailable
+from schemas.slots import ROOT, CallRef, Slot, subject_text
 
 #: How long an append goes on trying to learn what became of it.
 APPEND_PATIENCE_S: Final = 10.0
@@ -81,19 +82,22 @@ class JetStream:
 
     async def _leaders(self, slot: Slot) -> Fact | None:
         """What stands in the slot, from the stream's leader: a replica may be behind."""
-        body = msgspec.json.encode({"last_by_subj": slot.subject})
-        answer = msgspec.json.decode(
-            (await self.requests.ask(f"$JS.API.STREAM.MSG.GET.{streams.LEDGER}", body)).data
-        )
+        found = await self._stored(streams.LEDGER, {"last_by_subj": slot.subject})
+        return None if found is None else _fact(found)
+
+    async def _stored(self, stream: str, which: dict[str, Any]) -> port.Raw | None:
+        """A message as the stream's leader has it."""
+        body = msgspec.json.encode(which)
+        answer = msgspec.json.decode((await self.requests.ask(f"$JS.API.STREAM.MSG.GET.{stream}", body)).data)
         if problem := answer.get("error"):
             if problem["code"] == 404:
                 return None
-            raise BrokerAway(f"the broker cannot read {slot.subject}: {problem['description']}.")
+            raise BrokerAway(f"the broker cannot read {which} of {stream}: {problem['description']}.")
         message = answer["message"]
-        return fact_of(
+        return port.Raw(
             message["seq"],
             _time(message["time"]),
-            message["subject"],
+            subject_text(message["subject"].encode()),
             base64.b64decode(message.get("data", "")),
         )
 
@@ -105,23 +109,32 @@ class JetStream:
         return None if msg.status == b"404" else _fact(_direct(msg))
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
-        found = await self.read_few(*subjects)
-        if found is None:
-            found = [raw for one in subjects async for page in self.scan(1, one) for raw in page]
-        each = {raw.seq: raw for raw in found}
-        return tuple([_fact(each[seq]) for seq in sorted(each)])
+        return tuple([_fact(one) for one in await self._every(streams.LEDGER, subjects)])
 
     async def read_few(self, *subjects: str) -> list[port.Raw] | None:
-        found, last = await self._get({"multi_last": list(subjects), "batch": _PAGE})
+        return await self._few(streams.LEDGER, subjects)
+
+    async def _every(self, stream: str, subjects: tuple[str, ...]) -> list[port.Raw]:
+        """Every message on the subjects, in the order of the stream."""
+        found = await self._few(stream, subjects)
+        if found is None:
+            found = [raw for one in subjects async for page in self.scan(1, one, stream) for raw in page]
+        each = {raw.seq: raw for raw in found}
+        return [each[seq] for seq in sorted(each)]
+
+    async def _few(self, stream: str, subjects: tuple[str, ...]) -> list[port.Raw] | None:
+        found, last = await self._get(stream, {"multi_last": list(subjects), "batch": _PAGE})
         if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
             return None
         return [_direct(msg) for msg in found]
 
-    async def scan(self, start: int, subjects: str = f"{ROOT}.>") -> AsyncGenerator[list[port.Raw]]:
+    async def scan(
+        self, start: int, subjects: str = f"{ROOT}.>", stream: str = streams.LEDGER
+    ) -> AsyncGenerator[list[port.Raw]]:
         """The messages from that sequence on, in pages, up to the end. Unlike `raw` it takes no consumer."""
         seq = start
         while True:
-            found, last = await self._get({"seq": seq, "next_by_subj": subjects, "batch": _PAGE})
+            found, last = await self._get(stream, {"seq": seq, "next_by_subj": subjects, "batch": _PAGE})
             if found:
                 page = [_direct(msg) for msg in found]
                 yield page
@@ -129,10 +142,13 @@ class JetStream:
             if not found or last.headers.get("Nats-Num-Pending", "0") == "0":
                 return
 
-    async def _get(self, body: dict[str, Any]) -> tuple[list[Reply], Reply]:
-        found, last = await self.requests.collect(
-            f"$JS.API.DIRECT.GET.{streams.LEDGER}", msgspec.json.encode(body)
-        )
+    async def at(self, seq: int) -> port.Raw | None:
+        body = msgspec.json.encode({"seq": seq})
+        msg = await self.requests.ask(f"$JS.API.DIRECT.GET.{streams.LEDGER}", body)
+        return None if msg.status == b"404" else _direct(msg)
+
+    async def _get(self, stream: str, body: dict[str, Any]) -> tuple[list[Reply], Reply]:
+        found, last = await self.requests.collect(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body))
         if last.status not in {b"204", b"404", b"413"}:
             raise BrokerAway(f"the broker cannot read {body}: {last.headers}.")
         return found, last
@@ -153,15 +169,6 @@ class JetStream:
 
     def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[port.Raw]]:
         return self._messages(streams.LEDGER, (), start, until_end=until_end)
-
-    async def _follow(
-        self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
-    ) -> AsyncGenerator[port.Raw]:
-        """The messages of one of the side streams, one after the other."""
-        async with aclosing(self._messages(stream, subjects, start, until_end=until_end)) as batches:
-            async for batch in batches:
-                for one in batch:
-                    yield one
 
     def _messages(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
@@ -222,14 +229,29 @@ class JetStream:
         if problem := answer.get("error"):
             raise BrokerRefused(f"the broker does not cancel the timer of {call}: {problem['description']}.")
 
-    async def park(self, parked: port.Parked) -> None:
+    async def park(self, parked: port.Parked) -> bool:
         role = streams.DURABLES[parked.consumer].role
-        await self._publish(f"parked.{role}.{parked.consumer}.{parked.seq}", msgspec.json.encode(parked))
+        subject = f"parked.{role}.{parked.consumer}.{parked.seq}"
+        headers = {_REPLACES: str(parked.number)} if parked.number else {}
+        return await self._replace(subject, msgspec.json.encode(parked), headers)
 
-    async def parked(self) -> list[port.Parked]:
-        """What consumers gave up on, oldest first."""
-        found = self._follow(streams.PARKED, ("parked.>",), 1, until_end=True)
-        return [msgspec.json.decode(one.data, type=port.Parked) async for one in found]
+    async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[port.Parked]:
+        subjects = "parked.>" if consumer == "*" else f"parked.*.{consumer}.*"
+        found = [_parked(one) for one in await self._every(streams.PARKED, (subjects,))]
+        marks = {one.number: one for one in found if isinstance(one, port.Mark)}
+        every = (
+            structs.replace(one, mark=marks.get(one.number)) for one in found if isinstance(one, port.Parked)
+        )
+        return [one for one in every if whole or one.is_open]
+
+    async def parked_at(self, number: int) -> port.Parked | None:
+        found = await self._stored(streams.PARKED, {"seq": number})
+        one = None if found is None else _parked(found)
+        return one if isinstance(one, port.Parked) else None
+
+    async def mark(self, mark: port.Mark) -> None:
+        subject = f"parked.{streams.OPERATOR}.{mark.consumer or _NOBODYS}.{mark.number}"
+        await self._publish(subject, msgspec.json.encode(mark))
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
         # Asked once: while nobody is there the broker says so at once, and whoever asks has another way.
@@ -250,14 +272,26 @@ class JetStream:
         Raises:
             Unavailable: not acknowledged.
         """
+        if not await self._replace(subject, raw, headers):
+            raise BrokerRefused(f"the broker refuses {subject}: somebody else wrote it.")
+
+    async def _replace(self, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> bool:
+        """Publish to one of the side streams; False where it does not hold what this would replace.
+
+        Raises:
+            Unavailable: not acknowledged.
+        """
         answer = await self.requests.send(subject, raw, headers)
         try:
             async with asyncio.timeout(APPEND_PATIENCE_S):
                 ack = msgspec.json.decode((await answer).data, type=Ack)
         except (TimeoutError, msgspec.MsgspecError) as problem:
             raise BrokerAway(f"the broker did not take {subject}: {problem!r}.") from None
-        if ack.error is not None:
-            raise BrokerRefused(f"the broker refuses {subject}: {ack.error.description}.")
+        if ack.error is None:
+            return True
+        if ack.error.err_code in _OUTRUN:
+            return False
+        raise BrokerRefused(f"the broker refuses {subject}: {ack.error.description}.")
 
 
 #: The header with which a service says why it does not answer.
@@ -278,12 +312,8 @@ class _Delivery:
         self._reply = reply.decode()
         at = meta(self._reply)
         self.tries = at.tries
-        self.handed: port.Handed
-        match subject.decode().split("."):
-            case ["timer", "due", workspace, thread, call]:
-                self.handed = port.Due(CallRef(workspace, thread, call), at.seq, at.recorded_at)
-            case _:
-                self.handed = fact_of(at.seq, at.recorded_at, subject.decode(), data)
+        self.number = at.seq
+        self.handed = _handed(port.Raw(at.seq, at.recorded_at, subject_text(subject), data))
 
     async def ack(self) -> None:
         await self._requests.tell(self._reply, b"+ACK")
@@ -330,17 +360,7 @@ class _Bucket:
         return await self._write(key, b"", headers)
 
     async def _write(self, key: str, value: bytes, headers: dict[str, str]) -> bool:
-        answer = await self._jetstream.requests.send(self._prefix + key, value, headers)
-        try:
-            async with asyncio.timeout(APPEND_PATIENCE_S):
-                ack = msgspec.json.decode((await answer).data, type=Ack)
-        except (TimeoutError, msgspec.MsgspecError) as problem:
-            raise BrokerAway(f"the broker did not take entry {key} of {self._stream}: {problem!r}.") from None
-        if ack.error is None:
-            return True
-        if ack.error.err_code in _OUTRUN:
-            return False
-        raise BrokerRefused(f"the broker refuses entry {key} of {self._stream}: {ack.error.description}.")
+        return await self._jetstream._replace(self._prefix + key, value, headers)
 
     async def entries(self) -> dict[str, bytes]:
         found, _ = await self._all()
@@ -377,7 +397,7 @@ class _Bucket:
         for _ in range(2):
             async with aclosing(self._read(position, until_end=True)) as batches:
                 async for batch in batches:
-                    found.update((self._key(one), one.data) for one in batch)
+                    found.update(self._entries(batch))
                     position = batch[-1].seq + 1
         return {key: value for key, value in found.items() if value}, position or 1
 
@@ -398,7 +418,7 @@ class _Bucket:
                         return
                     if coming.done():
                         batch = coming.result()
-                        changed = {self._key(one): one.data for one in batch}
+                        changed = self._entries(batch)
                         yield port.Change(changed, whole=False, revision=batch[-1].seq)
                         coming = asyncio.ensure_future(anext(batches))
             finally:
@@ -408,13 +428,61 @@ class _Bucket:
     def _read(self, start: Start, *, until_end: bool) -> AsyncGenerator[list[port.Raw]]:
         return self._jetstream._messages(self._stream, (f"{self._prefix}>",), start, until_end=until_end)  # noqa: SLF001 - one object in two parts
 
-    def _key(self, one: port.Raw) -> str:
-        return one.subject.removeprefix(self._prefix)
+    def _entries(self, batch: list[port.Raw]) -> dict[str, bytes]:
+        """Each by its key. A subject with other bytes than a key's is not an entry: nobody could name it."""
+        return {one.subject.removeprefix(self._prefix): one.data for one in batch if "\\" not in one.subject}
 
 
 _REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"
 #: Somebody else wrote the key in between: on one server 10071, on three mostly 10164.
 _OUTRUN: Final = frozenset({10071, 10164})
+
+
+def _handed(raw: port.Raw) -> port.Handed | port.Parked | port.Mark:
+    """What was delivered. Never raises: what it should be and is not becomes a fact that is carried."""
+    match raw.subject.split("."):
+        case ["timer", "due", workspace, thread, call]:
+            with suppress(BadId):
+                return port.Due(CallRef(workspace, thread, call), raw.seq, raw.recorded_at)
+        case ["parked", *_]:
+            return _parked(raw)
+        case _:
+            pass
+    return _fact(raw)
+
+
+#: Stands for the consumer in what is said of an entry that is not valid.
+_NOBODYS: Final = "_"
+
+
+def _parked(raw: port.Raw) -> port.Parked | port.Mark:
+    """An entry of `PARKED`. Never raises: one that is not valid is an entry of no consumer, and says what is wrong.
+
+    An entry counts only under the name of the consumer's own role, which only that role can write.
+    """
+    match raw.subject.split("."):
+        case ["parked", streams.OPERATOR, consumer, number]:
+            kind: type[port.Parked | port.Mark] = port.Mark
+            name, place = "" if consumer == _NOBODYS else consumer, number
+        case ["parked", role, consumer, number] if (
+            known := streams.DURABLES.get(consumer)
+        ) and known.role == role:
+            kind, name, place = port.Parked, consumer, number
+        case _:
+            return _not_parked(raw, "there is no such consumer")
+    try:
+        found = msgspec.json.decode(raw.data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        return _not_parked(raw, str(problem))
+    said = found.number if isinstance(found, port.Mark) else found.seq
+    if (found.consumer, str(said)) != (name, place):
+        return _not_parked(raw, "it names another fact than its subject does")
+    return found if isinstance(found, port.Mark) else structs.replace(found, number=raw.seq, mark=None)
+
+
+def _not_parked(raw: port.Raw, why: str) -> port.Parked:
+    reason = f"this entry is not a valid parked delivery: {why}"
+    return port.Parked("", 0, raw.subject, reason, 0, raw.recorded_at, number=raw.seq)
 
 
 def _fact(raw: port.Raw) -> Fact:
@@ -429,7 +497,7 @@ def _direct(answer: Reply) -> port.Raw:
     return port.Raw(
         int(found[b"Sequence"]),
         _time(found[b"Time-Stamp"].decode()),
-        found[b"Subject"].decode(),
+        subject_text(found[b"Subject"]),
         answer.data,
     )
 

@@ -11,9 +11,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 
+from msgspec import structs
+
 from ledger import clock, streams
 from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken
-from ledger.port import Change, Due, Handed, Parked, Pending, Raw
+from ledger.port import Change, Due, Handed, Mark, Parked, Pending, Raw
 from schemas.codec import Fact, fact_of
 from schemas.errors import BrokerAway
 from schemas.slots import CallRef, Slot, matches
@@ -35,7 +37,9 @@ class Memory:
         }
         self._timers: dict[CallRef, asyncio.TimerHandle] = {}
         self._due = itertools.count(1)
-        self._parked: list[Parked] = []
+        self._parked: dict[str, Parked] = {}
+        self._marks: dict[int, Mark] = {}
+        self._numbers = itertools.count(1)
         self.pending: Pending = _Bucket()
 
     async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
@@ -60,6 +64,9 @@ class Memory:
     async def read_few(self, *subjects: str) -> list[Raw] | None:
         found = [raw for raw in self._raw if _any(subjects, raw.subject)]
         return found if len(found) <= _FEW else None
+
+    async def at(self, seq: int) -> Raw | None:
+        return self._raw[seq - 1] if 0 < seq <= len(self._raw) else None
 
     async def last_seq(self) -> int:
         return len(self._facts)
@@ -112,11 +119,29 @@ class Memory:
         for durable in self._durables.values():
             durable.offer(subject, Due(call, next(self._due), self._now()))
 
-    async def park(self, parked: Parked) -> None:
-        self._parked.append(parked)
+    async def park(self, parked: Parked) -> bool:
+        subject = f"parked.{streams.DURABLES[parked.consumer].role}.{parked.consumer}.{parked.seq}"
+        standing = self._parked.pop(subject, None)
+        if parked.number and (standing is None or standing.number != parked.number):
+            if standing is not None:
+                self._parked[subject] = standing
+            return False
+        numbered = self._parked[subject] = structs.replace(parked, number=next(self._numbers))
+        for durable in self._durables.values():
+            durable.offer(subject, numbered)
+        return True
 
-    async def parked(self) -> list[Parked]:
-        return list(self._parked)
+    async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[Parked]:
+        every = (structs.replace(one, mark=self._marks.get(one.number)) for one in self._parked.values())
+        return [one for one in every if (whole or one.is_open) and consumer in {"*", one.consumer}]
+
+    async def parked_at(self, number: int) -> Parked | None:
+        return next((one for one in self._parked.values() if one.number == number), None)
+
+    async def mark(self, mark: Mark) -> None:
+        self._marks[mark.number] = mark
+        for durable in self._durables.values():
+            durable.offer(f"parked.{streams.OPERATOR}.{mark.consumer}.{mark.number}", mark)
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
         raise BrokerAway(f"nobody is there who would answer {subject}.")
@@ -126,8 +151,9 @@ class _Durable:
     def __init__(self, memory: Memory, declared: streams.Durable) -> None:
         self.memory, self.declared = memory, declared
         self.waiting: asyncio.Queue[_Unsettled] = asyncio.Queue()
+        self.numbers = itertools.count(1)
 
-    def offer(self, subject: str, handed: Handed) -> None:
+    def offer(self, subject: str, handed: Handed | Parked | Mark) -> None:
         if _any(self.declared.subjects, subject):
             self.waiting.put_nowait(_Unsettled(self, handed))
 
@@ -141,8 +167,9 @@ class _Durable:
 class _Unsettled:
     """One thing to be handed out until it is acknowledged, by whomever it was handed to."""
 
-    def __init__(self, durable: _Durable, handed: Handed) -> None:
+    def __init__(self, durable: _Durable, handed: Handed | Parked | Mark) -> None:
         self.handed = handed
+        self.number = next(durable.numbers) if isinstance(handed, Parked | Mark) else handed.seq
         self.acked = False
         self._durable = durable
         self._tries = 0
@@ -173,6 +200,7 @@ class _Delivery:
     def __init__(self, unsettled: _Unsettled, tries: int) -> None:
         self._unsettled = unsettled
         self.handed = unsettled.handed
+        self.number = unsettled.number
         self.tries = tries
 
     async def ack(self) -> None:

@@ -7,7 +7,7 @@ Two things stand behind it, `jetstream.py` for real and `memory.py` as its twin,
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
@@ -37,11 +37,63 @@ class Due(Struct, frozen=True):
 type Handed = Fact | Due
 
 
-class Delivery(Protocol):
-    """Something handed to a consumer, to be acknowledged once its consequences are in the ledger."""
+class Mark(Struct, frozen=True):
+    """What the operator says about a parked delivery."""
+
+    consumer: str
+    #: Which one, by its number.
+    number: int
+    #: `retry`: hand it to its consumer again. `drop`: it was seen, and is taken off the list.
+    what: Literal["retry", "drop"]
+    at: datetime
+    reason: str = ""
+
+
+class Parked(Struct, frozen=True):
+    """A delivery that a consumer gave up on: why, and which fact it was. The payload is in the log, at `seq`."""
+
+    consumer: str
+    seq: int
+    subject: str
+    reason: str
+    tries: int
+    parked_at: datetime
+    #: The fact is of a newer program: whichever understands it tries it again by itself.
+    newer: bool = False
+    #: `again`: it is handed out again. `settled`: what follows from it is in the ledger.
+    state: Literal["parked", "again", "settled"] = "parked"
+    #: Where it stands among all that was parked; a new one whenever it changes. 0: nowhere yet.
+    number: int = 0
+    #: What the operator has said about it.
+    mark: Mark | None = None
 
     @property
-    def handed(self) -> Handed: ...
+    def is_open(self) -> bool:
+        """Is it still to be seen to?"""
+        return self.state != "settled" and not (self.mark and self.mark.what == "drop")
+
+    @property
+    def is_newer(self) -> bool:
+        # Before there was such a field, the reason said so.
+        return self.newer or self.reason.endswith(NEWER)
+
+
+NEWER: Final = "is newer than this program"
+
+
+class Delivery(Protocol):
+    """Something handed to a consumer, to be acknowledged once its consequences are in the ledger.
+
+    To those for what was parked, that is an entry which is to be tried again, or what the operator says of one.
+    """
+
+    @property
+    def handed(self) -> Handed | Parked | Mark: ...
+
+    @property
+    def number(self) -> int:
+        """Its sequence in the stream that it comes from."""
+        ...
 
     @property
     def tries(self) -> int:
@@ -59,17 +111,6 @@ class Delivery(Protocol):
             Unavailable: the broker did not hear it.
         """
         ...
-
-
-class Parked(Struct, frozen=True):
-    """A delivery that a consumer gave up on: why, and which fact it was."""
-
-    consumer: str
-    seq: int
-    subject: str
-    reason: str
-    tries: int
-    parked_at: datetime
 
 
 class Change(Struct, frozen=True):
@@ -132,6 +173,10 @@ class Port(Reading, Protocol):
         """As `read`, in no order, and nothing of it read; None where it is too much for one answer."""
         ...
 
+    async def at(self, seq: int) -> Raw | None:
+        """The message at that place of the log."""
+        ...
+
     async def last_seq(self) -> int: ...
 
     def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[Raw]]:
@@ -157,10 +202,20 @@ class Port(Reading, Protocol):
 
     async def cancel_timer(self, call: CallRef) -> None: ...
 
-    async def park(self, parked: Parked) -> None: ...
+    async def park(self, parked: Parked) -> bool:
+        """Note what a consumer gave up on, or how it stands now. With a number it replaces that one: False if it is gone."""
+        ...
 
-    async def parked(self) -> list[Parked]:
-        """What consumers gave up on, oldest first."""
+    async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[Parked]:
+        """What consumers gave up on, oldest first; with `whole`, also what was settled or dropped since."""
+        ...
+
+    async def parked_at(self, number: int) -> Parked | None:
+        """The entry of that number, as it was written; None if it has changed since."""
+        ...
+
+    async def mark(self, mark: Mark) -> None:
+        """Say what becomes of a parked delivery."""
         ...
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:

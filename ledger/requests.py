@@ -29,6 +29,7 @@ PATIENCE_S: Final = 5.0
 _LAST: Final = frozenset({b"204", b"404", b"413", b"400", b"408", b"503"})
 _NOBODY: Final = b"503"
 _VERSION: Final = b"NATS/1.0 "
+_STORED: Final = b"\r\nNats-Subject: "
 
 
 class Reply(Struct, frozen=True, gc=False):
@@ -39,8 +40,12 @@ class Reply(Struct, frozen=True, gc=False):
 
     @property
     def status(self) -> bytes:
-        """Three digits; empty for what is no more than data."""
-        return self.head[9:12] if self.head.startswith(_VERSION) else b""
+        """Three digits; empty for what is no more than data.
+
+        Whoever published a stored message chose its first line, and can make it look like a status. Behind it the
+        broker says where the message stands, which it does for no status of its own.
+        """
+        return self.head[9:12] if self.head.startswith(_VERSION) and _STORED not in self.head else b""
 
     @property
     def headers(self) -> dict[str, str]:

@@ -23,6 +23,9 @@ TIMERS: Final = "TIMERS"
 PARKED: Final = "PARKED"
 PENDING: Final = "KV_pending"
 
+#: The role that says what becomes of what was parked.
+OPERATOR: Final = "operator"
+
 _SECOND_NS: Final = 1_000_000_000
 
 #: The most bytes of each stream, unless `ensure` is told otherwise. The broker reserves them, and
@@ -169,8 +172,14 @@ class Durable(Struct, frozen=True):
 
     @property
     def sealed(self) -> bool:
-        """Only what everybody may read needs a seal, and a work queue takes none."""
-        return self.stream == LEDGER
+        """Only what others may create consumers on needs a seal, and a work queue takes none."""
+        return self.stream != TIMERS
+
+    @property
+    def again(self) -> "Durable":
+        """The consumer that is handed what this one parked, when it is to be tried again."""
+        subjects = tuple(f"parked.{role}.{self.name}.*" for role in (self.role, OPERATOR))
+        return Durable(f"{self.name}-parked", self.role, subjects, PARKED, at_once=64, optional=self.optional)
 
     def config(self, ack_wait_s: float) -> dict[str, Any]:
         return {
@@ -208,10 +217,10 @@ _MODEL: Final = (
 #: Claims for the sake of those that decline a call, in older logs also revoke it: the model must be told.
 _EXECUTOR: Final = _call("decided", "claim.*", "revoked.*")
 
-#: Every durable consumer.
+#: Every durable consumer: those that work, and for each the one that is handed again what it parked.
 DURABLES: Final[dict[str, Durable]] = {
     durable.name: durable
-    for durable in (
+    for working in (
         Durable("gate", "gate", (*_call("requested", "vote.*", "withdrawn"), _SAID, _REPLIED)),
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
         Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
@@ -222,6 +231,7 @@ DURABLES: Final[dict[str, Durable]] = {
         Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True),
         Durable("model-recorded", "model", _MODEL, at_once=256, optional=True),
     )
+    for durable in (working, working.again)
 }
 
 #: How long a silent worker is taken for alive.
@@ -241,7 +251,7 @@ async def ensure(
     The rest stays as it is: see `drift`.
 
     Args:
-        also: which of the optional durables.
+        also: which of the optional durables, each with the one for what it parks.
         max_bytes: the most bytes of `LEDGER`. None: what it is bounded to already, else `MAX_BYTES_OF`.
 
     Raises:
@@ -267,7 +277,7 @@ async def ensure(
                 exactly=asked is not None or "max_bytes" not in changes,
             )
     for durable in DURABLES.values():
-        if durable.optional and durable.name not in also:
+        if durable.optional and durable.name.removesuffix("-parked") not in also:
             continue
         what = f"CONSUMER.{{}}.{durable.stream}.{durable.name}"
         config = durable.config(ack_wait_s) | ({"opt_start_time": _seal()} if durable.sealed else {})

@@ -8,11 +8,15 @@ a parser that takes messages itself and leaves every other line to nats-py's, an
 """
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import nats.errors
+import structlog
 from nats.aio.client import Client
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser as Theirs
+
+_log: Final = structlog.get_logger("ledger.wire")
 
 #: A message as it came: subject, reply subject, data, headers (empty where it has none).
 type Straight = tuple[bytes, bytes, bytes, bytes]
@@ -51,10 +55,14 @@ class Parser(Theirs):
             start = end + 2
             if data.startswith((b"MSG ", b"HMSG "), begin):
                 try:
-                    kind, subject, sid, *others, size = data[begin:end].split()
+                    # By spaces alone: a subject may hold the other characters that `split()` takes for white space.
+                    kind, subject, sid, *others, size = data[begin:end].split(b" ")
+                    number = int(sid)
                     after = start + int(size)
                     headers = start + int(others.pop()) if kind == b"HMSG" else start
                     reply = others[0] if others else b""
+                    if not start <= headers <= after:
+                        raise ValueError("sizes that cannot be")  # noqa: TRY301 - told below, with the line
                 except (ValueError, IndexError):
                     raise ProtocolError(f"nats: malformed {data[begin:end]!r}") from None
                 if after + 2 > len(data):
@@ -66,12 +74,29 @@ class Parser(Theirs):
                     take((subject, reply, data[headers:after], data[start:headers]))
                 else:
                     head = data[start:headers] or None
-                    await self.nc._process_msg(int(sid), subject, reply, data[headers:after], head)  # noqa: SLF001 - as theirs
+                    await self._hand_on(number, subject, reply, data[headers:after], head)
             else:
                 line = data[begin:start]
                 begin = start
-                await super().parse(line)
+                try:
+                    await super().parse(line)
+                except (ValueError, LookupError, TypeError) as problem:
+                    raise ProtocolError(f"nats: malformed {line!r}: {problem}") from None
         self._rest += data[begin:]
+
+    async def _hand_on(
+        self, number: int, subject: bytes, reply: bytes, data: bytes, head: bytes | None
+    ) -> None:
+        """Give a message to nats-py, and pass over one that it cannot read: an error would end its reading for good.
+
+        Anybody who may publish chooses a message's headers, and their status need not be text.
+        """
+        try:
+            await self.nc._process_msg(number, subject, reply, data, head)  # noqa: SLF001 - as theirs
+        except (ValueError, LookupError, TypeError) as problem:
+            _log.warning(
+                "a message that cannot be read was passed over", subject=subject, problem=str(problem)
+            )
 
 
 def frame(subject: str, payload: bytes, reply: str = "", headers: Mapping[str, str] | None = None) -> bytes:

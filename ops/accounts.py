@@ -32,7 +32,7 @@ from msgspec import Struct
 
 from consumers.pages import ROLE as QUEUE
 from consumers.pages import SERVICE, SUBJECT
-from ledger.streams import DURABLES, LEDGER, PARKED, PENDING, TIMERS, Durable
+from ledger.streams import DURABLES, LEDGER, OPERATOR, PARKED, PENDING, TIMERS, Durable
 from schemas.errors import BadInput
 from schemas.ids import token
 from schemas.slots import DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL
@@ -94,7 +94,7 @@ _BESIDE: Final[dict[str, tuple[str, ...]]] = {
     "gate": ("timer.set.>", f"$JS.API.STREAM.PURGE.{TIMERS}"),
     "queue": ("$KV.pending.>",),
     "operator": (
-        "parked.>",
+        f"parked.{OPERATOR}.>",
         f"$JS.API.STREAM.MSG.GET.{PARKED}",
         f"$JS.API.DIRECT.GET.{PARKED}",
         f"$JS.API.DIRECT.GET.{PARKED}.>",
@@ -201,7 +201,11 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
     subscribe = [f"_INBOX.{role}.>"]
     if own := [durable for durable in durables if durable.role == role]:
         subscribe.append(f"deliver.{role}.>")
-        publish.append(f"parked.{role}.>")
+        publish += [
+            f"parked.{role}.>",
+            f"$JS.API.STREAM.MSG.GET.{PARKED}",
+            f"$JS.API.DIRECT.GET.{PARKED}",
+        ]
         for durable in own:
             publish.append(f"$JS.ACK.{durable.stream}.{durable.name}.>")
             publish.append(f"$JS.API.CONSUMER.INFO.{durable.stream}.{durable.name}")

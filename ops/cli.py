@@ -51,6 +51,7 @@ tool_app: Final = typer.Typer(no_args_is_help=True)
 grant_app: Final = typer.Typer(no_args_is_help=True)
 delegate_app: Final = typer.Typer(no_args_is_help=True)
 lake_app: Final = typer.Typer(no_args_is_help=True)
+parked_app: Final = typer.Typer(no_args_is_help=True)
 app.add_typer(lake_app, name="lake", help="The log as tables, for analysts.", rich_help_panel="Analyse")
 app.add_typer(tool_app, name="tool", help="What can be asked for.", rich_help_panel="Run")
 app.add_typer(policy_app, name="policy", help="What is asked about, and who is asked.", rich_help_panel="Run")
@@ -217,6 +218,13 @@ RecordingOption = Annotated[
 ToolsOption = Annotated[
     str | None,
     typer.Option("--tools", metavar="MODULE:NAME", help="The executor's tools; declared in the workspace."),
+]
+
+NumberArgument = Annotated[
+    int, typer.Argument(metavar="NUMBER", help="As `parked ls` shows it.", show_default=False)
+]
+NumbersArgument = Annotated[
+    list[int], typer.Argument(metavar="NUMBER...", help="As `parked ls` shows them.", show_default=False)
 ]
 
 # ------------------------------------------------------------------------------------------------------ run
@@ -1124,6 +1132,60 @@ async def status(store: StoreOption = None, url: UrlOption = None, json: JsonOpt
     from ops.commands import check
 
     await check.status(store=store, url=url, json=json)
+
+
+app.add_typer(parked_app, name="parked", help="What consumers gave up on.", rich_help_panel="Check")
+
+
+@parked_app.command("ls")
+@_runs
+async def parked_ls(
+    every: Annotated[bool, typer.Option("--all", help="Also what was settled or dropped since.")] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What consumers gave up on, and why, oldest first."""
+    from ops.commands import parked
+
+    await parked.ls(every=every, store=store, url=url, json=json)
+
+
+@parked_app.command("show")
+@_runs
+async def parked_show(
+    number: NumberArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> None:
+    """One of them, with the payload of its fact as the log has it."""
+    from ops.commands import parked
+
+    await parked.show(number, store=store, url=url, json=json)
+
+
+@parked_app.command("retry")
+@_runs
+async def parked_retry(
+    numbers: NumbersArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> None:
+    """Have its consumer handle it again, at once or as soon as one works."""
+    from ops.commands import parked
+
+    await parked.mark("retry", numbers, store=store, url=url, json=json)
+
+
+@parked_app.command("drop")
+@_runs
+async def parked_drop(
+    numbers: NumbersArgument,
+    reason: WhyOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say that it was seen, and take it off the list. The fact stays in the log."""
+    from ops.commands import parked
+
+    await parked.mark("drop", numbers, reason=reason, store=store, url=url, json=json)
 
 
 # -------------------------------------------------------------------------------------------------- analyse

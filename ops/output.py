@@ -19,7 +19,7 @@ from ledger.standing import Delegation, Grant
 from ledger.votes import Tally, asked
 from projections.pending import Entry
 from schemas import events as e
-from schemas.codec import Fact, encode
+from schemas.codec import Fact, as_json
 from schemas.quorums import is_among, seated
 
 
@@ -42,7 +42,7 @@ def fact_json(fact: Fact) -> str:
     if isinstance(fact.event, e.Carried) and fact.event.problem:
         rest = f'"problem":{json.dumps(fact.event.problem)}'
     else:
-        rest = f'"event":{encode(fact.event).decode()}'
+        rest = f'"event":{as_json(fact.event).decode()}'
     return f"{head[:-1]},{rest}}}"
 
 

@@ -21,8 +21,7 @@ from platformdirs import user_cache_path
 
 from ledger.client import Ledger
 from projections.fold import Fold, Folding
-from schemas.codec import Fact, encode, fact_of
-from schemas.events import Carried
+from schemas.codec import Fact, as_json, fact_of
 
 _log: Final = structlog.get_logger("ops.snapshots")
 
@@ -110,7 +109,7 @@ def _file(fold: Fold, ledger_id: str) -> Path:
 
 
 def _keep(fact: Fact) -> _Kept:
-    raw = fact.event.raw if isinstance(fact.event, Carried) else encode(fact.event)
+    raw = as_json(fact.event)
     return _Kept(fact.seq, fact.recorded_at, fact.slot.subject, raw)
 
 

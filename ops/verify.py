@@ -18,6 +18,7 @@ from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.lifecycle import Call
 from ledger.streams import DURABLES, LEDGER, info
+from ops.output import visible
 from ops.replay import Until, replay
 from projections.calls import CALLS, call_in
 from projections.fold import Folding
@@ -179,9 +180,13 @@ class Difference(Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"pending entry {self.key}: live is {self.live.decode() or 'no entry'}, "
-            f"but the log gives {b' or '.join(self.log).decode() or 'no entry'}"
+            f"pending entry {self.key}: live is {_shown(self.live)}, "
+            f"but the log gives {_shown(b' or '.join(self.log))}"
         )
+
+
+def _shown(value: bytes) -> str:
+    return visible(value.decode("utf-8", "backslashreplace")) or "no entry"
 
 
 async def queue_differences(ledger: Ledger, folding: Folding) -> list[Difference]:

@@ -9,6 +9,7 @@ import importlib
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ import structlog
 from consumers import desk, pages
 from consumers.executor import Executor
 from consumers.gate import Gate
+from consumers.keeping import kept
 from consumers.loop import Reaction, Worker
 from consumers.model import Asker, Model, Question, Reply
 from consumers.queue import Queue
@@ -27,7 +29,7 @@ from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.mirror import Mirror
 from ledger.streams import ACK_WAIT_S
-from schemas.errors import BrokerAway
+from schemas.errors import BrokerAway, LogLost
 
 _log: Final = structlog.get_logger("ops.workers")
 
@@ -80,7 +82,8 @@ async def working(
 ) -> AsyncGenerator[asyncio.Future[None]]:
     """Run these reactions for as long as the block does; then finish what is in hand.
 
-    Yields a future that fails when a worker does, or when the broker is gone for good.
+    Yields a future that fails when the broker refuses what a worker needs, or is gone for good. A task that fails in
+    another way is started again.
     """
     async with AsyncExitStack() as stack:
         workers: list[Worker[Any, Any]] = []
@@ -91,13 +94,14 @@ async def working(
             if heard is None and not reaction.replaces:
                 # Everybody may read everything, so one is enough for all.
                 heard = Mirror(ledger.port)
-                running.append(asyncio.create_task(heard.run(), name="mirror"))
+                running.append(asyncio.create_task(_mirror(heard), name="mirror"))
             worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s, heard=heard)
             workers.append(worker)
             running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
             running.append(asyncio.create_task(_gone(ledger), name=f"connection {role}"))
             if role == pages.ROLE:
-                running.append(asyncio.create_task(desk.serve(ledger), name="desk"))
+                serve = partial(desk.serve, ledger)
+                running.append(asyncio.create_task(kept("desk", serve), name="desk"))
         failed = asyncio.ensure_future(_first_failure(running))
         try:
             yield failed
@@ -144,6 +148,11 @@ async def _first_failure(running: Sequence[asyncio.Task[None]]) -> None:
             task.result()
     finally:
         never.cancel()
+
+
+async def _mirror(heard: Mirror) -> None:
+    # While it does not run, the broker is asked instead: so nothing but a log that lost its end is a reason to stop.
+    await kept("mirror", heard.run, ends=(LogLost,))
 
 
 async def _gone(ledger: Ledger) -> None:

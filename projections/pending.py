@@ -22,7 +22,7 @@ from ledger.lifecycle import STANDS, Call, Status, call_of
 from ledger.port import Change
 from projections.fold import Fold, Key, Row
 from schemas.codec import Fact
-from schemas.errors import TooLarge
+from schemas.errors import BadQueue, TooLarge
 from schemas.events import Quorum
 from schemas.slots import CallRef, Slot
 
@@ -107,7 +107,22 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(raw: bytes) -> Entry:
-    return _decoder.decode(raw)
+    """Read an entry.
+
+    Raises:
+        BadQueue: the bytes are not an entry.
+    """
+    return _decoded(_decoder, raw)
+
+
+def _decoded[T](decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise BadQueue(
+            f"an entry of the queue, {raw[:80]!r}, is not valid: {problem}. "
+            "Make the queue again from the log: approvals replay --projection pending --swap"
+        ) from None
 
 
 def key(ref: CallRef) -> str:
@@ -163,7 +178,7 @@ class Page(Struct, frozen=True):
 
 def oldest(values: Iterable[bytes], most: int | None = None, chosen: Chosen = EVERY) -> list[Entry]:
     """The entries that fit, oldest first. Of those that nobody wants no more is read than their age."""
-    by_age = sorted(values, key=lambda raw: _age_decoder.decode(raw).seq)
+    by_age = sorted(values, key=lambda raw: _decoded(_age_decoder, raw).seq)
     return list(islice(filter(chosen.fits, map(decode, by_age)), most))
 
 

@@ -47,7 +47,7 @@ def fact_of(seq: int, recorded_at: datetime, subject: str, raw: bytes) -> Fact:
     try:
         slot, kinds = read(subject)
     except BadSlot as bad:
-        return Fact(seq, recorded_at, Slot("", "", (subject,)), Carried(type="", raw=raw, problem=str(bad)))
+        return Fact(seq, recorded_at, Slot.elsewhere(subject), Carried(type="", raw=raw, problem=str(bad)))
     try:
         event = decode(raw)
     except BadFact as bad:
@@ -59,7 +59,7 @@ def fact_of(seq: int, recorded_at: datetime, subject: str, raw: bytes) -> Fact:
 
 
 def encode(event: Event | Carried) -> bytes:
-    """The bytes of an event.
+    """The bytes of an event that is to be recorded.
 
     Raises:
         TooLarge: more than `MAX_BYTES`.
@@ -67,7 +67,7 @@ def encode(event: Event | Carried) -> bytes:
     """
     kind = event.type if isinstance(event, Carried) else type(event).__name__
     try:
-        raw = event.raw if isinstance(event, Carried) else _encoder.encode(event)
+        raw = as_json(event)
     except UnicodeEncodeError as problem:
         raise BadFact(
             f"a {kind} holds text that is no Unicode: {problem}. Replace it before recording."
@@ -78,6 +78,11 @@ def encode(event: Event | Carried) -> bytes:
             "Store the content elsewhere and hand on a reference to it."
         )
     return raw
+
+
+def as_json(event: Event | Carried) -> bytes:
+    """The bytes of an event that stands in the log, where it may be larger than what this program records."""
+    return event.raw if isinstance(event, Carried) else _encoder.encode(event)
 
 
 def decode(raw: bytes) -> AnyEvent | Carried:
@@ -107,6 +112,10 @@ def _decode_other(raw: bytes, problem: Exception | None) -> AnyEvent | Carried:
         raise BadFact(f"{raw[:80]!r} is no fact: {no_head}") from None
     current = VERSION.get(head.type)
     if current is None or head.v > current:
+        try:
+            raw.decode()  # a decoder passes over the text of fields that it does not know
+        except UnicodeDecodeError as not_text:
+            raise BadFact(f"a {head.type} (version {head.v}) is not UTF-8: {not_text}") from None
         return Carried(type=head.type, raw=raw, id=head.id, v=head.v)
     if head.v == current or head.v < 1:
         raise BadFact(f"a {head.type} (version {head.v}) is malformed: {problem}")

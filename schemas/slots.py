@@ -76,6 +76,8 @@ class Slot(Struct, frozen=True, gc=False):
 
     @property
     def subject(self) -> str:
+        if not self.workspace:  # not a slot of the ledger: what stands there is carried (`elsewhere`)
+            return ".".join(self.tail)
         head = (ROOT, self.workspace, self.thread) if self.thread else (ROOT, self.workspace)
         return ".".join((*head, *self.tail))
 
@@ -106,6 +108,11 @@ class Slot(Struct, frozen=True, gc=False):
                 return _call_ref(self.workspace, self.thread, call)
             case _:
                 return None
+
+    @classmethod
+    def elsewhere(cls, subject: str) -> "Slot":
+        """The place of a message whose subject is not a slot of the ledger."""
+        return cls("", "", (subject,))
 
     @classmethod
     def parse(cls, subject: str) -> "Slot":
@@ -399,6 +406,20 @@ def _parts(text: str, *names: str) -> tuple[str, ...]:
             f"{text!r} is not of the form {'/'.join(names)}: {len(parts)} parts instead of {len(names)}."
         )
     return tuple(token(name, part) for name, part in zip(names, parts, strict=True))
+
+
+def subject_text(raw: bytes) -> str:
+    r"""A subject as text, whatever its bytes: printable ASCII stands for itself, any other byte is `\xff`.
+
+    A NATS subject may hold any byte but those that end a token or a line. A backslash is escaped as well, so that
+    two subjects never have the same text, and the text of a slot is its subject, byte for byte.
+    """
+    if raw.isascii() and (text := raw.decode("ascii")).isprintable() and "\\" not in text:
+        return text
+    return "".join(chr(one) if 0x20 <= one < 0x7F and one != _BACKSLASH else f"\\x{one:02x}" for one in raw)
+
+
+_BACKSLASH: Final = ord("\\")
 
 
 def read(subject: str) -> tuple[Slot, tuple[type[e.Event], ...]]:

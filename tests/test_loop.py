@@ -122,7 +122,8 @@ class Watched:
             async with self._port.deliveries(durable) as handed_out:
                 yield self._hand_out(handed_out)
         finally:
-            self.log.append("closed")
+            if durable in {"gate", "executor"}:
+                self.log.append("closed")
 
     async def _hand_out(self, deliveries: AsyncIterator[Delivery]) -> AsyncIterator[Delivery]:
         async for delivery in deliveries:
@@ -132,7 +133,7 @@ class Watched:
 class _WatchedDelivery:
     def __init__(self, port: Watched, delivery: Delivery) -> None:
         self._port, self._delivery = port, delivery
-        self.handed, self.tries = delivery.handed, delivery.tries
+        self.handed, self.tries, self.number = delivery.handed, delivery.tries, delivery.number
 
     async def ack(self) -> None:
         self._port.log.append(f"ack {_place(self.handed)}")

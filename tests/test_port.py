@@ -6,13 +6,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from stories import told
 
 from ledger import clock, follow
 from ledger.answers import AlreadyRecorded, Recorded, Taken
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
-from ledger.port import Due, Parked, Port
+from ledger.port import Due, Mark, Parked, Port
 from ledger.streams import LEDGER, ensure
 from ledger.wire import Straight, Take
 from schemas import events as e
@@ -313,7 +314,36 @@ async def test_the_queue_can_be_watched(port: Port):
 
 async def test_what_cannot_be_handled_is_parked(port: Port):
     """Parking keeps the reason, and which fact it was."""
-    await port.park(Parked("gate", 7, CALL.requested.subject, "no sense", 5, clock.now()))
+    now = clock.now()
+    other = Parked("gate-timers", 7, str(CALL), "no time", 5, now)
+    assert await port.park(Parked("gate", 7, CALL.requested.subject, "no sense", 5, now))
+    assert await port.park(other)
+    first, second = await port.parked()
+    assert first == Parked("gate", 7, CALL.requested.subject, "no sense", 5, now, number=first.number)
+    assert second == structs.replace(other, number=second.number)
+    assert 0 < first.number < second.number
+    assert await port.parked_at(first.number) == first
+    assert await port.parked("gate-timers") == [second]
+
+
+async def test_what_is_parked_changes_by_its_number(port: Port):
+    """Whoever names a number that has changed since loses; what was settled or dropped is off the list, and kept (D12)."""
+    now = clock.now()
+    await port.park(Parked("gate", 7, CALL.requested.subject, "no sense", 5, now))
+    await port.park(Parked("gate", 8, CALL.requested.subject, "no sense", 5, now))
+    seven, eight = await port.parked()
+    assert await port.park(structs.replace(seven, state="again"))
+    assert not await port.park(structs.replace(seven, state="again"))
+    assert await port.parked_at(seven.number) is None
+    [_, again] = await port.parked()
+    assert (again.seq, again.state) == (7, "again")
+    assert await port.park(structs.replace(again, state="settled"))
+    assert await port.parked() == [eight]
+    dropped = Mark("gate", eight.number, "drop", now, "seen")
+    await port.mark(dropped)
+    assert await port.parked() == []
+    whole = await port.parked(whole=True)
+    assert [(one.seq, one.state, one.mark) for one in whole] == [(8, "parked", dropped), (7, "settled", None)]
 
 
 async def test_what_cannot_stand_there_is_refused_before_it_is_sent(ledger: Ledger):

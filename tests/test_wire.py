@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
+from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser as Theirs
 
@@ -144,3 +145,51 @@ async def test_a_frame_is_what_nats_py_publishes(
     assert [re.sub(rb"  +", b" ", one) for one in written] == [
         re.sub(rb"  +", b" ", frame(to, data, reply, dict(headers)))
     ]
+
+
+async def test_a_subject_may_hold_what_python_takes_for_white_space():
+    """The broker splits a line by spaces alone: other bytes belong to the subject, whatever they are (C2)."""
+    parser, seen = Parser(Noting()), Noting()  # type: ignore[arg-type]
+    parser.nc = seen  # type: ignore[assignment]
+    await parser.parse(b"MSG a\x0b\x0c\x1c\x85\xff\x00b 1 2\r\n{}\r\n")
+    assert seen.seen == [(1, b"a\x0b\x0c\x1c\x85\xff\x00b", b"", b"{}", b"")]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"MSG a b 1\r\nx\r\n",
+        b"MSG a 1 -1\r\nx\r\n",
+        b"HMSG a 1 9 3\r\nxxx\r\n",
+        b"HMSG a 1 3\r\nxxx\r\n",
+        b"MSG \r\n",
+        b"-ERR '\xff'\r\n",
+        b'INFO {"a"\r\n',
+        b'INFO {"a":"\xff"}\r\n',
+    ],
+)
+async def test_a_malformed_frame_is_a_protocol_error(frame: bytes):
+    """nats-py connects anew after a ProtocolError, and after any other error never reads again."""
+    parser = Parser(Noting())  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError):
+        await parser.parse(frame)
+
+
+async def test_a_message_that_nats_py_cannot_read_does_not_end_its_reading():
+    """Anybody may choose a message's headers: one whose status is not text is passed over, the next one arrives."""
+    client, arrived = Client(), []
+    parser = Parser(client)
+    handed = client._process_msg
+
+    async def process(sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        await handed(sid, subject, reply, data, headers)
+        arrived.append(data)
+
+    client._process_msg = process  # type: ignore[method-assign]
+    client._subs[1] = Subscription(client, 1, "a")
+    status, short = b"NATS/1.0 \xff\xff\xff\r\n\r\n", b"NATS/1.0"
+    for head in (status, short):
+        await parser.parse(b"HMSG a 1 %d %d\r\n%bx\r\n" % (len(head), len(head) + 1, head))
+    await parser.parse(b"MSG a\xff 1 1\r\nx\r\n")
+    await parser.parse(b"MSG a 1 2\r\nok\r\n")
+    assert arrived == [b"ok"]

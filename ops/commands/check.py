@@ -12,7 +12,7 @@ from ledger.address import Store
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.requests import Requests
-from ledger.streams import ACK_WAIT_S, DURABLES, LEDGER, drift, info, uses
+from ledger.streams import ACK_WAIT_S, DURABLES, LEDGER, PARKED, drift, info, uses
 from ops import output, witness
 from ops.guard import alarms, readers
 from ops.output import out
@@ -196,6 +196,12 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
             raise BrokerRefused(f"there is no stream {LEDGER} here. `approvals up` creates it.")
         consumers = [await _consumer(port.requests, name) for name in DURABLES]
         consumers = [one for one in consumers if one["exists"] or not DURABLES[one["name"]].optional]
+        # Those for what was parked: where something is to be tried again.
+        consumers = [
+            one
+            for one in consumers
+            if DURABLES[one["name"]].stream != PARKED or one["waiting"] or one["in_hand"]
+        ]
         found: dict[str, Any] = {
             "url": port.connection.login.url,
             "facts": stream["state"]["messages"],

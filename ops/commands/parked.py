@@ -1,0 +1,127 @@
+"""For whoever keeps it running: what consumers gave up on, and what is to become of it."""
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import structs
+
+from ledger.client import Ledger
+from ledger.port import Mark, Parked, Raw
+from ledger.streams import DURABLES, LEDGER, OPERATOR
+from ops.output import out, say, visible
+from schemas.errors import BadInput
+
+
+async def ls(*, every: bool, store: Path | None, url: str | None, json: bool) -> None:
+    async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
+        found = await ledger.port.parked(whole=every)
+    for one in found:
+        out(msgspec.json.encode(_as_json(one)).decode() if json else visible(_in_words(one)))
+    if not found and not json:
+        say("Nothing is parked.")
+
+
+async def show(number: int, *, store: Path | None, url: str | None, json: bool) -> None:
+    async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
+        [one] = await _numbered(ledger, [number])
+        is_fact = one.consumer in DURABLES and DURABLES[one.consumer].stream == LEDGER
+        fact = await ledger.port.at(one.seq) if is_fact else None
+    if json:
+        out(msgspec.json.encode(_as_json(one) | {"fact": fact and _fact_json(fact)}).decode())
+        return
+    out(visible(_in_words(one)))
+    if fact is None:
+        say("No fact of the log belongs to it.")
+        return
+    out(visible(f"fact {fact.seq}, recorded {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC in {fact.subject}:"))
+    out(visible(fact.data.decode("utf-8", "backslashreplace")))
+
+
+async def mark(
+    what: Literal["retry", "drop"],
+    numbers: Sequence[int],
+    *,
+    reason: str = "",
+    store: Path | None,
+    url: str | None,
+    json: bool,
+) -> None:
+    async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
+        # All are looked up before anything is said of one.
+        chosen = await _numbered(ledger, numbers)
+        for one in chosen:
+            _may(what, one)
+        for one in chosen:
+            marked = Mark(one.consumer, one.number, what, ledger.now(), reason)
+            await ledger.port.mark(marked)
+            if json:
+                out(msgspec.json.encode(_as_json(structs.replace(one, mark=marked))).decode())
+            elif what == "retry":
+                say(
+                    visible(
+                        f"{_name(one)} is handed to {one.consumer} again. What became of it: approvals parked ls"
+                    )
+                )
+            else:
+                say(
+                    visible(
+                        f"{_name(one)} is off the list. It stays in `approvals parked ls --all`, and its fact in the log."
+                    )
+                )
+
+
+async def _numbered(ledger: Ledger, numbers: Sequence[int]) -> list[Parked]:
+    found = {one.number: one for one in await ledger.port.parked(whole=True)}
+    if missing := [str(number) for number in numbers if number not in found]:
+        raise BadInput(
+            f"nothing is parked as number {', '.join(missing)}: it has changed since, or never was. "
+            "Look again: approvals parked ls --all"
+        )
+    return [found[number] for number in dict.fromkeys(numbers)]
+
+
+def _may(what: str, one: Parked) -> None:
+    if not one.is_open:
+        raise BadInput(f"{_name(one)} is {_stands(one)} already: there is nothing to {what}.")
+    if one.state == "again":
+        raise BadInput(f"{_name(one)} is being tried again. Wait for what becomes of it: approvals parked ls")
+    if what == "retry" and not one.consumer:
+        raise BadInput(
+            f"{_name(one)} cannot be tried again, since it belongs to no consumer. It can be dropped."
+        )
+
+
+def _name(one: Parked) -> str:
+    return f"number {one.number} (fact {one.seq}, {one.subject})" if one.consumer else f"number {one.number}"
+
+
+def _stands(one: Parked) -> str:
+    if one.state == "parked" and one.mark is not None:
+        return "dropped" if one.mark.what == "drop" else "to be tried again"
+    return {"parked": "parked", "again": "being tried again", "settled": "settled"}[one.state]
+
+
+def _in_words(one: Parked) -> str:
+    what = f"{one.consumer}  fact {one.seq}  " if one.consumer else ""
+    why = f" ({one.mark.reason})" if one.mark is not None and one.mark.reason else ""
+    tried = f"tried {one.tries} times, " if one.tries > 1 else ""
+    return (
+        f"{one.number:>4}  {_stands(one)}{why}  {what}{one.subject}  {one.reason}  "
+        f"({tried}{one.parked_at:%Y-%m-%d %H:%M:%S} UTC)"
+    )
+
+
+def _as_json(one: Parked) -> dict[str, Any]:
+    return structs.asdict(one) | {"standing": _stands(one)}
+
+
+def _fact_json(fact: Raw) -> dict[str, Any]:
+    """Its bytes as text, and where they are not UTF-8 as Base64."""
+    place = {"seq": fact.seq, "recorded_at": fact.recorded_at, "subject": fact.subject}
+    try:
+        return place | {"payload": fact.data.decode()}
+    except UnicodeDecodeError:
+        return place | {"payload_base64": base64.b64encode(fact.data).decode()}
