@@ -67,8 +67,8 @@ def _common(replicas: int, max_bytes: int) -> dict[str, Any]:
     }
 
 
-#: What the broker lets a consumer outlive its reader. Not on `LEDGER` and `TIMERS`: there it would
-#: give our durables the same end, and a gate that is stopped for five minutes would begin anew
+#: What the broker lets a consumer outlive its reader. Not on streams that our durables read: there it
+#: would give them the same end, and a gate that is stopped for five minutes would begin anew
 #: (decision 0020). `dismiss_abandoned` does it there.
 _READERS_ONLY: Final[dict[str, Any]] = {"consumer_limits": {"inactive_threshold": READER_GONE_S * _SECOND_NS}}
 
@@ -105,8 +105,7 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
         },
         # When it is full, the oldest are let go of: what is parked now matters more.
         PARKED: _common(replicas, MAX_BYTES_OF[PARKED])
-        | {"subjects": ["parked.>"], "retention": "limits", "max_msgs_per_subject": 1, "discard": "old"}
-        | _READERS_ONLY,
+        | {"subjects": ["parked.>"], "retention": "limits", "max_msgs_per_subject": 1, "discard": "old"},
         PENDING: bucket("pending", replicas),
     }
 
