@@ -494,6 +494,8 @@ def _direct(answer: Reply) -> port.Raw:
     if answer.status:
         raise Unavailable(f"the broker cannot read: {answer.status.decode()} {answer.headers}.")
     found = dict(_DIRECT.findall(answer.head))
+    if len(found) < 3:  # no direct get, but an error of the API: a broker that is just starting
+        raise BrokerAway(f"the broker cannot read yet: {answer.data[:200]!r}.")
     return port.Raw(
         int(found[b"Sequence"]),
         _time(found[b"Time-Stamp"].decode()),
