@@ -428,30 +428,28 @@ class Ledger:
             UnknownCall: it was never requested.
             WaitTimedOut: nobody decided in time. It stays open.
         """
-        ref = _ref(call)
-        known = await self.known_call(ref)
-        if known.decided is not None:
-            return known
         # Asked for again and again, and not followed: a follower takes one of the consumers that
         # the stream may have.
+        ref, known = _ref(call), None
         wait_s = _ASKED_AGAIN_S
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    await asyncio.sleep(wait_s)
-                    wait_s = min(wait_s * 1.5, _ASKED_AGAIN_AT_MOST_S)
                     try:
-                        decided = await self.port.latest(ref.decided.subject)
+                        known = known or await self.known_call(ref)
+                        if known.decided is not None:
+                            return known
+                        if (decided := await self.port.latest(ref.decided.subject)) is not None:
+                            return await self.call(ref, having=decided.slot)
                     except BrokerRefused:
                         raise
-                    except Unavailable:
-                        continue  # the broker is away; it stays open, so whoever waits goes on waiting
-                    if decided is not None:
-                        return await self.call(ref, having=decided.slot)
+                    except Unavailable as problem:
+                        _log.debug("waits for the broker", call=str(ref), problem=str(problem))
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(wait_s * 1.5, _ASKED_AGAIN_AT_MOST_S)
         except TimeoutError:
-            raise WaitTimedOut(
-                f"{ref} is still {known.status} after {timeout_s:g} s. It stays open."
-            ) from None
+            status = known.status if known else "unread, since the broker does not answer,"
+            raise WaitTimedOut(f"{ref} is still {status} after {timeout_s:g} s. It stays open.") from None
 
     async def run(self, call: CallRef | str, function: Function) -> e.ToolReturned | e.ToolFailed:
         """Run an approved call's tool here: claim it, run it once, record how it went.
