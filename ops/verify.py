@@ -179,9 +179,14 @@ class Difference(Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"pending entry {self.key}: live is {self.live.decode() or 'no entry'}, "
-            f"but the log gives {b' or '.join(self.log).decode() or 'no entry'}"
+            f"pending entry {self.key}: live is {_text(self.live) or 'no entry'}, "
+            f"but the log gives {_text(b' or '.join(self.log)) or 'no entry'}"
         )
+
+
+def _text(value: bytes) -> str:
+    """What stands in the bucket may be anything; what is not UTF-8 is spelled out."""
+    return value.decode(errors="backslashreplace")
 
 
 async def queue_differences(ledger: Ledger, folding: Folding) -> list[Difference]:
