@@ -80,8 +80,8 @@ class Entry(Struct, frozen=True):
         if call_digest(self.tool, self.tool_version, self.arguments) == self.digest:
             return ""
         return (
-            f"the digest is not of this tool and these arguments: look at `approvals show {self.ref}`, "
-            "and do not decide by this entry"
+            "the digest is not of this tool and these arguments, or an older version wrote the entry: "
+            f"look at `approvals show {self.ref}`, and do not decide by this entry"
         )
 
 
