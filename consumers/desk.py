@@ -3,7 +3,8 @@
 It is a NATS service (ADR-32), so any client can ask it, and look for it, and at how it fares. The rules of this file:
 
 * **Never a wrong page.** It holds all that was written to the bucket before it was asked for. While the inbox cannot say
-  that (it is being read, the broker was away, the bucket holds what is no entry) there is an error, 503.
+  that (it is being read, the broker was away) there is an error, 503.
+* What the bucket holds and is not an entry is named on the first page (`unreadable`) and hinders no other.
 * Each entry has the bytes that the bucket has. As many are in a page as fit into a message; `after` asks for those behind.
 * What becomes of the desk is nothing to the queue's worker: without it the bucket is read.
 """

@@ -17,7 +17,7 @@ from typing import Self
 
 from ledger.client import Ledger
 from ledger.port import Change
-from projections.pending import EVERY, Age, Chosen, Entry, Page, Waiting
+from projections.pending import EVERY, Age, BadEntry, Chosen, Entry, Page, Waiting
 
 
 class Inbox:
@@ -57,6 +57,11 @@ class Inbox:
         """How many wait."""
         self._check()
         return len(self._waiting)
+
+    def unreadable(self, chosen: Chosen = EVERY) -> list[BadEntry]:
+        """What stands in the bucket and is not an entry."""
+        self._check()
+        return self._waiting.unreadable(chosen)
 
     def page(self, most: int, room: int, chosen: Chosen = EVERY, after: Age | None = None) -> Page:
         """The oldest that fit: so many at most, behind that one, in so many bytes.
@@ -102,7 +107,7 @@ class Inbox:
         moved.set()
 
 
-async def changes(ledger: Ledger) -> AsyncGenerator[list[tuple[str, Entry | None]]]:
+async def changes(ledger: Ledger) -> AsyncGenerator[list[tuple[str, Entry | BadEntry | None]]]:
     """What waits, by key, and then what changes, for ever: None when a call waits no longer."""
     held = Waiting()
     async with aclosing(ledger.port.pending.follow()) as coming:

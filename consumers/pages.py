@@ -1,6 +1,6 @@
 """Pages of what waits, the oldest first, for whoever keeps no inbox: a command, or a service that asks now and then.
 
-    entries, waiting = await oldest(ledger, 50)
+    entries, waiting, unreadable = await oldest(ledger, 50)
 
 A page cannot be read from the bucket without reading all of it: an entry that is written anew, since more people are
 asked, moves to its end. So the queue's worker, which keeps an inbox, is asked (`desk.py`). Where nobody answers, or not in
@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from ledger.client import Ledger
 from projections import pending
-from projections.pending import EVERY, Age, Chosen, Entry, Page
+from projections.pending import EVERY, Age, Chosen, Entry, Listed, Page
 from schemas.errors import Unavailable
 from schemas.ids import token
 from schemas.slots import ThreadRef
@@ -58,8 +58,8 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
         return Chosen(self.workspace, self.thread, self.tool)
 
 
-async def oldest(ledger: Ledger, most: int | None = None, chosen: Chosen = EVERY) -> tuple[list[Entry], int]:
-    """The entries that fit, oldest first, so many at most or all of them; and how many fit."""
+async def oldest(ledger: Ledger, most: int | None = None, chosen: Chosen = EVERY) -> Listed:
+    """The entries that fit, oldest first, N at most or all of them; how many fit; and what cannot be read."""
     if most is not None and 1 <= most <= MOST:
         try:
             return await _asked(ledger, most, chosen)
@@ -68,14 +68,18 @@ async def oldest(ledger: Ledger, most: int | None = None, chosen: Chosen = EVERY
     return await _read(ledger, most, chosen)
 
 
-async def _asked(ledger: Ledger, most: int, chosen: Chosen) -> tuple[list[Entry], int]:
+async def _asked(ledger: Ledger, most: int, chosen: Chosen) -> Listed:
     """Page after page: one, unless its entries are large."""
     page = await _page(ledger, Asked(*chosen, most=most))
-    waiting, entries = page.waiting, list(map(pending.decode, page.entries))
+    waiting, entries, unreadable = page.waiting, _entries(page), list(page.unreadable)
     while page.more and page.entries and len(entries) < most:
         page = await _page(ledger, Asked(*chosen, most=most - len(entries), after=page.after))
-        entries += map(pending.decode, page.entries)
-    return entries, waiting
+        entries += _entries(page)
+    return Listed(entries, waiting, unreadable)
+
+
+def _entries(page: Page) -> list[Entry]:
+    return list(map(pending.decode, page.entries))
 
 
 async def _page(ledger: Ledger, asked: Asked) -> Page:
@@ -83,11 +87,6 @@ async def _page(ledger: Ledger, asked: Asked) -> Page:
     return msgspec.json.decode(answer, type=Page)
 
 
-async def _read(ledger: Ledger, most: int | None, chosen: Chosen) -> tuple[list[Entry], int]:
+async def _read(ledger: Ledger, most: int | None, chosen: Chosen) -> Listed:
     """All of the bucket. Whose an entry is says its key, so that only what is shown need be decoded."""
-    found = await ledger.port.pending.entries()
-    values = [value for key, value in found.items() if chosen.covers(key)]
-    if chosen.tool:
-        entries = pending.oldest(values, chosen=chosen)
-        return entries[:most], len(entries)
-    return pending.oldest(values, most), len(values)
+    return pending.oldest(await ledger.port.pending.entries(), most, chosen)

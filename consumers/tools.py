@@ -94,7 +94,8 @@ def load(place: str) -> Tools:
     """
     module_name, _, name = place.partition(":")
     if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+        # Behind all others: a file there must not pass for a module of ours or of the standard library.
+        sys.path.append(str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module_name), name or "tools")
     except ImportError as problem:

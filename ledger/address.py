@@ -39,16 +39,17 @@ class Login(Struct, frozen=True):
         Raises:
             BadInput: it is no such URL.
         """
-        parts = urlsplit(url if "://" in url else f"nats://{url}")
         try:
-            port = parts.port or 4222
-        except ValueError:
-            port = 0
-        if not parts.hostname or not port:
+            parts = urlsplit(url if "://" in url else f"nats://{url}")
+            host, port = parts.hostname, parts.port or 4222
+        except ValueError:  # a bracket that is not closed, a port that is not a number
+            host = None
+        if not host:
+            # Without citing it: it may hold a password.
             raise BadInput(
                 "the broker's URL has no host, or no sound port. It looks like nats://127.0.0.1:4222."
             )
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        host = f"[{host}]" if ":" in host else host
         return cls(
             f"{parts.scheme}://{host}:{port}", unquote(parts.username or ""), unquote(parts.password or "")
         )

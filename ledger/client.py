@@ -660,6 +660,7 @@ class Ledger:
         answer: str = "",
         on_behalf_of: str = "",
         halt: bool = False,
+        digest: str = "",
     ) -> Call:
         """Vote on an open call, about the arguments as they stand now.
 
@@ -670,6 +671,7 @@ class Ledger:
             answer: with `answer`: what the model gets in place of the tool's output.
             on_behalf_of: whose vote this is, by that person's delegation. Found by itself for those who were not asked.
             halt: with `deny`: the model is not asked again before a user says something.
+            digest: of what the reviewer was shown; the vote counts for that and for nothing else.
 
         Raises:
             BadInput: there is no such verdict, or `break_glass` comes with arguments.
@@ -700,6 +702,11 @@ class Ledger:
         if not on_behalf_of:
             voted = msgspec.structs.replace(voted, on_behalf_of=await self._principal(known, reviewer, voted))
         self._check(known, ref.vote(reviewer), voted)
+        if digest not in ("", voted.digest):
+            raise NotOpen(
+                f"{ref} waits with the digest {voted.digest}, not {digest}. Nothing was recorded. "
+                f"Look at what waits: approvals show {ref}"
+            )
         if on_behalf_of and not any(
             one.ref.giver == on_behalf_of and one.holds(reviewer, known.wish.tool, self.now())
             for one in await self.delegations(ref.workspace)

@@ -14,7 +14,7 @@ a file, for which no broker is needed. The rules of this file:
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from ledger.client import Ledger
 from ledger.votes import empty_seats
+from ops.times import moment
 from ops.transcripts import read_transcripts
 from schemas import events as e
 from schemas import jsontext
@@ -380,9 +381,8 @@ def since(text: str | None) -> Since:
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+        return moment("--since", text)
+    except BadInput:
         raise BadInput(
             f"--since {text!r} is neither a sequence number nor an ISO time such as 2026-11-21T08:50:00."
         ) from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)

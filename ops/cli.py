@@ -95,7 +95,12 @@ def _runs[**P](function: Callable[P, Coroutine[Any, Any, int | None]]) -> Callab
 
 def _fail(problem: ApprovalsError, *, as_json: bool) -> NoReturn:
     told = {"error": type(problem).__name__, "message": str(problem), "exit_code": problem.exit_code}
-    sys.stderr.write(f"{jsonlib.dumps(told) if as_json else f'error: {problem}'}\n")
+    from ops.output import say, say_error
+
+    if as_json:
+        say(jsonlib.dumps(told))
+    else:
+        say_error(problem)
     raise typer.Exit(problem.exit_code)
 
 
@@ -150,6 +155,19 @@ UrlOption = Annotated[
         show_default=False,
     ),
 ]
+#: Of a command that must not write where a variable of the environment points: only where it is told to.
+GivenStoreOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", metavar="DIR", help="Keep it in this store; else it is thrown away.", show_default=False
+    ),
+]
+GivenUrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url", help="A broker that runs elsewhere, as nats://user:password@host:port.", show_default=False
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
 MaxBytesOption = Annotated[
     str | None,
@@ -193,7 +211,15 @@ AllWorkspaceOption = Annotated[
 AllThreadOption = Annotated[
     str, typer.Option("--thread", metavar="THREAD", help="With --all: only this one, workspace/thread.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", help="With --all: do not show and ask first.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
+DigestOption = Annotated[
+    str,
+    typer.Option(
+        "--digest",
+        metavar="HEX",
+        help="Do not ask, and vote only if what waits has this digest: 12 hex digits of it or more.",
+    ),
+]
 BehalfOption = Annotated[
     str,
     typer.Option(
@@ -340,8 +366,8 @@ async def rehearse(
         ),
     ] = True,
     ack_wait: Annotated[str, typer.Option("--ack-wait", metavar="DURATION", help="As for `up`.")] = "30s",
-    store: StoreOption = None,
-    url: UrlOption = None,
+    store: GivenStoreOption = None,
+    url: GivenUrlOption = None,
     json: JsonOption = False,
 ) -> int:
     """Drive recorded conversations through the real thing: model and tools answer as they once did."""
@@ -550,6 +576,7 @@ async def approve(
     workspace: AllWorkspaceOption = "",
     thread: AllThreadOption = "",
     yes: YesOption = False,
+    digest: DigestOption = "",
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -560,9 +587,11 @@ async def approve(
 
     ballot = decide.Ballot("approve", reason, arguments=edit, behalf=behalf)
     chosen = Chosen(workspace, thread, tool)
-    if _is_for_all(call, chosen, every=every, yes=yes):
+    if _is_for_all(call, chosen, every=every, digest=digest):
         return await decide.vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
-    return await decide.vote(call or "", name, ballot, store=store, url=url, json=json)
+    return await decide.vote(
+        call or "", name, ballot, sure=yes, digest=digest, store=store, url=url, json=json
+    )
 
 
 @app.command(rich_help_panel="Decide")
@@ -580,6 +609,7 @@ async def deny(
     workspace: AllWorkspaceOption = "",
     thread: AllThreadOption = "",
     yes: YesOption = False,
+    digest: DigestOption = "",
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -590,16 +620,20 @@ async def deny(
 
     ballot = decide.Ballot("deny", reason, behalf=behalf, halt=halt)
     chosen = Chosen(workspace, thread, tool)
-    if _is_for_all(call, chosen, every=every, yes=yes):
+    if _is_for_all(call, chosen, every=every, digest=digest):
         return await decide.vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
-    return await decide.vote(call or "", name, ballot, store=store, url=url, json=json)
+    return await decide.vote(
+        call or "", name, ballot, sure=yes, digest=digest, store=store, url=url, json=json
+    )
 
 
-def _is_for_all(call: str | None, chosen: tuple[str, ...], *, every: bool, yes: bool) -> bool:
+def _is_for_all(call: str | None, chosen: tuple[str, ...], *, every: bool, digest: str) -> bool:
     if (call is None) != every:
         raise BadInput("name one CALL, or give --all for all that waits.")
-    if not every and (yes or any(chosen)):
-        raise BadInput("--tool, --workspace, --thread and --yes go with --all. Here one call is named.")
+    if not every and any(chosen):
+        raise BadInput("--tool, --workspace and --thread go with --all. Here one call is named.")
+    if every and digest:
+        raise BadInput("--digest is of one call. Name it instead of giving --all.")
     return every
 
 
@@ -611,6 +645,8 @@ async def answer(
     name: AsOption,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
+    yes: YesOption = False,
+    digest: DigestOption = "",
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -619,7 +655,7 @@ async def answer(
     from ops.commands import decide
 
     ballot = decide.Ballot("answer", reason, answer=text, behalf=behalf)
-    return await decide.vote(call, name, ballot, store=store, url=url, json=json)
+    return await decide.vote(call, name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
 
 
 @app.command("break-glass", rich_help_panel="Decide")
@@ -628,6 +664,8 @@ async def break_glass(
     call: CallArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why nobody else can be asked.")],
     name: AsOption,
+    yes: YesOption = False,
+    digest: DigestOption = "",
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -635,9 +673,8 @@ async def break_glass(
     """Let a call run alone, in an emergency, where the policy lets you. It is announced before it is decided."""
     from ops.commands import decide
 
-    return await decide.vote(
-        call, name, decide.Ballot("break_glass", reason), store=store, url=url, json=json
-    )
+    ballot = decide.Ballot("break_glass", reason)
+    return await decide.vote(call, name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
 
 
 @app.command(rich_help_panel="Decide")
@@ -1237,7 +1274,14 @@ async def sql_(
             metavar="QUERY", help="A SELECT; without one, a prompt, or what stdin says.", show_default=False
         ),
     ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="CSV, with a line of names.")] = False,
+    csv: Annotated[
+        bool,
+        typer.Option(
+            "--csv",
+            help="CSV, with a line of names; an apostrophe before text that a spreadsheet would take for a formula.",
+        ),
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="With --csv: the text exactly as it is.")] = False,
     parquet: Annotated[
         Path | None,
         typer.Option(
@@ -1259,9 +1303,11 @@ async def sql_(
 
     if json + csv + (parquet is not None) > 1:
         raise BadInput("--json, --csv and --parquet are one choice. Name one of them.")
+    if raw and not csv:
+        raise BadInput("--raw goes with --csv.")
     await sql.sql(
         query,
-        form="json" if json else "csv" if csv else "table",
+        form="json" if json else "raw csv" if raw else "csv" if csv else "table",
         parquet=parquet,
         to=to,
         timeout_s=seconds("--timeout", timeout, least=0.1),

@@ -3,12 +3,16 @@
 Set up once, by whoever is the program. Everybody else says `structlog.get_logger(__name__)` and nothing more.
 """
 
+import io
 import logging
 import os
 import sys
+from typing import TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+from ops.visible import line
 
 
 def setup(*, verbose: bool = False, json: bool | None = None) -> None:
@@ -33,7 +37,7 @@ def setup(*, verbose: bool = False, json: bool | None = None) -> None:
     else:
         # https://no-color.org: set to anything, it means no.
         colors = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        last.append(structlog.dev.ConsoleRenderer(colors=colors))
+        last += [_visible, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback)]
     structlog.configure(
         processors=[*common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -47,3 +51,15 @@ def setup(*, verbose: bool = False, json: bool | None = None) -> None:
     # At info these two tell of every reconnection and selector.
     for chatty in ("nats", "asyncio"):
         logging.getLogger(chatty).setLevel(level if verbose else logging.WARNING)
+
+
+def _visible(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """What a line says may come from a fact. The colours are added later, and are ours."""
+    return {line(name): line(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _traceback(out: TextIO, problem: ExcInfo) -> None:
+    """Without the local variables, which hold what people said; and the message may come from a fact."""
+    plain = io.StringIO()
+    structlog.dev.plain_traceback(plain, problem)
+    out.write("\n".join(map(line, plain.getvalue().split("\n"))))

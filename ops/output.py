@@ -1,37 +1,60 @@
 """Facts, calls and the queue for people and for programs: rich tables, or JSON.
 
-The JSON is the contract and stays as it is; the tables may change. Data goes to stdout (`out`), words to stderr (`say`).
+The JSON is the contract and stays as it is; the tables may change. This is where text leaves, and what it
+leaves through makes it safe to look at (`ops/visible.py`):
+
+* `out`: a line of data on stdout; on a terminal in ASCII alone, else byte for byte as it is;
+* `print_line`: lines for people on stdout, and `say` on stderr; `console` for what has columns or styles.
 """
 
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from ledger.lifecycle import Call
 from ledger.standing import Delegation, Grant
 from ledger.votes import Tally, asked
+from ops.visible import ascii_json, line, lines, visible, warning
 from projections.pending import Entry
 from schemas import events as e
 from schemas.codec import Fact, as_json
+from schemas.digest import call_digest
 from schemas.quorums import is_among, seated
+from schemas.slots import CallRef
+
+#: Hex digits of a digest that people are shown, and the fewest that they can name one by.
+SHORT: Final = 12
 
 
 def out(line: str) -> None:
-    """A line of data."""
-    sys.stdout.write(line + "\n")
+    """A line of data for programs. A terminal is shown ASCII alone, with JSON's own escapes."""
+    sys.stdout.write((ascii_json(line) if sys.stdout.isatty() else line) + "\n")
     sys.stdout.flush()
 
 
-def say(line: str) -> None:
-    """A line for people."""
-    sys.stderr.write(line + "\n")
+def print_line(text: str = "") -> None:
+    """A line for people on stdout; one line, whatever it holds."""
+    sys.stdout.write(line(text) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str = "") -> None:
+    """A line for people on stderr; one line, whatever it holds."""
+    sys.stderr.write(line(text) + "\n")
+    sys.stderr.flush()
+
+
+def say_error(problem: Exception) -> None:
+    """What went wrong. It may cite a broker's or a database's words, which have several lines."""
+    sys.stderr.write(lines(f"error: {problem}") + "\n")
     sys.stderr.flush()
 
 
@@ -55,7 +78,7 @@ def call_json(call: Call, stands: Tally | None = None) -> str:
         "status": str(call.status),
         "tool": wish.tool,
         "arguments": call.arguments,
-        "digest": wish.digest,
+        "digest": call.digest,
         "decision": type(decision.event).__name__ if decision else None,
         "decided_at": decision.recorded_at if decision else None,
         "voters": getattr(decision.event, "voters", ()) if decision else (),
@@ -64,6 +87,12 @@ def call_json(call: Call, stands: Tally | None = None) -> str:
         "grants": getattr(decision.event, "grants", ()) if decision else (),
         "reason": getattr(decision.event, "reason", "") if decision else "",
     }
+    if is_edited(call):
+        standing |= {
+            "edited": True,
+            "requested_arguments": wish.arguments,
+            "requested_digest": wish.digest,
+        }
     if stands is not None and not decision:
         lacking = [{"voters": one.voters, "votes_needed": one.votes_needed} for one in missing(call, stands)]
         standing |= {
@@ -74,6 +103,40 @@ def call_json(call: Call, stands: Tally | None = None) -> str:
             "expires_at": call.deadline,
         }
     return msgspec.json.encode(standing).decode()
+
+
+def is_edited(call: Call) -> bool:
+    """Whether it was approved with other arguments than were asked for."""
+    decision = call.decided.event if call.decided else None
+    return isinstance(decision, e.Approved) and decision.arguments is not None
+
+
+def edit_words(call: Call) -> str:
+    """What an approval changed about the call, and the digest of what runs; empty where it changed nothing."""
+    if not is_edited(call):
+        return ""
+    return f"edited: {changes(call.wish.arguments, call.arguments)} (digest {call.digest[:SHORT]})"
+
+
+def changes(before: str, after: str) -> str:
+    """What an edit changed, as `amount 5 → 4`; the whole of the new arguments where that does not say it."""
+    try:
+        old, new = _fields.decode(before), _fields.decode(after)
+    except (msgspec.MsgspecError, UnicodeError):
+        return after
+    told = [
+        f"{name} {_value(old.get(name))} → {_value(new.get(name))}"
+        for name in dict.fromkeys((*old, *new))
+        if _value(old.get(name)) != _value(new.get(name))
+    ]
+    return ", ".join(told) or after
+
+
+def _value(raw: msgspec.Raw | None) -> str:
+    return "(none)" if raw is None else bytes(raw).decode()
+
+
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def vote_words(call: Call, stands: Tally) -> str:
@@ -140,10 +203,10 @@ def grant_words(grant: Grant, now: datetime) -> str:
     granted = grant.granted
     like = "any arguments"
     if granted.arguments is not None:
-        like = visible(granted.arguments)
+        like = granted.arguments
     elif granted.when:
-        like = f"any where {visible(granted.when)}"
-    scope = "" if granted.agent == "*" else f", agent {visible(granted.agent) or 'none'}"
+        like = f"any where {granted.when}"
+    scope = "" if granted.agent == "*" else f", agent {granted.agent or 'none'}"
     scope += "" if granted.thread == "*" else f", thread {granted.thread}"
     return (
         f"{grant.ref}  {grant.standing(now)}  {granted.tool} {like}{scope}  "
@@ -184,27 +247,53 @@ def _delegation_standing(delegation: Delegation, now: datetime) -> str:
     return "in force" if now >= given.starts_at else "to come"
 
 
-def print_facts(facts: Sequence[Fact], console: Console, *, full: bool = False) -> None:
+type Wishes = Mapping[CallRef, e.ToolRequested]
+
+
+def wishes_of(facts: Iterable[Fact]) -> dict[CallRef, e.ToolRequested]:
+    """What was asked for, by call, as far as these facts have it."""
+    return {
+        ref: fact.event
+        for fact in facts
+        if isinstance(fact.event, e.ToolRequested) and (ref := fact.slot.call_ref) is not None
+    }
+
+
+def print_facts(
+    facts: Sequence[Fact], console: Console, *, full: bool = False, wishes: Wishes | None = None
+) -> None:
     """A line for each fact, its columns in line with each other; what is too long for the terminal wraps.
 
     Args:
         full: with the whole subject, for facts of different threads.
+        wishes: what was asked for, to say what an edit changed; by default as these facts have it.
     """
-    rows = [fact_row(fact, full=full) for fact in facts]
+    known = wishes_of(facts) if wishes is None else wishes
+    rows = [fact_row(fact, full=full, wishes=known) for fact in facts]
     # Wide enough for most, so that facts which come one by one stand in line too.
     slots = max(22, *(len(row.slot) for row in rows), 0)
-    kinds = max(17, *(len(row.kind) for row in rows), 0)
+    kinds = max(17, *(len(visible(row.kind)) for row in rows), 0)
     for row in rows:
-        line = Text()
-        line.append(f"{row.seq:>6}  {row.time}  {row.slot:<{slots}}  ", style="dim")
-        line.append(f"{row.kind:<{kinds}}  ", style=_STYLE.get(row.kind, "bold"))
-        line.append(row.what)
-        line.append(f"  ({row.by})" if row.by else "", style="dim")
-        console.print(line, soft_wrap=True)
+        styled_line(
+            console,
+            (f"{row.seq:>6}  {row.time}  {row.slot:<{slots}}  ", "dim"),
+            (f"{row.kind:<{kinds}}  ", _STYLE.get(row.kind, "bold")),
+            (row.what, ""),
+            (f"  ({row.by})" if row.by else "", "dim"),
+        )
+
+
+def styled_line(console: Console, *parts: tuple[str, str]) -> None:
+    """A line of several styles. It is one line, whatever its parts hold, and says what to be warned of."""
+    whole = Text()
+    for text, style in parts:
+        whole.append(visible(text), style)
+    whole.append(warning("".join(text for text, _ in parts)), "bold red")
+    console.print(whole, soft_wrap=True)
 
 
 class Row(NamedTuple):
-    """A fact as a person reads it."""
+    """A fact as a person reads it, in the words of whoever wrote it: not made visible yet."""
 
     seq: int
     time: str
@@ -214,14 +303,28 @@ class Row(NamedTuple):
     what: str
 
 
-def fact_row(fact: Fact, *, full: bool = False) -> Row:
+def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) -> Row:
     event = fact.event
     kind = event.type if isinstance(event, e.Carried) else type(event).__name__
     by = event.by if isinstance(event, e.Event) and isinstance(event.by, e.Author) else None
     who = "" if by is None else by.kind if by.name == by.kind else f"{by.kind} {by.name}"
-    what = (event.problem or "from a newer program") if isinstance(event, e.Carried) else _what(event)
+    if isinstance(event, e.Carried):
+        what = event.problem or "from a newer program"
+    else:
+        ref = fact.slot.call_ref
+        what = _what(event) + _edit(event, (wishes or {}).get(ref) if ref else None)
     place = fact.slot.subject if full else ".".join(fact.slot.tail)
-    return Row(fact.seq, f"{fact.recorded_at:%H:%M:%S.%f}"[:-3], place, kind or "?", who, visible(what))
+    return Row(fact.seq, f"{fact.recorded_at:%H:%M:%S.%f}"[:-3], place, kind or "?", who, what)
+
+
+def _edit(event: e.Event, wish: e.ToolRequested | None) -> str:
+    """How a vote or an approval changes what was asked for, and the digest of what would run."""
+    if not isinstance(event, e.Voted | e.Approved) or event.arguments is None:
+        return ""
+    if wish is None:
+        return f", edited to {event.arguments}"
+    digest = call_digest(wish.tool, wish.tool_version, event.arguments)
+    return f", edited: {changes(wish.arguments, event.arguments)} (digest {digest[:SHORT]})"
 
 
 _STYLE = {
@@ -316,17 +419,40 @@ def print_pending(entries: Sequence[Entry], console: Console) -> None:
     for entry in entries:
         what = "expires" if entry.expires_at else "asks more people"
         until = f", {what} {entry.due_at:%m-%d %H:%M:%S}" if entry.due_at else ""
-        head = Text(f"{entry.ref}  ", style="bold")
-        head.append(entry.tool, style="bold yellow")
-        head.append(f"  asked {entry.gated_at:%m-%d %H:%M:%S}{until} (UTC)", style="dim")
-        console.print(head, soft_wrap=True)
-        console.print(Text(f"    {visible(entry.arguments)}"), soft_wrap=True)
+        styled_line(
+            console,
+            (f"{entry.ref}  ", "bold"),
+            (entry.tool, "bold yellow"),
+            (f"  asked {entry.gated_at:%m-%d %H:%M:%S}{until} (UTC)", "dim"),
+            (f"  {entry.digest[:SHORT]}", "dim"),
+        )
+        styled_line(console, (f"    {entry.arguments}", ""))
+        if problem := entry.flaw:
+            styled_line(console, (f"    [{problem}]", "bold red"))
         who = " and ".join(_asks(one) for one in _quorums(entry))
         if entry.asked_as_well:
             who += f", and by now {', '.join(entry.asked_as_well)} as well"
         but = f", but not {', '.join(entry.excluded)}" if entry.excluded else ""
         why = f"{entry.reason} " if entry.reason else ""
-        console.print(Text(f"    {why}(rule {entry.rule!r} asks {who}{but})", style="dim"), soft_wrap=True)
+        styled_line(console, (f"    {why}(rule {entry.rule!r} asks {who}{but})", "dim"))
+
+
+def print_question(call: Call, console: Console, arguments: str | None = None) -> None:
+    """What a vote is about, as the log has it; with `arguments`, what they would change."""
+    asking = call.asking
+    assert asking, "only a call that people were asked about is voted on"
+    styled_line(
+        console,
+        (f"{call.ref}  ", "bold"),
+        (call.wish.tool, "bold yellow"),
+        (f"  {asking.digest[:SHORT]}", "dim"),
+    )
+    styled_line(console, (f"    {call.wish.arguments}", ""))
+    if arguments is not None:
+        digest = call_digest(call.wish.tool, call.wish.tool_version, arguments)
+        styled_line(console, (f"    edited: {arguments}", "bold"))
+        changed = changes(call.wish.arguments, arguments)
+        styled_line(console, (f"    which is {changed} (digest {digest[:SHORT]})", "dim"))
 
 
 def _quorums(asking: e.ApprovalRequested | Entry) -> tuple[e.Quorum, ...]:
@@ -338,12 +464,22 @@ def _asks(quorum: e.Quorum) -> str:
     return f"{needed} of {', '.join(quorum.voters) or 'nobody' if quorum.voters != ('*',) else 'anybody'}"
 
 
-def visible(text: str) -> str:
-    """The text with whatever would not be seen, or would reorder the rest, spelled out: control and bidi characters."""
-    return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
+class _Console(Console):
+    """A console on which only its styles act: every character of a text is made visible, whoever prints it."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                text = "\n".join(map(visible, segment.text.split("\n")))
+                yield Segment(text, segment.style)
 
 
 def console(*, stderr: bool = False) -> Console:
     # https://no-color.org speaks of colours only; rich would go on with bold and dim.
     plain = bool(os.environ.get("NO_COLOR"))
-    return Console(stderr=stderr, highlight=False, color_system=None if plain else "auto")
+    # Text of others is no markup.
+    return _Console(
+        stderr=stderr, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto"
+    )

@@ -2,7 +2,8 @@
 
 For each conversation a driver says what the user said, each time when the recording has it, and waits until the
 model has answered and all its calls are settled. It can be killed anywhere: every fact it appends has a place of
-its own, so starting again goes on where it stood.
+its own, so starting again goes on where it stood. Starting another one in the same workspace, with another file,
+policy or reviewer, would answer from facts of the first: `refuse_other` looks for that before anything is recorded.
 """
 
 import asyncio
@@ -21,13 +22,14 @@ from ledger.client import Ledger
 from ledger.lifecycle import Call, Status
 from ops.transcripts import payload_of, read_transcripts
 from projections.history import history
+from projections.pending import Entry
 from projections.providers import PROVIDERS, Payload
 from projections.thread import Thread, evolve, thread_of
 from schemas import events as e
 from schemas.conversations import read_conversations
 from schemas.errors import AlreadyDecided, AlreadyFilled, BadInput, DeadlinePassed, NotOpen
-from schemas.reviewer import Script, vote
-from schemas.slots import ROOT, ThreadRef
+from schemas.reviewer import Ballot, Script, vote
+from schemas.slots import ROOT, ThreadRef, policies
 
 _log: Final = structlog.get_logger("ops.rehearse")
 
@@ -134,11 +136,103 @@ async def rehearse(
     return _total(ended, time.monotonic() - begun)
 
 
+async def refuse_other(
+    service: Ledger,
+    workspace: str,
+    recorded: Mapping[str, tuple[Expected, Recording]],
+    script: Script,
+    policy: str | None,
+) -> None:
+    """See to it that what these threads hold already is what this rehearsal would come to.
+
+    Args:
+        policy: the text that is about to be applied; None: the one in force stays.
+
+    Raises:
+        AlreadyFilled: an earlier rehearsal was of another file, or went by another policy or reviewer.
+    """
+    if await service.port.latest(f"{ROOT}.{workspace}.*.opened") is None:
+        return
+    applied = await service.read(policies(workspace))
+    texts = {
+        int(fact.slot.tail[1]): fact.event.text for fact in applied if isinstance(fact.event, e.PolicyApplied)
+    }
+    wanted = texts.get(max(texts, default=0), "") if policy is None else policy
+    same = frozenset(version for version, text in {0: "", **texts}.items() if text == wanted)
+    for _, found in recorded.values():
+        ref = ThreadRef(workspace, found.id)
+        thread = thread_of(ref, await service.read(ref))
+        if other := _other(thread, found, script, same):
+            raise AlreadyFilled(f"{ref} was rehearsed before, and {other}. Choose another workspace with -w.")
+
+
+def _other(thread: Thread, found: Recording, script: Script, versions: frozenset[int]) -> str:
+    """What in the thread this rehearsal would not come to; empty where it can go on with it."""
+    replies = [one for one in found.exchanges if one.reply is not None]
+    for number, turn in thread.turns.items():
+        said = replies[number - 1].reply if number <= len(replies) else None
+        if turn.reply is not None and (said is None or turn.reply.parts != said.parts):
+            return f"turn {number} is not what the file has"
+    for call in thread.calls.values():
+        if other := _other_call(call, found, script, versions):
+            return other
+    return ""
+
+
+def _other_call(call: Call, found: Recording, script: Script, versions: frozenset[int]) -> str:
+    for fact in (call.gated, call.decided):
+        event = fact.event if fact else None
+        if (
+            isinstance(event, e.ApprovalRequested | e.Approved | e.Denied)
+            and not event.organisation
+            and event.policy_version not in versions
+        ):
+            return (
+                f"{call.ref} was judged by version {event.policy_version} of the policy, which is another one"
+            )
+    if call.requested is None:
+        return ""
+    says = vote(script, call.wish.tool)
+    voted = next((one.event for one in call.votes if one.slot.tail[3] == script.name), None)
+    if isinstance(voted, e.Voted) and (
+        says is None or (voted.verdict, voted.arguments, voted.answer) != _as_voted(says)
+    ):
+        return f"{script.name} voted otherwise on {call.ref}: {voted.verdict}"
+    decided = call.decided.event if call.decided else None
+    by_people = getattr(decided, "ground", "people") == "people" and getattr(decided, "voters", ())
+    if says is not None and by_people and not isinstance(decided, _COMES_TO[says.verdict]):
+        return f"{call.ref} was {call.status}, where this reviewer says {says.verdict}"
+    ended = call.finished.event if call.finished else None
+    output = next(
+        (
+            output
+            for turn, one in enumerate(found.exchanges, 1)
+            for index, output in enumerate(one.outputs)
+            if call.ref.call == f"{turn}-{index}"
+        ),
+        None,
+    )
+    if isinstance(ended, e.ToolReturned) and (output is None or ended.output != output.text):
+        return f"{call.ref} returned something else than the file has"
+    return ""
+
+
+def _as_voted(says: Ballot) -> tuple[str, str | None, str]:
+    return says.verdict, says.arguments, says.answer
+
+
+_COMES_TO: Final[dict[str, type[e.Event]]] = {
+    "approve": e.Approved,
+    "deny": e.Denied,
+    "answer": e.Answered,
+}
+
+
 async def review(reviewer: Ledger, workspace: str, script: Script) -> None:
     """Vote on whatever waits in the workspace, as the script has it, for ever."""
     async with aclosing(changes(reviewer)) as coming:
         async for entry in (entry async for told in coming for _, entry in told):
-            if entry is None or entry.workspace != workspace:
+            if not isinstance(entry, Entry) or entry.workspace != workspace:
                 continue
             ballot = vote(script, entry.tool)
             if ballot is None:

@@ -7,7 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import takewhile
 from operator import attrgetter
 from typing import Final
@@ -17,6 +17,7 @@ from msgspec import Struct
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.streams import LEDGER, info
+from ops.times import moment
 from projections.calls import CALLS
 from projections.fold import Fold, Folding
 from projections.histories import HISTORIES
@@ -32,6 +33,8 @@ type Until = int | datetime | None
 
 #: So many facts are folded before what was let go is taken away.
 _BATCH: Final = 1000
+#: Of a sequence number; NATS counts to 2**64.
+_MOST_DIGITS: Final = 20
 
 
 def projection(name: str) -> Fold:
@@ -53,15 +56,14 @@ def until(text: str | None) -> Until:
     """
     if text is None:
         return None
-    if text.isdecimal():
+    if text.isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+        return moment("--until", text)
+    except BadInput:
         raise BadInput(
             f"--until {text!r} is neither a sequence number nor an ISO time such as 2026-11-21T08:50:00."
         ) from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 async def replay(

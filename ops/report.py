@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from consumers.archivist import Manifest, read_manifest
 from ops.catalog import Row, opened
+from ops.visible import line
 
 
 class Plot(Struct, frozen=True):
@@ -81,6 +82,12 @@ PLOTS: Final[tuple[Plot, ...]] = (
     ),
 )
 
+#: Nothing is fetched and nothing runs, whatever a text of the page may say.
+_CSP: Final = (
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">"
+)
+
 #: The figures at the top: what they say, and the query for each.
 FIGURES: Final[tuple[tuple[str, str], ...]] = (
     ("calls", "SELECT count(*) FROM calls"),
@@ -118,8 +125,9 @@ def _svg(plot: Plot, rows: Sequence[Row], theme: Literal["dark"] | None) -> str:
     import altair as alt
     import vl_convert
 
+    values = [{name: line(one) if isinstance(one, str) else one for name, one in row.items()} for row in rows]
     spec = {
-        "data": {"values": list(rows)},
+        "data": {"values": values},
         "mark": {"type": plot.mark},
         "encoding": plot.encoding,
         "width": 560,
@@ -142,7 +150,7 @@ def _figures(figures: Sequence[tuple[str, int]]) -> str:
 
 def _page(title: str, lead: str, figures: str, drawn: str) -> str:
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<html lang="en"><head><meta charset="utf-8">{_CSP}<meta name="viewport" content="width=device-width">
 <meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }}

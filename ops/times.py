@@ -40,9 +40,9 @@ def moment(option: str, text: str) -> datetime:
     """
     try:
         at = datetime.fromisoformat(text)
-    except ValueError:
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise BadInput(
             f"{option} {text!r} is no time. Write it as in 2026-11-21T08:50, in UTC, or with an offset as in "
             "2026-11-21T08:50+01:00."
         ) from None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)

@@ -18,7 +18,6 @@ from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.lifecycle import Call
 from ledger.streams import DURABLES, LEDGER, info
-from ops.output import visible
 from ops.replay import Until, replay
 from projections.calls import CALLS, call_in
 from projections.fold import Folding
@@ -180,13 +179,14 @@ class Difference(Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"pending entry {self.key}: live is {_shown(self.live)}, "
-            f"but the log gives {_shown(b' or '.join(self.log))}"
+            f"pending entry {self.key}: live is {_text(self.live) or 'no entry'}, "
+            f"but the log gives {_text(b' or '.join(self.log)) or 'no entry'}"
         )
 
 
-def _shown(value: bytes) -> str:
-    return visible(value.decode("utf-8", "backslashreplace")) or "no entry"
+def _text(value: bytes) -> str:
+    """What stands in the bucket may be anything; what is not UTF-8 is spelled out."""
+    return value.decode(errors="backslashreplace")
 
 
 async def queue_differences(ledger: Ledger, folding: Folding) -> list[Difference]:

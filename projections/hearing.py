@@ -1,6 +1,6 @@
 """Verdicts in free text, as they come from a chat: what counts as one, and about which call.
 
-    yes                      approve refund-1            deny order-17/refund-1: the order was refunded before
+    approve refund-1         ok 8dcc6a06f0a1             deny order-17/refund-1: the order was refunded before
     > refund {"order":"A-17"}
     ok
 
@@ -8,7 +8,10 @@ People write all sorts of things beside an open question, and none of them may b
 only if all of it is one:
 
 * one word that says yes or no, and nothing that could take it back: no second thought, no question mark, no condition;
-* about one call: named by its last parts on word boundaries, quoted, or the only one that is open;
+* about one call that the message says: by the last parts of its name, by its digest (12 hex digits or more), or by
+  a quote of its question. A bare word was written under some message that is not seen here. That may have been about
+  another call than the one that waits by now, so it is not a verdict, even where only one call waits. The same holds
+  for a quote of the tool's name alone;
 * after a no a colon and a reason may follow, which the model reads. After a yes nothing may.
 
 Everything else is no verdict, and nothing happens. Reactions are none at all: they can be taken away again, and a vote cannot.
@@ -33,6 +36,8 @@ class Heard(Struct, frozen=True):
 
 _YES: Final = frozenset({"yes", "approve", "approved", "ok", "okay", "lgtm"})
 _NO: Final = frozenset({"no", "deny", "denied", "reject", "rejected"})
+#: Of a digest, so that nobody makes another call with the same beginning.
+_SHORTEST: Final = 12
 #: A word, the call it is about if it says so, and after a colon the reason.
 _VERDICT: Final = re.compile(
     r"(?P<word>[A-Za-z]+)(?: +(?P<ref>[A-Za-z0-9_/-]+))?(?: *: *(?P<reason>\S.*))?[.!]?", re.DOTALL
@@ -47,22 +52,39 @@ def heard(message: str, waiting: Sequence[Entry]) -> Heard | None:
     found = _VERDICT.fullmatch(said)
     if found is None:
         return None
-    word, reason = found["word"].lower(), (found["reason"] or "").strip()
+    word, ref, reason = found["word"].lower(), found["ref"], (found["reason"] or "").strip()
     if word not in _YES | _NO or (word in _YES and reason):
         return None
-    about = [one for one in waiting if _is_named(one, found["ref"]) and _is_quoted(one, quoted)]
+    about = [
+        one
+        for one in waiting
+        if (_is_named(one, ref) if ref else _is_told_by(one, quoted)) and _is_quoted(one, quoted)
+    ]
     if len(about) != 1:
         return None
     return Heard(about[0], "approve" if word in _YES else "deny", reason)
 
 
-def _is_named(one: Entry, ref: str | None) -> bool:
-    """Is it the call of that name: the call's own id, with its thread, or with its workspace?"""
+def _is_named(one: Entry, ref: str) -> bool:
+    """Is it the call of that name (its own id, with its thread, or with its workspace) or of that digest?"""
     parts = str(one.ref).split("/")
-    return ref is None or ref in {"/".join(parts[start:]) for start in range(len(parts))}
+    return ref in {"/".join(parts[start:]) for start in range(len(parts))} or _begins(one.digest, ref)
+
+
+def _is_told_by(one: Entry, quoted: Sequence[str]) -> bool:
+    """Is something quoted that says which call it is about, and not only which tool or workspace?"""
+    return any(line not in {"", one.tool, one.workspace} for line in quoted)
 
 
 def _is_quoted(one: Entry, quoted: Sequence[str]) -> bool:
     """Does what was quoted stand in the question, whole words of it?"""
     shown = f"{one.ref} {one.tool} {one.arguments}"
-    return all(re.search(rf"(?<![\w-]){re.escape(line)}(?![\w-])", shown) for line in quoted if line)
+    return all(_has(shown, line) or _begins(one.digest, line) for line in quoted if line)
+
+
+def _has(text: str, part: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(part)}(?![\w-])", text) is not None
+
+
+def _begins(digest: str, part: str) -> bool:
+    return len(part) >= _SHORTEST and digest.startswith(part)

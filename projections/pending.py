@@ -9,7 +9,7 @@ among the others never changes: entries are in the order of their questions, the
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -22,7 +22,8 @@ from ledger.lifecycle import STANDS, Call, Status, call_of
 from ledger.port import Change
 from projections.fold import Fold, Key, Row
 from schemas.codec import Fact
-from schemas.errors import BadQueue, TooLarge
+from schemas.digest import call_digest
+from schemas.errors import BadId, TooLarge
 from schemas.events import Quorum
 from schemas.slots import CallRef, Slot
 
@@ -63,10 +64,38 @@ class Entry(Struct, frozen=True):
     asked_as_well: tuple[str, ...]
     #: Position of the question in the log.
     seq: int
+    #: Of the tool's declaration; with it an entry's digest can be computed from the entry alone.
+    tool_version: str = ""
 
     @property
     def ref(self) -> CallRef:
         return CallRef(self.workspace, self.thread, self.call)
+
+    @property
+    def flaw(self) -> str:
+        """Why this is not what a vote would be about; empty where it agrees with itself.
+
+        An entry of an older version names no version of its tool, so nobody can tell.
+        """
+        if call_digest(self.tool, self.tool_version, self.arguments) == self.digest:
+            return ""
+        return (
+            "the digest is not of this tool and these arguments, or an older version wrote the entry: "
+            f"look at `approvals show {self.ref}`, and do not decide by this entry"
+        )
+
+
+class BadEntry(Struct, frozen=True):
+    """A value of the bucket that is not an entry: somebody else wrote it, or another version did."""
+
+    key: str
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"entry {self.key} of the queue cannot be read and is left out: {self.problem}. "
+            "`approvals replay --projection pending --swap` makes it again from the log."
+        )
 
 
 def entry(call: Call) -> Entry | None:
@@ -98,6 +127,7 @@ def entry(call: Call) -> Entry | None:
         may_break_glass=asking.may_break_glass,
         asked_as_well=call.asked_as_well(),
         seq=call.gated.seq,
+        tool_version=call.wish.tool_version,
     )
 
 
@@ -107,22 +137,22 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(raw: bytes) -> Entry:
-    """Read an entry.
-
-    Raises:
-        BadQueue: the bytes are not an entry.
-    """
-    return _decoded(_decoder, raw)
+    return _decoder.decode(raw)
 
 
-def _decoded[T](decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+def read(key: str, raw: bytes) -> Entry | BadEntry:
+    """What stands under this key, whatever that is."""
     try:
-        return decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-        raise BadQueue(
-            f"an entry of the queue, {raw[:80]!r}, is not valid: {problem}. "
-            "Make the queue again from the log: approvals replay --projection pending --swap"
-        ) from None
+        found = decode(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+        return BadEntry(key, str(problem) or type(problem).__name__)
+    if f"{found.workspace}.{found.thread}.{found.call}" != key:
+        return BadEntry(key, "it says that it is about another call")
+    try:
+        CallRef(found.workspace, found.thread, found.call)
+    except BadId as problem:
+        return BadEntry(key, str(problem).rstrip("."))
+    return found
 
 
 def key(ref: CallRef) -> str:
@@ -163,7 +193,7 @@ class Age(Struct, frozen=True, forbid_unknown_fields=True):
     key: str
 
 
-class Page(Struct, frozen=True):
+class Page(Struct, frozen=True, omit_defaults=True):
     """So much of what waits, the oldest first."""
 
     #: How many fit, on this page and on others.
@@ -174,12 +204,42 @@ class Page(Struct, frozen=True):
     more: bool
     #: Behind which the next page begins: the last one's. None on an empty page.
     after: Age | None
+    #: What the bucket has beside them and cannot be read: not counted, and told with the first page.
+    unreadable: tuple[BadEntry, ...] = ()
 
 
-def oldest(values: Iterable[bytes], most: int | None = None, chosen: Chosen = EVERY) -> list[Entry]:
+class Listed(NamedTuple):
+    """What waits, and what of it cannot be read."""
+
+    entries: list[Entry]
+    #: How many fit, shown or not.
+    waiting: int
+    unreadable: list[BadEntry]
+
+
+def oldest(values: Mapping[str, bytes], most: int | None = None, chosen: Chosen = EVERY) -> Listed:
     """The entries that fit, oldest first. Of those that nobody wants no more is read than their age."""
-    by_age = sorted(values, key=lambda raw: _decoded(_age_decoder, raw).seq)
-    return list(islice(filter(chosen.fits, map(decode, by_age)), most))
+    ages: list[tuple[int, str]] = []
+    bad: dict[str, BadEntry] = {}
+    for name, raw in values.items():
+        if chosen.covers(name):
+            try:
+                ages.append((_age_decoder.decode(raw).seq, name))
+            except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+                bad[name] = BadEntry(name, str(problem))
+    ages.sort()
+    entries: list[Entry] = []
+    for _, name in ages:
+        # Which tool it is about is not in the key, so with a tool all are read, to be counted.
+        if not chosen.tool and most is not None and len(entries) == most:
+            break
+        found = read(name, values[name])
+        if isinstance(found, BadEntry):
+            bad[name] = found
+        elif chosen.fits(found):
+            entries.append(found)
+    waiting = len(entries) if chosen.tool else len(ages) - sum(name in bad for _, name in ages)
+    return Listed(entries[:most], waiting, [bad[name] for name in sorted(bad)])
 
 
 class Waiting:
@@ -190,6 +250,8 @@ class Waiting:
         #: Age and key of each, in order, and at the same places the entries.
         self._ages: list[tuple[int, str]] = []
         self._entries: list[Entry] = []
+        #: What stands in the bucket and is not an entry, by key.
+        self._bad: dict[str, BadEntry] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -225,29 +287,52 @@ class Waiting:
                 break
             taken.append(msgspec.Raw(raw))
             last = Age(seq, key)
-        return Page(len(fitting), tuple(taken), len(taken) < len(left), last)
+        return Page(
+            len(fitting),
+            tuple(taken),
+            len(taken) < len(left),
+            last,
+            tuple(self.unreadable(chosen)) if after is None else (),
+        )
 
-    def take(self, change: Change) -> list[tuple[str, Entry | None]]:
-        """Let a change come in. Tells what differs by it, each key once: None for what is gone, then entries by age."""
+    def unreadable(self, chosen: Chosen = EVERY) -> list[BadEntry]:
+        """What stands in the bucket and is not an entry, by key."""
+        return [one for key, one in sorted(self._bad.items()) if chosen.covers(key)]
+
+    def take(self, change: Change) -> list[tuple[str, Entry | BadEntry | None]]:
+        """Let a change come in. Tells what differs by it, each key once: None for what is gone, what cannot be
+        read, then entries by age.
+        """
         came = {key: raw for key, raw in change.entries.items() if raw}
         gone = [
             key
-            for key in (self._held if change.whole else change.entries)
-            if key in self._held and key not in came
+            for key in ((*self._held, *self._bad) if change.whole else change.entries)
+            if (key in self._held or key in self._bad) and key not in came
         ]
-        new = [
-            (key, raw, decode(raw))
-            for key, raw in came.items()
-            if key not in self._held or self._held[key][0] != raw
-        ]
+        new: list[tuple[str, bytes, Entry]] = []
+        bad: list[BadEntry] = []
+        for key, raw in came.items():
+            if key in self._held and self._held[key][0] == raw:
+                continue
+            found = read(key, raw)
+            if isinstance(found, Entry):
+                new.append((key, raw, found))
+            elif self._bad.get(key) != found:
+                bad.append(found)
         new.sort(key=lambda one: (one[2].seq, one[0]))
         for key in gone:
             self._remove(key)
+        for one in bad:
+            self._remove(one.key)
+            self._bad[one.key] = one
         for key, raw, entry in new:
-            if key in self._held:
-                self._remove(key)
+            self._remove(key)
             self._insert(key, raw, entry)
-        return [*((key, None) for key in gone), *((key, entry) for key, _, entry in new)]
+        return [
+            *((key, None) for key in gone),
+            *((one.key, one) for one in bad),
+            *((key, entry) for key, _, entry in new),
+        ]
 
     def _insert(self, key: str, raw: bytes, entry: Entry) -> None:
         age = (entry.seq, key)
@@ -257,6 +342,9 @@ class Waiting:
         self._held[key] = (raw, entry)
 
     def _remove(self, key: str) -> None:
+        self._bad.pop(key, None)
+        if key not in self._held:
+            return
         _, entry = self._held.pop(key)
         place = bisect_left(self._ages, (entry.seq, key))
         del self._ages[place], self._entries[place]

@@ -95,6 +95,8 @@ def read_messages(messages: Sequence[Any]) -> tuple[Step, ...]:
     Raises:
         BadInput: with the index of the first message that cannot be kept.
     """
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise BadInput(f"messages must be a list, not {type(messages).__name__}.")
     try:
         return _steps(_Messages.model_validate({"messages": list(messages)}).messages)
     except ValidationError as wrong:

@@ -21,7 +21,6 @@
     │   ├── BrokerAway          no broker answered in time
     │   ├── BrokerRefused       the broker answered no: credentials, permissions, configuration
     │   │   └── LogLost         the log ends before what was read from it already
-    │   ├── BadQueue            the queue holds an entry that is not valid
     │   ├── StoreHeld           another process has this store
     │   ├── OutcomeUnknown      no answer came; the fact may or may not be recorded
     │   └── WaitTimedOut        what was waited for did not happen in time
@@ -135,10 +134,6 @@ class BrokerRefused(Unavailable):
 
 class LogLost(BrokerRefused):
     """The log ends before what was read from it already: it has lost its end, or it is another log."""
-
-
-class BadQueue(Unavailable):
-    """The queue holds an entry that is not valid. It is made of the log, and can be made again."""
 
 
 class StoreHeld(Unavailable):

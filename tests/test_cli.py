@@ -344,8 +344,10 @@ def test_a_call_from_wish_to_decision_in_words(shop, call):
     assert "approvals approve CALL --as NAME" in waiting.err
     voted = approvals("approve", call, "--as", "ana", store=shop)
     assert (voted.code, voted.out) == (0, "")
-    assert voted.err.startswith(f"{call}: Approved by ana at 20")
-    assert approvals("wait", call, store=shop) == voted
+    shown, arguments, told = voted.err.splitlines()
+    assert (shown.split()[:2], arguments) == ([str(call), "pay"], f"    {FIVE}")
+    assert told.startswith(f"{call}: Approved by ana at 20")
+    assert approvals("wait", call, store=shop) == (0, "", f"{told}\n")
     shown = approvals("show", call, store=shop)
     assert shown.code == 0
     for word in ("ToolRequested", "ApprovalRequested", "Voted", "Approved", FIVE):

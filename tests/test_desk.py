@@ -37,7 +37,7 @@ from ops.commands import decide
 from ops.server import EmbeddedServer
 from ops.workers import reactions, working
 from projections import pending
-from projections.pending import EVERY, Chosen, Entry, Page
+from projections.pending import EVERY, Chosen, Page
 from schemas.errors import BrokerAway, BrokerRefused, Unavailable
 
 APPROVALS = Path(sys.executable).with_name("approvals")
@@ -57,7 +57,7 @@ async def open_desk(store: Path | None = None, *, url: str | None = None) -> Asy
                 await serving
 
 
-async def asks(ledger: Ledger, most: int = 50, chosen: Chosen = EVERY) -> tuple[list[Entry], int]:
+async def asks(ledger: Ledger, most: int = 50, chosen: Chosen = EVERY) -> pending.Listed:
     """What the desk answers, and nothing else; waits until there is one."""
     async with asyncio.timeout(30):
         while True:
@@ -150,15 +150,15 @@ async def fill(bucket: Any, many: int, size: Callable[[int], int] = lambda seq: 
 async def test_the_desk_and_the_bucket_say_the_same(store: Path, admin: Ledger, observer: Ledger):
     """Whatever is chosen, so many as are wanted, and how many there are; none there is an answer too (B72)."""
     async with open_desk(store):
-        assert await asks(observer) == ([], 0) == await pages._read(observer, 50, EVERY)
+        assert await asks(observer) == ([], 0, []) == await pages._read(observer, 50, EVERY)
         await fill(admin.port.pending, 60)
         for chosen in CHOICES:
             for most in (1, 7, 50, 1_000):
                 found = await asks(observer, most, chosen)
                 assert found == await pages._read(observer, most, chosen), (chosen, most)
-        oldest, waiting = await asks(observer, 3)
+        oldest, waiting, _ = await asks(observer, 3)
         assert ([one.seq for one in oldest], waiting) == ([1, 2, 3], 51)
-        assert await pages.oldest(observer, 5, Chosen("acme.t1")) == ([], 0)
+        assert await pages.oldest(observer, 5, Chosen("acme.t1")) == ([], 0, [])
         # More than a page has are read, with and without a limit.
         for most in (None, 1_001):
             assert await pages.oldest(observer, most) == await pages._read(observer, None, EVERY)
@@ -193,7 +193,7 @@ async def test_entries_keep_their_bytes(store: Path, admin: Ledger, observer: Le
     value = pending.encode(question(1)).replace(b'"tool":', b'"newer": [1, 2],  "tool" : ')
     assert await admin.port.pending.put("acme.t1.c1", value, 0)
     async with open_desk(store), plain_client(store, "model") as client:
-        assert await asks(observer) == ([question(1)], 1)
+        assert await asks(observer) == ([question(1)], 1, [])
         page = msgspec.json.decode(await answered(client, b""), type=Page)
         assert [bytes(one) for one in page.entries] == [value]
 
@@ -206,12 +206,12 @@ async def test_an_entry_that_no_answer_holds_is_read(store: Path, admin: Ledger,
     large = msgspec.structs.replace(large, arguments="x" * ((1 << 20) - bare - 300))
     await put(admin.port.pending, large)
     async with open_desk(store), plain_client(store, "observer") as client:
-        oldest, waiting = await asks(observer, 1)
+        oldest, waiting, _ = await asks(observer, 1)
         assert ([one.seq for one in oldest], waiting) == ([1], 2)
         code, why = await refused(client, b'{"after":{"seq":1,"key":"acme.t1.c1"}}')
         assert code == "413"
         assert why.startswith("acme.t1.c2 has 1,04")
-        assert await pages.oldest(observer, 2) == ([question(1), large], 2)
+        assert await pages.oldest(observer, 2) == ([question(1), large], 2, [])
 
 
 # ------------------------------------------------------------------------------------------- what is refused
@@ -252,7 +252,7 @@ async def test_what_is_no_request_is_told_why(store: Path, admin: Ledger, observ
             assert code == "400", body
             assert why.startswith("this is no request for a page: "), body
             assert "\n" not in why
-        assert await asks(observer) == ([question(1)], 1)
+        assert await asks(observer) == ([question(1)], 1, [])
 
 
 async def test_an_answer_that_is_sent_to_the_desk_does_no_harm(store: Path, admin: Ledger, observer: Ledger):
@@ -263,7 +263,7 @@ async def test_an_answer_that_is_sent_to_the_desk_does_no_harm(store: Path, admi
         for subject in ("$SRV.PING", SUBJECT, "$JS.API.INFO"):
             await client.publish(subject, b"", reply=SUBJECT)
         await client.publish(SUBJECT, b"{}")
-        assert await asks(observer) == ([question(1)], 1)
+        assert await asks(observer) == ([question(1)], 1, [])
 
 
 UNREADABLE = [
@@ -295,7 +295,7 @@ async def test_an_answer_that_cannot_be_read_is_as_good_as_none(store: Path, adm
         for said in [*UNREADABLE, {"Nats-Service-Error-Code": "500", "Nats-Service-Error": "oh"}, None]:
             answers.append(said)
             begun = time.monotonic()
-            assert await pages.oldest(observer, 5) == ([question(1)], 1), said
+            assert await pages.oldest(observer, 5) == ([question(1)], 1, []), said
             assert answers == []
         assert time.monotonic() - begun > pages.PATIENCE_S
 
@@ -309,7 +309,7 @@ async def test_where_nobody_answers_the_bucket_is_read_at_once(ledger: Ledger):
     await put(ledger.port.pending, question(1))
     with pytest.raises(BrokerAway, match="nobody is there"):
         await pages._asked(ledger, 1, EVERY)
-    assert await pages.oldest(ledger, 1) == ([question(1)], 2)
+    assert await pages.oldest(ledger, 1) == ([question(1)], 2, [])
 
 
 @asynccontextmanager
@@ -360,7 +360,7 @@ async def test_whoever_keeps_the_queue_answers(store: Path, admin: Ledger, obser
     """`approvals up` and `approvals work queue` start it so; it ends with them."""
     await put(admin.port.pending, question(1))
     async with working(reactions(["queue"]), store=store):
-        assert await asks(observer) == ([question(1)], 1)
+        assert await asks(observer) == ([question(1)], 1, [])
     with pytest.raises(Unavailable):
         await pages._asked(observer, 1, EVERY)
     async with working(reactions(["gate"]), store=store):
@@ -391,13 +391,13 @@ async def test_two_desks_share_the_requests(store: Path, admin: Ledger, observer
         async with open_desk(store):
             before = await stats(client, 2)
             for _ in range(60):
-                assert await asks(observer) == ([question(1)], 1)
+                assert await asks(observer) == ([question(1)], 1, [])
             after = await stats(client, 2)
             shares = [after[one] - before[one] for one in before]
             assert sum(shares) >= 60
             assert min(shares) > 0
         for _ in range(20):
-            assert await asks(observer, 1) == ([question(1)], 1)
+            assert await asks(observer, 1) == ([question(1)], 1, [])
         await stats(client, 1)
 
 
@@ -412,9 +412,9 @@ async def test_a_page_holds_what_was_written_before_it_was_asked_for(
         await asks(observer)
         for seq in range(200):
             await put(admin.port.pending, question(seq))
-            assert await asks(observer) == ([question(seq)], 1)
+            assert await asks(observer) == ([question(seq)], 1, [])
             await delete(admin.port.pending, seq)
-            assert await asks(observer) == ([], 0)
+            assert await asks(observer) == ([], 0, [])
 
 
 async def pages_after(observer: Ledger, expected: list[int], away: Callable[[], Awaitable[None]]) -> None:
@@ -424,7 +424,7 @@ async def pages_after(observer: Ledger, expected: list[int], away: Callable[[], 
     async with asyncio.timeout(20):
         while True:
             try:
-                oldest, waiting = await pages._asked(observer, 50, EVERY)
+                oldest, waiting, _ = await pages._asked(observer, 50, EVERY)
             except Unavailable:
                 refusals += 1
                 await asyncio.sleep(0.01)
@@ -475,7 +475,7 @@ async def test_a_broker_that_is_started_again(tmp_path: Path):
         ):
             await delete(admin.port.pending, 1)
             await put(admin.port.pending, question(3))
-            assert await asks(observer) == ([question(2), question(3)], 2)
+            assert await asks(observer) == ([question(2), question(3)], 2, [])
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
             await queue.__aexit__(None, None, None)
@@ -496,7 +496,7 @@ async def test_a_desk_without_its_bucket_says_so(store: Path, admin: Ledger, obs
             await pages._asked(observer, 1, EVERY)
         await streams.ensure(requests)
         await put(admin.port.pending, question(1))
-        assert await asks(observer) == ([question(1)], 1)
+        assert await asks(observer) == ([question(1)], 1, [])
         await requests.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
         code, why = await refused(client, b"")
         assert code == "503"
@@ -510,22 +510,40 @@ async def _told(client: Client) -> tuple[str, str] | None:
         return None
 
 
-async def test_what_is_no_entry_keeps_the_desk_from_answering(
+#: What may stand in a bucket that others can write to; None: another call's entry.
+BAD = {
+    "acme.t1.junk": b"no entry",
+    "acme.t1.bytes": b'{"seq":1,"tool":"\xff\xfe"}',
+    "acme.t1.old": b'{"seq":2,"workspace":"acme","thread":"t1","call":"old"}',
+    "acme.t1.other": None,
+    "odd": b'{"seq":"x"}',
+}
+
+
+async def test_a_value_that_is_not_an_entry_hinders_no_other(
     store: Path, admin: Ledger, observer: Ledger, said: list[Any]
 ):
-    """Nobody can tell how old it is, so no page is known to be right: neither the desk's nor one that is read. Once it is gone, both are."""
+    """Each page has all that can be read, from the desk and from the bucket alike, and the first one names what
+    cannot: it is not JSON, not UTF-8, of an older version, or under the key of another call (R8).
+    """
     bucket = admin.port.pending
     await put(bucket, question(1))
     async with open_desk(store), plain_client(store, "observer") as client:
         await asks(observer)
-        assert await bucket.put("acme.t1.junk", b"no entry", 0)
-        assert (await refused(client, b""))[0] == "503"
-        with pytest.raises(msgspec.DecodeError):
-            await pages.oldest(observer, 1)
-        _, revision = await bucket.get("acme.t1.junk")
-        assert await bucket.delete("acme.t1.junk", revision)
-        assert await asks(observer, 1) == await pages.oldest(observer, 1) == ([question(1)], 1)
-    assert {line["event"] for line in said} == {"the inbox is lost and will be begun anew"}
+        raw = pending.encode(question(1))
+        for key, value in BAD.items():
+            assert await bucket.put(key, value or raw, 0)
+        found = await asks(observer)
+        assert found == await pages._read(observer, None, EVERY)
+        assert found[:2] == ([question(1)], 1)
+        assert [one.key for one in found.unreadable] == sorted(BAD)
+        assert all("--swap" in str(one) and one.key in str(one) for one in found.unreadable)
+        assert json.loads(await answered(client, b""))["waiting"] == 1
+        for key in BAD:
+            _, revision = await bucket.get(key)
+            assert await bucket.delete(key, revision)
+        assert await asks(observer, 1) == await pages.oldest(observer, 1) == ([question(1)], 1, [])
+    assert said == []
 
 
 # ------------------------------------------------------------------------------------- what anybody can look at
@@ -581,7 +599,7 @@ async def test_on_a_broker_of_an_older_version_the_bucket_is_read(
             ):
                 await put(admin.port.pending, question(1))
                 async with working(reactions(["queue"]), store=path):
-                    assert await pages.oldest(ledger, 1) == ([question(1)], 1)
+                    assert await pages.oldest(ledger, 1) == ([question(1)], 1, [])
                     with pytest.raises(BrokerRefused, match=SUBJECT):
                         await pages._asked(ledger, 1, EVERY)
                 assert ["write them anew" in line["event"] for line in said] == [True]
@@ -590,7 +608,7 @@ async def test_on_a_broker_of_an_older_version_the_bucket_is_read(
         working(reactions(["queue"]), store=path),
         Ledger.connect(path, role="observer") as ledger,
     ):
-        assert await asks(ledger, 1) == ([question(1)], 1)
+        assert await asks(ledger, 1) == ([question(1)], 1, [])
 
 
 def test_a_request_says_only_what_it_wants():

@@ -358,7 +358,7 @@ async def test_people_read_lines_in_which_nothing_is_hidden(admin, gate, store):
         "not         rita, who asked for it",
         "emergency   any of olga alone, with a reason",
         "time        after 3600 s it expires",
-        "vote        ana: approve, fine\\u001b[2Jby \\u202eme",
+        "vote        ana: approve, fine\\u001b[2Jby \\u202eme  [hidden characters]",
     ):
         assert line in done.out.splitlines(), done.out
 

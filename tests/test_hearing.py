@@ -34,12 +34,14 @@ NO = Heard(ONE, "deny")
 @pytest.mark.parametrize(
     ("message", "waiting", "comes_to"),
     [
-        ("yes", [ONE], YES),
-        ("  Approve. ", [ONE], YES),
-        ("LGTM!", [ONE], YES),
-        ("no", [ONE], NO),
-        ("deny: it was refunded before", [ONE], Heard(ONE, "deny", "it was refunded before")),
-        ("deny: first line\nsecond line", [ONE], Heard(ONE, "deny", "first line\nsecond line")),
+        ("yes refund-1", [ONE], YES),
+        ("  Approve refund-1. ", [ONE], YES),
+        ("> refund-1\nLGTM!", [ONE], YES),
+        ("no refund-1", [ONE], NO),
+        (f"ok {ONE.digest[:12]}", ALL, YES),
+        (f"> {ONE.digest}\nok", ALL, YES),
+        ("deny refund-1: it was refunded before", [ONE], Heard(ONE, "deny", "it was refunded before")),
+        ("> A-17\ndeny: first line\nsecond line", [ONE], Heard(ONE, "deny", "first line\nsecond line")),
         ("approve order-17/refund-1", ALL, YES),
         ("approve shop/order-17/refund-1", ALL, YES),
         ("deny cancel: no", ALL, Heard(CANCEL, "deny", "no")),
@@ -60,12 +62,23 @@ def test_a_whole_message_is_a_verdict(message, waiting, comes_to):
         "approve: but ask her first", "ok ok ok", "okay then", "sure", "👍", ":+1:", "y", "yess", "yes\nno", "yes\n\nno: wait",
         "don't approve", "approve everything", "approve refund", "approve refund-", "approve order-17", "approve efund-1",
         "> yes", "> 17\nyes", "> order-1\nyes", "> something else\nyes", "> A-1\nyes", "approve refund-1 cancel",
+        "yes", "  Approve. ", "LGTM!", "no", "ok", "deny: it was refunded before", "> refund\nok", "> shop\nok", ">\nok",
+        f"ok {ONE.digest[:11]}", f"ok {ONE.digest[1:]}", f"ok {CANCEL.digest}", f"> {ONE.digest[:11]}\nok",
         "no, wait, yes", "deny order-17/refund-2", "yes <script>", "y e s", "ja", "approve *", "approve ?",
     ],
 )  # fmt: skip
 def test_everything_else_is_none(message):
     """Hedges, questions, conditions, half a name and half a word are no verdict (B41, I4)."""
     assert heard(message, [ONE, TWO]) is None
+
+
+def test_a_bare_word_may_come_late():
+    """An ok that was written about the first call says nothing about the second, although only that one waits by now
+    (R14, B41); with what it was written under it says nothing about any other either.
+    """
+    for message in ("ok", "> refund\nok", "ok order-17/refund-1", "> A-17\nok", f"ok {ONE.digest[:12]}"):
+        assert heard(message, [TWO]) is None
+    assert heard("ok order-18/refund-1", [TWO]) == Heard(TWO, "approve")
 
 
 def test_what_is_open_twice_is_not_guessed():
@@ -84,7 +97,11 @@ def test_a_word_among_others_counts_for_nothing(before, word, after):
     if found is not None and found.verdict == "approve":
         spoken = [line for line in message.strip().splitlines() if not line.strip().startswith(">")]
         assert "\n".join(spoken).strip().rstrip(".!").lower() in {
-            *("yes", "approve", "approved", "ok", "okay", "lgtm"),
+            *(
+                ("yes", "approve", "approved", "ok", "okay", "lgtm")
+                if len(spoken) < len(message.strip().splitlines())
+                else ()
+            ),
             *(
                 f"{one} {ref}"
                 for one in ("yes", "approve", "ok")

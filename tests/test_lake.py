@@ -67,7 +67,7 @@ def asked(lake: Path, query: str) -> list[tuple]:
 
 def rehearsed(store: Path, file: Path) -> None:
     ended = approvals(
-        "rehearse", file, "--policy", POLICY, "-w", "acme", "--json", store=store, timeout_s=110
+        "rehearse", file, "--policy", POLICY, "-w", "acme", "--store", store, "--json", timeout_s=110
     )
     assert ended.code == 0, ended.err
 

@@ -58,6 +58,7 @@ def test_an_open_approval_stands_with_all_that_a_reviewer_needs():
         may_break_glass=(),
         asked_as_well=(),
         seq=2,
+        tool_version=request(REFUND).tool_version,
     )
 
 
@@ -284,7 +285,7 @@ def test_what_is_kept_is_what_is_listed(story):
             for most in (None, 0, 3):
                 expected = plainly(there.values(), most, chosen)
                 assert waiting.oldest(most, chosen) == expected
-                assert pending.oldest(there.values(), most, chosen) == expected
+                assert pending.oldest(there, most, chosen).entries == expected
 
 
 @given(st.lists(SAID, max_size=30), st.sampled_from(CHOICES), st.integers(1, 4), st.integers(600, 3_000))
@@ -387,7 +388,22 @@ def test_what_is_told_twice_changes_nothing():
 
 def test_no_more_is_read_than_is_shown():
     """What the oldest leave out need not even be an entry of this version, as long as it says how old it is."""
-    values = [written(1)[1], b'{"seq":3,"of":"another version"}', written(2)[1]]
-    assert [one.seq for one in pending.oldest(values, 2)] == [1, 2]
-    with pytest.raises(msgspec.ValidationError):
-        pending.oldest(values, 3)
+    values = dict([written(1), ("shop.t1.c3", b'{"seq":3,"of":"another version"}'), written(2)])
+    assert [one.seq for one in pending.oldest(values, 2).entries] == [1, 2]
+    found = pending.oldest(values, 3)
+    assert ([one.seq for one in found.entries], found.waiting) == ([1, 2], 2)
+    assert [one.key for one in found.unreadable] == ["shop.t1.c3"]
+
+
+def test_an_entry_shows_whether_it_agrees_with_itself():
+    """Its digest can be computed from the entry alone; one that was changed, and one of an older version that does
+    not name the tool's version, are marked (H2, R1).
+    """
+    entry = pending.entry(call(asked()))
+    assert entry is not None
+    assert entry.flaw == ""
+    for changed in ({"arguments": '{"order":"coffee"}'}, {"tool": "look"}, {"tool_version": "v9"}):
+        assert "do not decide by this entry" in msgspec.structs.replace(entry, **changed).flaw
+    older = msgspec.json.decode(pending.encode(entry))
+    del older["tool_version"]
+    assert pending.decode(msgspec.json.encode(older)).tool == entry.tool

@@ -118,6 +118,7 @@ def test_a_registry_is_loaded_by_its_place(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert isinstance(load("shop_tools_for_test:tools"), Tools)
+    assert sys.path.index(str(tmp_path)) == len(sys.path) - 1
     assert isinstance(load("shop_tools_for_test"), Tools)
     for place, words in (
         ("nowhere_at_all:tools", "No module named 'nowhere_at_all'"),

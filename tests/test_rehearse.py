@@ -60,7 +60,9 @@ def workspace(request):
 def rehearsed(store, workspace, *options, file=SMALL, policy=POLICY):
     """`approvals rehearse --json` to its end, on the running store."""
     return approvals(
-        "rehearse", file, "--policy", policy, "-w", workspace, "--json", *options, store=store, timeout_s=110
+        *("rehearse", file, "--policy", policy, "-w", workspace, "--store", store, "--json"),
+        *options,
+        timeout_s=110,
     )
 
 
@@ -218,7 +220,7 @@ def test_rehearsed_again_nothing_new_is_recorded(store, workspace):
 
 def test_without_a_policy_everything_is_asked_about(store, workspace):
     """No rule means ask (I4): even the tools that only read wait for the reviewer."""
-    ended = approvals("rehearse", SMALL, "-w", workspace, "--json", store=store)
+    ended = approvals("rehearse", SMALL, "-w", workspace, "--store", store, "--json")
     assert (ended.code, ended.one["gated"], ended.one["identical"]) == (0, 6, 3), ended.err
 
 
@@ -245,6 +247,42 @@ def test_another_conversation_of_the_same_name_is_not_mixed_in(store, workspace,
     assert "Choose another workspace with -w." in ended.problem["message"]
     assert workspace in ended.problem["message"]
     assert facts_of(store, workspace) == before
+
+
+def test_another_rehearsal_is_not_answered_by_the_first(store, workspace, tmp_path):
+    """With another reviewer, policy or recorded output in the same workspace it is refused in a sentence, and nothing
+    is recorded, the other policy least of all; the first may be said again (A9).
+    """
+    assert rehearsed(store, workspace, "--reviewer", "deny").one["approved"] == 0
+    before = last_seq(store)
+    stricter, other = tmp_path / "policy.toml", tmp_path / "other.jsonl"
+    stricter.write_text('[[rule]]\nname = "none"\ntools = ["*"]\nthen = "block"\n')
+    text = SMALL.read_text()
+    other.write_text(text.replace("Nothing, thanks.", "Nothing."))
+    ana = tmp_path / "reviewer.toml"
+    ana.write_text('name = "ana"\notherwise = "approve"\n')
+    for options, why in (
+        ({}, "reviewer voted otherwise on "),
+        ({"reviewer": ana}, "where this reviewer says approve"),
+        ({"reviewer": "deny", "policy": stricter}, "of the policy, which is another one"),
+        ({"reviewer": "deny", "file": other}, "something else than the recording"),
+    ):
+        reviewer = options.pop("reviewer", "approve")
+        ended = rehearsed(store, workspace, "--reviewer", reviewer, **options)
+        assert (ended.code, ended.problem["error"]) == (1, "AlreadyFilled"), ended.err
+        assert why in ended.problem["message"]
+        assert "Choose another workspace with -w." in ended.problem["message"]
+        assert last_seq(store) == before
+    assert rehearsed(store, workspace, "--reviewer", "deny").code == 0
+
+
+def test_a_variable_names_no_place_to_rehearse_in(store, workspace):
+    """Where `APPROVALS_STORE` or `APPROVALS_URL` points, nothing is recorded: only where --store or --url says (A8)."""
+    before = last_seq(store)
+    words = ("rehearse", SMALL, "--policy", POLICY, "-w", workspace, "--json")
+    ended = approvals(*words, store=store, timeout_s=110)
+    assert (ended.code, ended.one["identical"]) == (0, 3), ended.err
+    assert last_seq(store) == before
 
 
 def test_a_reviewer_who_may_not_vote_is_told_so(store, workspace, tmp_path):

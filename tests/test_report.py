@@ -70,6 +70,7 @@ def test_a_page_holds_all_that_it_shows(lake):
     assert page.reaches == []
     assert not {"script", "iframe", "link", "object", "embed", "img", "b>"} & set(page.tags)
     assert "url(" not in text
+    assert "Content-Security-Policy\" content=\"default-src 'none'" in text
     assert page.tags.count("svg") == 2 * len(PLOTS)
     assert text.count("<div class='light'>") == text.count("<div class='dark'>") == len(PLOTS)
     assert "Week <47>" in page.words

@@ -200,6 +200,17 @@ def test_an_error_names_its_place(archive, query, said):
     assert "\n" not in str(problem.value)
 
 
+def test_a_csv_runs_nothing_in_a_spreadsheet(archive):
+    """Text that would be a formula has an apostrophe, numbers are numbers, and --raw is the exact text (M7)."""
+    query = "SELECT '=1+1' AS text, -1 AS number, 'a=1' AS other"
+    assert approvals("sql", "--to", archive, "--csv", query).out == "text,number,other\n'=1+1,-1,a=1\n"
+    assert (
+        approvals("sql", "--to", archive, "--csv", "--raw", query).out == "text,number,other\n=1+1,-1,a=1\n"
+    )
+    refused = approvals("sql", "--to", archive, "--raw", query)
+    assert (refused.code, "--raw goes with --csv." in refused.err) == (2, True)
+
+
 def test_the_rows_come_in_every_form(archive, tmp_path):
     """JSON, CSV and Parquet have all rows, equal to each other; a table has the first ones, and says so."""
     query = "SELECT seq, recorded_at, voters, payload FROM events ORDER BY seq"

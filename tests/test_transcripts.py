@@ -103,8 +103,8 @@ def workspace(request):
 
 
 def rehearsed(store, workspace, file, *options):
-    words = ("rehearse", file, "--policy", POLICY, "-w", workspace, "--json", *options)
-    return approvals(*words, store=store, timeout_s=110)
+    words = ("rehearse", file, "--policy", POLICY, "-w", workspace, "--store", store, "--json", *options)
+    return approvals(*words, timeout_s=110)
 
 
 @pytest.mark.parametrize("form", ["anthropic", "gemini", "openai-responses"])

@@ -132,7 +132,7 @@ async def _first(store: Path, waiting: int) -> float:
     for _ in range(_RUNS):
         async with Ledger.connect(store, role="observer") as ledger:
             begun = time.perf_counter()
-            found, there = await oldest(ledger, OLDEST)
+            found, there, _ = await oldest(ledger, OLDEST)
             times.append(time.perf_counter() - begun)
             _check(found, there, waiting)
     return statistics.median(times) * 1000

@@ -13,7 +13,8 @@ from consumers.archivist import read_manifest
 from ops import output
 from ops.catalog import Row, opened
 from ops.commands.lake import default
-from ops.output import out, say, visible
+from ops.output import out, print_line, say
+from ops.visible import line
 from projections.questions import IN_FORCE, QUESTIONS, Question, uncited
 from schemas.errors import BadFile, BadInput
 
@@ -87,7 +88,9 @@ def _show(question: Question, *, json: bool) -> None:
     if json:
         out(msgspec.json.encode(question).decode())
     else:
-        out(f"-- {question.title}\n{question.sql.strip()};")
+        print_line(f"-- {question.title}")
+        for one in f"{question.sql.strip()};".split("\n"):
+            print_line(one)
 
 
 def _plain(value: object) -> object:
@@ -120,6 +123,6 @@ def _words(column: str, value: object) -> str:
         case datetime():
             return f"{value:%Y-%m-%d %H:%M:%S}"
         case list():
-            return ", ".join(visible(str(one)) for one in value)
+            return line(", ".join(map(str, value)))
         case _:
-            return visible(str(value))
+            return line(str(value))

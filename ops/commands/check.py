@@ -15,7 +15,7 @@ from ledger.requests import Requests
 from ledger.streams import ACK_WAIT_S, DURABLES, LEDGER, PARKED, drift, info, uses
 from ops import output, witness
 from ops.guard import alarms, readers
-from ops.output import out
+from ops.output import out, print_line
 from ops.server import OLDEST
 from ops.verify import rebuild
 from schemas.errors import ApprovalsError, BrokerRefused, Unavailable
@@ -92,7 +92,7 @@ async def doctor(*, deep: bool = False, store: Path | None, url: str | None, jso
             out(msgspec.json.encode(one).decode())
     else:
         for one in checks:
-            out(f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}")
+            print_line(f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}")
     return 0 if all(one.ok for one in checks) else 1
 
 
@@ -222,7 +222,7 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
         out(msgspec.json.encode(found | {"parked": parked}).decode())
         return
     age = found["head_age_s"]
-    out(
+    print_line(
         f"{found['url']}   {found['facts']:,} facts, {found['bytes'] / 1e6:,.1f} MB   {found['pending']:,} pending"
         + ("" if age is None else f"   the last fact came {age:,.0f} s ago")
     )
@@ -234,9 +234,11 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
         table.add_row(one["name"], *figures, _standing(one))
     output.console().print(table)
     for alarm in found["alarms"]:
-        out(f"ALARM {alarm}")
+        print_line(f"ALARM {alarm}")
     for given_up in parked:
-        out(f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), {given_up.reason}")
+        print_line(
+            f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), {given_up.reason}"
+        )
 
 
 def _standing(consumer: dict[str, Any]) -> str:

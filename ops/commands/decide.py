@@ -2,9 +2,14 @@
 
 Saying yes or no to all that waits at once is the same vote on each, about what was shown: what fails is told call by
 call and stops nothing. It never edits, answers, breaks the glass or grants anything: those are about one call, looked at.
+
+What a vote is about is read from the log and shown before the vote is cast, and the vote carries the digest of
+what was shown. The queue is a copy that others could have written to; it is where people look first, and no more.
 """
 
 import asyncio
+import json as jsonlib
+import re
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -17,15 +22,15 @@ import msgspec
 from consumers import pages
 from consumers.inbox import changes
 from ledger.client import Ledger
-from ledger.lifecycle import Call, describe
+from ledger.lifecycle import Call, Status, describe
 from ledger.votes import Tally
 from ops import output
 from ops.labels import read_labels
-from ops.output import out, say
+from ops.output import out, print_line, say
 from ops.server import ensure_account
 from projections import hearing
 from projections import pending as queue
-from projections.pending import Chosen, Entry
+from projections.pending import BadEntry, Chosen, Entry
 from schemas import events as e
 from schemas.errors import AlreadyDecided, ApprovalsError, BadInput, DeadlinePassed, NotOpen
 from schemas.files import read_text
@@ -41,6 +46,14 @@ _WANTED: Final[dict[str, type[e.Event]]] = {
     "answer": e.Answered,
     "break_glass": e.Approved,
 }
+_ASKS: Final = {
+    "approve": "Approve it?",
+    "deny": "Deny it?",
+    "answer": "Answer it?",
+    "break_glass": "Let it run, on your word alone?",
+}
+#: A digest, or how it begins.
+_DIGEST: Final = re.compile(f"[0-9A-Fa-f]{{{output.SHORT},64}}")
 #: The gate decides within milliseconds. What is not decided after this waits for something.
 GATE_S: Final = 3.0
 
@@ -61,14 +74,16 @@ async def pending(
         if watch:
             await _watch_pending(ledger, workspace, json=json)
             return
-        entries, waiting = await pages.oldest(ledger, limit, Chosen(workspace))
+        entries, waiting, unreadable = await pages.oldest(ledger, limit, Chosen(workspace))
+    _tell_unreadable(unreadable, json=json)
     if json:
         for entry in entries:
             out(queue.encode(entry).decode())
     elif entries:
         output.print_pending(entries, output.console())
         shown = "" if len(entries) == waiting else f", the oldest {len(entries)} shown"
-        say(f"\n{waiting} waiting{shown}. Next: approvals approve CALL --as NAME (or deny, or answer)")
+        say()
+        say(f"{waiting} waiting{shown}. Next: approvals approve CALL --as NAME (or deny, or answer)")
     else:
         say("Nothing waits for a decision.")
 
@@ -81,13 +96,24 @@ async def _watch_pending(ledger: Ledger, workspace: str, *, json: bool) -> None:
                     _tell_change(key.replace(".", "/"), entry, json=json)
 
 
-def _tell_change(call: str, entry: Entry | None, *, json: bool) -> None:
-    if json:
+def _tell_unreadable(unreadable: Sequence[BadEntry], *, json: bool) -> None:
+    """A sentence for each value of the queue that is not an entry; it hinders none of the others."""
+    for one in unreadable:
+        told = {"warning": type(one).__name__, "key": one.key, "message": str(one)}
+        say(jsonlib.dumps(told) if json else f"warning: {one}")
+
+
+def _tell_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> None:
+    if isinstance(entry, BadEntry):
+        _tell_unreadable([entry], json=json)
+    elif json:
         out(f'{{"call":"{call}","open":{queue.encode(entry).decode() if entry else "null"}}}')
     elif entry:
-        out(f"asked    {call}  {entry.tool} {output.visible(entry.arguments)}")
+        flaw = f"  [{entry.flaw}]" if entry.flaw else ""
+        shown = f"{entry.tool} {entry.arguments}  {entry.digest[: output.SHORT]}{flaw}"
+        print_line(f"asked    {call}  {shown}")
     else:
-        out(f"decided  {call}")
+        print_line(f"decided  {call}")
 
 
 class Ballot(NamedTuple):
@@ -102,11 +128,42 @@ class Ballot(NamedTuple):
 
 
 async def vote(
-    call: str, name: str, ballot: Ballot, *, store: Path | None, url: str | None, json: bool
+    call: str,
+    name: str,
+    ballot: Ballot,
+    *,
+    sure: bool = False,
+    digest: str = "",
+    store: Path | None,
+    url: str | None,
+    json: bool,
 ) -> int:
+    """Vote on one call: show what the log has, ask whoever is at the terminal, and vote on that and nothing else.
+
+    Args:
+        sure: without asking.
+        digest: the same, if what waits has this digest (or one that begins so).
+    """
     ref = CallRef.parse(call)
+    if digest and not _DIGEST.fullmatch(digest):
+        raise BadInput(
+            f"--digest {digest!r} is not a digest. It has {output.SHORT} to 64 hex digits; "
+            "`approvals pending` shows the first of them."
+        )
     async with as_reviewer(name, store, url) as ledger:
-        await _vote(ledger, ref, name, ballot)
+        known = await ledger.known_call(ref)
+        asked = known.asking.digest if known.asking else ""
+        if known.status is Status.PENDING:
+            at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+            ask = at_terminal and not sure and not digest
+            if ask or not json:  # errors of programs are JSON, and nothing else stands beside them
+                output.print_question(known, output.console(stderr=True), ballot.arguments)
+            if ask and not await _yes(_ASKS[ballot.verdict]):
+                say("Nothing was recorded.")
+                return 1
+            if digest and not asked.startswith(digest.lower()):
+                asked = digest
+        await _vote(ledger, ref, name, ballot, asked)
         return await _end(ledger, ref, _WANTED[ballot.verdict], json=json)
 
 
@@ -123,19 +180,20 @@ async def vote_on_all(
     if chosen.thread:
         ThreadRef.parse(chosen.thread)
     async with as_reviewer(name, store, url) as ledger:
-        shown, _ = await pages.oldest(ledger, chosen=chosen)
+        shown, _, unreadable = await pages.oldest(ledger, chosen=chosen)
+        _tell_unreadable(unreadable, json=json)
         if not shown:
             say("Nothing waits that fits. Nothing was recorded.")
-            return 0
+            return 1 if unreadable else 0
         if not sure and not await _confirmed(shown, ballot.verdict):
             say("Nothing was recorded.")
             return 1
         problems = [await _vote_as_shown(ledger, one, name, ballot) for one in shown]
         await _tell_each(ledger, shown, problems, json=json)
-    return 1 if any(problems) else 0
+    return 1 if any(problems) or unreadable else 0
 
 
-async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: Ballot) -> None:
+async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: Ballot, digest: str) -> None:
     try:
         await ledger.vote(
             ref,
@@ -146,6 +204,7 @@ async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: Ballot) -> None
             answer=ballot.answer,
             on_behalf_of=ballot.behalf,
             halt=ballot.halt,
+            digest=digest,
         )
     except AlreadyDecided as problem:
         # Expired is expired, whether the gate has recorded it yet or not (B36).
@@ -163,7 +222,13 @@ async def _confirmed(shown: Sequence[Entry], verdict: str) -> bool:
         raise BadInput(
             f"{calls}. Nobody can be asked here, so nothing was recorded. Add --yes to {verdict} all of them."
         )
-    say(f"\n{calls}. {verdict.capitalize()} all of them? [y/N]")
+    say()
+    return await _yes(f"{calls}. {verdict.capitalize()} all of them?")
+
+
+async def _yes(question: str) -> bool:
+    """Ask whoever is at the terminal."""
+    say(f"{question} [y/N]")
     # A thread that reads would keep Ctrl-C waiting for a line.
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
@@ -180,12 +245,14 @@ async def hear(
 ) -> int:
     """Vote as a message of a chat says; nothing happens where it is no verdict."""
     async with as_reviewer(name, store, url) as ledger:
-        waiting, _ = await pages.oldest(ledger, chosen=Chosen(token("workspace", workspace)))
+        chosen = Chosen(token("workspace", workspace))
+        waiting, _, unreadable = await pages.oldest(ledger, chosen=chosen)
+        _tell_unreadable(unreadable, json=json)
         found = hearing.heard(message, waiting)
         if found is None:
             raise BadInput(
                 f"this is no verdict on one of the {len(waiting):,} calls that wait in {workspace}. "
-                "Write `approve CALL` or `deny CALL: why`, and nothing else."
+                "Write `approve CALL` or `deny CALL: why`, and nothing else; or quote the question and say yes or no."
             )
         if (
             problem := await _vote_as_shown(ledger, found.about, name, Ballot(found.verdict, found.reason))
@@ -202,7 +269,7 @@ async def _vote_as_shown(ledger: Ledger, shown: Entry, name: str, ballot: Ballot
         if (known.wish.tool, known.wish.arguments, digest) != (shown.tool, shown.arguments, shown.digest):
             raise NotOpen(f"{shown.ref} is not what was shown. Look at it by itself: approvals show.")
         # The wish and the question stand in slots, so what was just compared is what the vote is about.
-        await _vote(ledger, shown.ref, name, ballot)
+        await _vote(ledger, shown.ref, name, ballot, digest)
     except ApprovalsError as problem:
         return problem
     return None
@@ -228,7 +295,8 @@ async def _tell_each(
         else:
             say(f"{one.ref}: error: {problem}" if problem else _standing(known, await _stands(ledger, known)))
     if not json and len(shown) > 1:
-        say(f"\n{sum(problem is None for problem in problems):,} of {len(shown):,} went through.")
+        say()
+        say(f"{sum(problem is None for problem in problems):,} of {len(shown):,} went through.")
 
 
 async def revoke(
@@ -283,9 +351,7 @@ async def doubt(call: str, *, reason: str, store: Path | None, url: str | None, 
 async def start(call: str, *, store: Path | None, url: str | None, json: bool) -> None:
     async with Ledger.connect(store, url=url, role="service") as ledger:
         known = await ledger.start(call)
-        told = (
-            f"{call} is yours to run, with {output.visible(known.arguments)}. Next: approvals finish {call}"
-        )
+        told = f"{call} is yours to run, with {known.arguments}. Next: approvals finish {call}"
         await _tell(ledger, known, told, json=json)
 
 
@@ -373,7 +439,8 @@ async def _tell(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) -
 
 def _standing(call: Call, stands: Tally | None) -> str:
     if call.decided is not None:
-        return f"{call.ref}: {describe(call.decided)}."
+        edited = output.edit_words(call)
+        return f"{call.ref}: {describe(call.decided)}{f', {edited}' if edited else ''}."
     if stands is not None:
         return f"{call.ref} waits for people: {output.vote_words(call, stands)}"
     return f"{call.ref} is requested and not judged yet. Does a gate run? See approvals status."

@@ -15,6 +15,7 @@ from ops import agent, output
 from ops.output import out, say
 from ops.server import EmbeddedServer
 from ops.setup import apply_policy, declare_streams
+from ops.visible import line
 from ops.workers import KINDS, durables, reactions, working
 from projections.history import history
 from projections.pending import Entry
@@ -53,7 +54,8 @@ async def demo(*, json: bool) -> None:
 
         if not json:
             say(f"A broker runs at {server.url}, with a gate, a model, an executor and a queue beside it.")
-            say(f"The agent is asked: {agent.TASK!r}\n")
+            say(f"The agent is asked: {agent.TASK!r}")
+            say()
         refs = await tools.declare(service, THREAD.workspace)
         opened = e.ThreadOpened(requester="ben", agent="tidier", model=f"{agent.PROVIDER}:tidier", tools=refs)
         await service.fill(THREAD.opened, opened)
@@ -69,10 +71,14 @@ async def demo(*, json: bool) -> None:
         if json:
             out(msgspec.json.encode({"history": written}).decode())
             return
-        say("\nWhat the model goes on from, as OpenAI Chat messages:\n")
+        say()
+        say("What the model goes on from, as OpenAI Chat messages:")
+        say()
         out(msgspec.json.format(msgspec.json.encode(written)).decode())
-        say(f"\nLeft in the agent's folder: {', '.join(sorted(file.name for file in files.iterdir()))}.")
-    say("The store is gone again. To keep one:\n")
+        say()
+        say(f"Left in the agent's folder: {', '.join(sorted(file.name for file in files.iterdir()))}.")
+    say("The store is gone again. To keep one:")
+    say()
     say("  approvals up                          a broker and all workers, until Ctrl-C")
     say("  approvals pending --watch             the queue, live, in another terminal")
     say("  approvals rehearse FILE.jsonl         your own recorded conversations through all of this")
@@ -101,7 +107,7 @@ async def _decide(person: Ledger, *, at_terminal: bool) -> None:
     """Ana, at the live queue."""
     async with aclosing(changes(person)) as coming:
         async for entry in (entry async for told in coming for _, entry in told):
-            if entry is None:
+            if not isinstance(entry, Entry):
                 continue
             verdict, reason = await (_asked(entry) if at_terminal else _by_itself(entry))
             try:
@@ -112,7 +118,7 @@ async def _decide(person: Ledger, *, at_terminal: bool) -> None:
 
 async def _asked(entry: Entry) -> tuple[str, str]:
     said = await asyncio.to_thread(
-        input, f"  {entry.ref}: {entry.tool} {output.visible(entry.arguments)}\n  approve? [y/N] "
+        input, f"{line(f'  {entry.ref}: {entry.tool} {entry.arguments}')}\n  approve? [y/N] "
     )
     if said.strip().lower() in ("y", "yes"):
         return "approve", ""

@@ -12,7 +12,7 @@ from ledger.client import Ledger
 from ledger.lifecycle import Call, may_vote
 from ops import output
 from ops.commands.decide import as_reviewer
-from ops.output import out, say
+from ops.output import out, print_line, say
 from ops.times import moment
 from schemas import events as e
 from schemas.errors import BadInput, NotAllowed, Refused
@@ -98,7 +98,10 @@ async def show_grants(workspace: str, *, store: Path | None, url: str | None, js
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         found, now = await ledger.grants(workspace), ledger.now()
     for grant in found:
-        out(output.grant_json(grant, now) if json else output.grant_words(grant, now))
+        if json:
+            out(output.grant_json(grant, now))
+        else:
+            print_line(output.grant_words(grant, now))
     if not found and not json:
         say(f"No grant was ever given in {workspace}.")
 
@@ -154,7 +157,10 @@ async def show_delegations(workspace: str, *, store: Path | None, url: str | Non
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         found, now = await ledger.delegations(workspace), ledger.now()
     for delegation in found:
-        out(output.delegation_json(delegation, now) if json else output.delegation_words(delegation, now))
+        if json:
+            out(output.delegation_json(delegation, now))
+        else:
+            print_line(output.delegation_words(delegation, now))
     if not found and not json:
         say(f"Nobody ever delegated anything in {workspace}.")
 

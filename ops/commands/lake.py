@@ -23,7 +23,7 @@ from ledger.address import Store
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.port import Raw
-from ops.output import out, say
+from ops.output import out, print_line, say
 from ops.progress import bar
 from ops.replay import log_of
 from ops.server import EmbeddedServer, is_running
@@ -219,9 +219,9 @@ async def verify(*, to: Path | None, store: Path | None, url: str | None, json: 
         )
     else:
         for problem in problems:
-            out(f"differs: {problem}")
+            print_line(f"differs: {problem}")
         if not problems:
-            out(
+            print_line(
                 f"verified: {len(manifest.segments) + 1:,} files, and their events are the log up to {manifest.until:,}"
             )
     return 1 if problems else 0

@@ -9,7 +9,7 @@ import msgspec
 
 from ledger.client import Ledger
 from ops import output
-from ops.output import out, say
+from ops.output import out, print_line, say
 from projections.history import history
 from projections.providers import PROVIDERS
 from projections.providers import provider as known_provider
@@ -49,7 +49,15 @@ async def watch(
                 if json:
                     out(output.fact_json(fact))
                 else:
-                    output.print_facts([fact], console, full=True)
+                    output.print_facts([fact], console, full=True, wishes=await _wish(ledger, fact))
+
+
+async def _wish(ledger: Ledger, fact: Fact) -> output.Wishes:
+    """What was asked for, where the fact changes it."""
+    ref = fact.slot.call_ref
+    if ref is None or getattr(fact.event, "arguments", None) is None or fact.slot == ref.requested:
+        return {}
+    return output.wishes_of(await ledger.read(ref.requested))
 
 
 async def history_of(thread: str, provider: str, *, store: Path | None, url: str | None, json: bool) -> None:
@@ -77,7 +85,7 @@ async def check_messages(file: str, provider: str, *, json: bool) -> int:
             told = {"rule": one.rule, "message": one.message, "problem": one.sentence}
             out(msgspec.json.encode(told).decode())
         else:
-            out(output.visible(str(one)))
+            print_line(str(one))
     if not problems:
         say(f"{provider} would take it.")
         return 0

@@ -11,7 +11,7 @@ from msgspec import structs
 from ledger.client import Ledger
 from ledger.port import Mark, Parked, Raw
 from ledger.streams import DURABLES, LEDGER, OPERATOR
-from ops.output import out, say, visible
+from ops.output import out, print_line, say
 from schemas.errors import BadInput
 
 
@@ -19,7 +19,10 @@ async def ls(*, every: bool, store: Path | None, url: str | None, json: bool) ->
     async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
         found = await ledger.port.parked(whole=every)
     for one in found:
-        out(msgspec.json.encode(_as_json(one)).decode() if json else visible(_in_words(one)))
+        if json:
+            out(msgspec.json.encode(_as_json(one)).decode())
+        else:
+            print_line(_in_words(one))
     if not found and not json:
         say("Nothing is parked.")
 
@@ -32,12 +35,12 @@ async def show(number: int, *, store: Path | None, url: str | None, json: bool) 
     if json:
         out(msgspec.json.encode(_as_json(one) | {"fact": fact and _fact_json(fact)}).decode())
         return
-    out(visible(_in_words(one)))
+    print_line(_in_words(one))
     if fact is None:
         say("No fact of the log belongs to it.")
         return
-    out(visible(f"fact {fact.seq}, recorded {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC in {fact.subject}:"))
-    out(visible(fact.data.decode("utf-8", "backslashreplace")))
+    print_line(f"fact {fact.seq}, recorded {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC in {fact.subject}:")
+    print_line(fact.data.decode("utf-8", "backslashreplace"))
 
 
 async def mark(
@@ -60,16 +63,10 @@ async def mark(
             if json:
                 out(msgspec.json.encode(_as_json(structs.replace(one, mark=marked))).decode())
             elif what == "retry":
-                say(
-                    visible(
-                        f"{_name(one)} is handed to {one.consumer} again. What became of it: approvals parked ls"
-                    )
-                )
+                say(f"{_name(one)} is handed to {one.consumer} again. What became of it: approvals parked ls")
             else:
                 say(
-                    visible(
-                        f"{_name(one)} is off the list. It stays in `approvals parked ls --all`, and its fact in the log."
-                    )
+                    f"{_name(one)} is off the list. It stays in `approvals parked ls --all`, and its fact in the log."
                 )
 
 

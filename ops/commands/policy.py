@@ -19,7 +19,8 @@ from ops import backtest as trying
 from ops import output
 from ops.backtest import Counts, Report
 from ops.labels import read_labels
-from ops.output import out, say, visible
+from ops.output import out, print_line, say
+from ops.visible import line
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.digest import call_digest
@@ -256,9 +257,9 @@ async def backtest(
 
 def _print_report(report: Report) -> None:
     total = f"{report.calls:,} calls: {report.asked:,} asked, {report.allowed:,} allowed, {report.blocked:,} blocked"
-    out(f"{total}, {report.invalid:,} invalid")
+    print_line(f"{total}, {report.invalid:,} invalid")
     if report.uncertain:
-        out(f"{report.uncertain:,} of those asked only because a condition could not be evaluated")
+        print_line(f"{report.uncertain:,} of those asked only because a condition could not be evaluated")
     for title, rows in (
         ("tool", report.by_tool),
         ("rule", report.by_rule),
@@ -266,7 +267,7 @@ def _print_report(report: Report) -> None:
         ("what really happened", report.actual),
     ):
         if rows:
-            out("")
+            print_line()
             output.console().print(_counted(title, rows))
 
 
@@ -276,7 +277,7 @@ def _counted(title: str, rows: dict[str, Counts]) -> Table:
     for column in Counts.__struct_fields__:
         table.add_column(column, justify="right")
     for name, counts in rows.items():
-        table.add_row(visible(name), *(f"{getattr(counts, one):,}" for one in Counts.__struct_fields__))
+        table.add_row(line(name), *(f"{getattr(counts, one):,}" for one in Counts.__struct_fields__))
     return table
 
 
@@ -569,7 +570,7 @@ def _at(time: datetime | None) -> str:
 
 def _print_lines(lines: Sequence[_Line]) -> None:
     for label, text in lines:
-        out(f"{label:10}  {visible(text)}" if label else visible(text))
+        print_line(f"{label:10}  {text}" if label else text)
 
 
 def _print_json(value: object) -> None:

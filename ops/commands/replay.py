@@ -12,7 +12,7 @@ from ledger.jetstream import JetStream
 from ledger.port import Pending
 from ledger.streams import ensure_empty
 from ops import snapshots
-from ops.output import out, say
+from ops.output import out, print_line, say
 from ops.replay import Until, log_of, projection, replay
 from ops.replay import until as read_until
 from ops.verify import Difference, caught_up, queue_differences, rebuild
@@ -43,17 +43,17 @@ async def verified(
         out(msgspec.json.encode(rebuilt).decode())
     else:
         calls = ", ".join(f"{count} {status}" for status, count in rebuilt.calls.items()) or "no calls"
-        out(
+        print_line(
             f"{rebuilt.facts:,} facts up to {rebuilt.until:,} in {rebuilt.seconds:.1f} s: "
             f"{rebuilt.threads:,} threads; {calls}; {rebuilt.pending:,} pending"
         )
         if verify and not rebuilt.differences:
             queue = "the live queue is what the log gives; " if stop is None else ""
-            out(f"verified: {queue}{rebuilt.histories:,} histories are what their models were sent")
+            print_line(f"verified: {queue}{rebuilt.histories:,} histories are what their models were sent")
         for difference in rebuilt.differences[:1]:
-            out(f"differs: {difference}")
+            print_line(f"differs: {difference}")
         if len(rebuilt.differences) > 1:
-            out(f"and {len(rebuilt.differences) - 1} more; --json lists them")
+            print_line(f"and {len(rebuilt.differences) - 1} more; --json lists them")
     return 1 if rebuilt.differences else 0
 
 
@@ -156,10 +156,19 @@ def _tell(differences: list[Difference], *, json: bool) -> None:
     for one in differences:
         if json:
             log = [msgspec.Raw(value or b"null") for value in one.log]
-            told = {"key": one.key, "live": msgspec.Raw(one.live or b"null"), "log": log}
+            told = {"key": one.key, "live": _as_json(one.live), "log": log}
             out(msgspec.json.encode(told).decode())
         else:
-            out(str(one))
+            print_line(str(one))
+
+
+def _as_json(live: bytes) -> object:
+    """What stands in the bucket, on one line of JSON: as it is, or its text where it is not JSON."""
+    try:
+        found = msgspec.json.decode(live or b"null")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return live.decode(errors="backslashreplace")
+    return found if b"\n" in live or b"\r" in live else msgspec.Raw(live or b"null")
 
 
 async def _swap(ledger: Ledger, folding: Folding, differences: list[Difference]) -> None:

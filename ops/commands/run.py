@@ -18,9 +18,9 @@ from ledger.client import Ledger
 from ledger.streams import DURABLES, streams
 from ops import output, witness
 from ops.guard import guard
-from ops.output import out, say
+from ops.output import out, print_line, say
 from ops.progress import bar
-from ops.rehearse import Summary, read_recordings, review
+from ops.rehearse import Summary, read_recordings, refuse_other, review
 from ops.rehearse import rehearse as drive
 from ops.server import EmbeddedServer, ensure_account, is_running
 from ops.setup import apply_policy, declare_streams
@@ -175,7 +175,8 @@ async def policy_show(
         out(output.fact_json(fact))
     else:
         say(f"Version {fact.slot.tail[1]} of {whose}, applied {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC.")
-        out("\n".join(map(output.visible, text.rstrip("\n").split("\n"))))
+        for one in text.rstrip("\n").split("\n"):
+            print_line(one)
 
 
 def _whose(workspace: str, *, organisation: bool) -> str:
@@ -202,8 +203,10 @@ async def rehearse(
     # All three files are read before anything is recorded.
     recorded = read_recordings(file, form)
     script = script_for(reviewer)
+    rules = None
     if policy is not None:
-        read_policy(read_text(policy), policy)
+        rules = read_text(policy)
+        read_policy(rules, policy)
     async with AsyncExitStack() as stack:
         kinds = ["model", "executor"] if with_workers else []
         # Without --store it never touches the user's own.
@@ -213,6 +216,8 @@ async def rehearse(
         also = (*durables(started), "model-recorded", "executor-recorded")
         if url is None:
             await declare_streams(store, ack_wait_s=ack_wait_s, also=also)
+        service = await stack.enter_async_context(Ledger.connect(store, url=url, name="rehearsal"))
+        await refuse_other(service, workspace, recorded, script, rules)
         if policy is not None:
             await policy_apply(policy, workspace, store=store, url=url, json=False)
         role = f"reviewer-{script.name}"
@@ -221,7 +226,6 @@ async def rehearse(
         failed = await stack.enter_async_context(
             working(started, store=store, url=url, ack_wait_s=ack_wait_s)
         )
-        service = await stack.enter_async_context(Ledger.connect(store, url=url, name="rehearsal"))
         person = await stack.enter_async_context(Ledger.connect(store, url=url, role=role))
         with bar(len(recorded)) as progress:
             task = progress.add_task("rehearsing", total=len(recorded))

@@ -23,15 +23,16 @@ from rich.text import Text
 
 from ops import output
 from ops.commands.lake import default
-from ops.output import out, say, visible
+from ops.output import out, print_line, say, say_error
 from ops.sql import MEMORY, TIMEOUT_S, Answer, Stopped, ask
+from ops.visible import line, visible, warning
 from projections import tables
 from schemas.errors import ApprovalsError, BadInput
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
 
-Form = Literal["table", "json", "csv"]
+Form = Literal["table", "json", "csv", "raw csv"]
 
 #: Rows of a table; nobody reads more.
 _ROWS: Final = 200
@@ -39,6 +40,8 @@ _ROWS: Final = 200
 _CELL: Final = 60
 _BYTES: Final = {"MB": 10**6, "GB": 10**9, "MIB": 2**20, "GIB": 2**30}
 _MEMORY: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(MB|GB|MIB|GIB)", re.ASCII | re.IGNORECASE)
+#: What a spreadsheet takes for the beginning of a formula; the last four are the wide forms of the first four.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 #: Less than that and DuckDB does not start.
 _LEAST_MEMORY: Final = 50_000_000
 
@@ -110,8 +113,10 @@ class Asking:
                 say(f"{_count(rows, 'row')} in {parquet}, after {answer.seconds:.2f} s")
             elif self.form == "table":
                 show(answer)
+            elif self.form == "json":
+                _print_json(answer)
             else:
-                (_print_json if self.form == "json" else _print_csv)(answer)
+                _print_csv(answer, exact=self.form == "raw csv")
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """The rows of a question of ours."""
@@ -139,7 +144,7 @@ class Asking:
             try:
                 await self._typed(typed)
             except ApprovalsError as problem:
-                say(f"error: {problem}")
+                say_error(problem)
 
     async def _typed(self, typed: str) -> None:
         match typed.removesuffix(";").split():
@@ -248,7 +253,8 @@ def show(answer: Answer) -> None:
         count += batch.num_rows
     if names == ["explain_key", "explain_value"]:
         for row in shown:
-            out(row[1])
+            for one in row[1].split("\n"):
+                print_line(one)
         return
     fitting = _fitting(names, shown, console.width) if console.is_terminal else len(names)
     if not console.is_terminal:
@@ -257,9 +263,7 @@ def show(answer: Answer) -> None:
     for name, field in list(zip(names, answer.schema, strict=True))[:fitting]:
         table.add_column(Text(visible(name)), justify=_justify(field), no_wrap=True, overflow="ellipsis")
     for row in shown:
-        table.add_row(
-            *(Text(_short(cell) if console.is_terminal else visible(cell)) for cell in row[:fitting])
-        )
+        table.add_row(*(Text(_short(cell) if console.is_terminal else line(cell)) for cell in row[:fitting]))
     console.print(table)
     say(f"{_count(count, 'row')} in {answer.seconds:.2f} s")
     if count > len(shown):
@@ -282,12 +286,12 @@ def _fitting(names: list[str], rows: list[list[str]], width: int) -> int:
 
 def _natural(names: list[str], rows: list[list[str]]) -> int:
     columns = zip(names, *rows, strict=True)
-    return sum(max(cell_len(visible(cell)) for cell in column) + 2 for column in columns)
+    return sum(max(cell_len(line(cell)) for cell in column) + 2 for column in columns)
 
 
 def _short(cell: str) -> str:
-    line = visible(" ".join(cell.split()))
-    return line if len(line) <= _CELL else line[: _CELL - 1] + "…"
+    shown = visible(" ".join(cell.split()))
+    return (shown if len(shown) <= _CELL else shown[: _CELL - 1] + "…") + warning(cell)
 
 
 def _justify(field: Any) -> Literal["left", "right"]:
@@ -309,12 +313,25 @@ def _print_json(answer: Answer) -> None:
             out(_json(dict(zip(names, map(_plain, row), strict=True))))
 
 
-def _print_csv(answer: Answer) -> None:
+def _print_csv(answer: Answer, *, exact: bool) -> None:
+    # On a terminal it is read by a person, and nothing in it may act.
+    shown = visible if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(answer.schema.names)
+    writer.writerow([shown(name if exact else unlike_formula(name)) for name in answer.schema.names])
     for batch in answer.batches():
-        writer.writerows(_cells(row) for row in _rows(batch))
+        writer.writerows([shown(_csv_cell(value, exact=exact)) for value in row] for row in _rows(batch))
     sys.stdout.flush()
+
+
+def _csv_cell(value: Any, *, exact: bool) -> str:
+    """Only text can be a formula: a number that begins with a minus is a number."""
+    cell = _cell(value)
+    return unlike_formula(cell) if not exact and isinstance(_plain(value), str) else cell
+
+
+def unlike_formula(text: str) -> str:
+    """With an apostrophe before it where a spreadsheet would take it for a formula (OWASP, "CSV injection")."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _rows(batch: Any) -> Iterator[tuple[Any, ...]]:

@@ -1,0 +1,121 @@
+r"""Text of others, made safe to look at: nothing in it acts on a terminal, and nothing in it is hidden.
+
+Whatever came from a fact, a bucket or a file passes through here before it reaches a terminal, a page or
+a log. There are two answers, and `line` gives both:
+
+* `visible`: characters that cannot be seen, or that reorder or rewrite what can, are spelled `\u202e` or
+  `\U000e0041`. It can be applied twice without harm.
+* `flags`: what a reader should be warned of, since spelling it out is easily overlooked (hidden characters)
+  or impossible (a word that mixes scripts looks like another word). The idea is that of UTS #39, "highly
+  restrictive": Latin with Chinese, Japanese or Korean is ordinary, Latin with Cyrillic in one word is not.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Final
+
+#: Printable for Python, invisible on a screen: Unicode's Default_Ignorable_Code_Point, and the Braille blank.
+_UNSEEN: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
+)
+#: What JSON has for a character of the text: no letters of the word that it stands in.
+_ESCAPE: Final = re.compile(r"\\(?:u[0-9A-Fa-f]{4}|.)", re.DOTALL)
+#: They end a line or are a blank. They are spelled out like the rest, and nobody needs a warning.
+_LAYOUT: Final = frozenset("\t\n")
+_CJK: Final = frozenset({"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"})
+_WIDTHS: Final = ("FULLWIDTH ", "HALFWIDTH ")
+
+
+def visible(text: str) -> str:
+    """The text, with every character spelled out that would not be seen, or would act on the others."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(one if _is_seen(one) else _spelled(one) for one in text)
+
+
+def flags(text: str) -> tuple[str, ...]:
+    """What a reader of the text should be warned of, in words; none for ordinary text."""
+    if text.isascii() and text.isprintable():
+        return ()
+    plain = text.replace("\r\n", "\n")
+    hidden = any(
+        not _is_seen(one) and one not in _LAYOUT and unicodedata.category(one) != "Zs" for one in plain
+    )
+    mixed: dict[str, None] = {}
+    for scripts in map(_scripts, _words(_ESCAPE.sub(" ", plain))):
+        if len(scripts) > 1 and not set(scripts) <= {"LATIN", *_CJK} and not set(scripts) <= _CJK:
+            mixed |= dict.fromkeys(scripts)
+    found = ("hidden characters",) if hidden else ()
+    return (*found, f"mixed scripts: {', '.join(sorted(mixed))}") if mixed else found
+
+
+def line(text: str) -> str:
+    """The text on one line, visible, and what is to be warned of behind it."""
+    return visible(text) + warning(text)
+
+
+def lines(text: str) -> str:
+    """The same for text of several lines: those behind the first are indented, so none poses as a line of ours."""
+    first, *rest = text.rstrip("\n").split("\n")
+    return "\n".join((line(first), *(f"  {line(one)}" for one in rest)))
+
+
+def warning(text: str) -> str:
+    """As it stands behind a line; empty for ordinary text."""
+    return "".join(f"  [{one}]" for one in flags(text))
+
+
+def ascii_json(text: str) -> str:
+    """JSON in ASCII alone, with the same meaning. What is not ASCII stands in strings, where it has escapes."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(one if " " <= one <= "~" or one == "\n" else _json_escape(one) for one in text)
+
+
+def _is_seen(one: str) -> bool:
+    return one.isprintable() and not _UNSEEN.match(one)
+
+
+def _spelled(one: str) -> str:
+    code = ord(one)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def _json_escape(one: str) -> str:
+    pair = one.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{pair[start : start + 4]}" for start in range(0, len(pair), 4))
+
+
+def _words(text: str) -> Iterator[str]:
+    """Runs of letters, with the marks on them and what cannot be seen between them."""
+    return _split(text, lambda one: unicodedata.category(one)[0] in "LM" or not _is_seen(one))
+
+
+def _split(text: str, belongs: Callable[[str], bool]) -> Iterator[str]:
+    word = ""
+    for one in text:
+        if belongs(one) and one not in " \t\n":
+            word += one
+        elif word:
+            yield word
+            word = ""
+    if word:
+        yield word
+
+
+def _scripts(word: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(script for one in word if (script := _script(one))))
+
+
+@lru_cache(maxsize=4096)
+def _script(letter: str) -> str:
+    """The script of a letter, as its name has it; empty for signs and marks, which belong to all of them."""
+    name = unicodedata.name(letter, "")
+    for width in _WIDTHS:
+        name = name.removeprefix(width)
+    first = name.partition(" ")[0].partition("-")[0]
+    if unicodedata.category(letter)[0] != "L" or first == "MODIFIER":
+        return ""
+    return first if " LETTER " in f"{name} " or first in _CJK else ""
