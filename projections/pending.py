@@ -120,7 +120,7 @@ def _decoded[T](decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         raise BadQueue(
-            f"an entry of the queue, {raw[:80]!r}, is not valid: {problem}. "
+            f"an entry of the queue, {bytes(raw)[:80]!r}, is not valid: {problem}. "
             "Make the queue again from the log: approvals replay --projection pending --swap"
         ) from None
 

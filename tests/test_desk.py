@@ -38,7 +38,7 @@ from ops.server import EmbeddedServer
 from ops.workers import reactions, working
 from projections import pending
 from projections.pending import EVERY, Chosen, Entry, Page
-from schemas.errors import BrokerAway, BrokerRefused, Unavailable
+from schemas.errors import BadQueue, BrokerAway, BrokerRefused, Unavailable
 
 APPROVALS = Path(sys.executable).with_name("approvals")
 TOOLS = ("refund", "ship", "ship-abroad")
@@ -520,7 +520,7 @@ async def test_what_is_no_entry_keeps_the_desk_from_answering(
         await asks(observer)
         assert await bucket.put("acme.t1.junk", b"no entry", 0)
         assert (await refused(client, b""))[0] == "503"
-        with pytest.raises(msgspec.DecodeError):
+        with pytest.raises(BadQueue):
             await pages.oldest(observer, 1)
         _, revision = await bucket.get("acme.t1.junk")
         assert await bucket.delete("acme.t1.junk", revision)
