@@ -29,7 +29,7 @@ PATIENCE_S: Final = 5.0
 _LAST: Final = frozenset({b"204", b"404", b"413", b"400", b"408", b"503"})
 _NOBODY: Final = b"503"
 _VERSION: Final = b"NATS/1.0 "
-_STORED: Final = b"\r\nNats-Subject: "
+_STORED: Final = b"\r\nNats-Sequence: "
 
 
 class Reply(Struct, frozen=True, gc=False):
