@@ -462,6 +462,12 @@ def _recorded(call: Call, fact: Fact) -> Call:
             return msgspec.structs.replace(call, finished=fact)
 
 
+def may_be_void(fact: Fact) -> bool:
+    """Whether it is a fact of a call that others than the gate record, or that cannot be read."""
+    tail = fact.slot.tail
+    return len(tail) > 2 and (tail[2] in _CONTESTED or tail[2] == "vote" or isinstance(fact.event, e.Carried))
+
+
 def voids(call: Call) -> tuple[Void, ...]:
     """All that is recorded about a call and does not count, votes included, in the order of the log."""
     votes = [Void(vote, why) for vote in call.votes if (why := void(call, vote)) is not None]

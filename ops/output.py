@@ -10,6 +10,7 @@ leaves through makes it safe to look at (`ops/visible.py`):
 import json
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -19,7 +20,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from ledger.lifecycle import Call
+from ledger.lifecycle import Call, call_of, voids
 from ledger.standing import Delegation, Grant
 from ledger.votes import Tally, asked
 from ops.visible import ascii_json, line, lines, visible, warning
@@ -58,14 +59,15 @@ def say_error(problem: Exception) -> None:
     sys.stderr.flush()
 
 
-def fact_json(fact: Fact) -> str:
-    """A fact as one line: its place, and the event as it stands in the log, byte for byte."""
+def fact_json(fact: Fact, void: str = "") -> str:
+    """A fact as one line: its place, and the event as it stands in the log, byte for byte; why it is void, if it is."""
     place = {"seq": fact.seq, "recorded_at": fact.recorded_at, "subject": fact.slot.subject}
     head = msgspec.json.encode(place).decode()
     if isinstance(fact.event, e.Carried) and fact.event.problem:
         rest = f'"problem":{json.dumps(fact.event.problem)}'
     else:
         rest = f'"event":{as_json(fact.event).decode()}'
+    rest += f',"void":{json.dumps(void)}' if void else ""
     return f"{head[:-1]},{rest}}}"
 
 
@@ -260,14 +262,21 @@ def wishes_of(facts: Iterable[Fact]) -> dict[CallRef, e.ToolRequested]:
 
 
 def print_facts(
-    facts: Sequence[Fact], console: Console, *, full: bool = False, wishes: Wishes | None = None
+    facts: Sequence[Fact],
+    console: Console,
+    *,
+    full: bool = False,
+    wishes: Wishes | None = None,
+    voids: Mapping[int, str] | None = None,
 ) -> None:
     """A line for each fact, its columns in line with each other; what is too long for the terminal wraps.
 
     Args:
         full: with the whole subject, for facts of different threads.
         wishes: what was asked for, to say what an edit changed; by default as these facts have it.
+        voids: why a fact does not count, by its sequence; by default as these facts have it.
     """
+    why = voids_of(facts) if voids is None else voids
     known = wishes_of(facts) if wishes is None else wishes
     rows = [fact_row(fact, full=full, wishes=known) for fact in facts]
     # Wide enough for most, so that facts which come one by one stand in line too.
@@ -280,7 +289,18 @@ def print_facts(
             (f"{row.kind:<{kinds}}  ", _STYLE.get(row.kind, "bold")),
             (row.what, ""),
             (f"  ({row.by})" if row.by else "", "dim"),
+            (f"  VOID: {why[row.seq]}" if row.seq in why else "", "bold red"),
         )
+
+
+def voids_of(facts: Sequence[Fact]) -> dict[int, str]:
+    """Why each of these facts of calls does not count, by its sequence; as far as these facts tell."""
+    by_call: defaultdict[CallRef, list[Fact]] = defaultdict(list)
+    for fact in facts:
+        if (ref := fact.slot.call_ref) is not None:
+            by_call[ref].append(fact)
+    calls = (call_of(ref, tuple(found)) for ref, found in by_call.items())
+    return {void.fact.seq: void.why for call in calls for void in voids(call)}
 
 
 def styled_line(console: Console, *parts: tuple[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ledger.client import Ledger
+from ledger.lifecycle import may_be_void
 from ops import output
 from ops.output import out, print_line, say
 from projections.history import history
@@ -46,10 +47,20 @@ async def watch(
         console = output.console()
         async with aclosing(ledger.replay(first) if until_now else ledger.watch(first)) as facts:
             async for fact in facts:
+                voids = await _void(ledger, fact)
                 if json:
-                    out(output.fact_json(fact))
+                    out(output.fact_json(fact, voids.get(fact.seq, "")))
                 else:
-                    output.print_facts([fact], console, full=True, wishes=await _wish(ledger, fact))
+                    wishes = await _wish(ledger, fact)
+                    output.print_facts([fact], console, full=True, wishes=wishes, voids=voids)
+
+
+async def _void(ledger: Ledger, fact: Fact) -> dict[int, str]:
+    """Why a fact does not count, where that can be: then what was recorded before it is read."""
+    ref = fact.slot.call_ref
+    if ref is None or not may_be_void(fact):
+        return {}
+    return output.voids_of(await ledger.read(ref, having=fact.slot))
 
 
 async def _wish(ledger: Ledger, fact: Fact) -> output.Wishes:
@@ -114,8 +125,9 @@ def _read_payload(file: str) -> dict[str, Any] | list[Any]:
 
 def _print(facts: tuple[Fact, ...], title: str, *, json: bool) -> None:
     if json:
+        voids = output.voids_of(facts)
         for fact in facts:
-            out(output.fact_json(fact))
+            out(output.fact_json(fact, voids.get(fact.seq, "")))
     else:
         say(title)
         output.print_facts(facts, output.console())
