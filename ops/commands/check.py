@@ -16,7 +16,7 @@ from ledger.streams import ACK_WAIT_S, DURABLES, LEDGER, drift, info
 from ops import output
 from ops.output import out
 from ops.server import OLDEST
-from schemas.errors import ApprovalsError, BrokerRefused
+from schemas.errors import ApprovalsError, BrokerRefused, Unavailable
 
 #: Who must not be able to write what. Each is tried, in a way that records nothing even where it is allowed.
 MUST_NOT: Final = (
@@ -56,6 +56,10 @@ async def doctor(*, store: Path | None, url: str | None, json: bool) -> int:
         differing = await drift(port.requests)
         checks.append(Check("streams and consumers", not differing, "; ".join(differing) or "as declared"))
         parked = await port.parked()
+        # Streams that are not as declared may not let it read them, and are an alarm by themselves.
+        void = [] if differing else await _alarms(ledger)
+        said = "not looked at, see above" if differing else "what was recorded last counts"
+        checks.append(Check("policies and tools", not void, "; ".join(void) or said))
         checks.append(Check("parked", not parked, f"{len(parked)} deliveries that no consumer could handle"))
         skew = await _skew_s(ledger)
         checks.append(
@@ -137,9 +141,9 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
             "pending": len(await port.pending.entries()),
             "consumers": consumers,
         }
-        parked = await port.parked()
+        parked, void = await port.parked(), await _alarms(ledger)
     if json:
-        out(msgspec.json.encode(found | {"parked": parked}).decode())
+        out(msgspec.json.encode(found | {"parked": parked, "void": void}).decode())
         return
     age = found["head_age_s"]
     out(
@@ -155,6 +159,16 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
     output.console().print(table)
     for given_up in parked:
         out(f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), {given_up.reason}")
+    for alarm in void:
+        out(alarm)
+
+
+async def _alarms(ledger: Ledger) -> list[str]:
+    """Recorded policies and declarations that do not count; what was in force before them still is."""
+    try:
+        return [f"{one.subject} (fact {one.seq}) is void: {one.why}" for one in await ledger.alarms()]
+    except Unavailable as problem:
+        return [f"policies and tools cannot be read: {problem}"]
 
 
 def _standing(consumer: dict[str, Any]) -> str:
