@@ -24,6 +24,15 @@ from ledger import clock
 from ledger.address import Store
 from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
 from ledger.connection import Connection
+from ledger.in_force import (
+    Void,
+    policy_in_force,
+    policy_of,
+    subject_of,
+    tool_of,
+    void_policies,
+    void_tools,
+)
 from ledger.jetstream import JetStream
 from ledger.judging import InForce, Policies, is_possible, of_edit
 from ledger.lifecycle import FLAWS, Call, call_of, describe, may_vote, refusal
@@ -46,6 +55,7 @@ from schemas.digest import call_digest
 from schemas.errors import (
     AlreadyFilled,
     BadArguments,
+    BadFact,
     BadFile,
     BadId,
     BadInput,
@@ -60,11 +70,12 @@ from schemas.errors import (
     UnknownTool,
     WaitTimedOut,
 )
-from schemas.policy import Policy, read_policy
 from schemas.slots import (
     CLIENT,
     ORGANISATION,
+    POLICY,
     ROOT,
+    TOOL,
     CallRef,
     DelegationRef,
     GrantRef,
@@ -98,8 +109,10 @@ class Ledger:
         self.now = now
         self._new_id = new_id
         # Policies and declarations never change, so what was read once is known for ever.
-        self._tools: dict[Slot, Tool] = {}
-        self._policies: dict[Slot, InForce] = {}
+        #: By subject. None: what stands there is void.
+        self._tools: dict[str, Tool | None] = {}
+        #: By the subject of the newest fact among the versions of a policy.
+        self._policies: dict[str, InForce] = {}
         #: Calls that are being claimed, and claims of which it is not known whether they count.
         self._claiming: set[CallRef] = set()
         self._claims: dict[CallRef, tuple[Slot, e.Event]] = {}
@@ -301,8 +314,14 @@ class Ledger:
                     yield fact
 
     async def policies(self, workspace: str) -> Policies:
-        """The policies in force. One that cannot be read asks people about everything."""
+        """The policies in force: of each the newest that can be read. Where none can, people are asked about everything."""
         return Policies(await self._in_force(workspace), await self._in_force(ORGANISATION))
+
+    async def alarms(self) -> tuple[Void, ...]:
+        """Which policies and declarations are void although they are newer than what holds instead, and why."""
+        applied = await self.reading.read(f"{ROOT}.*.{POLICY}.*")
+        declared = await self.reading.read(f"{ROOT}.*.{TOOL}.*.*")
+        return (*void_policies(applied), *void_tools(declared))
 
     async def grants(self, workspace: str) -> tuple[Grant, ...]:
         """Every standing yes that was ever given in a workspace, the oldest first."""
@@ -335,25 +354,47 @@ class Ledger:
         return e.ToolRef(spec.name, version, spec.run_by)
 
     async def tool(self, workspace: str, name: str, version: str = "") -> Tool:
-        """A declared tool: this version of it, or the newest.
+        """A declared tool: this version of it, or the newest. What is void in its slots is passed over.
 
         Raises:
             UnknownTool: nobody declared it.
         """
-        known = self._tools.get(tool_slot(workspace, name, version)) if version else None
-        if known is not None:
-            return known
-        subjects = tool_slot(workspace, name, version).subject if version else declarations(workspace, name)
-        fact = await self.reading.latest(subjects)
-        if fact is None or not isinstance(fact.event, e.ToolDeclared):
-            declared = {one.slot.tail[1] for one in await self.reading.read(declarations(workspace))}
-            raise UnknownTool(
-                f"no tool {name!r}{f' of version {version}' if version else ''} is declared in workspace "
-                f"{workspace!r}. Declared are: {', '.join(sorted(declared)) or 'none'}."
+        every = declarations(workspace)
+        try:
+            subjects = (
+                tool_slot(workspace, name, version).subject if version else declarations(workspace, name)
             )
-        tool = Tool(name, fact.slot.tail[2], fact.event)
-        self._tools[fact.slot] = tool
-        return tool
+        except BadId:
+            found = None
+        else:
+            found = await self._declared(subjects)
+            if found is None and not version:
+                facts = await self.reading.read(subjects)
+                found = next(filter(None, map(self._tool_in, reversed(facts))), None)
+        if found is not None:
+            return found
+        declared = {tool.name for tool in map(self._tool_in, await self.reading.read(every)) if tool}
+        raise UnknownTool(
+            f"no tool {name!r}{f' of version {version}' if version else ''} is declared in workspace "
+            f"{workspace!r}. Declared are: {', '.join(sorted(declared)) or 'none'}."
+        )
+
+    async def _declared(self, subjects: str) -> Tool | None:
+        if (known := self._tools.get(subjects)) is not None:
+            return known
+        fact = await self.reading.latest(subjects)
+        return None if fact is None else self._tool_in(fact)
+
+    def _tool_in(self, fact: Fact) -> Tool | None:
+        """The tool that a fact declares. None: it is void."""
+        subject = subject_of(fact)
+        if subject not in self._tools:
+            try:
+                self._tools[subject] = tool_of(fact)
+            except BadFact as problem:
+                _log.error("a declaration is void", slot=subject, problem=str(problem))
+                self._tools[subject] = None
+        return self._tools[subject]
 
     async def tool_of(self, call: Call) -> Tool | None:
         """The tool that a call is about. None: it is none of those that were offered, or nobody declared it."""
@@ -362,7 +403,7 @@ class Ledger:
             return None
         try:
             return await self.tool(call.ref.workspace, wish.tool, wish.tool_version)
-        except (UnknownTool, BadId):  # the latter: a name that no tool can have
+        except UnknownTool:
             return None
 
     # ------------------------------------------------------------------------------ what a service does
@@ -908,9 +949,17 @@ class Ledger:
         fact = await self.reading.latest(policies(workspace))
         if fact is None:
             return InForce(organisation=workspace == ORGANISATION)
-        if fact.slot not in self._policies:
-            self._policies[fact.slot] = _read(fact)
-        return self._policies[fact.slot]
+        newest = subject_of(fact)
+        if newest not in self._policies:
+            try:
+                self._policies[newest] = policy_of(fact)
+            except (BadFact, BadFile) as problem:
+                _log.error("a policy is void; what was in force before it stays", problem=str(problem))
+                versions = await self.read(policies(workspace), having=fact.slot)
+                self._policies[newest] = policy_in_force(
+                    (one for one in versions if one.seq <= fact.seq), organisation=workspace == ORGANISATION
+                )
+        return self._policies[newest]
 
     async def _principal(self, call: Call, reviewer: str, vote: e.Voted) -> str:
         """In whose place a reviewer votes who was not asked: somebody who was, and who gave the word."""
@@ -930,17 +979,6 @@ class Ledger:
         """Fill a slot that must become ours."""
         if (first := await self.fill(slot, event)) is not None:
             raise AlreadyFilled(f"{slot.subject} is taken: {describe(first)}. Nothing was recorded.")
-
-
-def _read(fact: Fact) -> InForce:
-    version, organisation = int(fact.slot.tail[1]), fact.slot.workspace == ORGANISATION
-    if isinstance(fact.event, e.PolicyApplied):
-        try:
-            return InForce(version, read_policy(fact.event.text, fact.slot.subject), organisation)
-        except BadFile as problem:
-            _log.error("the policy in force cannot be read; everything is asked about", problem=str(problem))
-    # The organisation's says nothing where it has no rule; one that nobody can read may have said anything.
-    return InForce(version, _ASKS if organisation else Policy(), organisation)
 
 
 def _ref(call: CallRef | str) -> CallRef:
@@ -966,18 +1004,6 @@ def _written(arguments: dict[str, Any]) -> str:
         raise BadArguments(f"The arguments cannot be written as JSON: {problem}.") from None
 
 
-_ASKS: Final = Policy.model_validate(
-    {
-        "rule": [
-            {
-                "name": "unreadable",
-                "tools": ["*"],
-                "then": "ask",
-                "reason": "The organisation's policy cannot be read.",
-            }
-        ]
-    }
-)
 #: How soon a decision is asked for again: after 2 ms, then always half as long again, at most each
 #: second. So it is heard half as late as it took, or a second late.
 _ASKED_AGAIN_S: Final = 0.002

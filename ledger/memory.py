@@ -56,10 +56,13 @@ class Memory:
         return Recorded(fact.seq)
 
     async def latest(self, subjects: str) -> Fact | None:
-        return next((fact for fact in reversed(self._facts) if matches(subjects, fact.slot.subject)), None)
+        both = zip(reversed(self._facts), reversed(self._raw), strict=True)
+        return next((fact for fact, raw in both if matches(subjects, raw.subject)), None)
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
-        return tuple(fact for fact in self._facts if _any(subjects, fact.slot.subject))
+        # By the subject as it came: a fact that stands in no slot of the ledger is found as well.
+        both = zip(self._facts, self._raw, strict=True)
+        return tuple(fact for fact, raw in both if _any(subjects, raw.subject))
 
     async def read_few(self, *subjects: str) -> list[Raw] | None:
         found = [raw for raw in self._raw if _any(subjects, raw.subject)]

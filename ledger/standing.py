@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from operator import attrgetter
 from typing import Final
 
@@ -47,7 +48,8 @@ class Grant(Struct, frozen=True):
 
     @property
     def ends_at(self) -> datetime:
-        return self.given.recorded_at + timedelta(seconds=self.granted.expires_in_s)
+        # What is recorded may be longer than any grant can be, or than any date.
+        return self.given.recorded_at + timedelta(seconds=max(0.0, min(self.granted.expires_in_s, MAX_S)))
 
     @property
     def left(self) -> int:
@@ -61,9 +63,11 @@ class Grant(Struct, frozen=True):
         )
 
     def standing(self, now: datetime) -> str:
-        """How it stands at this time: `in force`, `revoked`, `ended` or `used up`."""
+        """How it stands at this time: `in force`, `revoked`, `void`, `ended` or `used up`."""
         if self.revoked is not None:
             return "revoked"
+        if bad_grant(self.granted) is not None:
+            return "void"
         if now >= self.ends_at:
             return "ended"
         return "in force" if self.left else "used up"
@@ -135,6 +139,8 @@ def delegated(delegations: Iterable[Delegation], call: Call, vote: Fact) -> bool
 def covers(grant: Grant, about: About, now: datetime) -> bool:
     """Does this grant say yes to such a call, apart from how often it was used? What is uncertain is not covered."""
     granted = grant.granted
+    if bad_grant(granted) is not None:  # whoever may record one is not held to what our client refuses
+        return False
     in_time = grant.given.recorded_at <= now < grant.ends_at
     if grant.revoked is not None or not in_time or granted.tool != about.tool:
         return False
@@ -170,7 +176,7 @@ def _by_name(facts: Iterable[Fact], kind: str) -> Iterable[dict[str, Fact]]:
 
 
 def bad_grant(granted: e.Granted) -> str | None:
-    """What is wrong with a grant that somebody wants to give; None if it may be."""
+    """What is wrong with a grant, to be given or recorded; None if it may be."""
     if not 0 < granted.expires_in_s <= MAX_S:
         return f"a grant ends: between now and {MAX_S / 86400:,.0f} days from now. {granted.expires_in_s:g} s is not."
     if not 1 <= granted.uses <= MAX_USES:
@@ -178,10 +184,16 @@ def bad_grant(granted: e.Granted) -> str | None:
     if granted.arguments is not None and granted.when:
         return "a grant is for exact arguments or for those that a condition holds for; give one of them."
     if granted.when:
-        try:
-            conditions.check(granted.when)
-        except conditions.BadCondition as problem:
-            return str(problem)
+        return _bad_condition(granted.when)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _bad_condition(when: str) -> str | None:
+    try:
+        conditions.check(when)
+    except conditions.BadCondition as problem:
+        return str(problem)
     return None
 
 

@@ -1,16 +1,18 @@
 """Setting a broker up: streams, consumers, and the policy in force."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from ledger.client import Ledger
+from ledger.in_force import policy_in_force, policy_of
 from ledger.jetstream import JetStream
 from ledger.streams import ACK_WAIT_S, ensure
-from schemas.digest import text_digest
-from schemas.errors import Defect
+from schemas.codec import Fact
+from schemas.errors import BadFact, BadFile, Defect
 from schemas.events import PolicyApplied
 from schemas.files import read_text
-from schemas.policy import read_policy
+from schemas.policy import applied, read_policy
 from schemas.slots import policies, policy_slot
 
 
@@ -51,16 +53,29 @@ async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:
     """
     text = read_text(path)
     read_policy(text, path)
-    digest = text_digest(text)
+    wanted = applied(text)
     for _ in range(100):
-        latest = await ledger.port.latest(policies(workspace))
-        version = int(latest.slot.tail[1]) if latest else 0
-        if latest and isinstance(latest.event, PolicyApplied) and latest.event.digest == digest:
-            return version
+        versions = await ledger.port.read(policies(workspace))
+        newest = versions[-1] if versions else None
+        if newest and _applies(newest, wanted):
+            return int(newest.slot.tail[1])
+        version = _free(versions)
         # Somebody else may apply one at the same time: then theirs has this number, and ours comes after it.
-        if (
-            await ledger.fill(policy_slot(workspace, version + 1), PolicyApplied(text=text, digest=digest))
-            is None
-        ):
-            return version + 1
+        if await ledger.fill(policy_slot(workspace, version), wanted) is None:
+            return version
     raise Defect(f"a hundred other policies were applied to {workspace} meanwhile; please report it")
+
+
+def _applies(fact: Fact, wanted: PolicyApplied) -> bool:
+    try:
+        policy_of(fact)
+    except (BadFact, BadFile):
+        return False
+    return isinstance(fact.event, PolicyApplied) and fact.event.digest == wanted.digest
+
+
+def _free(versions: Sequence[Fact]) -> int:
+    """The number after the newest version that counts, or the next one that nothing stands under."""
+    taken = {int(fact.slot.tail[1]) for fact in versions if fact.slot.workspace}
+    after = policy_in_force(versions).version + 1
+    return next(number for number in chain(range(after, 10**9), range(1, after)) if number not in taken)

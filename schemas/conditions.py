@@ -6,8 +6,9 @@ comparison of a number with a text. Whoever asks must take the last for "a perso
 yes or no; hence it is an exception.
 
 The library stands behind `check`, `Scope` and `holds` alone, so that another one can take its place. What it would answer
-wrongly or too slowly is held back from it: whole numbers beyond 64 bits, which it rounds, and arguments of which there
-are too many to go through one by one.
+wrongly or too slowly is held back from it: whole numbers beyond 64 bits, which it rounds, and conditions that would take
+more than `MAX_STEPS` with these arguments. It cannot be interrupted, so the steps are counted first (`schemas.cel`,
+docs/decisions/0018).
 
 Two things to know when writing one: `size` of a text counts its bytes in UTF-8, as this library does it, not its
 characters; and a table has no order, so a condition must not ask for the first of its keys.
@@ -18,10 +19,14 @@ from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
+from schemas import cel as effort
+
 #: So long may a condition be: one that nobody can read should be several rules.
 MAX_LENGTH: Final = 2000
 #: So many values may be in what is judged by a condition that goes through lists: it takes their square.
 MAX_VALUES: Final = 1000
+#: How many steps an evaluation may take: less than 100 ms.
+MAX_STEPS: Final = 1_500_000
 
 #: What a condition can name.
 NAMES: Final = ("args", "tool", "agent", "requester", "workspace", "thread", "labels")
@@ -70,6 +75,15 @@ def check(condition: str) -> None:
             f"A condition knows {', '.join(NAMES)}, and the functions of CEL."
         )
     try:
+        steps = _steps(condition, 2, 0)
+    except effort.Unreadable as problem:
+        raise BadCondition(f"{_cited(condition)} cannot be used: {problem}. Write it more simply.") from None
+    if steps > MAX_STEPS:
+        raise BadCondition(
+            f"{_cited(condition)} takes {_figure(steps)} steps by itself, and {MAX_STEPS:,} is the limit. "
+            "Nest fewer all(), exists() and map(), over shorter lists, or write several rules."
+        )
+    try:
         said = program.execute(_NOTHING)
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -102,7 +116,20 @@ class Scope:
     @cached_property
     def is_long(self) -> bool:
         """Are there more values than a condition may go through?"""
-        return _count(self._about["args"]) > MAX_VALUES
+        return sum(1 for _ in _values(self._about["args"])) > MAX_VALUES
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """How many values it has, and how many characters are in them; both rounded up to a power of two.
+
+        So the steps of a condition need not be counted for each call.
+        """
+        values = text = 0
+        for value in _values(self._about):
+            values += 1
+            if isinstance(value, str):
+                text += len(value)
+        return 1 << values.bit_length(), 1 << text.bit_length()
 
 
 def holds(condition: str, about: Scope) -> bool:
@@ -114,6 +141,15 @@ def holds(condition: str, about: Scope) -> bool:
     too_long = about.is_long and _BOUND.search(condition)
     if unfit := about.unfit or (too_long and f"there are more than {MAX_VALUES:,} values in the arguments"):
         raise CannotSay(f"{_cited(condition)} cannot be evaluated: {unfit}")
+    try:
+        steps = _steps(condition, *about.size)
+    except effort.Unreadable as problem:
+        raise CannotSay(f"{_cited(condition)} cannot be evaluated: {problem}") from None
+    if steps > MAX_STEPS:
+        raise CannotSay(
+            f"{_cited(condition)} cannot be evaluated: it would take {_figure(steps)} steps with these arguments, "
+            f"and {MAX_STEPS:,} is the limit"
+        )
     try:
         said = _compiled(condition).execute(about.context)
     except (KeyboardInterrupt, SystemExit):
@@ -130,6 +166,22 @@ def _compiled(condition: str) -> Any:
     from cel import cel
 
     return cel.compile(condition)
+
+
+@lru_cache(maxsize=4096)
+def _read(condition: str) -> effort.Counted:
+    return effort.read(condition)
+
+
+@lru_cache(maxsize=16384)
+def _steps(condition: str, values: int, text: int) -> float:
+    """What an evaluation takes where each name stands for no more than this."""
+    size = effort.Size(values, text)
+    return _read(condition)(dict.fromkeys(NAMES, size)).steps
+
+
+def _figure(steps: float) -> str:
+    return f"{steps:,.0f}" if steps < 10**12 else "more than 10^12"
 
 
 def _unknown(condition: str, program: Any) -> list[str]:
@@ -158,10 +210,6 @@ def _beyond(args: Any) -> str:
     if any(isinstance(value, int) and not -(2**63) < value < 2**64 for value in _values(args)):
         return "a whole number in the arguments is beyond 64 bits"
     return ""
-
-
-def _count(args: Any) -> int:
-    return sum(1 for _ in _values(args))
 
 
 def _cited(condition: str) -> str:

@@ -55,8 +55,9 @@ from msgspec import Struct
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from schemas import conditions
+from schemas.digest import text_digest
 from schemas.errors import BadId
-from schemas.events import OnTimeout, Quorum, Shadow, Stage, WhilePending
+from schemas.events import OnTimeout, PolicyApplied, Quorum, Shadow, Stage, WhilePending
 from schemas.files import Table, mistake, read_toml
 from schemas.ids import token
 from schemas.quorums import everybody, is_plain, lacking, needed
@@ -394,6 +395,11 @@ def read_policy(text: str, path: str) -> Policy:
         BadFile: with the line and the rule of each mistake.
     """
     return read_toml(Policy, text, path)
+
+
+def applied(text: str) -> PolicyApplied:
+    """The fact that makes this text the policy."""
+    return PolicyApplied(text=text, digest=text_digest(text))
 
 
 class About(Struct, frozen=True):

@@ -18,6 +18,7 @@ from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError, fie
 from pydantic.json_schema import GenerateJsonSchema
 
 from schemas import jsontext
+from schemas.effort import MAX_STEPS, MAX_STEPS_EXPLAINED, Effort
 from schemas.errors import BadFact, BadId, BadInput
 from schemas.events import ToolDeclared
 from schemas.files import Table, mistake, mistakes, read_toml
@@ -89,11 +90,11 @@ class Tool:
         """Compile the schema.
 
         Raises:
-            BadFact: the recorded schema is none.
+            BadFact: the recorded schema is not a valid schema, or it takes too many steps.
         """
         self.name, self.version, self.declared = name, version, declared
         try:
-            self._validator = _compiled(declared.schema)
+            self._validator, self._effort = _compiled(declared.schema)
         except ValueError as problem:
             raise BadFact(
                 f"tool {name} was declared (version {version}) with a bad schema: {problem}"
@@ -108,11 +109,21 @@ class Tool:
             value = jsontext.read(arguments)
         except jsontext.BadJson as problem:
             return f"The arguments of {self.name} cannot be read: {problem}."
+        if (steps := self._effort.steps(value)) > MAX_STEPS:
+            return (
+                f"The arguments of {self.name} hold too much for its schema: they would take more than "
+                f"{MAX_STEPS:,} steps to check. Give fewer values in one call."
+            )
+        if self._validator.is_valid(value):
+            return None
+        if min(steps, self._effort.counted(value)) > MAX_STEPS_EXPLAINED:
+            return (
+                f"The arguments of {self.name} do not fit its schema, and they hold too much to say where. "
+                "Give fewer values in one call."
+            )
         found = [
             (_pointer(error.instance_path), error.message) for error in self._validator.iter_errors(value)
         ]
-        if not found:
-            return None
         # Sorted, since the order in which a validator finds them is not promised to be the same twice.
         first = [
             f"{where} {_shortened(message)}" for where, message in heapq.nsmallest(MAX_PROBLEMS, set(found))
@@ -125,17 +136,7 @@ class Tool:
 
 
 def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
-    """The version of a tool and the fact that declares it.
-
-    The version is the first 16 hex digits of SHA-256 over `<length>:<text>` of the name, description, schema,
-    `yes` or `no` for repeatable, and who runs it, and `governs` if it does; so no two declarations have the same encoding.
-    """
-    contract: tuple[str, ...] = (
-        spec.name, spec.description, spec.schema_text, "yes" if spec.repeatable else "no", spec.run_by
-    )  # fmt: skip
-    if spec.governs:
-        contract += ("governs",)
-    encoded = b"".join(b"%d:%s" % (len(raw), raw) for raw in (part.encode() for part in contract))
+    """The version of a tool and the fact that declares it."""
     declared = ToolDeclared(
         description=spec.description,
         schema=spec.schema_text,
@@ -143,7 +144,22 @@ def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
         run_by=spec.run_by,
         governs=spec.governs,
     )
-    return hashlib.sha256(encoded).hexdigest()[:16], declared
+    return version_of(spec.name, declared), declared
+
+
+def version_of(name: str, declared: ToolDeclared) -> str:
+    """The version under which a declaration of this tool stands; anything else there is not one.
+
+    The first 16 hex digits of SHA-256 over `<length>:<text>` of the name, description, schema, `yes` or `no` for
+    repeatable, and who runs it, and `governs` if it does; so no two declarations have the same encoding.
+    """
+    contract: tuple[str, ...] = (
+        name, declared.description, declared.schema, "yes" if declared.repeatable else "no", declared.run_by
+    )  # fmt: skip
+    if declared.governs:
+        contract += ("governs",)
+    encoded = b"".join(b"%d:%s" % (len(raw), raw) for raw in (part.encode() for part in contract))
+    return hashlib.sha256(encoded).hexdigest()[:16]
 
 
 def read_tools(text: str, path: str) -> tuple[ToolSpec, ...]:
@@ -227,20 +243,28 @@ class _Untitled(GenerateJsonSchema):
         """A default that JSON has not is left out, and that is all there is to say."""
 
 
-def _compiled(text: str) -> jsonschema_rs.Draft202012Validator:
-    """The validator of a schema; ValueError says what is wrong with it."""
+#: Beyond this a pattern that backtracks does not match. The library's own limit is 1,000,000, 2 ms for each text.
+_PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
+
+
+def _compiled(text: str) -> tuple[jsonschema_rs.Draft202012Validator, Effort]:
+    """The validator of a schema, and what it takes; ValueError says what is wrong with it."""
     schema = jsontext.read(text)
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ValueError('the schema must be of an object: write "type": "object".')
     if str(schema.get("$schema", DIALECT)).rstrip("#") != DIALECT:
         raise ValueError(f"the schema says it is {schema['$schema']}, but it must be {DIALECT}.")
+    effort = Effort(schema)  # first: compiling takes its time as well
     try:
-        return jsonschema_rs.Draft202012Validator(schema, mask="the value", offline=True)
+        validator = jsonschema_rs.Draft202012Validator(
+            schema, mask="the value", offline=True, pattern_options=_PATTERNS
+        )
     except jsonschema_rs.ValidationError as problem:
         message = problem.message.replace("the value", json.dumps(problem.instance)[:60], 1)
         raise ValueError(
             f"this is no JSON Schema (draft 2020-12): {_pointer(problem.instance_path)} {message}."
         ) from None
+    return validator, effort
 
 
 def _pointer(path: list[str | int]) -> str:

@@ -29,6 +29,7 @@ from projections.history import Assistant, Outcome, User, history
 from projections.thread import Thread, evolve, thread_of
 from schemas import events as e
 from schemas.errors import AlreadyDecided, DeadlinePassed
+from schemas.policy import applied
 from schemas.slots import CallRef, ThreadRef, policy_slot
 from schemas.tools import ToolSpec
 
@@ -81,7 +82,7 @@ class Chain:
         return f"refunded {order}"
 
     async def begin(self, policy: str = ASK, text: str = "refund A-17") -> None:
-        await self.ledger.append(policy_slot("shop", 1), e.PolicyApplied(text=policy, digest=""))
+        await self.ledger.append(policy_slot("shop", 1), applied(policy))
         ref = await self.ledger.declare("shop", self.spec)
         await self.ledger.append(
             THREAD.opened, e.ThreadOpened(requester="rita", model="test:m", tools=(ref,))
@@ -494,9 +495,7 @@ async def test_under_each_roles_own_credentials(store: Path):
     ):
         chain = Chain(service.port, Script([REFUND], [DONE]))
         chain.ledger = service
-        await operator.append(
-            policy_slot("shop", 1), e.PolicyApplied(text=ASK + "expires_in_s = 60\n", digest="")
-        )
+        await operator.append(policy_slot("shop", 1), applied(ASK + "expires_in_s = 60\n"))
         ref = await service.declare("shop", chain.spec)
         await service.append(THREAD.opened, e.ThreadOpened(requester="rita", model="test:m", tools=(ref,)))
         await chain.say("m1", "refund A-17")
@@ -539,7 +538,7 @@ async def test_two_reviewers_at_the_same_moment_five_hundred_times(store: Path):
         Ledger.connect(store, role="reviewer-ana") as ana,
         Ledger.connect(store, role="reviewer-ben") as ben,
     ):
-        await operator.append(policy_slot("shop", 1), e.PolicyApplied(text=ASK, digest=""))
+        await operator.append(policy_slot("shop", 1), applied(ASK))
         await service.declare("shop", ToolSpec(name="refund", schema=SCHEMA))
         refs = [THREAD.call(f"c{number}") for number in range(500)]
         async with working([("gate", Gate())], store=store):

@@ -27,6 +27,7 @@ from ops.workers import working
 from projections import pending
 from schemas import events as e
 from schemas.errors import AlreadyFilled, BadId, BadInput, BrokerRefused, DeadlinePassed, NotAllowed
+from schemas.policy import applied
 from schemas.slots import DelegationRef, policy_slot
 
 SOON = 0.3
@@ -497,7 +498,7 @@ async def test_everybody_under_their_own_credentials(store: Path):
         Ledger.connect(store, role="reviewer-sam") as sam,
     ):
         text = asking(stages(60), 'break_glass = ["sam"]')
-        await operator.append(policy_slot("shop", 1), e.PolicyApplied(text=text, digest=""))
+        await operator.append(policy_slot("shop", 1), applied(text))
         await service.declare("shop", TOOL)
         now = service.now()
         times = {"starts_at": now, "ends_at": now + timedelta(hours=1)}

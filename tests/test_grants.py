@@ -29,6 +29,7 @@ from schemas.errors import (
     NotAllowed,
     UnknownTool,
 )
+from schemas.policy import applied
 from schemas.slots import CallRef, GrantRef, ThreadRef, grants, policy_slot
 from schemas.tools import ToolSpec
 
@@ -303,7 +304,7 @@ async def test_eight_at_once_and_two_gates(store: Path, uses: int):
         Ledger.connect(store, role="operator") as operator,
         Ledger.connect(store, role="reviewer-ana") as ana,
     ):
-        await operator.append(policy_slot("shop", 1), e.PolicyApplied(text=ASK, digest=""))
+        await operator.append(policy_slot("shop", 1), applied(ASK))
         await service.declare("shop", REFUND)
         with pytest.raises(BrokerRefused):
             await ana.grant("shop/ben/small", "refund", for_s=60)

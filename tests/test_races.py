@@ -39,6 +39,7 @@ from schemas import events as e
 from schemas.codec import Fact
 from schemas.digest import call_digest
 from schemas.errors import AlreadyDecided, AlreadyFilled, DeadlinePassed, NotOpen, Refused
+from schemas.policy import applied
 from schemas.slots import CallRef, GrantRef, Slot, policy_slot
 from schemas.tools import ToolSpec
 
@@ -234,7 +235,7 @@ async def open_shop(
 
 
 async def set_up(shop: Shop, workspace: str, policy: str) -> None:
-    await shop.admin.append(policy_slot(workspace, 1), e.PolicyApplied(text=policy, digest=""))
+    await shop.admin.append(policy_slot(workspace, 1), applied(policy))
     await shop.desk.declare(workspace, shop.spec)
 
 
@@ -622,7 +623,7 @@ class Paused:
 
 async def asked_in(ledger: Ledger, policy: str) -> tuple[Paused, CallRef]:
     ref = CallRef("shop", "t1", "refund-1")
-    await ledger.append(policy_slot("shop", 1), e.PolicyApplied(text=policy, digest=""))
+    await ledger.append(policy_slot("shop", 1), applied(policy))
     await ledger.declare("shop", ToolSpec(name="refund", schema=SCHEMA))
     await ledger.request(ref, "refund", {"order": "A-1"}, requester="rita")
     gate = Paused(ledger)

@@ -37,6 +37,7 @@ from projections.thread import Thread, thread_of
 from schemas import events as e
 from schemas.codec import Fact, decode, encode
 from schemas.errors import AlreadyDecided, AlreadyFilled, BadId, BadInput, StillPending
+from schemas.policy import applied
 from schemas.slots import CallRef, Slot, ThreadRef, policy_slot
 from schemas.tools import ToolSpec
 
@@ -275,7 +276,7 @@ class Desk:
         self._policy = TEXT[policy] + more
 
     async def open(self) -> None:
-        await self.ledger.append(policy_slot("shop", 1), e.PolicyApplied(text=self._policy, digest=""))
+        await self.ledger.append(policy_slot("shop", 1), applied(self._policy))
         await self.ledger.declare("shop", ToolSpec(name="refund", schema=SCHEMA))
 
     async def request(self, ref: CallRef = FIRST) -> None:
@@ -368,10 +369,10 @@ async def test_a_message_beside_an_open_call_of_another_policy(port: Port):
     await desk.open()
     await desk.request()
     await desk.handed(FIRST.requested)
-    await desk.ledger.append(policy_slot("shop", 2), e.PolicyApplied(text=TEXT["supersede"], digest=""))
+    await desk.ledger.append(policy_slot("shop", 2), applied(TEXT["supersede"]))
     await desk.request(SECOND)
     await desk.handed(SECOND.requested)
-    await desk.ledger.append(policy_slot("shop", 3), e.PolicyApplied(text=TEXT["queue"], digest=""))
+    await desk.ledger.append(policy_slot("shop", 3), applied(TEXT["queue"]))
     await desk.hear()
     await desk.handed(THREAD.said("m2"))
     assert (await desk.ledger.call(FIRST)).status is Status.PENDING
@@ -546,7 +547,7 @@ async def test_a_deadline_that_comes_after_the_message(desk: Desk):
     """The timer's hint finds a call that a message had made moot before: superseded, not expired (I5)."""
     await desk.ledger.append(
         policy_slot("shop", 2),
-        e.PolicyApplied(text=TEXT["supersede"] + "expires_in_s = 60\n", digest=""),
+        applied(TEXT["supersede"] + "expires_in_s = 60\n"),
     )
     await desk.request()
     await desk.handed(FIRST.requested)
@@ -791,7 +792,7 @@ async def test_two_reviewers_and_the_user_at_the_same_moment(store: Path):
         Ledger.connect(store, role="reviewer-ana") as ana,
         Ledger.connect(store, role="reviewer-ben") as ben,
     ):
-        await operator.append(policy_slot("shop", 1), e.PolicyApplied(text=TEXT["supersede"], digest=""))
+        await operator.append(policy_slot("shop", 1), applied(TEXT["supersede"]))
         await service.declare("shop", ToolSpec(name="refund", schema=SCHEMA))
         refs = [ThreadRef("shop", f"t{number}").call("refund-1") for number in range(200)]
 

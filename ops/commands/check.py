@@ -75,6 +75,10 @@ async def doctor(*, deep: bool = False, store: Path | None, url: str | None, jso
             checks.append(await _witnessed(ledger, Store(store), deep=deep))
         checks.append(await _promises(ledger, deep=deep))
         parked = await port.parked()
+        # Streams that are not as declared may not let it read them, and are an alarm by themselves.
+        void = [] if differing else await _void_facts(ledger)
+        said = "not looked at, see above" if differing else "what was recorded last counts"
+        checks.append(Check("policies and tools", not void, "; ".join(void) or said))
         checks.append(Check("parked", not parked, f"{len(parked)} deliveries that no consumer could handle"))
         skew = await _skew_s(ledger)
         checks.append(
@@ -217,6 +221,7 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
         }
         if url is None and not (log := await _witnessed(ledger, Store(store), deep=False)).ok:
             found["alarms"].insert(0, f"the log is not what it was: {log.detail}")
+        found["alarms"] += await _void_facts(ledger)
         parked = await port.parked()
     if json:
         out(msgspec.json.encode(found | {"parked": parked}).decode())
@@ -239,6 +244,14 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
         print_line(
             f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), {given_up.reason}"
         )
+
+
+async def _void_facts(ledger: Ledger) -> list[str]:
+    """Recorded policies and declarations that do not count; what was in force before them still is."""
+    try:
+        return [f"{one.subject} (fact {one.seq}) is void: {one.why}" for one in await ledger.alarms()]
+    except Unavailable as problem:
+        return [f"policies and tools cannot be read: {problem}"]
 
 
 def _standing(consumer: dict[str, Any]) -> str:

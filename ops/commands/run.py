@@ -15,6 +15,7 @@ from consumers.loop import Reaction
 from consumers.tools import Tools, load
 from ledger.address import Store
 from ledger.client import Ledger
+from ledger.in_force import policy_in_force
 from ledger.streams import DURABLES, streams
 from ops import output, witness
 from ops.guard import guard
@@ -30,7 +31,7 @@ from schemas.events import PolicyApplied
 from schemas.files import read_text
 from schemas.policy import read_policy
 from schemas.reviewer import script_for
-from schemas.slots import ORGANISATION, policies, policy_slot
+from schemas.slots import ORGANISATION, policies
 from schemas.tools import read_tools
 
 
@@ -158,18 +159,19 @@ async def policy_show(
     owner = ORGANISATION if organisation else workspace
     whose = _whose(workspace, organisation=organisation)
     async with Ledger.connect(store, url=url, role="observer") as ledger:
-        latest = await ledger.port.latest(policies(owner))
-        if latest is None:
+        facts = [fact for fact in await ledger.read(policies(owner)) if fact.slot.workspace]
+        if not facts:
             raise BadInput(
                 f"there is no version of {whose}. Until one is applied, "
                 f"{'it says nothing' if organisation else 'every call is asked about'}."
             )
-        newest = int(latest.slot.tail[1])
-        if version is not None and not 1 <= version <= newest:
-            raise BadInput(f"there is no version {version} of {whose}. The versions are 1 to {newest}.")
-        fact = latest
-        if version not in (None, newest):
-            [fact] = await ledger.read(policy_slot(owner, version or newest))
+        numbered = {int(fact.slot.tail[1]): fact for fact in facts}
+        newest = policy_in_force(facts).version or max(numbered)
+        if version is not None and version not in numbered:
+            raise BadInput(
+                f"there is no version {version} of {whose}. The versions are 1 to {max(numbered)}."
+            )
+        fact = numbered[version or newest]
     text = fact.event.text if isinstance(fact.event, PolicyApplied) else ""
     if json:
         out(output.fact_json(fact))

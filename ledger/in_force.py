@@ -1,0 +1,131 @@
+"""Which recorded policies and declarations count, by the facts alone.
+
+Others can write into these slots: a newer program, a misconfigured one, an attacker with a role's
+credentials. What cannot be read or proves false is void: it neither stops nor loosens anything, the
+last version that can be read stays in force, and people are told (docs/decisions/0019).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from ledger.judging import InForce
+from schemas import events as e
+from schemas.codec import Fact
+from schemas.digest import text_digest
+from schemas.errors import BadFact, BadFile
+from schemas.policy import Policy, read_policy
+from schemas.slots import ORGANISATION, POLICY, TOOL
+from schemas.tools import Tool, version_of
+
+
+class Void(Struct, frozen=True):
+    """A fact that stands where a policy or a declaration should, and does not count."""
+
+    seq: int
+    subject: str
+    why: str
+
+
+def subject_of(fact: Fact) -> str:
+    """Where a fact stands, also where that is no slot of the ledger."""
+    return fact.slot.subject if fact.slot.workspace else fact.slot.tail[0]
+
+
+def policy_of(fact: Fact) -> InForce:
+    """The policy that a fact applies.
+
+    Raises:
+        BadFact: it is void; the message says why.
+        BadFile: the same, where the text of the policy is wrong.
+    """
+    applied = _event(fact, POLICY)
+    if not isinstance(applied, e.PolicyApplied):
+        raise BadFact("it is not a policy that this program knows")
+    if text_digest(applied.text) != applied.digest:
+        raise BadFact("its digest is not that of its text")
+    policy = read_policy(applied.text, subject_of(fact))
+    return InForce(int(fact.slot.tail[1]), policy, fact.slot.workspace == ORGANISATION)
+
+
+def policy_in_force(facts: Iterable[Fact], *, organisation: bool = False) -> InForce:
+    """The newest policy of one owner that can be read. Where there are facts and none can be, people are asked."""
+    any_at_all = False
+    for fact in reversed(tuple(facts)):
+        any_at_all = True
+        try:
+            return policy_of(fact)
+        except (BadFact, BadFile):
+            pass
+    return InForce(0, _ASKS if any_at_all else Policy(), organisation)
+
+
+def tool_of(fact: Fact) -> Tool:
+    """The tool that a fact declares.
+
+    Raises:
+        BadFact: it is void; the message says why.
+    """
+    declared = _event(fact, TOOL)
+    if not isinstance(declared, e.ToolDeclared):
+        raise BadFact("it is not a declaration that this program knows")
+    _, name, version = fact.slot.tail
+    if (right := version_of(name, declared)) != version:
+        raise BadFact(f"its version is not the digest of what it declares, which is {right}")
+    return Tool(name, version, declared)
+
+
+def void_policies(facts: Iterable[Fact]) -> tuple[Void, ...]:
+    """What is void and newer than what is in force instead, for each owner of a policy."""
+    return _void(facts, policy_of, parts=3)
+
+
+def void_tools(facts: Iterable[Fact]) -> tuple[Void, ...]:
+    """What is void and newer than every declaration that counts, for each tool."""
+    return _void(facts, tool_of, parts=4)
+
+
+def _void(facts: Iterable[Fact], read: Callable[[Fact], object], *, parts: int) -> tuple[Void, ...]:
+    by_owner: defaultdict[tuple[str, ...], list[Fact]] = defaultdict(list)
+    for fact in facts:
+        by_owner[tuple(subject_of(fact).split(".")[:parts])].append(fact)
+    found = [void for own in by_owner.values() for void in _newer(own, read)]
+    return tuple(sorted(found, key=lambda void: void.seq))
+
+
+def _newer(facts: Sequence[Fact], read: Callable[[Fact], object]) -> Iterable[Void]:
+    for fact in reversed(facts):
+        try:
+            read(fact)
+        except (BadFact, BadFile) as problem:
+            yield Void(fact.seq, subject_of(fact), str(problem).rstrip("."))
+        else:
+            return
+
+
+def _event(fact: Fact, kind: str) -> e.AnyEvent:
+    match fact.event:
+        case e.Carried(problem=problem) if problem:
+            raise BadFact(problem)
+        case e.Carried(type=type_, v=version):
+            raise BadFact(f"it is of a newer program: {type_}, version {version}")
+        case event if fact.slot.tail[0] == kind:
+            return event
+        case _:
+            raise BadFact(f"there is nothing of the kind {kind} in {subject_of(fact)}")
+
+
+_ASKS: Final = Policy.model_validate(
+    {
+        "rule": [
+            {
+                "name": "unreadable",
+                "tools": ["*"],
+                "then": "ask",
+                "reason": "The policy that was applied cannot be read, so people are asked about everything.",
+            }
+        ]
+    }
+)
