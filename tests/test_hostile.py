@@ -22,7 +22,7 @@ from schemas.codec import fact_of
 from schemas.errors import BrokerRefused
 from schemas.events import Carried, Said
 from schemas.ids import new_id
-from schemas.slots import POLICY, ROOT, Slot, ThreadRef, subject_text
+from schemas.slots import ROOT, Slot, ThreadRef, subject_text
 from schemas.tools import ToolSpec
 
 SHOP, POISON = "shop", ThreadRef("shop", "poison")
@@ -81,8 +81,7 @@ def junk(pattern: str) -> Iterator[bytes]:
                 head,
                 data,
             )
-    # What stands for a policy and is misnamed is for those who read policies.
-    if ("*" in pattern or ">" in pattern) and POLICY not in pattern:
+    if "*" in pattern or ">" in pattern:
         for token in TOKENS:
             if len(token) < 100 or pattern.count("*") == 1:
                 yield b"PUB %b 2\r\n{}\r\n" % filled(pattern, token[: 4000 - len(pattern)])
