@@ -118,7 +118,7 @@ async def test_whatever_is_stored_the_rest_goes_on(
             await service.append(POISON.said("m1"), Said(role="user", text="hello"))
         await judged(store, POISON)
         # The reviewer's own message, alone: it ended `up` for good.
-        await publish(store, "model", b"PUB ledger.shop.t\xff\xfe.call.p.requested 2\r\n{}\r\n")
+        await publish(store, "service", b"PUB ledger.shop.t\xff\xfe.call.p.requested 2\r\n{}\r\n")
         await judged(store, ThreadRef(SHOP, "good"))
         stored = 0
         for role in (*ROLES, REVIEWER):
@@ -187,8 +187,8 @@ async def test_no_message_ends_an_answer(store: Path, head: bytes):
         whole = [fact.seq for fact in await ledger.port.read(subjects)]
         assert whole == list(range(1, len(whole) + 1))
         assert len(whole) == 3
-        pages = await ledger.port._pages("LEDGER", subjects)
-        assert len(pages) == len(whole)
+        pages = [raw.seq async for page in ledger.port.scan(1, subjects) for raw in page]
+        assert pages == whole
         latest = await ledger.port.latest(thread.said("x").subject)
         assert latest is not None
         assert isinstance(latest.event, Carried)
