@@ -453,6 +453,10 @@ async def policy_backtest(
     workspace: Annotated[
         str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
     ] = "",
+    organisation: Annotated[
+        bool,
+        typer.Option("--organisation", help="Try it as the organisation's, beside each workspace's own."),
+    ] = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -461,7 +465,15 @@ async def policy_backtest(
     from ops.commands import policy
 
     await policy.backtest(
-        file, on=on, form=form, since=since, workspace=workspace, store=store, url=url, json=json
+        file,
+        on=on,
+        form=form,
+        since=since,
+        workspace=workspace,
+        organisation=organisation,
+        store=store,
+        url=url,
+        json=json,
     )
 
 
