@@ -190,7 +190,7 @@ def gates_word(rules, wished):
         arguments=wished.arguments,
         digest=call_digest(wished.tool, "v1", wished.arguments),
         tool_version="v1",
-        requester=wished.requester,
+        requester=wished.requester or "nobody-else",
         agent=wished.agent,
         labels=wished.labels,
     )
@@ -509,7 +509,7 @@ async def test_the_json_is_one_object_with_these_keys(store, capsys, tmp_path):
         told = json.loads(capsys.readouterr().out)
         assert list(told) == [
             *("calls", "asked", "allowed", "blocked", "invalid", "uncertain"),
-            *("by_tool", "by_rule", "shadows", "actual"),
+            *("by_tool", "by_rule", "shadows", "actual", "left_out"),
         ]
         for one in told["by_rule"].values():
             assert list(one) == ["calls", "asked", "allowed", "blocked", "invalid"]

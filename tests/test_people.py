@@ -473,7 +473,7 @@ def test_whoever_runs_it_says_how_it_went(shop, within, thread):
     started = within("start", done, "--json", store=shop)
     assert (started.code, started.one["status"], started.one["arguments"]) == (0, "running", FIVE)
     again = within("start", done, store=shop)
-    assert (again.code, "is claimed: ToolStarted" in again.err) == (1, True)
+    assert (again.code, "claim.client.1 is taken" in again.err) == (1, True)
     finished = approvals("finish", done, "--output", "-", "--json", store=shop, typed="two\nlines\n")
     assert (finished.code, finished.one["status"]) == (0, "returned")
     assert last(within("show", done, "--json", store=shop))["output"] == "two\nlines\n"
