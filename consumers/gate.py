@@ -1,10 +1,14 @@
-"""The gate: judges each wish once, counts votes, and alone decides.
+"""The gate: requests what a model wishes, judges each wish once, counts votes, and alone decides.
 
+    replied   ──► each wish of a model's reply                        ──► requested
     requested ──► the policies in force say allow, ask or block       ──► decided, or gated and a timer
     vote      ──► enough of the right, distinct people?               ──► decided
     withdrawn ──► the requester's side takes it back                  ──► decided
     said      ──► a user said something new, where that supersedes    ──► decided, every open call of the thread
     due       ──► nobody decided in time                              ──► decided, or more people are asked
+
+Whose wish it is, the gate looks up rather than believes (docs/decisions/0023): requester, agent and labels are those for
+which the thread was opened, and what stands in the slot of a model's wish must be what its reply wished for.
 
 Anything uncertain is not a yes: an unknown tool and arguments that break the schema are denied before anybody is
 asked; a policy that cannot be read asks everybody. The clock is the broker's: "now" is when what was handed was recorded.
@@ -39,7 +43,24 @@ from msgspec.structs import replace
 
 from consumers.steps import Append, CancelTimer, LookAgain, SetTimer, Step
 from ledger.client import Ledger
-from ledger.judging import Past, Policies, Ruling, about, block, of_edit, past, required, ruled
+from ledger.judging import (
+    Origin,
+    Past,
+    Policies,
+    Ruling,
+    about,
+    attributed,
+    block,
+    disowned,
+    of_edit,
+    origin,
+    origin_slots,
+    past,
+    reply_slot,
+    required,
+    ruled,
+    wished,
+)
 from ledger.lifecycle import Call, call_of
 from ledger.port import Due, Handed
 from ledger.standing import Delegation, Grant, covers, delegated, delegations_of, grants_of
@@ -48,7 +69,9 @@ from schemas import events as e
 from schemas.codec import Fact
 from schemas.digest import call_digest
 from schemas.errors import Unavailable
-from schemas.quorums import filled, is_among, met
+from schemas.limits import MAX_REASON, cut
+from schemas.people import is_excluded, person, plain
+from schemas.quorums import filled, met
 from schemas.slots import ROOT, CallRef, Slot, delegations, grants
 from schemas.tools import Tool
 
@@ -74,6 +97,10 @@ class Case(Struct, frozen=True):
     delegations: tuple[Delegation, ...] = ()
     #: What call, policies and tool come to. None: not asked yet, `verdict` will.
     word: Word | None = None
+    #: What was recorded before the request about whose wish it is.
+    origin: Origin = Origin()
+    #: Does the request itself say who asked? Else `call` has it from the thread.
+    names_requester: bool = True
 
 
 class Heard(Struct, frozen=True):
@@ -82,24 +109,45 @@ class Heard(Struct, frozen=True):
     cases: tuple[Case, ...]
 
 
+class Replied(Struct, frozen=True):
+    """What the gate looks at when a model has replied: the wishes that nothing stands for yet."""
+
+    missing: tuple[tuple[CallRef, e.ToolRequested], ...] = ()
+
+
 class Gate:
     durables = ("gate", "gate-timers")
     replaces = False
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Case | Heard:
-        if isinstance(handed, Fact) and isinstance(handed.event, e.Said):
-            return await self._heard(ledger, handed, handed.event)
-        call = await ledger.call(_call(handed), having=handed.slot if isinstance(handed, Fact) else None)
+    async def look(self, ledger: Ledger, handed: Handed) -> Case | Heard | Replied:
+        match handed:
+            case Fact(event=e.Said() as said):
+                return await self._heard(ledger, handed, said)
+            case Fact(event=e.ModelReplied() as reply):
+                return await self._replied(ledger, handed, reply)
+            case Fact(event=e.ModelFailed()):
+                return Replied()
+            case _:
+                return await self._called(ledger, _call(handed), handed)
+
+    async def _called(self, ledger: Ledger, ref: CallRef, handed: Handed) -> Case:
+        facts = await ledger.read(
+            ref, *origin_slots(ref), having=handed.slot if isinstance(handed, Fact) else None
+        )
+        call = call_of(ref, facts)
         if isinstance(handed, Due) and call.gated is None:
             # A timer is set after its question was read, so it is there. Nobody else would see to this deadline.
             raise Unavailable(f"the question of {call.ref} cannot be read yet; a replica is behind.")
         if call.requested is None or call.decided is not None:
             return Case(call, _NOTHING, None)
+        whence = origin(call, facts)
+        names_requester, call = bool(call.wish.requester), attributed(call, whence)
         if call.gated is not None:
             return await self._asked(ledger, call, handed)
         # Read after the call, here and below: no policy that is older than what is judged by it.
         policies, tool = await ledger.policies(call.ref.workspace), await ledger.tool_of(call)
-        case = Case(call, policies, tool, word=word(call, policies, tool))
+        case = Case(call, policies, tool, origin=whence, names_requester=names_requester)
+        case = replace(case, word=word(case))
         if not _depends_on_past(case):
             return case
         case = await _with_past(ledger, case)
@@ -109,8 +157,10 @@ class Gate:
             )
         return case
 
-    def react(self, seen: Case | Heard, handed: Handed) -> Sequence[Step[Never]]:
+    def react(self, seen: Case | Heard | Replied, handed: Handed) -> Sequence[Step[Never]]:
         match seen:
+            case Replied(missing):
+                return [Append(ref.requested, wish) for ref, wish in missing]
             case Case():
                 return _steps(seen, handed)
             case Heard(cases):
@@ -118,6 +168,17 @@ class Gate:
 
     async def do(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError("the gate does nothing outside of the ledger")
+
+    async def _replied(self, ledger: Ledger, handed: Fact, reply: e.ModelReplied) -> Replied:
+        """One request; a wish whose slot is taken was requested before, or cannot be any more."""
+        thread = handed.slot.thread_ref
+        wishes = [part for part in reply.parts if isinstance(part, e.Wish)]
+        if not wishes:
+            return Replied()
+        turn = int(handed.slot.tail[1])
+        slots = [thread.wish(turn, index).requested for index in range(len(wishes))]
+        facts = await ledger.read(thread.opened, handed.slot, *slots, having=handed.slot)
+        return replied(facts, handed, wishes)
 
     async def _heard(self, ledger: Ledger, handed: Fact, said: e.Said) -> Heard:
         """Where no question is open that a message supersedes, this is one request, and none for what no user said."""
@@ -133,6 +194,7 @@ class Gate:
             assert call.gated
             facts = await ledger.read(*_around(call.ref), having=_later(call.gated, handed))
             call = call_of(call.ref, facts)
+            call = attributed(call, origin(call, facts)) if call.requested is not None else call
             newer = said_since(call.ref, facts)
         case = Case(call, _NOTHING, None, newer)
         if call.requested is None or not call.votes:
@@ -149,6 +211,21 @@ class Gate:
 
 
 _NOTHING: Final = Policies()
+
+
+def replied(facts: Sequence[Fact], reply: Fact, wishes: Sequence[e.Wish]) -> Replied:
+    """The wishes of a reply that are still to be requested.
+
+    Args:
+        facts: the opening of the thread, and what stands in the slots of the wishes.
+    """
+    ref, turn = reply.slot.thread_ref, int(reply.slot.tail[1])
+    opened = next((fact.event for fact in facts if fact.slot == ref.opened), None)
+    if not isinstance(opened, e.ThreadOpened) or not opened.model:
+        return Replied()  # a service that runs its own loop requests for itself
+    taken = {fact.slot for fact in facts}
+    calls = ((ref.wish(turn, index), wished(opened, wish)) for index, wish in enumerate(wishes))
+    return Replied(tuple((call, wish) for call, wish in calls if call.requested not in taken))
 
 
 async def _with_past(ledger: Ledger, case: Case) -> Case:
@@ -251,7 +328,9 @@ def _decided(seen: Case, now: datetime) -> e.Event | None:
     call = seen.call
     if call.withdrawn is not None:
         event = call.withdrawn.event
-        return e.Superseded(reason=event.reason) if isinstance(event, e.Superseded) else _withdrawn(event)
+        if isinstance(event, e.Superseded):
+            return e.Superseded(reason=cut(event.reason, MAX_REASON))
+        return _withdrawn(event)
     if call.gated is None:
         return verdict(seen, now)
     stands = _tally(seen)
@@ -292,7 +371,8 @@ def _blocked(seen: Case, approved: e.Approved) -> Ruling | None:
 def verdict(seen: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequested:
     """What the policies say to a wish. Looked at before anybody is asked, in this order:
 
-    1. the digest is not that of the wish, the tool is unknown, the arguments break its schema: denied as invalid;
+    1. it is not whose wish it says, the digest is not that of the wish, the tool is unknown or run by somebody else, the
+       arguments break its schema, the requester could not be kept from voting: denied as invalid;
     2. the thread has made more calls than the policy lets it: denied;
     3. the word that counts blocks or allows (a tool that can change policy is asked about instead);
     4. it asks fewer people than it needs, without those who do not count: denied, since nobody could ever decide;
@@ -301,23 +381,24 @@ def verdict(seen: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
     7. the thread has put more to people than the policy lets it: denied;
     8. people are asked.
     """
-    said = seen.word or word(seen.call, seen.policies, seen.tool)
-    ruling, question, gone_through = said.ruling, said.says, seen.past
+    said = seen.word or word(seen)
+    ruling, says, gone_through = said.ruling, said.says, seen.past
     most = seen.policies.limit("calls_per_thread")
-    if isinstance(question, e.Denied) and question.ground == "invalid":
-        return question
+    if isinstance(says, e.Denied) and says.ground == "invalid":
+        return says
     if gone_through and most is not None and gone_through.calls >= most:
         return _denied("limit", ruling, f"The policy lets a thread make {most:,} calls, and these were made.")
-    if not isinstance(question, e.ApprovalRequested):
-        return question
-    if not _governs(seen.tool) and (counting := _granted(seen, question, now)):
-        return _approved(
+    if not isinstance(says, e.ApprovalRequested):
+        return says
+    if not _governs(seen.tool) and (counting := _granted(seen, says, now)):
+        by_grant = _approved(
             ruling,
-            question.digest,
+            says.digest,
             "grant",
             voters=tuple(grant.ref.giver for grant in counting),
             grants=tuple(f"{grant.ref.giver}/{grant.ref.name}" for grant in counting),
         )
+        return _unasked(seen, by_grant)
     if (
         gone_through
         and gone_through.denied
@@ -329,13 +410,15 @@ def verdict(seen: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
         return _denied(
             "limit", ruling, f"The policy lets a thread put {most:,} calls to people, and these were put."
         )
-    return question
+    return says
 
 
-def word(call: Call, policies: Policies, tool: Tool | None) -> Word:
+def word(seen: Case) -> Word:
     """Steps 1, 3 and 4 of `verdict`."""
+    call, policies, tool = seen.call, seen.policies, seen.tool
     wish = call.wish
-    if (problem := _invalid(wish, tool)) is not None:
+    problem = disowned(call, seen.origin) or _invalid(wish, tool) or _unmapped(wish, policies)
+    if problem is not None:
         ruling = ruled(policies, about(call))
         return Word(ruling, _denied("invalid", ruling, problem))
     ruling = ruled(policies, about(call, wish.arguments))
@@ -343,10 +426,11 @@ def word(call: Call, policies: Policies, tool: Tool | None) -> Word:
     if judged.then == "block":
         return Word(ruling, _denied("policy", ruling, judged.reason))
     if judged.then == "allow" and not _governs(tool):
-        return Word(ruling, _approved(ruling, wish.digest, "policy", reason=judged.reason))
-    question = _question(wish, policies, ruling)
-    if empty := empty_seats(asked(question), question.stages, question.excluded):
-        others = [name for name in question.excluded if name != wish.requester]
+        return Word(ruling, _unasked(seen, _approved(ruling, wish.digest, "policy", reason=judged.reason)))
+    asking = question(policies, ruling, digest=wish.digest, requester=wish.requester, agent=wish.agent)
+    if empty := unanswerable(asking):
+        own = policies.excluded(wish.requester, "")
+        others = [name for name in asking.excluded if name not in own]
         who = [f"{wish.requester} asked for it"] if wish.requester else []
         who += (
             [f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} behind {wish.agent}"]
@@ -355,7 +439,19 @@ def word(call: Call, policies: Policies, tool: Tool | None) -> Word:
         )
         why = f"It needs {empty} more who may vote and count: {' and '.join(who)}."
         return Word(ruling, _denied("policy", ruling, why))
-    return Word(ruling, question)
+    return Word(ruling, asking)
+
+
+def _unasked(seen: Case, approved: e.Approved) -> e.Approved:
+    """With who may revoke and reconcile, where no question says so; what the request says by itself is left out."""
+    wish = seen.call.wish
+    named = plain(wish.requester) if seen.names_requester else ""
+    return replace(
+        approved,
+        excluded=tuple(one for one in seen.policies.excluded(wish.requester, wish.agent) if one != named),
+        may_revoke=seen.policies.people("may_revoke"),
+        may_reconcile=seen.policies.people("may_reconcile"),
+    )
 
 
 def _governs(tool: Tool | None) -> bool:
@@ -367,10 +463,36 @@ def _invalid(wish: e.ToolRequested, tool: Tool | None) -> str | None:
         return "The request's digest is not that of its arguments."
     if tool is None:
         return f"There is no tool {wish.tool!r}. Only the tools that were offered can be called."
+    if wish.run_by != tool.declared.run_by:
+        return (
+            f"{wish.tool} is run by {tool.declared.run_by!r}, as it is declared, and not by {wish.run_by!r}."
+        )
+    if wish.layout not in _LAYOUTS:
+        return f"The request is of layout {wish.layout}, which this gate does not know. Upgrade the gate."
     return tool.problems(wish.arguments)
 
 
-def _question(wish: e.ToolRequested, policies: Policies, ruling: Ruling) -> e.ApprovalRequested:
+#: Which layouts of a request's slots the gate knows.
+_LAYOUTS: Final = (1, 2)
+
+
+def _unmapped(wish: e.ToolRequested, policies: Policies) -> str | None:
+    if policies.is_known(wish.requester):
+        return None
+    whose = (
+        f"The requester {wish.requester!r} could not be a reviewer"
+        if wish.requester
+        else "No requester is named"
+    )
+    return (
+        f"{whose}, so nobody could be kept from approving their own request. Name a reviewer, or list the account "
+        'below [people] in the policy, or write unmapped_requesters = "exclude_nobody" there.'
+    )
+
+
+def question(
+    policies: Policies, ruling: Ruling, *, digest: str, requester: str, agent: str
+) -> e.ApprovalRequested:
     """What people are asked: frozen from here on."""
     policy, rule = ruling.by.policy, ruling.judged.rule
     (own, *also), *besides = required(policies, ruling)
@@ -380,9 +502,8 @@ def _question(wish: e.ToolRequested, policies: Policies, ruling: Ruling) -> e.Ap
         own, also, reason = e.Quorum(("*",)), [], "It can change what is asked about, so a person must look."
     # The organisation's rule keeps the time, if it has any.
     times = (policy, rule) if rule.expires_in_s is not None else (policies.workspace.policy, beside)
-    excluded = dict.fromkeys((*filter(None, (wish.requester,)), *policies.behind(wish.agent)))
-    return e.ApprovalRequested(
-        digest=wish.digest,
+    asking = e.ApprovalRequested(
+        digest=digest,
         rule=rule.name,
         policy_version=ruling.by.version,
         organisation=ruling.by.organisation,
@@ -393,42 +514,59 @@ def _question(wish: e.ToolRequested, policies: Policies, ruling: Ruling) -> e.Ap
         besides=besides[0] if besides else (),
         denials_needed=min(rule.denials_needed, beside.denials_needed),
         may_break_glass=policy.people(rule.break_glass),
-        excluded=tuple(excluded),
+        excluded=policies.excluded(requester, agent),
         expires_in_s=times[1].expires_in_s,
         on_timeout=times[1].on_timeout,
         stages=times[0].stages(times[1]),
         while_pending=policies.workspace.policy.while_pending,
         shadows=ruling.shadows,
+        may_revoke=policies.people("may_revoke"),
+        may_reconcile=policies.people("may_reconcile"),
+        editor_counts=rule.editor_counts and beside.editor_counts,
     )
+    return replace(asking, people=policies.accounts(_may_ever_act(asking)))
+
+
+def unanswerable(asking: e.ApprovalRequested) -> int:
+    """How many votes this question needs that nobody can cast: then nobody must be asked."""
+    return empty_seats(asked(asking), asking.stages, asking.excluded, asking.people)
+
+
+def _may_ever_act(asking: e.ApprovalRequested) -> set[str]:
+    """Everybody whose word may count about this question, names and patterns."""
+    quorums = [one.voters for quorums in asked(asking) for one in quorums]
+    stages = [one.voters for one in asking.stages]
+    more = (asking.may_break_glass, asking.may_revoke, asking.may_reconcile)
+    return {voter for voters in (*quorums, *stages, *more) for voter in voters}
 
 
 def _again(denied: Fact) -> str:
     event, ref = denied.event, denied.slot.call_ref
     assert isinstance(event, e.Denied)
     assert ref
-    said = f": {event.reason}" if event.reason else "."
+    said = f": {cut(event.reason, MAX_REASON)}" if event.reason else "."
     return f"This very call was denied before, as {ref.call}{said}"
 
 
-def _granted(seen: Case, question: e.ApprovalRequested, now: datetime) -> tuple[Grant, ...]:
+def _granted(seen: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Grant, ...]:
     """The grants that together say what people would be asked for; empty where they do not suffice."""
     if not seen.policies.grantable(seen.call.wish.tool):
         return ()
-    wished = about(seen.call, seen.call.wish.arguments)
+    call = about(seen.call, seen.call.wish.arguments)
     by_giver: dict[str, Grant] = {}
     for grant in seen.grants:
         usable = grant.used_by(seen.call) or grant.left > 0
-        excluded = is_among(grant.ref.giver, question.excluded)
-        if usable and not excluded and covers(grant, wished, now):
-            by_giver.setdefault(grant.ref.giver, grant)
-    counting: list[str] = []
-    for giver in by_giver:  # those alone that bring it nearer
-        if any(
-            filled(quorums, (*counting, giver)) > filled(quorums, counting) for quorums in asked(question)
-        ):
-            counting.append(giver)
-    enough = all(met(quorums, counting) for quorums in asked(question))
-    return tuple(by_giver[giver] for giver in counting) if enough else ()
+        excluded = is_excluded(grant.ref.giver, asking.excluded, asking.people)
+        if usable and not excluded and covers(grant, call, now):
+            # Two accounts of one person are one giver.
+            by_giver.setdefault(person(grant.ref.giver, asking.people), grant)
+    counting: dict[str, Grant] = {}
+    for grant in by_giver.values():  # those alone that bring it nearer
+        giver = grant.ref.giver
+        if any(filled(quorums, (*counting, giver)) > filled(quorums, counting) for quorums in asked(asking)):
+            counting[giver] = grant
+    enough = all(met(quorums, counting) for quorums in asked(asking))
+    return tuple(counting.values()) if enough else ()
 
 
 def _spending(seen: Case, approved: e.Approved) -> Sequence[Append]:
@@ -443,12 +581,12 @@ def _spending(seen: Case, approved: e.Approved) -> Sequence[Append]:
 
 def _beaten(seen: Case, denied: e.Denied) -> Sequence[Append]:
     """A later no beats an earlier yes: the grants that would have covered what people denied."""
-    wished, call = about(seen.call, seen.call.wish.arguments), str(seen.call.ref)
+    denied_call, call = about(seen.call, seen.call.wish.arguments), str(seen.call.ref)
     at = max((vote.recorded_at for vote in seen.call.votes), default=None)
     return [
         Append(grant.ref.revoked, e.GrantRevoked(reason=denied.reason, call=call))
         for grant in seen.grants
-        if at is not None and covers(grant, wished, at)
+        if at is not None and covers(grant, denied_call, at)
     ]
 
 
@@ -480,7 +618,7 @@ def _denied(ground: e.Ground, ruling: Ruling, reason: str) -> e.Denied:
         rule=ruling.judged.rule.name,
         policy_version=ruling.by.version,
         organisation=ruling.by.organisation,
-        reason=reason,
+        reason=cut(reason, MAX_REASON),
         shadows=ruling.shadows,
     )
 
@@ -496,23 +634,14 @@ def _later(gated: Fact, handed: Handed) -> Slot:
 
 
 def _around(ref: CallRef) -> tuple[str, ...]:
-    """The subjects of a call, of the reply that wished for it, and of all that was said in its thread."""
-    reply = _reply(ref)
+    """The subjects of a call, of what says whose it is, and of all that was said in its thread."""
     said = f"{ROOT}.{ref.workspace}.{ref.thread}.said.*"
-    return (ref.subjects, said, *([reply.subject] if reply else []))
-
-
-def _reply(ref: CallRef) -> Slot | None:
-    """Where the reply stands that wished for this call. None: a model's wishes have other ids, so it is a service's own."""
-    turn, _, index = ref.call.partition("-")
-    if not (turn.isdigit() and index.isdigit()) or ref.thread_ref.wish(int(turn), int(index)) != ref:
-        return None
-    return ref.thread_ref.replied(int(turn))
+    return (ref.subjects, said, *(slot.subject for slot in origin_slots(ref)))
 
 
 def said_since(ref: CallRef, facts: Sequence[Fact]) -> Fact | None:
     """The first thing that a user said after the wish for this call was made, among facts in the order of the log."""
-    wished = (fact.seq for fact in facts if fact.slot in (ref.requested, _reply(ref)))
+    wished = (fact.seq for fact in facts if fact.slot in (ref.requested, reply_slot(ref)))
     since = min(wished, default=None)
     said = (fact for fact in facts if isinstance(fact.event, e.Said) and fact.event.role == "user")
     return next((fact for fact in said if since is not None and fact.seq > since), None)
@@ -523,7 +652,7 @@ def _cancelled(call: Call) -> Sequence[CancelTimer]:
 
 
 def _withdrawn(event: object) -> e.Withdrawn:
-    return e.Withdrawn(reason=event.reason) if isinstance(event, e.Withdrawn) else e.Withdrawn()
+    return e.Withdrawn(reason=cut(event.reason, MAX_REASON) if isinstance(event, e.Withdrawn) else "")
 
 
 def _call(handed: Handed) -> CallRef:

@@ -1,8 +1,10 @@
-"""The model worker: asks the model when it is its turn, and turns what it wishes into requests.
+"""The model worker: asks the model when it is its turn, and records what it replies.
 
     said ─────────────┐
-    a turn's last call├──► turn.<n>.asked.1 ──► the model ──► turn.<n>.replied ──► call.<n>-<i>.requested
-    is settled ───────┘                                                              for each wish
+    a turn's last call├──► turn.<n>.asked.1 ──► the model ──► turn.<n>.replied
+    is settled ───────┘
+
+What the reply wishes for the gate requests (`consumers/gate.py`): the model worker cannot ask for anything by itself.
 
 The claim is the cut: the history that the model is sent is what stands in the log before `asked.1`, so the same log
 always gives the same question. Asking twice harms nobody, so a claim whose worker died is followed by the next
@@ -17,6 +19,7 @@ from msgspec import Struct
 
 from consumers.steps import Append, Perform, Step
 from ledger.client import Ledger
+from ledger.judging import wished
 from ledger.performing import described
 from ledger.port import Handed
 from projections.history import Entry, digest
@@ -24,7 +27,6 @@ from projections.kept import Kept
 from projections.thread import Thread, Turn
 from schemas import events as e
 from schemas.codec import Fact, encode
-from schemas.digest import call_digest
 from schemas.errors import Unavailable
 from schemas.slots import ThreadRef
 from schemas.tools import Tool
@@ -91,8 +93,6 @@ class Asker:
         last = thread.turns.get(thread.latest)
         if last is not None and last.replied is None:
             return _asked_again(thread, last, handed)
-        if missing := _requests(thread, opened, last):
-            return missing
         if not _is_due(thread, last) or thread.latest >= opened.max_turns:
             return ()
         return [_ask(thread, opened.model, thread.latest + 1, attempt=1)]
@@ -116,7 +116,9 @@ class Asker:
                 finish_reason=reply.finish_reason,
                 history_digest=digest(entries),
             )
-            encode(replied)  # what cannot be recorded is no answer, and asking again would not help
+            # What cannot be recorded is not an answer, and asking again would not help. Nor can what it wishes be.
+            for event in (replied, *(wished(opened, wish) for wish in _wishes(reply))):
+                encode(ledger.stamped(event, replied))
         except Unavailable:
             raise  # the ledger could not be read; the next attempt may
         except Exception as problem:  # noqa: BLE001 - a provider may raise anything; the turn has failed
@@ -144,30 +146,6 @@ def _ask(thread: Thread, model: str, turn: int, attempt: int) -> Perform[Ask]:
     return Perform(claim, Ask(thread.ref, turn, attempt))
 
 
-def _requests(thread: Thread, opened: e.ThreadOpened, last: Turn | None) -> Sequence[Append]:
-    """The wishes of the last reply that are no requests yet."""
-    if last is None:
-        return ()
-    offered = {one.tool: one for one in opened.tools}
-    missing = [one for one in thread.wishes(last.number) if thread.call(one[0]).requested is None]
-    return [Append(ref.requested, _request(opened, wish, offered.get(wish.tool))) for ref, wish in missing]
-
-
-def _request(opened: e.ThreadOpened, wish: e.Wish, tool: e.ToolRef | None) -> e.ToolRequested:
-    version = tool.version if tool else ""  # not offered: the gate will deny it
-    return e.ToolRequested(
-        tool=wish.tool,
-        tool_version=version,
-        arguments=wish.arguments,
-        digest=call_digest(wish.tool, version, wish.arguments),
-        requester=opened.requester,
-        agent=opened.agent,
-        provider_id=wish.provider_id,
-        run_by=tool.run_by if tool else "client",
-        labels=opened.labels,
-    )
-
-
 def _is_due(thread: Thread, last: Turn | None) -> bool:
     """Is it the model's turn? After all calls of its last turn, or when something was said since."""
     if last is not None and thread.unsettled(last.number):
@@ -187,6 +165,10 @@ def _halted(thread: Thread, last: Turn) -> bool:
     """Did somebody who said no to one of its calls say that the model shall not go on by itself?"""
     decisions = [thread.call(ref).decided for ref, _wish in thread.wishes(last.number)]
     return any(fact and isinstance(fact.event, e.Denied) and fact.event.halt for fact in decisions)
+
+
+def _wishes(reply: Reply) -> tuple[e.Wish, ...]:
+    return tuple(part for part in reply.parts if isinstance(part, e.Wish))
 
 
 def _provider(model: str) -> str:

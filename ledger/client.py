@@ -11,7 +11,7 @@ the other `Taken` with the fact that was first.
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
 from ledger.connection import Connection
 from ledger.in_force import (
     Void,
+    needing_approval,
     policy_in_force,
     policy_of,
     subject_of,
@@ -34,9 +35,11 @@ from ledger.in_force import (
     void_tools,
 )
 from ledger.jetstream import JetStream
-from ledger.judging import InForce, Policies, is_possible, of_edit
-from ledger.lifecycle import FLAWS, Call, call_of, describe, may_vote, refusal
+from ledger.judging import InForce, Policies, attributed, is_possible, of_edit, origin
+from ledger.lifecycle import FLAWS, Call, call_of, describe, evolve, may_vote, refusal
 from ledger.performing import Function, perform
+from ledger.policies import named_proposal
+from ledger.policies import problem as problem_of
 from ledger.port import Port, Reading
 from ledger.standing import (
     Delegation,
@@ -47,7 +50,7 @@ from ledger.standing import (
     delegations_of,
     grants_of,
 )
-from ledger.votes import Tally, tally
+from ledger.votes import Tally, is_edit, tally
 from schemas import events as e
 from schemas import ids
 from schemas.codec import Fact, encode
@@ -70,6 +73,8 @@ from schemas.errors import (
     UnknownTool,
     WaitTimedOut,
 )
+from schemas.limits import MAX_REASON, MAX_TEXT
+from schemas.limits import check as check_size
 from schemas.slots import (
     CLIENT,
     ORGANISATION,
@@ -321,7 +326,7 @@ class Ledger:
         """Which policies and declarations are void although they are newer than what holds instead, and why."""
         applied = await self.reading.read(f"{ROOT}.*.{POLICY}.*")
         declared = await self.reading.read(f"{ROOT}.*.{TOOL}.*.*")
-        return (*void_policies(applied), *void_tools(declared))
+        return (*void_policies(applied, await self._unapproved(applied)), *void_tools(declared))
 
     async def grants(self, workspace: str) -> tuple[Grant, ...]:
         """Every standing yes that was ever given in a workspace, the oldest first."""
@@ -337,6 +342,7 @@ class Ledger:
         given = await self.delegations(call.ref.workspace) if any(one.on_behalf_of for one in votes) else ()
         policies, tool = Policies(), None
         if any(one.arguments is not None for one in votes):
+            call = await self._attributed(call)
             policies = await self.policies(call.ref.workspace)
             tool = await self.tool_of(call)
         return tally(
@@ -424,14 +430,15 @@ class Ledger:
             call: `workspace/thread/call`; the call id is the service's own, and its idempotency key.
             tool: what `declare` gave; or a name, for the version of it that was declared last, by whomever.
             arguments: raw JSON text is kept byte for byte; a dict is written out once.
-            requester: on whose behalf. This person cannot vote on it.
+            requester: on whose behalf; by default whom the thread was opened for, else this program. This person
+                cannot vote on it, so it must be a reviewer's name or an account that the policy lists below [people].
             agent: which agent wishes it. Rules may ask for it, and who is behind it cannot vote either.
             labels: what rules may ask for beside that.
 
         Raises:
             UnknownTool: nobody declared the tool in the workspace.
             BadArguments: they break its schema.
-            AlreadyFilled: the call id was used for something else.
+            AlreadyFilled: the call id was used for something else, or for somebody else.
         """
         ref = _ref(call)
         named = tool if isinstance(tool, e.ToolRef) else e.ToolRef(tool, version="")
@@ -439,26 +446,25 @@ class Ledger:
         text = arguments if isinstance(arguments, str) else _written(arguments)
         if problem := declared.problems(text):
             raise BadArguments(problem)
+        opened = e.ThreadOpened(requester=self.author.name)
+        if not requester:
+            standing = next(iter(await self.read(ref.thread_ref.opened)), None)
+            opened = standing.event if standing and isinstance(standing.event, e.ThreadOpened) else opened
         wish = e.ToolRequested(
             tool=declared.name,
             tool_version=declared.version,
             arguments=text,
             digest=call_digest(declared.name, declared.version, text),
-            requester=requester or self.author.name,
-            agent=agent,
-            labels=labels or {},
+            requester=requester or opened.requester,
+            agent=agent or opened.agent,
+            labels=labels or opened.labels,
             run_by=declared.declared.run_by,
             layout=2 if declared.declared.run_by == CLIENT else 1,
         )
         first = await self.fill(ref.requested, wish)
-        if (
-            first is not None
-            and isinstance(first.event, e.ToolRequested)
-            and first.event.digest != wish.digest
-        ):
+        if first is not None and (other := _difference(first.event, wish)):
             raise AlreadyFilled(
-                f"{ref} was already requested with other arguments or another tool: {describe(first)}. "
-                "Choose another call id."
+                f"{ref} was already requested with {other}: {describe(first)}. Choose another call id."
             )
         return await self.call(ref, having=ref.requested)
 
@@ -634,8 +640,10 @@ class Ledger:
 
         Raises:
             AlreadyDecided: too late.
+            TooLarge: the reason is over its limit (`schemas.limits`).
         """
         ref = _ref(call)
+        check_size("the reason", reason, MAX_REASON)
         withdrawn = e.Withdrawn(reason=reason)
         self._check(await self.known_call(ref), ref.withdrawn, withdrawn)
         await self._mine(ref.withdrawn, withdrawn)
@@ -716,8 +724,10 @@ class Ledger:
 
         Raises:
             BadInput: there is no such verdict, or `break_glass` comes with arguments.
+            TooLarge: reason, arguments or answer are over their limit (`schemas.limits`).
             UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see `lifecycle.refusal`.
-            NotAllowed: nobody gave this reviewer that vote; or the policies in force block the call as edited.
+            NotAllowed: nobody gave this reviewer that vote; the policies in force block the call as edited; or
+                nobody is left who could agree to the edit, where whoever edits does not count.
             BadArguments: the edit breaks the tool's schema.
             AlreadyFilled: this reviewer has voted before.
         """
@@ -726,6 +736,9 @@ class Ledger:
             raise BadInput(f"{verdict!r} is no verdict. A vote says one of {', '.join(_VERDICTS)}.")
         if verdict == "break_glass" and arguments is not None:
             raise BadInput("who breaks the glass lets run what waits, as it is. Arguments go with approve.")
+        check_size("the reason", reason, MAX_REASON)
+        check_size("the answer", answer, MAX_TEXT)
+        check_size("the edited arguments", arguments or "", MAX_TEXT)
         known = await self.known_call(ref)
         voted = msgspec.convert(
             {
@@ -767,6 +780,7 @@ class Ledger:
             tool = await self.tool(ref.workspace, known.wish.tool, known.wish.tool_version)
             if problem := tool.problems(arguments):
                 raise BadArguments(problem)
+            known = await self._attributed(known)
             more = of_edit(await self.policies(ref.workspace), tool, known, arguments)
             if more is None:
                 raise NotAllowed(
@@ -778,6 +792,7 @@ class Ledger:
                     f"{ref} cannot run so: with these arguments the policy asks others than those who were asked. "
                     "Nothing was recorded. Deny it, so that it is requested anew."
                 )
+            await self._can_be_agreed_to(known, Fact(_NEXT, self.now(), ref.vote(reviewer), voted))
         await self._mine(ref.vote(reviewer), voted)
         return await self.call(ref, having=ref.vote(reviewer))
 
@@ -951,15 +966,31 @@ class Ledger:
             return InForce(organisation=workspace == ORGANISATION)
         newest = subject_of(fact)
         if newest not in self._policies:
+            # What counts depends on what was recorded before it, so it is the same for ever.
+            unapproved = await self._unapproved((fact,))
             try:
-                self._policies[newest] = policy_of(fact)
+                self._policies[newest] = policy_of(fact, unapproved)
             except (BadFact, BadFile) as problem:
                 _log.error("a policy is void; what was in force before it stays", problem=str(problem))
                 versions = await self.read(policies(workspace), having=fact.slot)
+                earlier = [one for one in versions if one.seq <= fact.seq]
                 self._policies[newest] = policy_in_force(
-                    (one for one in versions if one.seq <= fact.seq), organisation=workspace == ORGANISATION
+                    earlier,
+                    organisation=workspace == ORGANISATION,
+                    unapproved=await self._unapproved(earlier),
                 )
         return self._policies[newest]
+
+    async def _unapproved(self, facts: Sequence[Fact]) -> dict[int, str]:
+        """Why versions of a workspace's policy do not count that the organisation wanted approved by people."""
+        found: dict[int, str] = {}
+        if all(fact.slot.workspace == ORGANISATION for fact in facts):
+            return found
+        for fact in needing_approval(facts, await self.reading.read(policies(ORGANISATION))):
+            ref = named_proposal(fact)
+            if (why := problem_of(fact, await self.call(ref) if ref else None)) is not None:
+                found[fact.seq] = why
+        return found
 
     async def _principal(self, call: Call, reviewer: str, vote: e.Voted) -> str:
         """In whose place a reviewer votes who was not asked: somebody who was, and who gave the word."""
@@ -970,6 +1001,25 @@ class Ledger:
             if one.holds(reviewer, call.wish.tool, self.now()) and may_vote(call, behalf, reviewer):
                 return one.ref.giver
         return ""
+
+    async def _attributed(self, call: Call) -> Call:
+        """The call with what its request leaves to its thread: an edit is judged with it."""
+        wish = call.wish
+        if wish.requester and wish.agent and wish.labels:
+            return call
+        return attributed(call, origin(call, await self.read(call.ref.thread_ref.opened)))
+
+    async def _can_be_agreed_to(self, call: Call, vote: Fact) -> None:
+        """Refuse an edit to which nobody could agree any more but its editor, who does not count."""
+        assert call.asking
+        if call.asking.editor_counts or not is_edit(call, vote):
+            return
+        after = await self.tally(evolve(call, vote))
+        if isinstance(after.verdict, e.Denied):
+            raise NotAllowed(
+                f"{call.ref} cannot run so: whoever edits does not count, and too few are left who could agree. "
+                "Nothing was recorded. Deny it and say what it should be, so that it is requested anew."
+            )
 
     def _check(self, call: Call, slot: Slot, event: e.Event) -> None:
         if (problem := refusal(call, slot, event, self.now())) is not None:
@@ -997,6 +1047,18 @@ def _same_content(event: object, wanted: e.Event) -> bool:
     return all(getattr(event, name) == getattr(wanted, name) for name in own)
 
 
+def _difference(event: object, wish: e.ToolRequested) -> str:
+    """In what a request differs from the one that stands in its slot; empty: it is the same."""
+    if not isinstance(event, e.ToolRequested):
+        return "something that cannot be read"
+    if event.digest != wish.digest:
+        return "other arguments or another tool"
+    return next(
+        (f"another {what}" for what in ("requester", "agent") if getattr(event, what) != getattr(wish, what)),
+        "other labels" if event.labels != wish.labels else "",
+    )
+
+
 def _written(arguments: dict[str, Any]) -> str:
     try:
         return msgspec.json.encode(arguments).decode()
@@ -1008,5 +1070,7 @@ def _written(arguments: dict[str, Any]) -> str:
 #: second. So it is heard half as late as it took, or a second late.
 _ASKED_AGAIN_S: Final = 0.002
 _ASKED_AGAIN_AT_MOST_S: Final = 1.0
+#: Stands for the number of a fact that is not recorded yet.
+_NEXT: Final = 2**63
 _VERDICTS: Final = ("approve", "deny", "answer", "break_glass")
 _ROLES: Final = ("user", "system", "note")

@@ -6,7 +6,8 @@ last version that can be read stays in force, and people are told (docs/decision
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from msgspec import Struct
@@ -34,7 +35,12 @@ def subject_of(fact: Fact) -> str:
     return fact.slot.subject if fact.slot.workspace else fact.slot.tail[0]
 
 
-def policy_of(fact: Fact) -> InForce:
+#: Why a version does not count for want of an approved proposal, by its sequence (`ledger.policies`).
+type Unapproved = Mapping[int, str]
+_NONE: Final[Unapproved] = MappingProxyType({})
+
+
+def policy_of(fact: Fact, unapproved: Unapproved = _NONE) -> InForce:
     """The policy that a fact applies.
 
     Raises:
@@ -47,16 +53,20 @@ def policy_of(fact: Fact) -> InForce:
     if text_digest(applied.text) != applied.digest:
         raise BadFact("its digest is not that of its text")
     policy = read_policy(applied.text, subject_of(fact))
+    if (why := unapproved.get(fact.seq)) is not None:
+        raise BadFact(why)
     return InForce(int(fact.slot.tail[1]), policy, fact.slot.workspace == ORGANISATION)
 
 
-def policy_in_force(facts: Iterable[Fact], *, organisation: bool = False) -> InForce:
-    """The newest policy of one owner that can be read. Where there are facts and none can be, people are asked."""
+def policy_in_force(
+    facts: Iterable[Fact], *, organisation: bool = False, unapproved: Unapproved = _NONE
+) -> InForce:
+    """The newest policy of one owner that counts. Where there are facts and none does, people are asked."""
     any_at_all = False
     for fact in reversed(tuple(facts)):
         any_at_all = True
         try:
-            return policy_of(fact)
+            return policy_of(fact, unapproved)
         except (BadFact, BadFile):
             pass
     return InForce(0, _ASKS if any_at_all else Policy(), organisation)
@@ -77,9 +87,25 @@ def tool_of(fact: Fact) -> Tool:
     return Tool(name, version, declared)
 
 
-def void_policies(facts: Iterable[Fact]) -> tuple[Void, ...]:
+def needing_approval(facts: Iterable[Fact], organisation: Sequence[Fact]) -> tuple[Fact, ...]:
+    """The workspaces' versions that were applied while the organisation wanted them approved by people.
+
+    Args:
+        organisation: the versions of the organisation's policy.
+    """
+    return tuple(
+        fact
+        for fact in facts
+        if fact.slot.workspace not in {"", ORGANISATION}
+        and policy_in_force(
+            [one for one in organisation if one.seq < fact.seq], organisation=True
+        ).policy.policies_need_approval
+    )
+
+
+def void_policies(facts: Iterable[Fact], unapproved: Unapproved = _NONE) -> tuple[Void, ...]:
     """What is void and newer than what is in force instead, for each owner of a policy."""
-    return _void(facts, policy_of, parts=3)
+    return _void(facts, lambda fact: policy_of(fact, unapproved), parts=3)
 
 
 def void_tools(facts: Iterable[Fact]) -> tuple[Void, ...]:

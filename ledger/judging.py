@@ -4,17 +4,24 @@ The workspace's policy and the organisation's are judged by apart, and the stric
 weaken what the organisation says, whatever priorities it writes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
+from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ledger.lifecycle import Call
+from ledger.standing import same
 from schemas import events as e
 from schemas import jsontext
 from schemas.codec import Fact
+from schemas.digest import call_digest
 from schemas.events import Quorum, Shadow
+from schemas.people import by_person, is_excluded, is_mapped, person, plain
 from schemas.policy import NO_RULE, STRICTNESS, About, Judged, Policy, judge
 from schemas.quorums import filled, is_among, is_plain, lacking, needed
+from schemas.slots import CLIENT, CallRef, Slot
 from schemas.tools import Tool
 
 
@@ -44,6 +51,150 @@ class Policies(Struct, frozen=True):
     def behind(self, agent: str) -> tuple[str, ...]:
         """Who owns an agent."""
         return self.organisation.policy.behind(agent) + self.workspace.policy.behind(agent)
+
+    def accounts(self, voters: Collection[str] = ("*",)) -> dict[str, str]:
+        """The accounts that could be reviewers' names, and the person of another name whose each is.
+
+        Where the two policies disagree about an account, the organisation's counts.
+
+        Args:
+            voters: only accounts that are among these names and patterns.
+        """
+        found = self.workspace.policy.second_names | self.organisation.policy.second_names
+        among = [plain(voter) for voter in voters]
+        return {account: whose for account, whose in found.items() if is_among(account, among)}
+
+    def is_known(self, requester: str) -> bool:
+        """Can the requester be kept from approving their own wish, or need they not be?"""
+        both = (self.organisation.policy, self.workspace.policy)
+        saying = next((one for one in both if "unmapped_requesters" in one.model_fields_set), Policy())
+        return saying.unmapped_requesters == "exclude_nobody" or any(
+            is_mapped(requester, one.persons) for one in both
+        )
+
+    def excluded(self, requester: str, agent: str) -> tuple[str, ...]:
+        """Who never counts for a wish: the requester by every name, and who is behind the agent.
+
+        The requester's names are plain ones. Where the two policies disagree about an account, both people are
+        excluded. Nobody is, for a requester who could not be a reviewer.
+        """
+        both = (self.organisation.policy, self.workspace.policy)
+        itself = [plain(requester)] if is_mapped(requester) else []
+        people = [person(requester, one.persons) for one in both if is_mapped(requester, one.persons)]
+        names = (name for one in both for name, whose in one.second_names.items() if whose in people)
+        return tuple(dict.fromkeys(chain(itself, people, names, self.behind(agent))))
+
+    def people(self, key: str) -> tuple[str, ...]:
+        """The voters whom `may_revoke` or `may_reconcile` names.
+
+        Both policies' may revoke, which only makes things stricter. The organisation's word on reconciling beats
+        the workspace's.
+        """
+        named = [one.people(getattr(one, key)) for one in (self.organisation.policy, self.workspace.policy)]
+        if key == "may_revoke":
+            return tuple(dict.fromkeys(chain(*named)))
+        return next(filter(None, named), ())
+
+
+class Origin(Struct, frozen=True):
+    """What says whose wish a call is: the opening of its thread, and the reply of the model that made the wish."""
+
+    opened: Fact | None = None
+    reply: Fact | None = None
+
+
+def reply_slot(ref: CallRef) -> Slot | None:
+    """Where the reply stands that wished for this call. None: a model's wishes have other ids, so it is a service's own."""
+    turn, _, index = ref.call.partition("-")
+    if not (turn.isdigit() and index.isdigit()) or ref.thread_ref.wish(int(turn), int(index)) != ref:
+        return None
+    return ref.thread_ref.replied(int(turn))
+
+
+def origin_slots(ref: CallRef) -> tuple[Slot, ...]:
+    """Where the origin of a call stands."""
+    reply = reply_slot(ref)
+    return (ref.thread_ref.opened, reply) if reply is not None else (ref.thread_ref.opened,)
+
+
+def origin(call: Call, facts: Iterable[Fact]) -> Origin:
+    """The origin of a call that was requested: what of it was recorded before the request."""
+    assert call.requested
+    until, reply = call.requested.seq, reply_slot(call.ref)
+    opened = call.ref.thread_ref.opened
+    before = {fact.slot: fact for fact in facts if fact.slot in (opened, reply) and fact.seq < until}
+    return Origin(before.get(opened), before.get(reply) if reply is not None else None)
+
+
+def wished(opened: e.ThreadOpened, wish: e.Wish) -> e.ToolRequested:
+    """The request for what a model wishes, in the name of those for whom its thread was opened."""
+    tool = next((one for one in reversed(opened.tools) if one.tool == wish.tool), None)
+    version = tool.version if tool else ""  # not offered: the gate will deny it
+    run_by = tool.run_by if tool else CLIENT
+    return e.ToolRequested(
+        tool=wish.tool,
+        tool_version=version,
+        arguments=wish.arguments,
+        digest=call_digest(wish.tool, version, wish.arguments),
+        requester=opened.requester,
+        agent=opened.agent,
+        provider_id=wish.provider_id,
+        run_by=run_by,
+        labels=opened.labels,
+        layout=2 if run_by == CLIENT else 1,
+    )
+
+
+def attributed(call: Call, origin: Origin) -> Call:
+    """The call with requester, agent and labels as its thread was opened, where the request leaves them out."""
+    opened = origin.opened.event if origin.opened else None
+    if not isinstance(opened, e.ThreadOpened) or call.requested is None:
+        return call
+    wish = call.wish
+    whose = replace(
+        wish,
+        requester=wish.requester or opened.requester,
+        agent=wish.agent or opened.agent,
+        labels=wish.labels or opened.labels,
+    )
+    return call if whose == wish else replace(call, requested=replace(call.requested, event=whose))
+
+
+def disowned(call: Call, origin: Origin) -> str | None:
+    """Why a request is not the wish that it says it is; None if it is.
+
+    In a thread that was opened, nobody wishes for anybody else than the thread is for. Where a model answers, what
+    stands in the slot of one of its wishes must be that wish. A service's own ids are free for other calls.
+    """
+    opened = origin.opened.event if origin.opened else None
+    if opened is None:
+        return None
+    if not isinstance(opened, e.ThreadOpened):
+        return "The opening of the thread cannot be read, so it is not known whose wish this is."
+    wish = call.wish
+    for what in ("requester", "agent", "labels"):
+        named = getattr(wish, what)
+        if named and named != getattr(opened, what):
+            return f"The request names other {what} than the thread was opened with. Leave {what} out."
+    if not opened.model or reply_slot(call.ref) is None:
+        return None
+    reply = origin.reply.event if origin.reply else None
+    wishes = (
+        [part for part in reply.parts if isinstance(part, e.Wish)]
+        if isinstance(reply, e.ModelReplied)
+        else []
+    )
+    index = int(call.ref.call.partition("-")[2])
+    if index < len(wishes):
+        asked_for = wished(opened, wishes[index])
+        if all(getattr(wish, what) == getattr(asked_for, what) for what in _OF_A_WISH):
+            return None
+    return (
+        f"The model did not wish for this as {call.ref.call}. A service's own calls need ids of another form."
+    )
+
+
+_OF_A_WISH: Final = ("tool", "tool_version", "arguments", "run_by")
 
 
 class Ruling(Struct, frozen=True):
@@ -108,19 +259,26 @@ def of_edit(
     return required(policies, ruling) if ruling.judged.then == "ask" else ()
 
 
-def is_possible(call: Call, required: Iterable[Sequence[Quorum]]) -> bool:
-    """Could those who were asked about the call ever agree to this as well? Not where it takes others."""
+def is_possible(call: Call, required: Iterable[Sequence[Quorum]], without: Collection[str] = ()) -> bool:
+    """Could those who were asked about the call ever agree to this as well? Not where it takes others.
+
+    Args:
+        without: people who do not count, beside those that the question excludes.
+    """
     asking = call.asking
     if asking is None:
         return False
     asked = (*call.voters(), *(voter for stage in asking.stages for voter in stage.voters))
-    for quorums in required:
-        named = dict.fromkeys((*(voter for quorum in quorums for voter in quorum.voters), *asked))
-        able = [
+    for wanted in required:
+        named = dict.fromkeys((*(voter for quorum in wanted for voter in quorum.voters), *asked))
+        names = [
             one
             for one in named
-            if is_plain(one) and is_among(one, asked) and not is_among(one, asking.excluded)
+            if is_plain(one)
+            and is_among(one, asked)
+            and not is_excluded(one, (*asking.excluded, *without), asking.people)
         ]
+        quorums, able = by_person(wanted, names, asking.people)
         closed = all(map(is_plain, asked))
         if (needed(quorums) - filled(quorums, able) if closed else lacking(quorums, able)) > 0:
             return False
@@ -146,8 +304,8 @@ def past(call: Call, facts: Iterable[Fact]) -> Past:
     facts = tuple(facts)
     before = [fact for fact in facts if fact.seq < call.requested.seq]
     wishes = [fact for fact in before if isinstance(fact.event, e.ToolRequested)]
-    same = [fact for fact in wishes if _digest(fact) == call.wish.digest]
-    denied = _denial(before, {fact.slot.call_ref for fact in same})
+    alike = _alike(call.wish, wishes)
+    denied = _denial(before, {fact.slot.call_ref for fact in alike})
     # Wishes of one reply are recorded before any of them is judged, so these two are looked for after the wish as well.
     wished = {fact.slot.call_ref for fact in wishes}
     asked = {fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ApprovalRequested)}
@@ -157,12 +315,23 @@ def past(call: Call, facts: Iterable[Fact]) -> Past:
         questions=len(wished & asked),
         unjudged=len(wished - asked - decided),
         denied=denied,
-        repeats=sum(denied is not None and fact.seq > denied.seq for fact in same),
+        repeats=sum(denied is not None and fact.seq > denied.seq for fact in alike),
     )
 
 
-def _digest(fact: Fact) -> str:
-    return fact.event.digest if isinstance(fact.event, e.ToolRequested) else ""
+def _alike(wish: e.ToolRequested, wishes: Sequence[Fact]) -> list[Fact]:
+    """Those that ask for the same: this tool in this version, and arguments of the same value."""
+    try:
+        value = jsontext.read(wish.arguments)
+    except jsontext.BadJson:
+        return []  # it is denied as invalid, and never repeats what people denied
+    return [
+        fact
+        for fact in wishes
+        if isinstance(fact.event, e.ToolRequested)
+        and (fact.event.tool, fact.event.tool_version) == (wish.tool, wish.tool_version)
+        and (fact.event.arguments == wish.arguments or same(fact.event.arguments, value))
+    ]
 
 
 def _denial(before: Sequence[Fact], refs: set[object]) -> Fact | None:

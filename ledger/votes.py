@@ -1,24 +1,29 @@
 """Counting votes: what the people who were asked have decided, if anything.
 
-A vote counts when it was recorded after the question and before the deadline (on the broker's clock), by somebody
-who was asked by then and did not ask for it, about the very bytes that wait, and, if it approves with edited arguments, with
-ones that may run. Nobody counts twice: the slot gives each reviewer one vote, and who votes in another's place uses up
-both votes.
+A vote counts where `lifecycle.void` has no reason against it: it was recorded after the question and before the deadline,
+by somebody who was asked by then and did not ask for it, about the very bytes that wait. If it approves with edited
+arguments, they must be ones that may run. Nobody counts twice: the slot gives each reviewer one vote, two accounts of one
+person are one person, and who votes in another's place uses up both votes.
 
-Approvals and answers need people who say the same and meet every quorum. `denials_needed` people end it with a no, and so
-does it when those who are left could no longer agree. Who breaks the glass decides alone.
+Approvals and answers need people who say the same and meet every quorum. The first person to approve with edited
+arguments is their editor, and does not count towards them unless the question says so: somebody else must agree, by
+approving with exactly the same arguments. `denials_needed` people end it with a no, and so does it when those who are
+left could no longer agree. Who breaks the glass decides alone.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ledger.lifecycle import Call, may_vote
+from ledger.lifecycle import Call, void
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.digest import call_digest
 from schemas.events import Quorum, Stage
+from schemas.limits import MAX_REASON, MAX_TEXT, cut, fits
+from schemas.people import NO_ACCOUNTS, Accounts, by_person, is_excluded, person
 from schemas.quorums import filled, is_among, is_plain, lacking, met, needed
 
 #: Sets of quorums; each of them must be met, by the same votes.
@@ -34,6 +39,8 @@ class Tally(Struct, frozen=True):
     verdict: e.Approved | e.Denied | e.Answered | None
     #: Those who say what most say.
     people: tuple[str, ...] = ()
+    #: Edited arguments that nobody but their editor agrees to yet, and who that is.
+    edits: dict[str, str] = {}
 
 
 class Ballot(Struct, frozen=True):
@@ -72,9 +79,11 @@ def tally(
     spent: set[str] = set()
     most = _stands(asked(asking), (), ())
     ballots = {ballot.seq: ballot for ballot in counted(call, delegated)}
+    edits: dict[str, str] = {}
     for fact in _in_time(call):
         ballot = ballots.get(fact.seq)
-        spent.add(fact.slot.tail[3])  # a vote that does not count has taken its slot all the same
+        # A vote that does not count has taken its slot all the same.
+        spent.add(person(fact.slot.tail[3], asking.people))
         match ballot:
             case None:
                 pass
@@ -86,12 +95,20 @@ def tally(
                     return _closed(most, _denied(asking, denying))
             case Ballot(vote=vote):
                 content = vote.answer if vote.verdict == "answer" else _edit(call, vote)
-                more = edited(content) if vote.verdict == "approve" and content is not None else ()
+                more: Required | None = ()
+                if vote.verdict == "approve" and content is not None:
+                    more = edited(content) if fits(content, MAX_TEXT) else None
                 if more is not None:
                     agreed = agreeing.setdefault((vote.verdict, content), [])
                     agreed.append(ballot)
-                    people, anywhere = [one.person for one in agreed], _anywhere(call, agreed)
+                    counting = _agreeing(asking, (vote.verdict, content), agreed)
+                    people, anywhere = [one.person for one in counting], _anywhere(call, counting)
                     required = (*asked(asking), *more)
+                    if not people:
+                        assert content is not None
+                        edits[content] = ballot.person
+                    else:
+                        edits.pop(content or "", None)
                     if all(met(quorums, people, anywhere) for quorums in required):
                         verdict = (
                             _answered(asking, agreed, vote.answer)
@@ -101,10 +118,10 @@ def tally(
                         return Tally(needed(required[0]), needed(required[0]), verdict, tuple(people))
                     stands = _stands(required, people, anywhere)
                     most = max(stands, most, key=lambda one: one.approvals - one.needed)
-        spent |= {ballot.person} if ballot else set()
+        spent |= {person(ballot.person, asking.people)} if ballot else set()
         if _hopeless(call, agreeing, spent):
             return _closed(most, _denied(asking, denying, _DISAGREE))
-    return most
+    return replace(most, edits=edits)
 
 
 def asked(asking: e.ApprovalRequested) -> Required:
@@ -113,47 +130,56 @@ def asked(asking: e.ApprovalRequested) -> Required:
     return (own, asking.besides) if asking.besides else (own,)
 
 
-def empty_seats(required: Required, stages: Sequence[Stage], excluded: Collection[str]) -> int:
+def _agreeing(asking: e.ApprovalRequested, said: "_Said", ballots: Sequence[Ballot]) -> Sequence[Ballot]:
+    """Those who count among those who say the same, in their order: the first to say an edit is its editor."""
+    verdict, content = said
+    is_edit = verdict == "approve" and content is not None
+    return ballots[1:] if is_edit and not asking.editor_counts else ballots
+
+
+def empty_seats(
+    required: Required,
+    stages: Sequence[Stage],
+    excluded: Collection[str],
+    accounts: Accounts = NO_ACCOUNTS,
+) -> int:
     """How many votes can never come, without those who do not count: a question that nobody can answer must not be asked."""
     later = [voter for stage in stages for voter in stage.voters]
     if not all(map(is_plain, later)):
         return 0
-    for quorums in required:
-        named = (voter for quorum in quorums for voter in quorum.voters)
-        able = [one for one in (*named, *later) if is_plain(one) and not is_among(one, excluded)]
-        if more := lacking(quorums, able, later):
+    for wanted in required:
+        named = (voter for quorum in wanted for voter in quorum.voters)
+        names = [
+            one for one in (*named, *later) if is_plain(one) and not is_excluded(one, excluded, accounts)
+        ]
+        quorums, able = by_person(wanted, names, accounts)
+        if more := lacking(quorums, able, _people(later, accounts)):
             return more
     return 0
 
 
+def _people(names: Iterable[str], accounts: Accounts) -> Collection[str]:
+    """These names as `by_person` writes them."""
+    return {person(name, accounts) for name in names} if accounts else set(names)
+
+
 def counted(call: Call, delegated: Callable[[Fact], bool] = _nobody) -> list[Ballot]:
     """The votes that count, in the order in which they were recorded."""
-    asking, gated = call.asking, call.gated
+    asking = call.asking
     assert asking
-    assert gated
     found: list[Ballot] = []
     spent: set[str] = set()
-    for fact in _in_time(call):
-        reviewer = fact.slot.tail[3]
-        if not isinstance(fact.event, e.Voted) or fact.event.digest != asking.digest:
+    for fact in call.votes:
+        vote, reviewer = fact.event, fact.slot.tail[3]
+        if not isinstance(vote, e.Voted) or void(call, fact) is not None:
             continue
-        person = fact.event.on_behalf_of or reviewer
-        if (
-            fact.seq < gated.seq
-            or not may_vote(call, fact.event, reviewer, fact.seq)
-            or (person != reviewer and not delegated(fact))
-            or {person, reviewer} & spent
-            or (fact.event.verdict == "break_glass" and not _may_be_alone(fact.event))
-        ):
+        principal = vote.on_behalf_of or reviewer
+        people = {person(principal, asking.people), person(reviewer, asking.people)}
+        if people & spent or (principal != reviewer and not delegated(fact)):
             continue
-        spent |= {person, reviewer}
-        found.append(Ballot(reviewer, person, fact.event, fact.seq))
+        spent |= people
+        found.append(Ballot(reviewer, principal, vote, fact.seq))
     return found
-
-
-def _may_be_alone(vote: e.Voted) -> bool:
-    """Breaking the glass takes a reason, and lets run what was asked for, nothing else."""
-    return bool(vote.reason.strip()) and vote.arguments is None
 
 
 #: Verdict, and the answer or the edited arguments.
@@ -176,18 +202,29 @@ def _hopeless(call: Call, agreeing: dict[_Said, list[Ballot]], spent: Collection
     later = call.asked_as_well()
     if call.next_stage is not None or not all(map(is_plain, later)):
         return False  # somebody may come of whom nobody knows yet, and count wherever a vote is lacking
-    left = {
+    left = [
         name
         for name in call.voters()
-        if is_plain(name) and name not in spent and not is_among(name, asking.excluded)
-    }
+        if is_plain(name)
+        and person(name, asking.people) not in spent
+        and not is_excluded(name, asking.excluded, asking.people)
+    ]
     late = {name for name in left if name in later}
     sides: list[tuple[list[str], set[str]]] = [([], set())]
-    sides += [([one.person for one in said], _anywhere(call, said)) for said in agreeing.values()]
+    for said, ballots in agreeing.items():
+        counting = _agreeing(asking, said, ballots)
+        sides.append(([one.person for one in counting], _anywhere(call, counting)))
     return all(
-        any(lacking(quorums, [*people, *left], anywhere | late) for quorums in asked(asking))
+        any(_lack(wanted, [*people, *left], anywhere | late, asking) for wanted in asked(asking))
         for people, anywhere in sides
     )
+
+
+def _lack(
+    wanted: Sequence[Quorum], names: Sequence[str], anywhere: Collection[str], asking: e.ApprovalRequested
+) -> int:
+    quorums, people = by_person(wanted, names, asking.people)
+    return lacking(quorums, people, _people(anywhere, asking.people))
 
 
 def _in_time(call: Call) -> tuple[Fact, ...]:
@@ -198,6 +235,12 @@ def _in_time(call: Call) -> tuple[Fact, ...]:
 def _anywhere(call: Call, ballots: Sequence[Ballot]) -> set[str]:
     """Those who were asked as well when nobody had decided in time."""
     return {one.person for one in ballots if is_among(one.person, call.asked_as_well(one.seq))}
+
+
+def is_edit(call: Call, vote: Fact) -> bool:
+    """Does this vote approve with other arguments than those that wait?"""
+    event = vote.event
+    return isinstance(event, e.Voted) and event.verdict == "approve" and _edit(call, event) is not None
 
 
 def _edit(call: Call, vote: e.Voted) -> str | None:
@@ -216,7 +259,7 @@ def _denied(asking: e.ApprovalRequested, ballots: Sequence[Ballot], otherwise: s
         rule=asking.rule,
         policy_version=asking.policy_version,
         organisation=asking.organisation,
-        reason="; ".join(reasons) or otherwise,
+        reason=cut("; ".join(reasons), MAX_REASON) or otherwise,
         voters=tuple(one.reviewer for one in ballots),
         on_behalf_of=_behalf(ballots),
         halt=any(one.vote.halt for one in ballots),
@@ -225,7 +268,7 @@ def _denied(asking: e.ApprovalRequested, ballots: Sequence[Ballot], otherwise: s
 
 def _answered(asking: e.ApprovalRequested, ballots: Sequence[Ballot], answer: str) -> e.Answered:
     return e.Answered(
-        answer=answer,
+        answer=cut(answer, MAX_TEXT),
         rule=asking.rule,
         policy_version=asking.policy_version,
         organisation=asking.organisation,
@@ -248,7 +291,7 @@ def _approved(
         voters=tuple(one.reviewer for one in ballots),
         on_behalf_of=_behalf(ballots),
         arguments=edit,
-        reason=ballots[0].vote.reason,
+        reason=cut(ballots[0].vote.reason, MAX_REASON),
     )
 
 

@@ -424,18 +424,47 @@ async def tool_declare(
 @policy_app.command("apply")
 @_runs
 async def policy_apply(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml")],
+    file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
     workspace: WorkspaceOption = "default",
     organisation: OrganisationOption = False,
+    propose: Annotated[
+        bool, typer.Option("--propose", help="Only propose it: somebody else must approve it first.")
+    ] = False,
+    requester: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="NAME", help="With --propose: whose proposal it is; they cannot vote on it."
+        ),
+    ] = "",
+    proposal: Annotated[
+        str | None,
+        typer.Option(
+            "--proposal", metavar="CALL", help="Apply what was proposed and approved, in place of a file."
+        ),
+    ] = None,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
-) -> None:
+) -> int:
     """Make a file the policy of a workspace from now on. What was asked before stays as it was asked."""
     from ops.commands import run
 
+    if (file is None) == (proposal is None):
+        raise BadInput(
+            "a policy is applied from FILE.toml or as it was proposed with --proposal: give one of them."
+        )
+    if (propose and (proposal or organisation or not requester)) or (requester and not propose):
+        raise BadInput(
+            "--propose goes with FILE.toml, -w and --for NAME, whose proposal it is; --for with it alone."
+        )
     _one_owner(workspace, organisation=organisation)
-    await run.policy_apply(file, workspace, organisation=organisation, store=store, url=url, json=json)
+    if proposal is not None:
+        await run.policy_apply_proposal(proposal, store=store, url=url, json=json)
+    elif propose and file is not None:
+        return await run.policy_propose(file, workspace, requester, store=store, url=url, json=json)
+    elif file is not None:
+        await run.policy_apply(file, workspace, organisation=organisation, store=store, url=url, json=json)
+    return 0
 
 
 @policy_app.command("show")
@@ -526,6 +555,10 @@ async def policy_backtest(
     workspace: Annotated[
         str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
     ] = "",
+    organisation: Annotated[
+        bool,
+        typer.Option("--organisation", help="Try it as the organisation's, beside each workspace's own."),
+    ] = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -534,7 +567,15 @@ async def policy_backtest(
     from ops.commands import policy
 
     await policy.backtest(
-        file, on=on, form=form, since=since, workspace=workspace, store=store, url=url, json=json
+        file,
+        on=on,
+        form=form,
+        since=since,
+        workspace=workspace,
+        organisation=organisation,
+        store=store,
+        url=url,
+        json=json,
     )
 
 

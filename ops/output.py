@@ -9,6 +9,7 @@ leaves through makes it safe to look at (`ops/visible.py`):
 
 import json
 import os
+import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from projections.pending import Entry
 from schemas import events as e
 from schemas.codec import Fact, as_json
 from schemas.digest import call_digest
+from schemas.people import is_excluded
 from schemas.quorums import is_among, seated
 from schemas.slots import CallRef
 
@@ -102,6 +104,7 @@ def call_json(call: Call, stands: Tally | None = None) -> str:
             "votes_needed": stands.needed,
             "agree": stands.people,
             "missing": lacking,
+            "edits": stands.edits,
             "expires_at": call.deadline,
         }
     return msgspec.json.encode(standing).decode()
@@ -147,8 +150,16 @@ def vote_words(call: Call, stands: Tally) -> str:
     lacking = " and ".join(_asks(one) for one in missing(call, stands))
     said = f"{stands.approvals} of {stands.needed} approvals{agree}."
     if lacking:
-        return f"{said} Missing: {lacking}."
+        edits = (_edit_words(call, *edit) for edit in stands.edits.items())
+        return " ".join((f"{said} Missing: {lacking}.", *edits))
     return f"{said} The edited arguments need others too: approvals policy explain {call.ref}"
+
+
+def _edit_words(call: Call, arguments: str, editor: str) -> str:
+    return (
+        f"{editor} approved it with other arguments, and whoever edits does not count. Somebody else must approve "
+        f"the same: approvals approve {call.ref} --edit {shlex.quote(visible(arguments))}"
+    )
 
 
 def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
@@ -156,6 +167,7 @@ def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
     asking = call.asking
     assert asking, "only a call that people were asked about lacks votes"
     people = set(stands.people)
+    have_voted = people.union(stands.edits.values())
     anywhere = {
         person
         for vote in call.votes
@@ -169,7 +181,9 @@ def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
             left = quorum.votes_needed - len(seats)
             voters = dict.fromkeys((*quorum.voters, *call.asked_as_well()))
             others = tuple(
-                voter for voter in voters if voter not in people and not is_among(voter, asking.excluded)
+                voter
+                for voter in voters
+                if voter not in have_voted and not is_excluded(voter, asking.excluded, asking.people)
             )
             if left > 0:
                 lacking[e.Quorum(others, left)] = None

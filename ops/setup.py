@@ -4,16 +4,21 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+import msgspec
+
+from ledger import policies as proposals
 from ledger.client import Ledger
 from ledger.in_force import policy_in_force, policy_of
 from ledger.jetstream import JetStream
+from ledger.lifecycle import Call, Status
 from ledger.streams import ACK_WAIT_S, ensure
 from schemas.codec import Fact
-from schemas.errors import BadFact, BadFile, Defect
+from schemas.digest import text_digest
+from schemas.errors import AlreadyFilled, BadFact, BadFile, BadInput, Defect, NotOpen
 from schemas.events import PolicyApplied
 from schemas.files import read_text
 from schemas.policy import applied, read_policy
-from schemas.slots import policies, policy_slot
+from schemas.slots import CallRef, policies, policy_slot
 
 
 async def declare_streams(
@@ -79,3 +84,55 @@ def _free(versions: Sequence[Fact]) -> int:
     taken = {int(fact.slot.tail[1]) for fact in versions if fact.slot.workspace}
     after = policy_in_force(versions).version + 1
     return next(number for number in chain(range(after, 10**9), range(1, after)) if number not in taken)
+
+
+async def propose_policy(ledger: Ledger, workspace: str, path: str, requester: str) -> Call:
+    """Put a file to people as the next version of the workspace's policy. The same proposed again is the same call.
+
+    Raises:
+        BadFile: the file is wrong; nothing was recorded.
+    """
+    text = read_text(path)
+    read_policy(text, path)
+    latest = await ledger.port.latest(policies(workspace))
+    base = int(latest.slot.tail[1]) if latest else 0
+    tool = await ledger.declare(workspace, proposals.APPLY)
+    ref = proposals.proposal_ref(workspace, base, text_digest(text))
+    return await ledger.request(ref, tool, proposals.arguments(text, base), requester=requester)
+
+
+async def apply_proposal(operator: Ledger, service: Ledger, ref: CallRef) -> int:
+    """Make a proposal that people approved the workspace's policy; answers with its version. Doing it again is safe.
+
+    Args:
+        operator: who may record policies.
+        service: who may say that the call is done.
+
+    Raises:
+        BadInput: the call is not a proposal.
+        NotOpen: it was not approved, or the approval was taken back.
+        AlreadyFilled: another version was applied since it was proposed.
+    """
+    call = await service.known_call(ref)
+    if call.wish.tool != proposals.APPLY.name:
+        raise BadInput(
+            f"{ref} is a call of {call.wish.tool!r} and not a proposal. `policy apply --propose` makes one."
+        )
+    if call.status not in (Status.APPROVED, Status.RUNNING, Status.RETURNED) or call.flaw is not None:
+        raise NotOpen(
+            f"{ref} is {call.status.replace('_', ' ')}. Only a proposal that people approved is applied."
+        )
+    said = msgspec.json.decode(call.arguments)
+    text, version = str(said["text"]), int(said["base"]) + 1
+    read_policy(text, str(ref))
+    applied = PolicyApplied(text=text, digest=text_digest(text), proposal=str(ref))
+    first = await operator.fill(policy_slot(ref.workspace, version), applied)
+    if first is not None and not (
+        isinstance(first.event, PolicyApplied) and first.event.proposal == str(ref)
+    ):
+        raise AlreadyFilled(f"version {version} was applied since {ref} was proposed. Propose the file anew.")
+    if call.status is Status.APPROVED:
+        await service.start(ref)
+    if call.status is not Status.RETURNED:
+        await service.finish(ref, output=f"It is version {version}.")
+    return version

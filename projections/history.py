@@ -29,9 +29,9 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from ledger.lifecycle import SETTLED, Call
+from ledger.lifecycle import Call
 from projections import words
-from projections.thread import Thread, Turn
+from projections.thread import Thread, Turn, is_spoiled
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.digest import text_digest
@@ -181,8 +181,8 @@ def _entries(
         until = _said_before(thread, turn.cut)
         before = [_entry(fact) for fact in thread.said[heard:until]]
         ended = [(thread.call(ref), wish) for ref, wish in thread.wishes(number)]
-        if waiting := next((call for call, _wish in ended if call.status not in SETTLED), None):
-            return beginning(), before, waiting.ref
+        if waiting := next(iter(thread.unsettled(number)), None):
+            return beginning(), before, waiting
         entries += (*before, Assistant(number, turn.reply.parts))
         entries += [outcome(call, wish) for call, wish in ended]
         calls += [call for call, _wish in ended]
@@ -241,6 +241,8 @@ def outcome(call: Call, wish: e.Wish) -> Outcome:
             what = output if output.strip() else words.reconciled_in_silence(wish.tool, happened)
             what = _as_it_ran(call, wish, what) if happened else what
             return _ended(call, wish, "reconciled", what, is_error=not happened)
+        case None if is_spoiled(call):
+            return _ended(call, wish, "denied", words.spoiled(wish.tool), is_error=True)
         case other:
             raise Defect(f"{call.ref} is {call.status} and cannot be told to a model: {other!r}.")
 

@@ -76,7 +76,8 @@ class Thread(Struct, frozen=True):
 
     def is_settled(self, ref: CallRef) -> bool:
         """Will the model be told nothing more about it? A call in doubt is not settled: it waits for a person."""
-        return self.call(ref).status in SETTLED
+        call = self.call(ref)
+        return call.status in SETTLED or is_spoiled(call)
 
     def wishes(self, turn: int) -> tuple[tuple[CallRef, e.Wish], ...]:
         """What the model wished in that turn, each with the call that it becomes. Empty if it has not replied."""
@@ -87,6 +88,11 @@ class Thread(Struct, frozen=True):
     def unsettled(self, turn: int) -> tuple[CallRef, ...]:
         """The calls of that turn which keep the next one waiting."""
         return tuple(ref for ref, _wish in self.wishes(turn) if not self.is_settled(ref))
+
+
+def is_spoiled(call: Call) -> bool:
+    """Do bytes that are not a request stand in its place? Then the call can never be requested, and so never runs."""
+    return call.requested is None and any(one.fact.slot == call.ref.requested for one in call.void)
 
 
 def thread_of(ref: ThreadRef, facts: Iterable[Fact]) -> Thread:

@@ -11,6 +11,7 @@ sentence here never changes what a model was told before.
 from ledger.lifecycle import Call
 from schemas import events as e
 from schemas.errors import Defect
+from schemas.limits import MAX_TEXT, cut
 
 
 def refused(call: Call) -> e.ToolRefused:
@@ -113,6 +114,11 @@ def unreadable(message: str) -> str:
     return f"Message {message!r} of this conversation cannot be read and is left out."
 
 
+def spoiled(tool: str) -> str:
+    """For a wish in whose place bytes stand that are not a request."""
+    return f"`{tool}` did not run: the request for it cannot be read."
+
+
 def refused_in_silence(tool: str) -> str:
     """For a refusal that was recorded without words."""
     return f"`{tool}` did not run."
@@ -131,7 +137,7 @@ def reconciled_in_silence(tool: str, happened: bool) -> str:
 
 
 def _refused(ending: e.Ending, text: str) -> e.ToolRefused:
-    return e.ToolRefused(ending=ending, text=text)
+    return e.ToolRefused(ending=ending, text=cut(text, MAX_TEXT))
 
 
 def _why(what: str, reason: str) -> str:

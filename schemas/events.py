@@ -246,6 +246,9 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     may_reconcile: tuple[str, ...] = ()
     #: Reviewers' accounts that belong to somebody of another name: account to person.
     people: dict[str, str] = {}
+    #: Does the vote of the person who edits the arguments count towards the edit?
+    #: It did wherever this is not said.
+    editor_counts: bool = True
 
 
 class Escalated(Event, frozen=True, tag="Escalated"):
@@ -430,6 +433,8 @@ class PolicyApplied(Event, frozen=True, tag="PolicyApplied"):
 
     text: str
     digest: str
+    #: `workspace/thread/call` of the proposal that people approved; empty: nobody was asked.
+    proposal: str = ""
 
 
 class ToolDeclared(Event, frozen=True, tag="ToolDeclared"):

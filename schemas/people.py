@@ -12,14 +12,15 @@ whose it is, so nobody could be kept from approving their own request.
 """
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final
 
 from schemas.errors import BadId
+from schemas.events import Quorum
 from schemas.ids import token
-from schemas.quorums import is_plain
+from schemas.quorums import is_among, is_plain
 
 #: An account, as `plain` writes it, to the person whose it is.
 type Accounts = Mapping[str, str]
@@ -59,3 +60,25 @@ def is_excluded(account: str, excluded: Iterable[str], accounts: Accounts = NO_A
         elif any(fnmatchcase(name, plain(one).replace("[", "[[]")) for name in names):
             return True
     return False
+
+
+def by_person(
+    quorums: Sequence[Quorum], names: Iterable[str], accounts: Accounts
+) -> tuple[Sequence[Quorum], list[str]]:
+    """The same quorums with people in place of their accounts, and the people behind these names.
+
+    So two accounts of one person fill one seat, and it is one that either of them may fill.
+    """
+    names = tuple(names)
+    if not accounts:
+        return quorums, list(dict.fromkeys(names))
+
+    def of_people(quorum: Quorum) -> Quorum:
+        known = (*names, *filter(is_plain, quorum.voters))
+        people = (person(name, accounts) for name in known if is_among(name, quorum.voters))
+        patterns = (voter for voter in quorum.voters if not is_plain(voter))
+        voters = tuple(dict.fromkeys((*patterns, *people)))
+        return Quorum(voters, quorum.votes_needed, quorum.name)
+
+    people = dict.fromkeys(person(name, accounts) for name in names)
+    return [of_people(one) for one in quorums], list(people)

@@ -5,6 +5,13 @@
     calls_per_thread = 500                      # absent: as many as it likes
     questions_per_thread = 50                   # so many calls of a thread are put to people; absent: all
     never_grant = ["payout"]                    # no standing approval covers these tools
+    may_revoke = ["@security"]                  # may take an approval back too, beside those who decide
+    may_reconcile = ["@security"]               # say what became of a call in doubt; absent: who may decide
+    unmapped_requesters = "deny"                # deny | exclude_nobody; absent: deny
+    policies_need_approval = false              # the organisation's: a second person agrees to each version
+
+    [people]
+    ana = ["ana@corp.example", "slack:U17"]     # accounts of the reviewer ana; each counts as ana
 
     [groups]
     security = ["sam", "sec-*"]                 # as voters: "@security"
@@ -28,6 +35,7 @@
     votes_needed = 1
     denials_needed = 1                          # so many people must say no
     also = [{voters = ["@security"]}]           # these must agree too; nobody counts twice
+    editor_counts = false                       # true: who edits the arguments counts as a vote for the edit
     break_glass = ["@security"]                 # each of them alone may let it run, with a reason
     expires_in_s = 3600                         # absent: never
     on_timeout = "escalate"                     # deny | escalate | stay; absent: deny
@@ -40,6 +48,10 @@ the other rules would have allowed is then asked about, and who would be asked i
 
 The organisation may have a policy too. It says nothing about a call that none of its rules matches; where one does, the
 stricter of the two counts, whatever the priorities, and where both ask, both must be satisfied.
+
+A requester is compared with reviewers as a person: without case, and through [people]. One who leads to no possible
+reviewer (empty, or with characters that no reviewer's name has) cannot be kept from approving their own request, so
+the call is denied, unless `unmapped_requesters` says that such a requester excludes nobody.
 
 `while_pending` says what becomes of what a user says while a call of the thread waits for people: it waits until the
 call is settled, or makes the call moot, or may not be said yet. It is the same for every rule, and no policy loses it.
@@ -60,15 +72,19 @@ from schemas.errors import BadId
 from schemas.events import OnTimeout, PolicyApplied, Quorum, Shadow, Stage, WhilePending
 from schemas.files import Table, mistake, read_toml
 from schemas.ids import token
+from schemas.people import plain
 from schemas.quorums import everybody, is_plain, lacking, needed
 
 type Then = Literal["allow", "ask", "block"]
+type UnmappedRequesters = Literal["deny", "exclude_nobody"]
 
 #: Which word is stricter.
 STRICTNESS: Final[dict[Then, int]] = {"allow": 0, "ask": 1, "block": 2}
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?-]+", re.ASCII)
 #: More than this nobody can review.
 MAX_RULES: Final = 1000
+#: Each of them is frozen into every question that it could vote on.
+MAX_SECOND_NAMES: Final = 1000
 #: So many tools are remembered with their rules.
 _MOST_TOOLS: Final = 10_000
 
@@ -126,6 +142,7 @@ _OF_QUESTIONS: Final = (
     "votes_needed",
     "denials_needed",
     "also",
+    "editor_counts",
     "break_glass",
     "expires_in_s",
     "on_timeout",
@@ -138,6 +155,11 @@ _OF_ALL: Final = (
     "calls_per_thread",
     "questions_per_thread",
     "never_grant",
+    "may_revoke",
+    "may_reconcile",
+    "unmapped_requesters",
+    "policies_need_approval",
+    "people",
     "groups",
     "owners",
 )
@@ -163,6 +185,8 @@ class Rule(Table):
     votes_needed: Count = 1
     denials_needed: Count = 1
     also: Annotated[tuple[Also, ...], Field(strict=False)] = ()
+    #: Does the vote of the person who edits the arguments count towards the edit?
+    editor_counts: bool = False
     break_glass: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
     #: None: never.
     expires_in_s: Interval | None = None
@@ -261,6 +285,16 @@ class Policy(Table):
     calls_per_thread: Annotated[int, Field(ge=1)] | None = None
     questions_per_thread: Annotated[int, Field(ge=1)] | None = None
     never_grant: Annotated[tuple[Pattern, ...], Field(strict=False)] = ()
+    may_revoke: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
+    may_reconcile: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
+    #: What becomes of a wish whose requester could not be a reviewer, by [people] or by name.
+    unmapped_requesters: UnmappedRequesters = "deny"
+    #: The organisation's: a version of a workspace's policy counts only when people approved exactly its text.
+    policies_need_approval: bool = False
+    #: By reviewer, the accounts that are theirs as well.
+    accounts: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
+        default_factory=dict, alias="people"
+    )
     groups: dict[str, Patterns] = Field(default_factory=dict)
     #: By agent, or a pattern of agents.
     owners: dict[Pattern, Voters] = Field(default_factory=dict)
@@ -275,6 +309,32 @@ class Policy(Table):
             except BadId as problem:
                 raise mistake(str(problem), name) from None
         return groups
+
+    @field_validator("accounts")
+    @classmethod
+    def _belong_to_one_person(cls, accounts: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        whose: dict[str, str] = {}
+        for reviewer in accounts:
+            try:
+                token("reviewer", reviewer)
+            except BadId as problem:
+                raise mistake(str(problem), reviewer) from None
+            if (other := whose.setdefault(plain(reviewer), reviewer)) != reviewer:
+                raise mistake(f"{reviewer!r} and {other!r} are the same name: case does not count.", reviewer)
+        for reviewer, named in accounts.items():
+            for account in named:
+                if not plain(account):
+                    raise mistake("an account needs a name. Leave the empty one out.", reviewer)
+                if (other := whose.setdefault(plain(account), reviewer)) != reviewer:
+                    raise mistake(
+                        f"the account {account!r} belongs to {other!r} too. Give it to one of them.", reviewer
+                    )
+        if sum(map(_is_name, whose)) - len(accounts) > MAX_SECOND_NAMES:
+            raise mistake(
+                f"more than {MAX_SECOND_NAMES:,} accounts could be names of reviewers. Write those that are of "
+                'another system with its name in front, such as "slack:U17".'
+            )
+        return accounts
 
     @field_validator("rules")
     @classmethod
@@ -305,6 +365,8 @@ class Policy(Table):
     def _everybody_is_known(self) -> "Policy":
         for agent, owners in self.owners.items():
             self._known(owners, "owners", agent)
+        self._known(self.may_revoke, "may_revoke")
+        self._known(self.may_reconcile, "may_reconcile")
         for index, rule in enumerate(self.rules):
             self._known(rule.voters, "rule", index, "voters")
             self._known(rule.break_glass, "rule", index, "break_glass")
@@ -321,6 +383,21 @@ class Policy(Table):
         for voter in voters:
             found |= dict.fromkeys(self.groups[voter[1:]] if voter.startswith("@") else (voter,))
         return tuple(found)
+
+    @cached_property
+    def persons(self) -> dict[str, str]:
+        """Each account of [people], as `plain` writes it, to the person whose it is."""
+        return {
+            plain(account): plain(reviewer)
+            for reviewer, accounts in self.accounts.items()
+            for account in accounts
+            if plain(account) != plain(reviewer)
+        }
+
+    @cached_property
+    def second_names(self) -> dict[str, str]:
+        """Those of the accounts that could be names of reviewers."""
+        return {account: whose for account, whose in self.persons.items() if _is_name(account)}
 
     def quorums(self, rule: Rule) -> tuple[Quorum, ...]:
         """All who must agree where this rule asks; the rule's own voters first."""
@@ -483,6 +560,14 @@ def _may_beat(unsaid: Rule, counts: Rule, policy: Policy) -> bool:
     return unsaid.priority > counts.priority or (
         unsaid.priority == counts.priority and policy.rules.index(unsaid) < policy.rules.index(counts)
     )
+
+
+def _is_name(account: str) -> bool:
+    try:
+        token("reviewer", account)
+    except BadId:
+        return False
+    return True
 
 
 def _matches(name: str, patterns: Patterns) -> bool:

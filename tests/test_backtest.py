@@ -30,7 +30,7 @@ from schemas.conversations import read_conversations
 from schemas.digest import call_digest
 from schemas.errors import BadId, BadInput
 from schemas.policy import read_policy
-from schemas.slots import FILLED_BY, CallRef, Slot, ThreadRef
+from schemas.slots import FILLED_BY, ORGANISATION, CallRef, Slot, ThreadRef, policy_slot
 from schemas.tools import Tool, ToolSpec
 
 HERE = Path(__file__).parent
@@ -190,7 +190,7 @@ def gates_word(rules, wished):
         arguments=wished.arguments,
         digest=call_digest(wished.tool, "v1", wished.arguments),
         tool_version="v1",
-        requester=wished.requester,
+        requester=wished.requester or "nobody-else",
         agent=wished.agent,
         labels=wished.labels,
     )
@@ -509,7 +509,7 @@ async def test_the_json_is_one_object_with_these_keys(store, capsys, tmp_path):
         told = json.loads(capsys.readouterr().out)
         assert list(told) == [
             *("calls", "asked", "allowed", "blocked", "invalid", "uncertain"),
-            *("by_tool", "by_rule", "shadows", "actual"),
+            *("by_tool", "by_rule", "shadows", "actual", "left_out"),
         ]
         for one in told["by_rule"].values():
             assert list(one) == ["calls", "asked", "allowed", "blocked", "invalid"]
@@ -699,3 +699,50 @@ def test_people_read_it_in_lines():
     assert told["rule"].strip().startswith("'changes a booking' of ")
     assert told["must agree"].strip() == "1 of anybody"
     assert told["not"].strip() == "rita, who asked for it"
+
+
+# ------------------------------------------------------------------------------------------- what it does not forget
+
+LIMITED = '[[rule]]\nname = "free"\ntools = ["*"]\nthen = "allow"\n'
+
+
+def test_limits_of_a_thread_hold():
+    """In the order in which the calls were requested, whichever ended first (R9)."""
+    made = [Wished("pay", "{}", workspace="shop", thread="t", before=before) for before in (4, 0, 3, 1, 2)]
+    report = backtest(policy("calls_per_thread = 2\n" + LIMITED), made)
+    assert (report.allowed, report.blocked) == (2, 3)
+    assert report.by_rule["(limit) calls_per_thread"] == counts(blocked=3)
+    asks = "questions_per_thread = 2\n" + LIMITED.replace("allow", "ask")
+    trial = trying.Trial(policy(asks))
+    for wished in (*made, Wished("pay", "{}", workspace="shop", thread="other")):
+        trial.take(wished)
+    for _ in range(2):
+        report = trial.report()
+        assert (report.asked, report.blocked) == (3, 3)
+    assert "grants" in report.left_out
+
+
+async def test_the_organisations_policy_is_tried_beside_it(ledger):
+    """The candidate allows what the organisation blocks; and tried as the organisation's, it meets each workspace's (R9)."""
+    version = await declare(ledger)
+    over = '[[rule]]\nname = "never"\ntools = ["*"]\nwhen = "args.amount > 100"\nthen = "block"\n'
+    await ledger.fill(policy_slot(ORGANISATION, 1), e.PolicyApplied(text=over, digest=""))
+    for number, amount in enumerate((5, 500)):
+        await record(
+            ledger, PAST.call(f"c{number}"), wish("refund", version, f'{{"amount":{amount}}}'), "open"
+        )
+    report, _ = await backtest_ledger(ledger, policy(LIMITED))
+    assert (report.allowed, report.blocked) == (1, 1)
+    assert report.by_rule["(organisation) never"] == counts(blocked=1)
+    await ledger.fill(policy_slot("shop", 1), e.PolicyApplied(text=LIMITED, digest=""))
+    report, _ = await backtest_ledger(
+        ledger, policy('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "block"\n'), organisation=True
+    )
+    assert (report.allowed, report.blocked) == (0, 2)
+
+
+def test_a_requester_whom_the_gate_would_turn_down_is_invalid():
+    """By the table of people that the candidate has (C5)."""
+    made = [Wished("pay", "{}", requester=name) for name in ("ana", "eve@corp.example")]
+    assert backtest(policy(LIMITED), made).invalid == 1
+    assert backtest(policy('[people]\neve = ["EVE@corp.example"]\n' + LIMITED), made).invalid == 0

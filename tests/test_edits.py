@@ -23,6 +23,7 @@ tools = ["refund"]
 when = "args.amount > 500"
 then = "ask"
 votes_needed = 2
+editor_counts = true
 
 [[rule]]
 name = "huge refunds"
@@ -34,6 +35,7 @@ then = "block"
 name = "refunds"
 tools = ["refund"]
 then = "ask"
+editor_counts = true
 """
 REFUND = ToolSpec(
     name="refund",

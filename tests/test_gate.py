@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 
 import msgspec
 import pytest
@@ -27,6 +28,8 @@ from schemas.slots import GrantRef, policy_slot
 from schemas.tools import Tool, ToolSpec, declaration
 
 CALL = REF.wish(1, 0)
+#: Asked by a gate of today: an editor does not count.
+asking = partial(e.ApprovalRequested, editor_counts=False)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
 DIGEST = request(WISH).digest
 SCHEMA = '{"type":"object","properties":{"order":{"type":"string"}},"required":["order"],"additionalProperties":false}'
@@ -72,7 +75,7 @@ def invalid(reason: str, rule: str = "freely") -> e.Denied:
 
 # ---------------------------------------------------------------------------------------------- the wish
 
-ASKED = e.ApprovalRequested(
+ASKED = asking(
     digest=DIGEST,
     rule="money",
     policy_version=3,
@@ -82,16 +85,14 @@ ASKED = e.ApprovalRequested(
     votes_needed=2,
     expires_in_s=900,
 )
-ASKED_BY_NO_RULE = e.ApprovalRequested(
+ASKED_BY_NO_RULE = asking(
     digest=DIGEST,
     rule="no rule",
     policy_version=3,
     reason="No rule of the policy covers this tool.",
     excluded=("rita",),
 )
-ASKED_TWO = e.ApprovalRequested(
-    digest=DIGEST, rule="money", policy_version=3, voters=("ana", "rita"), votes_needed=2
-)
+ASKED_TWO = asking(digest=DIGEST, rule="money", policy_version=3, voters=("ana", "rita"), votes_needed=2)
 MISFIT = e.Wish(tool="refund", arguments='{"order":17}')
 BROKEN = e.Wish(tool="refund", arguments='{"order":')
 
@@ -121,7 +122,8 @@ VERDICTS = [
     ("the strictest of all", ALLOW + BLOCK + ASK, request(WISH), REFUND,
      e.Denied(ground="policy", rule="never", policy_version=3, reason="Not by a machine.")),
     ("no rule asks everybody", "", request(WISH), REFUND, ASKED_BY_NO_RULE),
-    ("nobody excluded who is nobody", "", msgspec.structs.replace(request(WISH), requester=""), REFUND,
+    ("nobody excluded who is nobody", 'unmapped_requesters = "exclude_nobody"',
+     msgspec.structs.replace(request(WISH), requester=""), REFUND,
      msgspec.structs.replace(ASKED_BY_NO_RULE, excluded=())),
     ("an unknown tool, though allowed", ALLOW, request(WISH), None,
      invalid("There is no tool 'refund'. Only the tools that were offered can be called.")),
@@ -200,11 +202,9 @@ def refused(ground: e.Ground, reason: str, rule: str = "money") -> e.Denied:
 AGAIN = refused("repeated", "This very call was denied before, as 7-1: not this one")
 TOO_MANY = "The policy lets a thread make 3 calls, and these were made."
 TOO_MUCH = "The policy lets a thread put 3 calls to people, and these were put."
-ASKED_ONE = e.ApprovalRequested(
-    digest=DIGEST, rule="money", policy_version=3, voters=("ana", "ben"), excluded=("rita",)
-)
+ASKED_ONE = asking(digest=DIGEST, rule="money", policy_version=3, voters=("ana", "ben"), excluded=("rita",))
 BY_BOTH = msgspec.structs.replace(ASKED_ONE, votes_needed=2)
-LOOKS = e.ApprovalRequested(
+LOOKS = asking(
     digest=DIGEST, rule="freely", policy_version=3, excluded=("rita",),
     reason="It can change what is asked about, so a person must look.",
 )  # fmt: skip

@@ -90,7 +90,7 @@ PASTS = [
     ("denied again, after people were asked again", "same_asked_people same_repeated same_asked_people now", (3, 2, "c2", 0)),
     ("and repeated after that", "same_asked_people same_repeated same_asked_people same_repeated now", (4, 2, "c2", 1)),
     ("another call was denied", "other_asked_people now", (1, 1, None, 0)),
-    ("other bytes were denied", "spaced_asked_people now", (1, 1, None, 0)),
+    ("the same was denied in other bytes (R13, B76)", "spaced_asked_people now", (1, 1, "c0", 0)),
     ("denied by the policy", "same_policy now", (1, 0, None, 0)),
     ("denied for a limit", "same_limit now", (1, 0, None, 0)),
     ("invalid", "same_invalid now", (1, 0, None, 0)),

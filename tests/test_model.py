@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from stories import REF, SETTLED, UNSETTLED, Story, life, request
+from stories import REF, SETTLED, UNSETTLED, Story, life
 
 from consumers.model import MAX_ATTEMPTS, Ask, Asker, Question, Reply
 from consumers.steps import Append, Perform, Step
@@ -13,8 +13,7 @@ from ledger.memory import Memory
 from projections.history import Assistant, Outcome, User, digest
 from projections.thread import thread_of
 from schemas import events as e
-from schemas.digest import call_digest
-from schemas.errors import BadFact, Unavailable
+from schemas.errors import Unavailable
 from schemas.tools import ToolSpec
 
 REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
@@ -89,7 +88,7 @@ def test_it_is_asked_once_all_its_calls_are_settled():
     story.turn(1, REFUND, AGAIN)
     story.live(1, 0, REFUND, "returned")
     for slot, event in life(REF.wish(1, 1), AGAIN, "returned"):
-        assert reacts(story) in ([], [Append(REF.wish(1, 1).requested, wished(AGAIN))])
+        assert reacts(story) == []
         story.tell(slot, event)
     assert reacts(story) == [ask(2)]
 
@@ -181,11 +180,10 @@ def test_a_failed_turn_is_over():
 
 
 def test_max_turns_is_the_end():
-    """After so many turns the model is not asked again, but what it wished is still requested."""
+    """After so many turns the model is not asked again."""
     story = opened(msgspec.structs.replace(OPENED, max_turns=1))
     story.say("hello")
     story.turn(1, REFUND)
-    assert reacts(story) == [Append(REF.wish(1, 0).requested, wished(REFUND))]
     story.live(1, 0, REFUND, "returned")
     assert reacts(story) == []
     story.say("go on")
@@ -240,61 +238,6 @@ def test_handed_the_same_again_the_worker_is_dead():
     assert reacts(claimed("e-1", attempts=2), 1) == [ask(1, attempt=3)]
     failed = e.ModelFailed(error="asked 3 times, and each time the worker died", attempt=MAX_ATTEMPTS)
     assert reacts(claimed("e-1", attempts=MAX_ATTEMPTS), 1) == [Append(REF.replied(1), failed)]
-
-
-# ------------------------------------------------------------------------------------------------ wishes
-
-
-def wished(wish: e.Wish, version: str = "v1", run_by: str = "executor") -> e.ToolRequested:
-    return e.ToolRequested(
-        tool=wish.tool,
-        tool_version=version,
-        arguments=wish.arguments,
-        digest=call_digest(wish.tool, version, wish.arguments),
-        requester="rita",
-        agent="desk",
-        provider_id=wish.provider_id,
-        run_by=run_by,
-    )
-
-
-def test_each_wish_becomes_one_request():
-    """Under an id of its own, though the provider's is the same for both, and for one in an earlier turn (B20, B22)."""
-    story = opened()
-    story.say("hello")
-    story.turn(1, e.Text("Let me see."), REFUND, AGAIN)
-    first, second = REF.wish(1, 0), REF.wish(1, 1)
-    assert reacts(story) == [Append(first.requested, wished(REFUND)), Append(second.requested, wished(AGAIN))]
-    story.live(1, 0, REFUND, "returned")
-    assert reacts(story) == [Append(second.requested, wished(AGAIN))]
-    story.live(1, 1, AGAIN, "denied")
-    story.turn(2, REFUND)
-    assert reacts(story) == [Append(REF.wish(2, 0).requested, wished(REFUND))]
-    assert reacts(story, 0) == [Append(REF.wish(2, 0).requested, wished(REFUND))]
-
-
-@pytest.mark.parametrize("name", ["delete_all", "constructor", "functions.refund", ""])
-def test_a_wish_for_what_was_not_offered_is_requested_too(name: str):
-    """Without a version, so that the gate denies it in words that the model reads (I4, B25)."""
-    story = opened()
-    story.say("hello")
-    wish = e.Wish(tool=name, arguments="{}")
-    story.turn(1, wish)
-    assert reacts(story) == [Append(REF.wish(1, 0).requested, wished(wish, version="", run_by="client"))]
-
-
-def test_arguments_are_kept_as_they_came():
-    """Malformed or oddly spelled: the digest is over the very text, and the gate judges it (B17, B61)."""
-    story = opened()
-    story.say("hello")
-    wishes = [
-        e.Wish(tool="refund", arguments=text)
-        for text in ('{"order": "A-17"}', '{"order":', "", '{"a":1,"a":2}')
-    ]
-    story.turn(1, *wishes)
-    assert reacts(story) == [
-        Append(REF.wish(1, at).requested, wished(wish)) for at, wish in enumerate(wishes)
-    ]
 
 
 # --------------------------------------------------------------------------------------------- the asking
@@ -396,21 +339,3 @@ async def test_a_ledger_that_cannot_be_read_is_not_the_models_failure(ledger: Le
     await recorded(ledger, story)
     with pytest.raises(Unavailable):
         await Asker({"test": Scripted(Unavailable("a replica is behind"))}).do(ledger, Ask(REF, 1, 1))
-
-
-async def test_no_model_is_asked_about_a_thread_that_cannot_be_read(ledger: Ledger):
-    """Broken bytes might be what a user said; a fact of a newer kind is passed over (B14, I12)."""
-    await recorded(ledger, opened())
-    await ledger.port.append(REF.said("m1"), b'{"type":"FromTheFuture","v":1}', "x")
-    [handed, _] = await ledger.read(REF)
-    asker = Asker({"test": Scripted()})
-    assert asker.react(await asker.look(ledger, handed), handed) == ()
-    await ledger.port.append(REF.said("m2"), b"\xff", "y")
-    with pytest.raises(BadFact, match="fact 3 in acme/t1 cannot be read, so no model is asked"):
-        await asker.look(ledger, handed)
-
-
-def test_the_request_is_the_one_that_stories_tell():
-    """The builder of stories and the worker agree on what a request is."""
-    plain = msgspec.structs.replace(wished(REFUND), agent="", run_by="client")
-    assert plain == request(REFUND)

@@ -418,8 +418,8 @@ async def test_no_policy_is_older_than_what_is_judged_by_it(shop: Shop):
     """One that is applied just after the call was read is seen: a vote that came behind it may be among what was read."""
 
     class Late(Ledger):
-        async def call(self, ref: CallRef, *, having: Slot | None = None) -> Call:
-            found = await super().call(ref, having=having)
+        async def read(self, *refs: Any, having: Slot | None = None) -> tuple[Fact, ...]:
+            found = await super().read(*refs, having=having)
             await shop.apply('[[rule]]\nname = "no"\ntools = ["refund"]\nthen = "block"')
             return found
 

@@ -43,6 +43,7 @@ name = "money"
 tools = ["pay"]
 then = "ask"
 voters = ["ana", "ben", "carol"]
+editor_counts = true
 
 [[rule]]
 name = "much money"
@@ -667,3 +668,24 @@ def test_errors_of_people_are_json_for_programs(calm, within):
     ended = within(*GIVE.split(), "--for", "soon", "--any-arguments", "--json", store=calm)
     assert (ended.code, ended.out) == (2, "")
     assert json.loads(ended.err)["error"] == "BadInput"
+
+
+def test_a_policy_is_proposed_and_applied_once_somebody_else_approved_it(shop, within, tmp_path):
+    """The proposer's own yes does not count; applied twice it is one version, and never after another one (H7)."""
+    looser = tmp_path / "looser.toml"
+    looser.write_text('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n')
+    proposed = within(
+        "policy", "apply", looser, "-w", "proposing", "--propose", "--for", "olga", "--json", store=shop
+    )
+    assert proposed.code == 8, proposed.err
+    call = proposed.one["proposal"]
+    assert within("policy", "apply", "--proposal", call, store=shop).code == 1
+    until(shop, CallRef.parse(call).gated)
+    own = within("approve", call, "--as", "Olga", store=shop)
+    assert (own.code, "asked for" in own.err) == (4, True)
+    assert within("approve", call, "--as", "ana", store=shop).code == 0
+    for _ in range(2):
+        applied = within("policy", "apply", "--proposal", call, "--json", store=shop)
+        assert (applied.code, applied.one) == (0, {"workspace": "proposing", "version": 1}), applied.err
+    for wrong in ((), (looser, "--proposal", call), (looser, "--propose"), (looser, "--for", "olga")):
+        assert within("policy", "apply", *wrong, store=shop).code == 2

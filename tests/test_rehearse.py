@@ -192,7 +192,9 @@ def test_a_reviewer_who_answers_and_edits(store, workspace, tmp_path):
         arguments = '{"user_id": "carol_1042", "amount": 1}'
         """
     )
-    ended = rehearsed(store, workspace, "--reviewer", reviewer)
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY.read_text().replace('then = "ask"', 'then = "ask"\neditor_counts = true'))
+    ended = rehearsed(store, workspace, "--reviewer", reviewer, policy=policy)
     assert ended.code == 0, ended.err
     assert (ended.one["gated"], ended.one["approved"], ended.one["denied"]) == (4, 1, 1)
     threads = threads_of(store, workspace)
@@ -518,22 +520,22 @@ def test_approved_each_real_history_is_the_recorded_one(own, workspace):
 def test_denied_no_real_tool_runs_and_every_real_conversation_ends(own, workspace):
     """Each of the 184 calls is refused once, none of the six tools is started, every history is valid (B1, B2).
 
-    Six of them repeat one that was denied just before, unchanged: nobody is asked about these again (B76).
+    Seven of them repeat one that was denied just before, one in other bytes: nobody is asked about these again (B76, R13).
     """
     ended = rehearsed(own, workspace, "--reviewer", "deny", file=DATA)
     assert ended.code == 0, ended.err
     assert {name: ended.one[name] for name in ("conversations", "calls", "gated", "approved", "denied")} == {
         "conversations": 150,
         "calls": 862,
-        "gated": 178,
+        "gated": 177,
         "approved": 0,
-        "denied": 178,
+        "denied": 177,
     }
     assert ended.one["finished"] == 862
     threads = threads_of(own, workspace)
     assert len(threads) == 150
-    assert_denied(threads, gated=178)
+    assert_denied(threads, gated=177)
     decided = [call.decided.event for thread in threads.values() for call in thread.calls.values()]
     denied = Counter(event.ground for event in decided if isinstance(event, e.Denied))
-    assert denied == {"people": 178, "repeated": 6}
+    assert denied == {"people": 177, "repeated": 7}
     assert_valid(threads)

@@ -238,7 +238,7 @@ def test_a_question_from_before_there_was_a_choice_lets_messages_wait():
 
 THREAD = ThreadRef("shop", "t1")
 FIRST, SECOND, THIRD = (THREAD.wish(1, index) for index in range(3))
-ASK = '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\nreason = "It moves money."\n'
+ASK = '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\nreason = "It moves money."\neditor_counts = true\n'
 TEXT = {word: f'while_pending = "{word}"\n{ASK}' for word in ("queue", "supersede", "block")}
 
 

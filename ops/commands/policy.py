@@ -11,8 +11,8 @@ from rich.table import Table
 
 from consumers.gate import Case, verdict
 from ledger.client import Ledger
-from ledger.judging import InForce, Policies, of_edit
-from ledger.lifecycle import Call, describe, may_vote
+from ledger.judging import InForce, Origin, Policies, attributed, of_edit, origin, origin_slots
+from ledger.lifecycle import Call, call_of, describe, may_vote
 from ledger.standing import Delegation, delegated
 from ledger.votes import Ballot, Required, Tally, asked, counted, tally
 from ops import backtest as trying
@@ -24,10 +24,11 @@ from ops.visible import line
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.digest import call_digest
-from schemas.errors import BadInput
+from schemas.errors import BadInput, UnknownCall
 from schemas.events import Shadow
 from schemas.files import read_text
 from schemas.ids import token
+from schemas.people import Accounts, is_excluded, is_mapped
 from schemas.policy import Policy, Rule, read_policy
 from schemas.quorums import is_among, seated
 from schemas.slots import CallRef, ThreadRef
@@ -121,6 +122,8 @@ class Explained(Struct, frozen=True):
     by_now: Word | None
 
 
+_UNKNOWN: Final = Origin()
+
 # ------------------------------------------------------------------------------------------------ policy test
 
 
@@ -160,6 +163,8 @@ def said_to(wish: e.ToolRequested, workspace: str, policy: Policy) -> Word:
     ref = ThreadRef(workspace, "t").call("c")
     now = datetime.fromtimestamp(0).astimezone()
     call = Call(ref, requested=Fact(1, now, ref.requested, wish))
+    if not wish.requester:  # somebody asks, and it does not matter who
+        policy = policy.model_copy(update={"unmapped_requesters": "exclude_nobody"})
     case = Case(call, Policies(InForce(0, policy)), Tool(wish.tool, wish.tool_version, _ANY))
     return _word(verdict(case, now), wish)
 
@@ -225,6 +230,7 @@ async def backtest(
     form: str | None,
     since: str | None,
     workspace: str,
+    organisation: bool = False,
     store: Path | None,
     url: str | None,
     json: bool,
@@ -237,18 +243,20 @@ async def backtest(
     if on is not None:
         if since is not None:
             raise BadInput("--since is about the ledger's calls. Conversations of a file have no times.")
-        report = trying.backtest(policy, trying.wishes_in(on, form, workspace))
+        beside = trying.Beside(None) if organisation else trying.NOTHING_BESIDE
+        report = trying.backtest(policy, trying.wishes_in(on, form, workspace), beside)
     elif form is not None:
         raise BadInput("--form says how a file is written: add --on FILE.")
     else:
         async with Ledger.connect(store, url=url, role="observer") as ledger:
             report, unreadable = await trying.backtest_ledger(
-                ledger, policy, workspace=workspace, since=start
+                ledger, policy, workspace=workspace, since=start, organisation=organisation
             )
     if json:
         _print_json(report)
     else:
         _print_report(report)
+        say(f"\nNot tried: {'; '.join(report.left_out)}.")
     if unreadable:
         say(
             f"{unreadable:,} requests are not counted: this program cannot read them. `approvals watch` shows them."
@@ -299,7 +307,12 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
     Raises:
         UnknownCall: it was never requested.
     """
-    call = await ledger.known_call(ref)
+    facts = await ledger.read(ref, *origin_slots(ref))
+    call = call_of(ref, facts)
+    if call.requested is None:
+        raise UnknownCall(f"{ref} was never requested. `approvals pending` lists what waits.")
+    whence = origin(call, facts)
+    names_requester, call = bool(call.wish.requester), attributed(call, whence)
     policies = await ledger.policies(ref.workspace)
     tool = await ledger.tool_of(call)
     delegations = await ledger.delegations(ref.workspace) if call.votes else ()
@@ -310,6 +323,8 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
         tool,
         delegations,
         tuple(f"{one.ref.giver}/{one.ref.name}" for one in grants if one.used_by(call)),
+        whence,
+        names_requester=names_requester,
     )
 
 
@@ -319,6 +334,9 @@ def explained(
     tool: Tool | None,
     delegations: Sequence[Delegation] = (),
     grants: tuple[str, ...] = (),
+    whence: Origin = _UNKNOWN,
+    *,
+    names_requester: bool = True,
 ) -> Explained:
     """The same, of a call that was read."""
     assert call.requested
@@ -333,7 +351,8 @@ def explained(
         ballots = counted(call, lambda vote: delegated(delegations, call, vote))
         ballots = [one for one in ballots if not _is_refused(call, one.vote, edited)]
     judged = _judged(call, stands, ballots)
-    wished = Case(Call(call.ref, requested=call.requested), policies, tool)
+    requested = Call(call.ref, requested=call.requested)
+    wished = Case(requested, policies, tool, origin=whence, names_requester=names_requester)
     now = _word(verdict(wished, call.requested.recorded_at), wish)
     stage = call.next_stage
     return Explained(
@@ -407,7 +426,7 @@ def _question(
         quorums=seats[0],
         besides=seats[1] if len(seats) > 1 else (),
         denials_needed=asking.denials_needed,
-        excluded={one: _why_excluded(one, wish) for one in asking.excluded},
+        excluded={one: _why_excluded(one, wish, asking.people) for one in asking.excluded},
         may_break_glass=asking.may_break_glass,
         expires_in_s=asking.expires_in_s,
         on_timeout=asking.on_timeout,
@@ -415,8 +434,9 @@ def _question(
     )
 
 
-def _why_excluded(person: str, wish: e.ToolRequested) -> str:
-    return "asked for it" if person == wish.requester else f"is behind the agent {wish.agent}"
+def _why_excluded(name: str, wish: e.ToolRequested, accounts: Accounts) -> str:
+    asked_for_it = is_excluded(name, filter(is_mapped, (wish.requester,)), accounts)
+    return "asked for it" if asked_for_it or not wish.agent else f"is behind the agent {wish.agent}"
 
 
 def _differ(then: Word, now: Word) -> bool:
@@ -458,8 +478,8 @@ def _flaw(call: Call, fact: Fact, vote: e.Voted, delegations: Sequence[Delegatio
     if call.deadline is not None and fact.recorded_at >= call.deadline:
         return "it came after the deadline"
     for name in (reviewer, person):
-        if is_among(name, call.asking.excluded):
-            return f"{name} {_why_excluded(name, call.wish)}"
+        if is_excluded(name, call.asking.excluded, call.asking.people):
+            return f"{name} {_why_excluded(name, call.wish, call.asking.people)}"
     if not may_vote(call, vote, reviewer, fact.seq):
         return f"{person} {'may not break the glass' if vote.verdict == 'break_glass' else 'was not asked'}"
     if person != reviewer and not delegated(delegations, call, fact):

@@ -18,20 +18,21 @@ from ledger.client import Ledger
 from ledger.in_force import policy_in_force
 from ledger.streams import DURABLES, streams
 from ops import output, witness
+from ops.commands.decide import PENDING
 from ops.guard import guard
 from ops.output import out, print_line, say
 from ops.progress import bar
 from ops.rehearse import Summary, read_recordings, refuse_other, review
 from ops.rehearse import rehearse as drive
 from ops.server import EmbeddedServer, ensure_account, is_running
-from ops.setup import apply_policy, declare_streams
+from ops.setup import apply_policy, apply_proposal, declare_streams, propose_policy
 from ops.workers import KINDS, durables, reactions, until_signalled, working
 from schemas.errors import BadInput, BrokerAway
 from schemas.events import PolicyApplied
 from schemas.files import read_text
 from schemas.policy import read_policy
 from schemas.reviewer import script_for
-from schemas.slots import ORGANISATION, policies
+from schemas.slots import ORGANISATION, CallRef, policies
 from schemas.tools import read_tools
 
 
@@ -145,6 +146,35 @@ async def policy_apply(
         out(msgspec.json.encode(whose | {"version": version}).decode())
     else:
         say(f"{file} is version {version} of {_whose(workspace, organisation=organisation)}.")
+
+
+async def policy_propose(
+    file: str, workspace: str, requester: str, *, store: Path | None, url: str | None, json: bool
+) -> int:
+    """Propose a version, and say which call people approve. The exit code says that it waits."""
+    async with Ledger.connect(store, url=url, role="service") as ledger:
+        call = await propose_policy(ledger, workspace, file, requester)
+    if json:
+        out(msgspec.json.encode({"workspace": workspace, "proposal": str(call.ref)}).decode())
+    else:
+        say(
+            f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved {call.ref}: "
+            f"approvals policy apply --proposal {call.ref}"
+        )
+    return PENDING
+
+
+async def policy_apply_proposal(proposal: str, *, store: Path | None, url: str | None, json: bool) -> None:
+    ref = CallRef.parse(proposal)
+    async with (
+        Ledger.connect(store, url=url, role="service") as service,
+        Ledger.connect(store, url=url, role="operator") as operator,
+    ):
+        version = await apply_proposal(operator, service, ref)
+    if json:
+        out(msgspec.json.encode({"workspace": ref.workspace, "version": version}).decode())
+    else:
+        say(f"{ref} is version {version} of {_whose(ref.workspace, organisation=False)}.")
 
 
 async def policy_show(
