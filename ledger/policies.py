@@ -91,8 +91,3 @@ def problem(fact: Fact, proposal: Call | None) -> str | None:
     if (str(said["base"] + 1),) != fact.slot.tail[1:]:
         return f"{proposal.ref} proposes another version"
     return None
-
-
-def counts(fact: Fact, proposal: Call | None) -> bool:
-    """Whether a version counts where versions need approval."""
-    return problem(fact, proposal) is None
