@@ -48,13 +48,12 @@ None of them guards against two writers at once. The broker does: a slot takes o
 (a start and a revocation), the order of the log decides, and whoever wrote looks at it before acting.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count
 from operator import attrgetter
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -359,7 +358,10 @@ class Call(Struct, frozen=True):
         since = self.escalated[-1] if self.escalated else self.gated
         assert isinstance(since.event, e.ApprovalRequested | e.Escalated)
         after_s = since.event.expires_in_s
-        return None if after_s is None else since.recorded_at + timedelta(seconds=after_s)
+        try:
+            return None if after_s is None else since.recorded_at + timedelta(seconds=after_s)
+        except OverflowError:  # a time after the last that there is
+            return None
 
     @property
     def deadline(self) -> datetime | None:
@@ -397,34 +399,37 @@ def evolve(call: Call, fact: Fact) -> Call:
 
 def call_of(ref: CallRef, facts: Collection[Fact]) -> Call:
     """The call that these facts make; facts about anything else are passed over."""
-    alone: dict[str, Fact] = {}
-    several: defaultdict[str, dict[str, Fact]] = defaultdict(dict)
-    contested: dict[Slot, Fact] = {}
+    found: dict[Slot, Fact] = {}
     unread: dict[Slot, Fact] = {}
     for fact in facts:
         slot = fact.slot
         if slot.thread != ref.thread or slot.workspace != ref.workspace:
             continue
         match slot.tail:
-            case ("call", ref.call, place, *which):
-                if not isinstance(fact.event, STANDS.get(place, ())):
-                    if type(fact.event) is e.Carried:
-                        unread.setdefault(slot, fact)
-                elif place in _CONTESTED:
-                    contested.setdefault(slot, fact)
-                elif which:
-                    several[_SEVERAL[place]].setdefault(which[0], fact)
-                else:
-                    alone.setdefault(place, fact)
+            case ("call", ref.call, place, *_):
+                if isinstance(fact.event, STANDS.get(place, ())):
+                    found.setdefault(slot, fact)
+                elif type(fact.event) is e.Carried:
+                    unread.setdefault(slot, fact)
             case _:
                 pass
-    ordered = {place: tuple(sorted(found.values(), key=_seq)) for place, found in several.items()}
-    call = msgspec.structs.replace(Call(ref), **alone, **ordered)
+    call = Call(ref)
     if unread:
         call = _with_unread(call, sorted(unread.values(), key=_seq))
-    for fact in sorted(contested.values(), key=_seq):
-        call = _recorded(call, fact)
-    return call
+    # In the order of the log: whether a contested fact counts is said by what was recorded before it, and by nothing
+    # that comes later. What is not questioned is put into its place when somebody looks.
+    placed: dict[str, Any] = {}
+    for fact in sorted(found.values(), key=_seq):
+        place = fact.slot.tail[2]
+        if place in _CONTESTED:
+            if placed:
+                call, placed = msgspec.structs.replace(call, **placed), {}
+            call = _recorded(call, fact)
+        elif (several := _SEVERAL.get(place)) is not None:
+            placed[several] = (*placed.get(several, getattr(call, several)), fact)
+        else:
+            placed[place] = fact
+    return msgspec.structs.replace(call, **placed) if placed else call
 
 
 def _with_unread(call: Call, facts: Collection[Fact]) -> Call:
@@ -488,6 +493,10 @@ def void(call: Call, fact: Fact) -> str | None:
 
 def _void_vote(call: Call, fact: Fact, vote: e.Voted) -> str | None:
     reviewer = fact.slot.tail[3]
+    if call.escalated and call.escalated[-1].seq > fact.seq:
+        # A later escalation moves the deadline of later votes only.
+        asked_by_then = tuple(one for one in call.escalated if one.seq < fact.seq)
+        call = msgspec.structs.replace(call, escalated=asked_by_then)
     if call.gated is None or call.asking is None or fact.seq < call.gated.seq:
         return "people were not asked before it"
     if call.decided is not None and call.decided.seq < fact.seq:
