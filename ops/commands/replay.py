@@ -12,7 +12,7 @@ from ledger.jetstream import JetStream
 from ledger.port import Pending
 from ledger.streams import ensure_empty
 from ops import snapshots
-from ops.output import out, say
+from ops.output import out, say, visible
 from ops.replay import Until, log_of, projection, replay
 from ops.replay import until as read_until
 from ops.verify import Difference, caught_up, queue_differences, rebuild
@@ -28,6 +28,8 @@ from schemas.slots import CallRef
 _MAX_ROW: Final = 1_000_000
 #: How often the live queue is looked at again while facts keep coming.
 _ROUNDS: Final = 5
+#: Of the facts that are void, so many are told of without --json.
+_VOID_SHOWN: Final = 10
 
 type Show = Callable[[Row], Awaitable[None]]
 
@@ -50,6 +52,10 @@ async def verified(
         if verify and not rebuilt.differences:
             queue = "the live queue is what the log gives; " if stop is None else ""
             out(f"verified: {queue}{rebuilt.histories:,} histories are what their models were sent")
+        for void in rebuilt.void[:_VOID_SHOWN]:
+            out(visible(str(void)))
+        if len(rebuilt.void) > _VOID_SHOWN:
+            out(f"and {len(rebuilt.void) - _VOID_SHOWN:,} more that are void; --json lists them")
         for difference in rebuilt.differences[:1]:
             out(f"differs: {difference}")
         if len(rebuilt.differences) > 1:
