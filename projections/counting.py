@@ -81,7 +81,7 @@ class Judge:
             tail = parts[5]
             key = subject[: -len(tail) - 1]
             place = None
-            if key not in asked:
+            if not asked or key not in asked:
                 if (story := stories.get(key)) is not None:
                     place = story.take(raw, tail)
                 elif (
