@@ -37,6 +37,9 @@ chaos: setup     ## kill -9 everything, again and again: on the whole of the rec
 	@CHAOS=1 $(BIN)/pytest tests/test_crash.py -n 0
 	@KILLS=100 $(BIN)/pytest tests/test_archivist.py -n 0 -k killed
 
+sim: setup       ## any facts about a call, by anybody, in any order: 20,000 examples of each property of what counts (about half an hour)
+	@$(BIN)/pytest tests/test_void.py -n 2 --timeout 0 --hypothesis-profile=sim
+
 lock:            ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o requirements.lock pyproject.toml
@@ -46,4 +49,4 @@ lock:            ## resolve pyproject.toml again into requirements.lock
 clean:           ## forget .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test check bench growth charts chaos lock clean
+.PHONY: help setup demo test check bench growth charts chaos sim lock clean

@@ -19,7 +19,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ from msgspec import Struct
 
 from ledger.port import Raw
 from projections import tables
+from projections.counting import Judge, Judged
 from schemas.errors import BadInput, Unavailable
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Archive:
         self.directory = directory
         self.log = log
         self._db = db
+        self._judge = Judge()
 
     @classmethod
     @contextmanager
@@ -165,19 +167,52 @@ class Archive:
         """
         if not batch:
             return
+        until = self.until
+        new = [raw for raw in batch if raw.seq > until]
+        if not new:
+            return
         with self._writing():
-            self._db.register("arrived", _arrow(batch))
+            known = len(self._judge.odd)
             try:
+                judged = self._judge.judge(new, self._recorded)
+                odd = list(self._judge.odd)[known:]
+                self._db.register("arrived", _arrow(new, judged))
                 with self._transaction():
                     # Reading it can wait until files are made, and is then done once for many.
-                    self._db.execute(
-                        "INSERT INTO fresh SELECT * FROM arrived WHERE seq > (SELECT seq FROM checkpoint)"
-                    )
-                    self._db.execute(
-                        "UPDATE checkpoint SET seq = greatest(seq, (SELECT max(seq) FROM arrived))"
-                    )
+                    self._db.execute("INSERT INTO fresh SELECT * FROM arrived")
+                    if odd:
+                        self._db.execute("INSERT INTO odd_calls SELECT unnest(?)", [odd])
+                    self._db.execute("UPDATE checkpoint SET seq = ?", [new[-1].seq])
+            except BaseException:
+                self._judge = self._new_judge()
+                raise
             finally:
                 self._db.unregister("arrived")
+
+    def _recorded(self, calls: Collection[str]) -> list[Raw]:
+        """What the archive has of these calls, in the order of the log."""
+        wanted = "SELECT unnest(?) AS call"
+        subject = "array_to_string(string_split(subject, '.')[:5], '.')"
+        sources = ["fresh"]
+        if files := [one.file for one in self._entered() if one.table == "events"]:
+            sources.append(f"read_parquet([{', '.join(quoted(self.lake / file) for file in files)}])")
+        found: list[Raw] = []
+        for source in reversed(sources):
+            # Which they are is found without their bytes, which are most of what a file holds.
+            seqs = self._db.execute(
+                f"SELECT seq FROM {source} WHERE {subject} IN ({wanted})", [list(calls)]
+            ).fetchall()
+            if seqs:
+                rows = self._db.execute(
+                    f"SELECT seq, recorded_at, subject, payload FROM {source} "
+                    "WHERE seq IN (SELECT unnest(?)) ORDER BY seq",
+                    [[seq for (seq,) in seqs]],
+                ).fetchall()
+                found += [Raw(seq, at.replace(tzinfo=UTC), where, data) for seq, at, where, data in rows]
+        return found
+
+    def _new_judge(self) -> Judge:
+        return Judge(call for (call,) in self._db.execute("SELECT call FROM odd_calls").fetchall())
 
     def publish(self, *, keep_s: float = KEEP_S) -> int:
         """Hand what is fresh over to the lake; answers with the last fact that it has by then."""
@@ -210,7 +245,9 @@ class Archive:
         Once for all that is handed over together: done at each batch, this cost more than the writing of it.
         """
         key = "workspace, thread, call"
-        self._db.execute(f"CREATE TEMP TABLE story AS SELECT * EXCLUDE (payload) FROM {events} WHERE counts")
+        self._db.execute(
+            f"CREATE TEMP TABLE story AS SELECT {', '.join(tables.OF_CALLS)} FROM {events} WHERE stands_as IS NOT NULL"
+        )
         # Of the calls that were open, only those are gone through that ended.
         self._db.execute(
             "INSERT INTO story SELECT * FROM open_events "
@@ -225,15 +262,9 @@ class Archive:
         ).fetchall()
         if rows:
             self._enter(self._export("calls", "FROM calls", begin, end, rows))
-        # An end that stands before its request ends nothing, so only those with a row are closed.
         self._db.execute(f"DELETE FROM open_events WHERE ({key}) IN (SELECT ({key}) FROM calls)")
-        # What came before its request, or after its end, is of no row.
-        requested = " UNION ALL ".join(
-            f"SELECT {key} FROM {table} WHERE place = 'requested'" for table in ("open_events", "story")
-        )
         self._db.execute(
-            f"INSERT INTO open_events SELECT * FROM story ANTI JOIN calls USING ({key}) "
-            f"SEMI JOIN ({requested}) USING ({key}) WHERE seq >= {first}"
+            f"INSERT INTO open_events SELECT * FROM story ANTI JOIN calls USING ({key}) WHERE seq >= {first}"
         )
         self._db.execute("DROP TABLE story")
         self._db.execute("DROP TABLE calls")
@@ -244,7 +275,10 @@ class Archive:
         with self._transaction():
             self._db.execute(f"CREATE TABLE IF NOT EXISTS fresh ({tables.RAW})")
             # The events of calls without an end.
-            self._db.execute(f"CREATE TABLE IF NOT EXISTS open_events ({tables.COLUMNS})")
+            wanted = [one for one in tables.COLUMNS.split(", ") if one.split()[0] in tables.OF_CALLS]
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS open_events ({', '.join(wanted)})")
+            # The calls that the lifecycle was asked about; see projections/counting.py.
+            self._db.execute("CREATE TABLE IF NOT EXISTS odd_calls (call VARCHAR)")
             self._db.execute(
                 "CREATE TABLE IF NOT EXISTS segments "
                 "(kind VARCHAR, file VARCHAR, first UBIGINT, last UBIGINT, rows UBIGINT, bytes UBIGINT, sha256 VARCHAR)"
@@ -267,6 +301,7 @@ class Archive:
                 f"the archive in {self.directory} is of version {version}, and this program writes version {tables.VERSION}. "
                 "Sync into a new directory: all of it is in the log."
             )
+        self._judge = self._new_judge()
         self._check_lake()
         self._sweep(KEEP_S)
 
@@ -486,15 +521,25 @@ def _is_large(rows: int, size: int) -> bool:
     return rows * 2 >= ROWS_A_FILE or size * 2 >= BYTES_A_FILE
 
 
-def _arrow(batch: Sequence[Raw]) -> Any:
+def _arrow(batch: Sequence[Raw], judged: Judged) -> Any:
     import pyarrow as pa
 
+    # What fills a place in a row counts; the rest is said of the few that are not of a plain story.
+    counts, void = [place is not None for place in judged.stands_as], pa.nulls(len(batch), pa.string())
+    if judged.others:
+        for index, one in judged.others.items():
+            counts[index] = one.counts
+        whys = {index: one.void for index, one in judged.others.items()}
+        void = pa.array([whys.get(index) for index in range(len(batch))], pa.string())
     return pa.table(
         {
             "seq": pa.array([one.seq for one in batch], pa.uint64()),
             "recorded_at": pa.array([one.recorded_at for one in batch], pa.timestamp("us")),
             "subject": pa.array([one.subject for one in batch], pa.string()),
             "payload": pa.array([one.data for one in batch], pa.binary()),
+            "counts": pa.array(counts, pa.bool_()),
+            "stands_as": pa.array(judged.stands_as, pa.string()),
+            "void": void,
         }
     )
 

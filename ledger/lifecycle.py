@@ -48,13 +48,12 @@ None of them guards against two writers at once. The broker does: a slot takes o
 (a start and a revocation), the order of the log decides, and whoever wrote looks at it before acting.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count
 from operator import attrgetter
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
@@ -362,7 +361,10 @@ class Call(Struct, frozen=True):
         since = self.escalated[-1] if self.escalated else self.gated
         assert isinstance(since.event, e.ApprovalRequested | e.Escalated)
         after_s = since.event.expires_in_s
-        return None if after_s is None else since.recorded_at + timedelta(seconds=after_s)
+        try:
+            return None if after_s is None else since.recorded_at + timedelta(seconds=after_s)
+        except OverflowError:  # a time after the last that there is
+            return None
 
     @property
     def deadline(self) -> datetime | None:
@@ -402,11 +404,9 @@ def evolve(call: Call, fact: Fact) -> Call:
 
 def call_of(ref: CallRef, facts: Collection[Fact]) -> Call:
     """The call that these facts make; facts about anything else are passed over."""
-    alone: dict[str, Fact] = {}
-    several: defaultdict[str, list[Fact]] = defaultdict(list)
-    contested: list[Fact] = []
+    known: list[Fact] = []
     unread: list[Fact] = []
-    placed: set[tuple[str, ...]] = set()
+    seen: set[tuple[str, ...]] = set()
     workspace, thread, name = ref.workspace, ref.thread, ref.call
     for fact in facts:
         slot = fact.slot
@@ -414,24 +414,28 @@ def call_of(ref: CallRef, facts: Collection[Fact]) -> Call:
         if len(tail) < 3 or tail[1] != name or slot.thread != thread or slot.workspace != workspace:
             continue
         place = tail[2]
-        if tail[0] != "call" or tail in placed or not isinstance(fact.event, _READ.get(place, ())):
+        if tail[0] != "call" or tail in seen or not isinstance(fact.event, _READ.get(place, ())):
             continue
-        placed.add(tail)
-        if type(fact.event) is e.Carried:
-            unread.append(fact)
-        elif place in _CONTESTED:
-            contested.append(fact)
-        elif place in _SEVERAL:
-            several[_SEVERAL[place]].append(fact)
-        else:
-            alone[place] = fact
-    ordered = {place: tuple(sorted(found, key=_seq)) for place, found in several.items()}
-    call = msgspec.structs.replace(Call(ref), **alone, **ordered)
+        seen.add(tail)
+        (unread if type(fact.event) is e.Carried else known).append(fact)
+    call = Call(ref)
     if unread:
         call = _with_unread(call, sorted(unread, key=_seq))
-    for fact in sorted(contested, key=_seq):
-        call = _recorded(call, fact)
-    return call
+    known.sort(key=_seq)
+    # In the order of the log: whether a contested fact counts depends on what was recorded before it, and on nothing
+    # that comes later. What is not questioned is put into its place when a contested fact comes.
+    placed: dict[str, Any] = {}
+    for fact in known:
+        place = fact.slot.tail[2]
+        if place in _CONTESTED:
+            if placed:
+                call, placed = msgspec.structs.replace(call, **placed), {}
+            call = _recorded(call, fact)
+        elif (several := _SEVERAL.get(place)) is not None:
+            placed[several] = (*placed.get(several, getattr(call, several)), fact)
+        else:
+            placed[place] = fact
+    return msgspec.structs.replace(call, **placed) if placed else call
 
 
 def _with_unread(call: Call, facts: Collection[Fact]) -> Call:
@@ -501,6 +505,10 @@ def void(call: Call, fact: Fact) -> str | None:
 
 def _void_vote(call: Call, fact: Fact, vote: e.Voted) -> str | None:
     reviewer = fact.slot.tail[3]
+    if call.escalated and call.escalated[-1].seq > fact.seq:
+        # A later escalation moves the deadline of later votes only.
+        asked_by_then = tuple(one for one in call.escalated if one.seq < fact.seq)
+        call = msgspec.structs.replace(call, escalated=asked_by_then)
     if call.gated is None or call.asking is None or fact.seq < call.gated.seq:
         return "people were not asked before it"
     if call.decided is not None and call.decided.seq < fact.seq:

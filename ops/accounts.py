@@ -35,7 +35,7 @@ from consumers.pages import SERVICE, SUBJECT
 from ledger.streams import DURABLES, LEDGER, OPERATOR, PARKED, PENDING, TIMERS, Durable
 from schemas.errors import BadInput
 from schemas.ids import token
-from schemas.slots import DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL
+from schemas.slots import CLIENT, DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL
 
 #: What the ledger's account may hold: the four streams and buckets that are rebuilt beside, and
 #: more consumers than all the streams may have together, so that one stream's readers cannot take
@@ -51,61 +51,87 @@ SYSTEM: Final = "system"
 ROLES: Final = ("gate", "model", "executor", "queue", "service", "operator", "organisation", "observer")
 REVIEWER: Final = "reviewer-"
 
-_REQUESTED: Final = "call.*.requested"
-#: Who runs a call claims and finishes it: an executor in these slots, a client in slots of its own.
-_EXECUTED: Final = ("call.*.claim.*", "call.*.finished", "call.*.late.*")
-_RUN_BY_CLIENT: Final = ("call.*.claim.client.*", "call.*.finished.client", "call.*.late.client.*")
-_TOOLS: Final = f"{ROOT}.*.{TOOL}.*.*"
-_POLICIES: Final = f"{ROOT}.*.{POLICY}.*"
 #: What is the workspace's own, and no thread of it.
 _RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION)
 _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 
-#: The facts that each role may record.
-MAY_RECORD: Final[dict[str, tuple[str, ...]]] = {
-    "gate": (
-        # A model's wishes are requested by the gate, which reads them off the reply.
-        *(
-            f"{ROOT}.*.*.call.*.{place}"
-            for place in ("requested", "gated", "escalated.*", "announced", "decided")
-        ),
-        f"{ROOT}.*.{GRANT}.*.*.used.*",
-        f"{ROOT}.*.{GRANT}.*.*.revoked",
-    ),
-    "model": tuple(f"{ROOT}.*.*.{tail}" for tail in ("turn.*.asked.*", "turn.*.replied")),
-    "executor": (*(f"{ROOT}.*.*.{tail}" for tail in _EXECUTED), _TOOLS),
-    "queue": (),
-    "service": (
-        *(
-            f"{ROOT}.*.*.{tail}"
-            for tail in ("opened", "said.*", _REQUESTED, "call.*.withdrawn", *_RUN_BY_CLIENT)
-        ),
-        _TOOLS,
-    ),
-    "operator": (_POLICIES,),
-    # What no workspace can weaken is not for whoever runs one.
-    "organisation": (f"{ROOT}.{ORGANISATION}.{POLICY}.*",),
-    "observer": (),
+#: In a slot or subject, the reviewer whose login it is; and the role, where each role has a subject of its own.
+_ME: Final = "{me}"
+
+#: Who may fill each slot, by the shape that it has in `schemas.slots.FILLED_BY`, and by nobody else. What reviewers may
+#: fill has their own name in it. Nobody fills an empty one any more: they are of older logs.
+#:
+#: A client has slots of its own for what it runs, so that neither an executor nor a service can forge the other's results.
+#: A model's wishes are requested by the gate, which reads them off the reply.
+WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
+    ("opened",): ("service",),
+    ("said", "*"): ("service",),
+    ("turn", "#", "asked", "#"): ("model",),
+    ("turn", "#", "replied"): ("model",),
+    ("call", "*", "requested"): ("gate", "service"),
+    ("call", "*", "gated"): ("gate",),
+    ("call", "*", "vote", _ME): (REVIEWER,),
+    ("call", "*", "escalated", "#"): ("gate",),
+    ("call", "*", "announced"): ("gate",),
+    ("call", "*", "withdrawn"): ("service",),
+    ("call", "*", "decided"): ("gate",),
+    ("call", "*", "revoked", _ME): (REVIEWER,),
+    ("call", "*", "claim", "#"): ("executor",),
+    ("call", "*", "finished"): ("executor",),
+    ("call", "*", "late", "#"): ("executor",),
+    ("call", "*", "claim", CLIENT, "#"): ("service",),
+    ("call", "*", "finished", CLIENT): ("service",),
+    ("call", "*", "late", CLIENT, "#"): ("service",),
+    ("call", "*", "reconciled", _ME): (REVIEWER,),
+    ("call", "*", "reconciled"): (),
+    (POLICY, "#"): ("operator",),
+    (TOOL, "*", "*"): ("executor", "service"),
+    # Everybody gives in their own name. Anybody may take a standing yes back: it only makes things stricter.
+    (GRANT, _ME, "*", "given"): (REVIEWER,),
+    (GRANT, "*", "*", "revoked"): ("gate",),
+    (GRANT, "*", "*", "revoked", _ME): (REVIEWER,),
+    (GRANT, "*", "*", "used", "#"): ("gate",),
+    (DELEGATION, _ME, "*", "given"): (REVIEWER,),
+    (DELEGATION, _ME, "*", "ended"): (REVIEWER,),
 }
 
-#: What a role needs beside facts, reading and its own durables.
-_BESIDE: Final[dict[str, tuple[str, ...]]] = {
+#: Who may publish to what else there is beside the slots and the durables' own subjects.
+BESIDE: Final[dict[str, tuple[str, ...]]] = {
+    # What no workspace can weaken is not for those who run one.
+    f"{ROOT}.{ORGANISATION}.{POLICY}.*": ("organisation",),
+    "$KV.pending.>": ("queue",),
     # Deadlines: set, and cancelled by purging the subject they stand on.
-    "gate": ("timer.set.>", f"$JS.API.STREAM.PURGE.{TIMERS}"),
-    "queue": ("$KV.pending.>",),
-    "operator": (
-        f"parked.{OPERATOR}.>",
-        f"$JS.API.STREAM.MSG.GET.{PARKED}",
-        f"$JS.API.DIRECT.GET.{PARKED}",
-        f"$JS.API.DIRECT.GET.{PARKED}.>",
-        f"$JS.API.CONSUMER.CREATE.{PARKED}",
-        f"$JS.FC.{PARKED}.>",
-    ),
+    "timer.set.>": ("gate",),
+    f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),
+    f"parked.{OPERATOR}.>": ("operator",),
+    f"$JS.API.STREAM.MSG.GET.{PARKED}": ("operator",),
+    f"$JS.API.DIRECT.GET.{PARKED}": ("operator",),
+    f"$JS.API.DIRECT.GET.{PARKED}.>": ("operator",),
+    f"$JS.API.CONSUMER.CREATE.{PARKED}": ("operator",),
+    f"$JS.FC.{PARKED}.>": ("operator",),
+    "$JS.API.CONSUMER.INFO.*.*": ("operator",),
 }
+
+
+def slots_of(role: str) -> tuple[str, ...]:
+    """The subjects of the facts that a role may record, with wildcards; a reviewer is `reviewer-` and the name."""
+    kind, me = (REVIEWER, role.removeprefix(REVIEWER)) if role.startswith(REVIEWER) else (role, "")
+    return tuple(
+        ".".join(
+            (ROOT, "*", *(() if shape[0].startswith("_") else ("*",)), *(_word(one, me) for one in shape))
+        )
+        for shape, roles in WRITERS.items()
+        if kind in roles
+    )
+
+
+def _word(word: str, me: str) -> str:
+    return "*" if word == "#" else me if word == _ME else word
+
 
 #: Everybody reads everything. `CONSUMER.CREATE.<stream>`, without a name, creates ephemeral consumers only; they
 #: time out by themselves, so nobody needs to delete one.
-_READING: Final = (
+READING: Final = (
     "$JS.API.INFO",
     "$JS.API.STREAM.INFO.*",
     *(
@@ -183,21 +209,12 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
         BadId: there could not be such a reviewer.
     """
     if role.startswith(REVIEWER):
-        name = token("reviewer", role.removeprefix(REVIEWER))
-        tails = (f"call.*.vote.{name}", f"call.*.revoked.{name}", f"call.*.reconciled.{name}")
-        # Everybody gives in their own name. Anybody may take a standing yes back: it only makes things stricter.
-        gives = (
-            f"{GRANT}.{name}.*.given",
-            f"{GRANT}.*.*.revoked.{name}",
-            f"{DELEGATION}.{name}.*.given",
-            f"{DELEGATION}.{name}.*.ended",
-        )
-        facts = (*(f"{ROOT}.*.*.{tail}" for tail in tails), *(f"{ROOT}.*.{tail}" for tail in gives))
-    elif role in MAY_RECORD:
-        facts = MAY_RECORD[role]
-    else:
+        token("reviewer", role.removeprefix(REVIEWER))
+    elif role not in ROLES:
         raise BadInput(f"there is no role {role!r}. There are {', '.join((*ROLES, f'{REVIEWER}NAME'))}.")
-    publish = [*facts, *_BESIDE.get(role, ()), *_READING]
+    beside = [subject for subject, roles in BESIDE.items() if role in roles]
+    facts = (*slots_of(role), *(subject for subject in beside if subject.startswith(f"{ROOT}.")))
+    publish = [*dict.fromkeys((*facts, *beside, *READING))]
     subscribe = [f"_INBOX.{role}.>"]
     if own := [durable for durable in durables if durable.role == role]:
         subscribe.append(f"deliver.{role}.>")
@@ -209,8 +226,6 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
         for durable in own:
             publish.append(f"$JS.ACK.{durable.stream}.{durable.name}.>")
             publish.append(f"$JS.API.CONSUMER.INFO.{durable.stream}.{durable.name}")
-    if role == "operator":
-        publish.append("$JS.API.CONSUMER.INFO.*.*")
     kinds = {fact.split(".")[2] for fact in facts}
     denied = [f"{ROOT}.*.{kind}.>" for kind in _RESERVED if kind not in kinds]
     if role != "organisation":

@@ -4,8 +4,11 @@ Three things are compared, and each could fail:
 
 * the queue: what the log says is open, byte for byte with what stands in the key-value bucket;
 * the histories: each reply carries the digest of what its model was sent; made again from the log, it must be the same;
-* the promises: no tool was started without an earlier approval of exactly the bytes it ran with, none was started
-  again unless it is declared repeatable, and every fact can be read.
+* the promises: no approval is for other bytes than its call holds, and no tool was started again unless it is declared
+  repeatable.
+
+That nothing starts without an approval of exactly its bytes is not compared: `ledger.lifecycle` counts no other start.
+What does not count is listed as void, with the reason. It changes nothing, so it is not a difference.
 """
 
 import asyncio
@@ -16,7 +19,7 @@ from msgspec import Struct
 
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
-from ledger.lifecycle import Call
+from ledger.lifecycle import Call, describe, voids
 from ledger.streams import DURABLES, LEDGER, info
 from ops.replay import Until, replay
 from projections.calls import CALLS, call_in
@@ -36,6 +39,19 @@ _CATCH_UP_S = 15.0
 _QUEUED = DURABLES["queue"].subjects
 
 
+class VoidFact(Struct, frozen=True):
+    """A fact that does not count."""
+
+    seq: int
+    subject: str
+    #: What it is and who wrote it, in a few words.
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"fact {self.seq}: {self.subject} is void ({self.what}): {self.why}"
+
+
 class Rebuilt(Struct, frozen=True):
     """What the log comes to, and where it differs from what is live."""
 
@@ -51,6 +67,8 @@ class Rebuilt(Struct, frozen=True):
     seconds: float
     #: One sentence each, in the order of the log; empty when nothing differs.
     differences: tuple[str, ...] = ()
+    #: What does not count, in the order of the log: it changes nothing, and stays in the log.
+    void: tuple[VoidFact, ...] = ()
 
 
 async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) -> Rebuilt:
@@ -64,14 +82,15 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
     statuses: Counter[str] = Counter()
     # What went on after it had been let go is examined again, and is wrong but once.
     differences: set[tuple[int, str]] = set()
+    void: dict[int, VoidFact] = {}
     count = last = threads = histories = 0
     folding = Folding(OPEN, CALLS, HISTORIES)
 
     def each(fact: Fact) -> None:
         nonlocal count, last, threads, histories
         count, last = count + 1, fact.seq
-        if isinstance(fact.event, e.Carried) and fact.event.problem:
-            differences.add((fact.seq, fact.event.problem))
+        if isinstance(fact.event, e.Carried) and fact.event.problem and fact.slot.call_ref is None:
+            void[fact.seq] = _void(fact, fact.event.problem)
         elif isinstance(fact.event, e.ToolDeclared):
             tools[fact.slot.subject] = fact.event
         elif isinstance(fact.event, e.ThreadOpened):
@@ -82,6 +101,7 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
     def examine_call(facts: list[Fact]) -> None:
         call = call_in(facts)
         statuses[str(call.status)] += 1
+        void.update((one.fact.seq, _void(one.fact, one.why)) for one in voids(call))
         if verify:
             differences.update(_broken_promises(call, tools))
 
@@ -121,7 +141,13 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
         histories=histories,
         seconds=round(time.monotonic() - begun, 3),
         differences=tuple(found),
+        void=tuple(void[seq] for seq in sorted(void)),
     )
+
+
+def _void(fact: Fact, why: str) -> VoidFact:
+    what = "not a fact" if isinstance(fact.event, e.Carried) else describe(fact)
+    return VoidFact(fact.seq, fact.slot.subject if fact.slot.workspace else fact.slot.tail[0], what, why)
 
 
 def _other_histories(thread: Thread) -> list[tuple[int, str]]:
@@ -141,30 +167,18 @@ def _other_histories(thread: Thread) -> list[tuple[int, str]]:
 
 
 def _broken_promises(call: Call, tools: dict[str, e.ToolDeclared]) -> list[tuple[int, str]]:
-    ref, ended = call.ref, call.finished
-    starts = [fact for fact in call.claims if isinstance(fact.event, e.ToolStarted)]
+    """What should not have happened, among what counts."""
     broken: list[tuple[int, str]] = []
-    if starts and ended is not None and isinstance(ended.event, e.ToolRefused):
-        broken.append((ended.seq, f"{ref} is told to the model as not run, but it was started"))
-    if not starts:
-        if ended is not None and isinstance(ended.event, (e.ToolReturned, e.ToolFailed)):
-            broken.append((ended.seq, f"{ref} has a result and was never started"))
+    ref = call.ref
+    if call.requested is None or call.decided is None:
         return broken
-    first = starts[0]
-    if call.requested is None:
-        return [*broken, (first.seq, f"{ref} was started and never requested")]
-    approval = call.decided.event if call.decided else None
-    if call.decided is None or not isinstance(approval, e.Approved) or call.decided.seq > first.seq:
-        broken.append((first.seq, f"{ref} was started without an approval"))
-    elif any(isinstance(one.event, e.ToolStarted) and one.event.digest != approval.digest for one in starts):
-        broken.append((first.seq, f"{ref} was started with other bytes than were approved"))
-    elif call.flaw == "people_were_asked":
-        broken.append((first.seq, f"{ref} was started by policy while people were asked"))
-    elif call.flaw is not None:
+    if isinstance(call.decided.event, e.Approved) and call.flaw == "digest_mismatch":
         broken.append((call.decided.seq, f"the approval of {ref} is for other bytes than it holds"))
-    declared = tools.get(tool_slot(ref.workspace, call.wish.tool, call.wish.tool_version).subject)
-    if len(starts) > 1 and (declared is None or not declared.repeatable):
-        broken.append((starts[1].seq, f"{ref} was started {len(starts)} times and is not repeatable"))
+    if len(call.starts) > 1:
+        declared = tools.get(tool_slot(ref.workspace, call.wish.tool, call.wish.tool_version).subject)
+        if declared is None or not declared.repeatable:
+            what = f"{ref} was started {len(call.starts)} times and is not repeatable"
+            broken.append((call.starts[1].seq, what))
     return broken
 
 

@@ -11,21 +11,21 @@ The rules:
 * Times are UTC and `TIMESTAMP`: with a time zone each comparison costs twenty times as much.
 * A field that a fact does not have is NULL. So is every field of a payload that is no JSON; its bytes stand in `payload` as they
   came, as everybody's do: extracting JSON writes it anew, so a digest can only be checked against these.
-* Only what `ledger.lifecycle` takes for a fact of a call counts in `calls`: a kind that may stand in that place, of a version
-  that is known. What else stands there is in `events`. A subject that is no slot has no place at all.
+* Only what counts for `ledger.lifecycle` counts in `calls`; `projections.counting` asks it while the log is read, so that
+  which facts count is not said again in SQL. What is void is in `events`, with the reason. A subject that is no slot has no
+  place at all.
 * A call's row counts what was recorded from its request to its end. What comes later (a late result, a vote that lost) stands
   in `events` alone, so a row that was written once is never written again.
 """
 
 import json
+import re
 from typing import Any, Final
 
-from ledger.lifecycle import STANDS
-from schemas import events as e
 from schemas.slots import FILLED_BY, ORGANISATION, ROOT
 
 #: A newer number is another lake: one is rebuilt from the log, never guessed at.
-VERSION: Final = 1
+VERSION: Final = 2
 
 #: The fields of facts that are columns of `events`: column, where it stands in the payload, and its type.
 FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
@@ -128,24 +128,19 @@ _PLACE: Final = """
     END AS place,
     CASE WHEN s[3][1] <> '_' AND s[4] = 'call' THEN s[5] END AS call,
     CASE WHEN s[3][1] <> '_' AND s[4] = 'turn' THEN try_cast(s[5] AS INTEGER) END AS turn,
-    -- The last word: who voted, which attempt, which message; of the workspace's own, the rest.
+    -- The rest: who voted, which attempt, which message.
     CASE
         WHEN s[3][1] = '_' THEN array_to_string(s[4:], '.')
         WHEN s[4] = 'said' THEN s[5]
+        WHEN len(s) > 7 THEN s[7] || '.' || s[8]
         ELSE s[7]
     END AS which
 """
 
 
-def _known(kind: type[e.Event]) -> str:
-    return f"(type = '{kind.__name__}' AND coalesce(v, 1) BETWEEN 1 AND {e.VERSION[kind.__name__]})"
-
-
-#: Is this a fact of a call, of a kind that may stand where it does?
-_COUNTS: Final = f"""coalesce(call IS NOT NULL AND CASE place {
-    " ".join(f"WHEN '{place}' THEN {' OR '.join(map(_known, kinds))}" for place, kinds in STANDS.items())
-} END, false)"""
-
+#: What `projections.counting` says of a fact: whether it counts; the place that it fills in its call's row, which is
+#: NULL where it is not part of the row; and why it is void, if it is.
+JUDGED: Final = "counts BOOLEAN NOT NULL, stands_as VARCHAR, void VARCHAR"
 #: The columns of `events`, but for the bytes.
 COLUMNS: Final = ", ".join(
     (
@@ -159,35 +154,32 @@ COLUMNS: Final = ", ".join(
         "turn INTEGER",
         "which VARCHAR",
         *(f"{column} {kind}" for column, _, kind in FIELDS),
-        # Does it count in `calls`?
-        "counts BOOLEAN NOT NULL",
+        JUDGED,
     )
 )
 EVENTS: Final = f"{COLUMNS}, payload BLOB NOT NULL"
-#: What a message of the log is before anything of it is read.
-RAW: Final = (
-    "seq UBIGINT NOT NULL, recorded_at TIMESTAMP NOT NULL, subject VARCHAR NOT NULL, payload BLOB NOT NULL"
-)
+#: What a message of the log is before anything of it is read but whether it counts.
+RAW: Final = f"""
+    seq UBIGINT NOT NULL, recorded_at TIMESTAMP NOT NULL, subject VARCHAR NOT NULL, payload BLOB NOT NULL, {JUDGED}
+"""
 #: Rows of `events` out of `fresh`, a table of raw messages.
 READ: Final = f"""
-    SELECT * EXCLUDE (payload), {_COUNTS} AS counts, payload
+    SELECT seq, recorded_at, subject, {_PLACE}, {", ".join(f"{_field(path, kind)} AS {column}" for column, path, kind in FIELDS)},
+        counts, stands_as, void, payload
     FROM (
-        SELECT seq, recorded_at, subject, {_PLACE}, {", ".join(f"{_field(path, kind)} AS {column}" for column, path, kind in FIELDS)}, payload
-        FROM (
-            SELECT *, CASE WHEN regexp_full_match(subject, '{_slots()}') THEN string_split(subject, '.') END AS s,
-                try(json_transform(decode(payload), '{_shape()}')) AS fields
-            FROM fresh
-        )
+        SELECT *, CASE WHEN regexp_full_match(subject, '{_slots()}') THEN string_split(subject, '.') END AS s,
+            try(json_transform(decode(payload), '{_shape()}')) AS fields
+        FROM fresh
     )
 """
 
 
 #: Is this the fact with which a call has ended? One that is in doubt waits for a person.
-ENDS: Final = "(place = 'finished' AND type <> 'InDoubt') OR place = 'reconciled'"
+ENDS: Final = "(stands_as = 'finished' AND type <> 'InDoubt') OR stands_as = 'reconciled'"
 
 
 def _of(place: str, column: str) -> str:
-    return f"any_value({column}) FILTER (place = '{place}')"
+    return f"any_value({column}) FILTER (stands_as = '{place}')"
 
 
 #: The columns of `calls`: name, and how it is made of the call's facts.
@@ -206,17 +198,17 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     # Are rule and version the organisation's?
     (
         "organisation",
-        f"coalesce(any_value(coalesce(organisation, false)) FILTER (place = 'decided' AND rule IS NOT NULL), {_of('gated', 'organisation')}, false)",
+        f"coalesce(any_value(coalesce(organisation, false)) FILTER (stands_as = 'decided' AND rule IS NOT NULL), {_of('gated', 'organisation')}, false)",
     ),
-    ("asked", "bool_or(place = 'gated')"),
+    ("asked", "bool_or(stands_as = 'gated')"),
     # Why people were asked; why it was decided as it was, says `reason`.
     ("question", _of("gated", "reason")),
     (
         "votes_needed",
-        f"CASE WHEN bool_or(place = 'gated') THEN coalesce({_of('gated', 'votes_needed')}, 1) END",
+        f"CASE WHEN bool_or(stands_as = 'gated') THEN coalesce({_of('gated', 'votes_needed')}, 1) END",
     ),
-    ("votes", "count(*) FILTER (place = 'vote')"),
-    ("escalations", "count(*) FILTER (place = 'escalated')"),
+    ("votes", "count(*) FILTER (stands_as = 'vote')"),
+    ("escalations", "count(*) FILTER (stands_as = 'escalated')"),
     ("verdict", _of("decided", "type")),
     ("ground", _of("decided", "ground")),
     ("reviewers", _of("decided", "voters")),
@@ -224,18 +216,23 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     ("edited", f"coalesce({_of('decided', 'arguments')} IS NOT NULL, false)"),
     ("edited_arguments", _of("decided", "arguments")),
     ("grants", _of("decided", "grants")),
-    ("attempts", "count(*) FILTER (place = 'claim' AND type = 'ToolStarted')"),
+    # Who took the approval back. In logs from before the slot named the reviewer, it is what the fact says.
+    (
+        "revoked_by",
+        "any_value(CASE place WHEN 'revoked' THEN which ELSE reviewer END) FILTER (stands_as = 'revoked')",
+    ),
+    ("attempts", "count(*) FILTER (stands_as = 'claim' AND type = 'ToolStarted')"),
     # How it ended: as what the model was told says, or in doubt until a person finds out.
     (
         "outcome",
-        f"CASE WHEN bool_or(place = 'reconciled') THEN 'reconciled' ELSE CASE {_of('finished', 'type')} WHEN 'ToolReturned' THEN 'returned' WHEN 'ToolFailed' THEN 'failed' WHEN 'InDoubt' THEN 'in_doubt' WHEN 'ToolRefused' THEN {_of('finished', 'ending')} END END",
+        f"CASE WHEN bool_or(stands_as = 'reconciled') THEN 'reconciled' ELSE CASE {_of('finished', 'type')} WHEN 'ToolReturned' THEN 'returned' WHEN 'ToolFailed' THEN 'failed' WHEN 'InDoubt' THEN 'in_doubt' WHEN 'ToolRefused' THEN {_of('finished', 'ending')} END END",
     ),
     ("output", f"coalesce({_of('reconciled', 'output')}, {_of('finished', 'output')})"),
     ("error", _of("finished", "error")),
     ("requested_at", _of("requested", "recorded_at")),
     ("gated_at", _of("gated", "recorded_at")),
     ("decided_at", _of("decided", "recorded_at")),
-    ("started_at", "min(recorded_at) FILTER (place = 'claim' AND type = 'ToolStarted')"),
+    ("started_at", "min(recorded_at) FILTER (stands_as = 'claim' AND type = 'ToolStarted')"),
     ("finished_at", _of("finished", "recorded_at")),
     ("ended_at", f"max(recorded_at) FILTER ({ENDS})"),
     ("first_seq", "min(seq)"),
@@ -245,23 +242,26 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
 )
 
 
+#: The columns of `events` that a row is made of.
+OF_CALLS: Final = tuple(
+    column.split()[0]
+    for column in COLUMNS.split(", ")
+    if re.search(
+        rf"\b{column.split()[0]}\b",
+        " ".join(("workspace thread call stands_as", *(made for _, made in CALLS))),
+    )
+)
+
+
 def calls(source: str) -> str:
     """One row for each call that was requested, out of some rows of `events` (a table, or a query in brackets)."""
     columns = ",\n        ".join(f"{made} AS {column}" for column, made in CALLS)
     key = "workspace, thread, call"
-    # From where to where a call's facts count is found first, by itself: as a window over whole rows it took twice as long.
     return f"""
     SELECT {key},
         {columns}
-    FROM {source} JOIN (
-        SELECT {key}, any_value(requested_seq) AS requested_seq, min(seq) FILTER ({ENDS}) AS ended_seq
-        FROM {source} JOIN (
-            SELECT {key}, seq AS requested_seq FROM {source} WHERE counts AND place = 'requested'
-        ) USING ({key})
-        WHERE counts AND seq >= requested_seq
-        GROUP BY {key}
-    ) USING ({key})
-    WHERE counts AND seq BETWEEN requested_seq AND coalesce(ended_seq, seq)
+    FROM {source}
+    WHERE stands_as IS NOT NULL
     GROUP BY {key}
 """
 

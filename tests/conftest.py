@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import settings
 
 from ledger.client import Ledger
 from ledger.connection import Connection
@@ -18,6 +19,9 @@ from ledger.requests import Requests
 from ledger.streams import DURABLES, ensure
 from ops.server import EmbeddedServer
 from schemas.events import Author
+
+#: `make sim`.
+settings.register_profile("sim", max_examples=20_000, deadline=None)
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "airline-gpt4o.jsonl"
 

@@ -12,11 +12,12 @@ from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
 from consumers.pages import SERVICE, SUBJECT
-from ledger.streams import Durable
+from ledger.streams import DURABLES, Durable
+from ops import accounts
 from ops.accounts import ADMIN, ROLES, accounts_config, permissions
 from ops.server import EmbeddedServer
 from schemas.errors import BadId, BadInput
-from schemas.slots import FILLED_BY, ORGANISATION, Slot, matches
+from schemas.slots import FILLED_BY, ORGANISATION, matches
 
 #: On the loop that the one server of this file lives in.
 shared = pytest.mark.asyncio(loop_scope="module")
@@ -82,6 +83,13 @@ class Somebody:
     async def json(self, subject, body=None):
         return json.loads(await self.ask(subject, body))
 
+    async def may_say(self, subject):
+        """Whether the broker takes a message. A request after it is answered after it is denied."""
+        self.problems.clear()
+        await self.client.publish(subject, b"", reply=self.client.new_inbox())
+        await self.client.request("$JS.API.INFO", timeout=5)
+        return not self.denied(subject)
+
     async def may_hear(self, subject, queue=""):
         """Whether the broker takes a subscription. A request after it is answered after it is denied."""
         self.problems.clear()
@@ -135,8 +143,8 @@ async def admin(server):
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def model(server):
-    async with signed_on(server, "model") as who:
+async def service(server):
+    async with signed_on(server, "service") as who:
         yield who
 
 
@@ -151,36 +159,23 @@ async def stands(admin, subject):
 # ------------------------------------------------------------------------------------------------ writing
 
 RUNS = {"executor", "service"}
-#: What stands where, and the only ones who may put it there. `{}` is a thread.
-WRITERS = {
-    "{}.opened": {"service"},
-    "{}.said.m1": {"service"},
-    "{}.turn.1.asked.1": {"model"},
-    "{}.turn.1.replied": {"model"},
-    "{}.call.1-0.requested": {"model", "service"},
-    "{}.call.1-0.gated": {"gate"},
-    "{}.call.1-0.escalated.1": {"gate"},
-    "{}.call.1-0.announced": {"gate"},
-    "{}.call.1-0.vote.ana": {"reviewer-ana"},
-    "{}.call.1-0.vote.ben": {"reviewer-ben"},
-    "{}.call.1-0.withdrawn": {"service"},
-    "{}.call.1-0.decided": {"gate"},
-    "{}.call.1-0.claim.1": {*RUNS, *PEOPLE},
-    "{}.call.1-0.finished": RUNS,
-    "{}.call.1-0.late.1": RUNS,
-    "{}.call.1-0.reconciled": set(PEOPLE),
-    "_policy.1": {"operator"},
-    "_tool.refund.v1": RUNS,
-    # Everybody gives in their own name. Anybody of the reviewers may take back, and so may the gate after a denial.
-    "_grant.ana.g1.given": {"reviewer-ana"},
-    "_grant.ben.g1.given": {"reviewer-ben"},
-    "_grant.ana.g1.revoked": {"gate", *PEOPLE},
-    "_grant.ana.g1.used.1": {"gate"},
-    "_delegation.ana.d1.given": {"reviewer-ana"},
-    "_delegation.ben.d1.given": {"reviewer-ben"},
-    "_delegation.ana.d1.ended": {"reviewer-ana"},
-    "_delegation.ben.d1.ended": {"reviewer-ben"},
-}
+
+
+def _cells():
+    """A subject of each slot, without `ledger.<workspace>.`, and who may fill it; `{}` is a thread."""
+    for shape, roles in accounts.WRITERS.items():
+        head = "" if shape[0].startswith("_") else "{}."
+        words = [{"*": "x1", "#": "1"}.get(one, one) for one in shape]
+        if accounts.REVIEWER not in roles:
+            yield head + ".".join(words), set(roles)
+            continue
+        for person in PEOPLE:
+            me = person.removeprefix(accounts.REVIEWER)
+            yield head + ".".join(me if one == "{me}" else one for one in words), {person}
+
+
+#: What stands where, and the only ones who may put it there: made from the table that the permissions are made from.
+WRITERS = dict(_cells())
 #: What a careless wildcard would let in: the workspace's own, dressed as a thread.
 NOBODY_WRITES = (
     "_policy.opened",
@@ -193,6 +188,8 @@ NOBODY_WRITES = (
     "_grant.eve.g1.given",
     "_grant.ana.g1.renewed",
     "_grant.ana.g1.used",
+    "_grant.ana.g1.revoked.eve",
+    "_grant.ana.g1.revoked.ana.x",
     "_delegation.opened",
     "_delegation.call.1-0.decided",
     "_delegation.eve.d1.given",
@@ -202,13 +199,36 @@ NOBODY_WRITES = (
     "{}.call.1-0.announced.1",
     "{}.anything",
     "{}.call.1-0.vote.eve",
+    "{}.call.1-0.vote",
+    "{}.call.1-0.revoked",
+    "{}.call.1-0.revoked.eve",
+    "{}.call.1-0.revoked.ana.x",
+    "{}.call.1-0.reconciled",
+    "{}.call.1-0.reconciled.eve",
+    "{}.call.1-0.finished.executor",
+    "{}.call.1-0.finished.client.1",
+    "{}.call.1-0.claim.client.1.x",
+    "{}.call.1-0.claim.executor.1",
+    "{}.call.1-0.late.executor.1",
+    "{}.call.1-0.decided.1",
+    "{}.call.1-0.withdrawn.x",
+    "_policy.1.2",
+    "_tool.refund",
+    "_tool.refund.v1.x",
 )
 
 
-def test_the_table_below_covers_every_slot():
-    """Every slot that there is stands in the table of writers."""
-    shapes = {Slot.parse(f"ledger.shop.{tail.format('t1')}").filled_by for tail in WRITERS}
-    assert shapes == set(FILLED_BY.values())
+def test_the_table_covers_every_slot():
+    """Every shape of a slot stands in the table of writers, once, with roles that there are."""
+    assert [tuple("*" if one == "{me}" else one for one in shape) for shape in accounts.WRITERS] == list(
+        FILLED_BY
+    )
+    roles = {*ROLES, accounts.REVIEWER}
+    for shape, writers in accounts.WRITERS.items():
+        assert roles.issuperset(writers)
+        # A reviewer's slots name the reviewer, and nobody else's do.
+        assert ("{me}" in shape) == (writers == (accounts.REVIEWER,))
+    assert {role for roles in accounts.BESIDE.values() for role in roles} <= roles
 
 
 @pytest.mark.parametrize("role", EVERYBODY)
@@ -225,6 +245,70 @@ async def test_each_slot_has_its_writers(server, admin, role):
             else:
                 assert answer == "denied", subject
                 assert await stands(admin, subject) is None
+
+
+API = {
+    "STREAM": ("CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "INFO", "MSG.GET", "MSG.DELETE",
+               "PEER.REMOVE", "LEADER.STEPDOWN"),
+    "CONSUMER": ("CREATE", "DURABLE.CREATE", "LIST", "NAMES", "INFO", "DELETE", "PAUSE", "RESET", "UNPIN",
+                 "MSG.NEXT", "LEADER.STEPDOWN"),
+}  # fmt: skip
+STREAMS = ("LEDGER", "KV_pending", "TIMERS", "PARKED")
+SUBJECTS = (
+    "$JS.API.INFO",
+    "$JS.API.STREAM.NAMES",
+    "$JS.API.STREAM.LIST",
+    "$JS.API.ACCOUNT.PURGE.LEDGER",
+    "$JS.API.META.LEADER.STEPDOWN",
+    "$JS.API.SERVER.REMOVE",
+    *(f"$JS.API.STREAM.{verb}.{stream}" for verb in API["STREAM"] for stream in (*STREAMS, "OTHER")),
+    *(f"$JS.API.CONSUMER.{verb}.{stream}" for verb in ("CREATE", "LIST", "NAMES") for stream in STREAMS),
+    *(
+        f"$JS.API.CONSUMER.{verb}.{stream}.{name}"
+        for verb in API["CONSUMER"]
+        for stream in STREAMS
+        for name in ("gate", "other")
+    ),
+    *(f"$JS.API.DIRECT.GET.{stream}" for stream in STREAMS),
+    *(f"$JS.API.DIRECT.GET.{stream}.some.subject" for stream in STREAMS),
+    *(f"$JS.FC.{stream}.a.b" for stream in STREAMS),
+    *(f"$JS.ACK.{stream}.{name}.1.1.1.1.1" for stream in STREAMS for name in ("gate", "other")),
+    "$KV.pending.shop.t1.1-0",
+    "$KV.other.shop.t1.1-0",
+    "timer.set.shop.t1.1-0",
+    "timer.due.shop.t1.1-0",
+    *(f"parked.{role}.{role}.7" for role in ("gate", "model", "nobody")),
+    *(f"_INBOX.{role}.x" for role in ("gate", "observer", "admin")),
+    *(f"deliver.{role}.{role}" for role in ("gate", "model")),
+    "$SYS.REQ.SERVER.PING",
+    "$SYS.REQ.SERVER.1.RELOAD",
+    "$SYS.ACCOUNT.LEDGER.CONNECT",
+    "$JSC.R.x",
+    "_R_.x",
+    "anything",
+    "pending.newest",
+)
+
+
+def _may_publish(role, subject):
+    """What the table says of anything but a slot: everybody's, the role's, or of its own durables."""
+    patterns = [*accounts.READING, *(one for one, roles in accounts.BESIDE.items() if role in roles)]
+    for durable in DURABLES.values():
+        if durable.role == role:
+            patterns += [f"$JS.ACK.{durable.stream}.{durable.name}.>", f"parked.{role}.>"]
+            patterns.append(f"$JS.API.CONSUMER.INFO.{durable.stream}.{durable.name}")
+    return any(matches(one, subject) for one in patterns)
+
+
+@pytest.mark.parametrize("role", EVERYBODY)
+@shared
+async def test_beside_the_slots_each_role_may_what_the_table_says(server, role):
+    """Every subject of the JetStream API, of streams, inboxes and deliveries: refused unless the table names it."""
+    async with signed_on(server, role) as who:
+        for subject in SUBJECTS:
+            if "PURGE.TIMERS" in subject and role == "gate":
+                continue  # it would do it; see `test_side_streams_have_their_writers`
+            assert await who.may_say(subject) == _may_publish(role, subject), subject
 
 
 @pytest.mark.parametrize("role", EVERYBODY)
@@ -285,7 +369,9 @@ async def test_nobody_gives_in_another_s_name(server, admin):
             assert json.loads(await ana.ask(subject, b"{}"))["stream"] == "LEDGER"
             # And once: the slot is taken from then on, for herself too.
             assert json.loads(await ana.ask(subject, b"{}"))["error"]["err_code"] == 10077
-        assert json.loads(await ana.ask("ledger.given._grant.ben.g3.revoked", b"{}"))["stream"] == "LEDGER"
+        assert (
+            json.loads(await ana.ask("ledger.given._grant.ben.g3.revoked.ana", b"{}"))["stream"] == "LEDGER"
+        )
 
 
 @pytest.mark.parametrize("role", [role for role in EVERYBODY if role not in PEOPLE])
@@ -332,27 +418,29 @@ async def test_side_streams_have_their_writers(server):
 
 
 @shared
-async def test_a_batch_is_let_through_whole(model):
+async def test_a_batch_is_let_through_whole(service):
     """An atomic batch needs no other permission than its facts do."""
     head = {"Nats-Batch-Id": "b1"}
-    first = await model.ask("ledger.batch.t1.call.1-0.requested", b"{}", head | {"Nats-Batch-Sequence": "1"})
+    first = await service.ask(
+        "ledger.batch.t1.call.1-0.requested", b"{}", head | {"Nats-Batch-Sequence": "1"}
+    )
     assert first == b""  # begun
     last = head | {"Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "1"}
-    assert json.loads(await model.ask("ledger.batch.t1.call.1-1.requested", b"{}", last))["count"] == 2
+    assert json.loads(await service.ask("ledger.batch.t1.call.1-1.requested", b"{}", last))["count"] == 2
 
 
 # ---------------------------------------------------------------------------------------- the ways around
 
 
 @shared
-async def test_an_answer_cannot_be_sent_into_a_slot(server, admin, model):
+async def test_an_answer_cannot_be_sent_into_a_slot(server, admin, service):
     """The server answers where it is told to, but not into the ledger: bytes cannot be moved into `decided` (B68).
 
-    The control shows what would happen if the model's login were in the ledger's own account.
+    The control shows what would happen if the service's login were in the ledger's own account.
     """
     forged = b'{"type":"Approved"}'
     read = json.dumps({"last_by_subj": "ledger.around.t1.call.1-0.requested"}).encode()
-    await model.ask("ledger.around.t1.call.1-0.requested", forged)
+    await service.ask("ledger.around.t1.call.1-0.requested", forged)
     ways = {
         "$JS.API.DIRECT.GET.LEDGER": read,
         "$JS.API.DIRECT.GET.LEDGER.ledger.around.t1.call.1-0.requested": b"",
@@ -362,13 +450,15 @@ async def test_an_answer_cannot_be_sent_into_a_slot(server, admin, model):
         "ledger.around.t1.call.1-1.requested": b"{}",
     }
     for number, (subject, body) in enumerate(ways.items()):
-        await model.client.publish(subject, body, reply=f"ledger.around.t1.call.{number}.decided")
-        await model.ask("$JS.API.STREAM.INFO.LEDGER")
+        await service.client.publish(subject, body, reply=f"ledger.around.t1.call.{number}.decided")
+        await service.ask("$JS.API.STREAM.INFO.LEDGER")
     many = json.dumps({"multi_last": ["ledger.around.t1.call.1-0.requested"]}).encode()
-    await model.client.publish("$JS.API.DIRECT.GET.LEDGER", many, reply="ledger.around.t1.call.many.decided")
+    await service.client.publish(
+        "$JS.API.DIRECT.GET.LEDGER", many, reply="ledger.around.t1.call.many.decided"
+    )
     # A read that is asked for later is answered later.
-    await model.ask("$JS.API.DIRECT.GET.LEDGER", read)
-    await model.ask("$JS.API.STREAM.MSG.GET.LEDGER", read)
+    await service.ask("$JS.API.DIRECT.GET.LEDGER", read)
+    await service.ask("$JS.API.STREAM.MSG.GET.LEDGER", read)
     for call in (*range(len(ways)), "many"):
         assert await stands(admin, f"ledger.around.t1.call.{call}.decided") is None, call
 
@@ -380,7 +470,7 @@ async def test_an_answer_cannot_be_sent_into_a_slot(server, admin, model):
 
 
 @shared
-async def test_a_consumer_cannot_deliver_into_a_slot(server, admin, model):
+async def test_a_consumer_cannot_deliver_into_a_slot(server, admin, service):
     """A consumer that is told to deliver into the ledger finds nobody there, so nothing is stored (nats-server #8274)."""
     async with signed_on(server, "queue") as queue:
         await queue.ask("$KV.pending.forged", b'{"type":"Approved"}')
@@ -391,13 +481,13 @@ async def test_a_consumer_cannot_deliver_into_a_slot(server, admin, model):
     ):
         config = {"deliver_subject": target, "ack_policy": "none"}
         body = {"stream_name": stream, "config": config}
-        made = await model.json(f"$JS.API.CONSUMER.CREATE.{stream}", body)
+        made = await service.json(f"$JS.API.CONSUMER.CREATE.{stream}", body)
         held = await admin.json(f"$JS.API.CONSUMER.INFO.{stream}.{made['name']}")
         assert not held.get("push_bound")
         assert held["delivered"]["consumer_seq"] == 0
         assert held["num_pending"] > 0
     body = {"stream_name": "LEDGER", "config": {"deliver_subject": "ledger.a.b.opened", "ack_policy": "none"}}
-    assert (await model.json("$JS.API.CONSUMER.CREATE.LEDGER", body))["error"]["err_code"] == 10081
+    assert (await service.json("$JS.API.CONSUMER.CREATE.LEDGER", body))["error"]["err_code"] == 10081
     assert await stands(admin, "ledger.around.t2.call.1-0.decided") is None
 
 
@@ -452,14 +542,14 @@ async def test_nobody_touches_streams_or_durables(server, admin, role):
     ids=["durable", "new durable", "named, start missing", "named, from the start", "named, start guessed"],
 )
 @shared
-async def test_who_reads_cannot_change_a_durable(admin, model, changed):
+async def test_who_reads_cannot_change_a_durable(admin, service, changed):
     """The right to create ephemeral consumers does not reach a durable one, not even by its name in the body."""
     before = await admin.json("$JS.API.CONSUMER.INFO.LEDGER.gate")
     config = {key: value for key, value in GATE.items() if key not in ("durable_name", "opt_start_time")}
     config |= {"filter_subject": "ledger.nothing"} | changed
     config = {key: value for key, value in config.items() if value is not None}
     for action in ({}, {"action": "create"}, {"action": "update"}):
-        answer = await model.json(
+        answer = await service.json(
             "$JS.API.CONSUMER.CREATE.LEDGER", {"stream_name": "LEDGER", "config": config} | action
         )
         assert "error" in answer
@@ -628,24 +718,24 @@ async def last_seqs(admin):
 
 
 @shared
-async def test_the_queue_answers_once_and_only_whom_it_was_asked_by(server, model):
+async def test_the_queue_answers_once_and_only_whom_it_was_asked_by(server, service):
     """Beside its bucket it may publish one answer to a request, to nobody unasked, and nothing twice."""
     async with answering(server) as (queue, asked):
         for subject in ("_R_.somebody.x", "_INBOX.model.x", "_INBOX.observer.x", SUBJECT, "$SRV.PING"):
             assert await queue.ask(subject) == "denied", subject
-        assert await answered(model, SUBJECT) == FORGED
+        assert await answered(service, SUBJECT) == FORGED
         [reply] = asked
         assert await queue.ask(reply) == "denied"
 
 
 @shared
-async def test_a_consumer_cannot_deliver_to_the_queue_s_service(server, admin, model):
+async def test_a_consumer_cannot_deliver_to_the_queue_s_service(server, admin, service):
     """Else whoever may create one could make each fact of the log a request. The ledger's account does not import it."""
-    await model.ask("ledger.flood.t1.call.1-0.requested", b"{}")
+    await service.ask("ledger.flood.t1.call.1-0.requested", b"{}")
     async with answering(server) as (_, asked):
         for target in (SUBJECT, "$SRV.PING"):
             config = {"deliver_subject": target, "ack_policy": "none"}
-            made = await model.json(
+            made = await service.json(
                 "$JS.API.CONSUMER.CREATE.LEDGER", {"stream_name": "LEDGER", "config": config}
             )
             assert "error" not in made
@@ -656,13 +746,13 @@ async def test_a_consumer_cannot_deliver_to_the_queue_s_service(server, admin, m
 
 
 @shared
-async def test_a_reviewer_who_comes_later_asks_too(server, model):
+async def test_a_reviewer_who_comes_later_asks_too(server, service):
     """An account that is made while the queue answers can ask it, and those who could still can."""
     async with answering(server):
         await server.ensure_account("reviewer-late")
         async with signed_on(server, "reviewer-late") as late:
             assert await answered(late, SUBJECT) == FORGED
-        assert await answered(model, SUBJECT) == FORGED
+        assert await answered(service, SUBJECT) == FORGED
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -704,7 +794,7 @@ async def test_everybody_reads(server, role):
 
 
 @shared
-async def test_two_gates_share_the_work(server, model):
+async def test_two_gates_share_the_work(server, service):
     """The gate's deliveries are handed out among its processes, and acknowledged."""
     async with signed_on(server, "gate") as one, signed_on(server, "gate") as two:
         arrived = asyncio.Queue()
@@ -713,7 +803,7 @@ async def test_two_gates_share_the_work(server, model):
             await gate.client.flush()
         wanted = {f"ledger.share.t1.call.{call}.requested" for call in range(8)}
         for subject in wanted:
-            await model.ask(subject)
+            await service.ask(subject)
         while wanted:
             msg = await asyncio.wait_for(arrived.get(), 5)
             await msg.ack_sync()

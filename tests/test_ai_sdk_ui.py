@@ -506,6 +506,7 @@ BROKEN = [
     (23, 0, [saying({**SAYS, "state": "odd"})]),
     (23, 0, [saying({**SAYS, "providerMetadata": {"a": 1}})]),
     (23, 0, [message("user", {"type": "file", "url": "data:,x"})]),
+    (23, 0, [saying({**SOURCE, "title": 1})]),
     (23, 0, [saying(less(DYNAMIC, "toolName"))]),
     (23, 0, [saying(less(part(), "toolCallId"))]),
     (23, 0, [saying({**DYNAMIC, "dynamic": True})]),

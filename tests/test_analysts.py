@@ -27,6 +27,7 @@ from test_lake import SMALL, rehearsed, synced
 from test_questions import happened, written
 
 from consumers.archivist import Archive
+from ledger.lifecycle import STANDS
 from ledger.port import Raw
 from ops.sql import _Question, checked
 from projections import tables
@@ -199,7 +200,7 @@ def test_what_is_left_out_is_as_documented():
 @pytest.mark.parametrize(
     ("table", "column", "known"),
     [
-        ("calls", "verdict", [kind.__name__ for kind in tables.STANDS["decided"]]),
+        ("calls", "verdict", [kind.__name__ for kind in STANDS["decided"]]),
         ("calls", "ground", typing.get_args(e.Ground.__value__)),
         (
             "calls",

@@ -489,12 +489,12 @@ def test_an_archive_of_a_newer_version(archive, newer):
     """It is left to the program that wrote it."""
     if newer == "lake":
         file = archive / "lake" / "manifest.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 2}))
-        with refused(archive, BadInput, "version 2", "Use the program that wrote it"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"version": tables.VERSION + 1}))
+        with refused(archive, BadInput, f"version {tables.VERSION + 1}", "Use the program that wrote it"):
             read_manifest(archive / "lake")
     else:
         with duckdb.connect(archive / "working.duckdb") as db:
-            db.execute("UPDATE checkpoint SET version = 2")
+            db.execute(f"UPDATE checkpoint SET version = {tables.VERSION + 1}")
     with refused(archive, BadInput):
         opened(archive)
 

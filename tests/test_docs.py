@@ -196,9 +196,10 @@ def test_the_roles_are_as_documented():
         rest = subject.removeprefix(head)
         return rest if rest.startswith("_") else rest.removeprefix("*.")
 
-    known = {role: set(map(short, facts)) for role, facts in accounts.MAY_RECORD.items()}
-    reviewer = accounts.permissions("reviewer-NAME").publish
-    known["reviewer-NAME"] = {short(one) for one in reviewer if one.startswith(f"{slots.ROOT}.")}
+    known = {
+        role: {short(one) for one in accounts.permissions(role).publish if one.startswith(f"{slots.ROOT}.")}
+        for role in (*accounts.ROLES, "reviewer-NAME")
+    }
     assert told == known
 
 

@@ -463,6 +463,9 @@ def test_an_outcome_whose_call_is_gone_is_a_note():
     outcomes = turn(1, e.Text("so"), wish(), wish(provider_id="call_b"))
     assert chat(outcomes[1]) == [{"role": "system", "content": "An earlier call of `refund` ended so: done"}]
     assert chat(*outcomes[:1]) == [{"role": "assistant", "content": "so"}]
+    # Also where it stands between a turn and its own outcomes, and looks as if it were one of them.
+    foreign = chat(turn(2, wish(provider_id="call_b"))[0], outcomes[1])
+    assert foreign[-1] == {"role": "system", "content": "An earlier call of `refund` ended so: done"}
     first_is_gone = chat(outcomes[0], outcomes[2])
     assert [one["id"] for one in first_is_gone[0]["tool_calls"]] == ["call_b"]
     assert openai_chat.check(first_is_gone) == []

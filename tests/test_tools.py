@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from ledger.client import Ledger
+from ledger.memory import Memory
 from schemas import jsontext
-from schemas.errors import BadFact, BadFile, BadInput
-from schemas.events import ToolDeclared
+from schemas.errors import AlreadyFilled, BadFact, BadFile, BadInput
+from schemas.events import Author, ToolDeclared
 from schemas.tools import Tool, ToolSpec, declaration, read_tools, schema_of, spec_of
 
 SCHEMA = json.dumps(
@@ -373,3 +375,13 @@ def test_spec_built_in_code_is_checked_too():
         ToolSpec(name="a.b", schema='{"type":"object"}')
     with pytest.raises(ValidationError, match='"type": "object"'):
         ToolSpec(name="a", schema="{}")
+
+
+async def test_another_tool_under_the_same_call_id_is_refused():
+    """A call id stands for one tool and its arguments: the same arguments for another tool are another request (B50)."""
+    ledger = Ledger(Memory(), Author(kind="service", name="tests"))
+    for name in ("refund", "charge"):
+        await ledger.declare("shop", ToolSpec(name=name, schema=SCHEMA))
+    await ledger.request("shop/t1/c1", "refund", {"order": "A-17"})
+    with pytest.raises(AlreadyFilled, match="other arguments or another tool"):
+        await ledger.request("shop/t1/c1", "charge", {"order": "A-17"})

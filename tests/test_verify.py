@@ -159,15 +159,6 @@ RETURNED = (CALL.finished, e.ToolReturned(output="done"))
 
 BROKEN = {
     # the facts in their order; the number of the one that is named; what is said about it
-    "started, asked about, not decided": ([*ASKED, (CALL.claim(1), STARTED)], 3, "without an approval"),
-    "started and then approved": ([*ASKED, (CALL.claim(1), STARTED), APPROVED], 3, "without an approval"),
-    "denied and started": (
-        [*ASKED, (CALL.decided, DENIED), (CALL.claim(1), STARTED)],
-        4,
-        "without an approval",
-    ),
-    "started, never requested": ([(CALL.claim(1), STARTED)], 1, "never requested"),
-    "started with other bytes": ([*ASKED, APPROVED, (CALL.claim(1), ELSEWHERE)], 4, "other bytes than were"),
     "approved for other bytes": (
         [*ASKED, (CALL.decided, FOR_OTHER_BYTES), (CALL.claim(1), ELSEWHERE)],
         3,
@@ -178,18 +169,6 @@ BROKEN = {
         5,
         "was started 2 times and is not repeatable",
     ),
-    "started and refused": (
-        [
-            *ASKED,
-            APPROVED,
-            (CALL.claim(1), STARTED),
-            (CALL.finished, e.ToolRefused(ending="revoked", text="No.")),
-        ],
-        5,
-        "is told to the model as not run, but it was started",
-    ),
-    "a result from nowhere": ([*ASKED, APPROVED, RETURNED], 4, "has a result and was never started"),
-    "a result in spite of a no": ([*ASKED, (CALL.decided, DENIED), RETURNED], 4, "and was never started"),
 }
 
 
@@ -203,6 +182,57 @@ async def test_a_broken_promise_is_found(store, admin, facts, number, said):
     assert difference.startswith(f"fact {number}: ")
     assert str(CALL) in difference
     assert said in difference
+
+
+VOID = {
+    # the facts in their order; the status; the number of the one that is void; why
+    "started, asked about, not decided": (
+        [*ASKED, (CALL.claim(1), STARTED)], "pending", 3, "not decided before it",
+    ),
+    "started and then approved": (
+        [*ASKED, (CALL.claim(1), STARTED), APPROVED], "approved", 3, "not decided before it",
+    ),
+    "denied and started": (
+        [*ASKED, (CALL.decided, DENIED), (CALL.claim(1), STARTED)], "denied", 4, "not approved, but denied",
+    ),
+    "started, never requested": ([(CALL.claim(1), STARTED)], "unknown", 1, "not requested before it"),
+    "started with other bytes": (
+        [*ASKED, APPROVED, (CALL.claim(1), ELSEWHERE)], "approved", 4, "other bytes than were approved",
+    ),
+    "started and refused": (
+        [
+            *ASKED,
+            APPROVED,
+            (CALL.claim(1), STARTED),
+            (CALL.finished, e.ToolRefused(ending="revoked", text="No.")),
+        ],
+        "running", 5, "the call was started before it",
+    ),
+    "a result from nowhere": ([*ASKED, APPROVED, RETURNED], "approved", 4, "attempt 1 was not started"),
+    "a result in spite of a no": (
+        [*ASKED, (CALL.decided, DENIED), RETURNED], "denied", 4, "attempt 1 was not started",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "status", "number", "why"), VOID.values(), ids=VOID)
+async def test_what_is_void_is_listed_and_is_no_difference(store, admin, replay, facts, status, number, why):
+    """What rests on nothing is named with who wrote it and why it does not count; the log is verified all the same (R4)."""
+    async with at_work(store, "queue"):
+        await tell(admin, facts)
+        rebuilt = await rebuild(admin, verify=True)
+        assert (rebuilt.calls, rebuilt.differences) == ({status: 1}, ())
+        (void,) = rebuilt.void
+        slot, event = facts[number - 1]
+        assert (void.seq, void.subject) == (number, slot.subject)
+        assert type(event).__name__ in void.what
+        assert why in void.why
+        code, told = await replay(verify=True)
+        assert code == 0
+        assert f"{void}\n" in told
+        assert "verified: " in told
+        code, told = await replay(json=True)
+        assert (code, [one["seq"] for one in json.loads(told)["void"]]) == (0, [number])
 
 
 async def test_a_repeatable_tool_may_start_again(store, admin):
@@ -249,15 +279,27 @@ async def test_a_reply_to_another_history_is_found(store, admin):
     ],
     ids=["no JSON", "malformed", "in another's slot", "no slot"],
 )
-async def test_foreign_bytes_are_found(store, admin, subject, raw):
-    """What is in the log and is no fact is named, by its number; the rest is still folded (B14)."""
+async def test_foreign_bytes_are_void(store, admin, replay, subject, raw):
+    """What is in the log and is not a fact is named, by its number; the rest is still folded, for ever (B14, R4)."""
     await tell(admin, [(REF.opened, e.ThreadOpened(requester="rita"))])
     answer = await admin.port.connection.client.request(subject, raw)
     assert json.loads(answer.data)["seq"] == 2
     rebuilt = await rebuild(admin)
-    (difference,) = rebuilt.differences
-    assert difference.startswith("fact 2: ")
-    assert (rebuilt.facts, rebuilt.threads) == (2, 1)
+    (void,) = rebuilt.void
+    assert (void.seq, void.subject, void.what) == (2, subject, "not a fact")
+    assert void.why
+    assert (rebuilt.facts, rebuilt.threads, rebuilt.differences) == (2, 1, ())
+    code, told = await replay()
+    assert (code, "fact 2: " in told) == (0, True)
+
+
+async def test_many_void_facts_are_counted(store, admin, replay):
+    """Ten are told of; the JSON output has them all."""
+    await tell(admin, [(CALL.claim(number), STARTED) for number in range(1, 14)])
+    code, told = await replay()
+    assert (code, told.count("is void"), "and 3 more that are void" in told) == (0, 10, True)
+    code, told = await replay(json=True)
+    assert (code, len(json.loads(told)["void"])) == (0, 13)
 
 
 async def _in_queue(admin):

@@ -31,6 +31,7 @@ from ops.bench.replay import counted, own_peak_mb
 from ops.bench.results import Better, Result, compared, in_turns
 from ops.commands.lake import _write
 from projections import tables
+from projections.counting import Judged
 from projections.questions import QUESTIONS
 
 WORKLOAD: Final = "lake"
@@ -137,7 +138,7 @@ def _inserted(directory: Path, raws: list[Raw]) -> float:
         place[last] = [kind.removesuffix("[]")] if kind.endswith("[]") else kind
     fields = ", ".join(f"fields.{path}" for _, path, _ in tables.FIELDS)
     insert = f"""
-        INSERT INTO events SELECT seq, recorded_at, subject, s[2], s[3], s[4], s[5], try_cast(s[5] AS INTEGER), s[6], {fields}, s[4] = 'call', payload
+        INSERT INTO events SELECT seq, recorded_at, subject, s[2], s[3], s[4], s[5], try_cast(s[5] AS INTEGER), s[6], {fields}, s[4] = 'call', NULL, NULL, payload
         FROM (
             SELECT *, string_split(subject, '.') AS s, json_transform(decode(payload), '{json.dumps(shape)}') AS fields
             FROM arrived
@@ -147,7 +148,8 @@ def _inserted(directory: Path, raws: list[Raw]) -> float:
         db.execute(f"CREATE TABLE events ({tables.EVENTS})")
         begun = time.perf_counter()
         for first in range(0, len(raws), _BATCH):
-            db.register("arrived", _arrow(raws[first : first + _BATCH]))
+            batch = raws[first : first + _BATCH]
+            db.register("arrived", _arrow(batch, Judged([None] * len(batch), {})))
             db.execute(insert)
             db.unregister("arrived")
         spent = time.perf_counter() - begun

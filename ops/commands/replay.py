@@ -28,6 +28,8 @@ from schemas.slots import CallRef
 _MAX_ROW: Final = 1_000_000
 #: How often the live queue is looked at again while facts keep coming.
 _ROUNDS: Final = 5
+#: Of the facts that are void, so many are told of without --json.
+_VOID_SHOWN: Final = 10
 
 type Show = Callable[[Row], Awaitable[None]]
 
@@ -50,6 +52,10 @@ async def verified(
         if verify and not rebuilt.differences:
             queue = "the live queue is what the log gives; " if stop is None else ""
             print_line(f"verified: {queue}{rebuilt.histories:,} histories are what their models were sent")
+        for void in rebuilt.void[:_VOID_SHOWN]:
+            print_line(str(void))
+        if len(rebuilt.void) > _VOID_SHOWN:
+            print_line(f"and {len(rebuilt.void) - _VOID_SHOWN:,} more that are void; --json lists them")
         for difference in rebuilt.differences[:1]:
             print_line(f"differs: {difference}")
         if len(rebuilt.differences) > 1:
