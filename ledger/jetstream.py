@@ -1,10 +1,17 @@
-"""The real thing: the port over NATS JetStream."""
+"""The real thing: the port over NATS JetStream.
+
+Who may answer a read (docs/decisions/0026): on three nodes any replica answers a direct get, and it may not have what
+was acknowledged a millisecond ago. So a port remembers the last fact that it was told of, by an acknowledgement, a
+delivery or a read, and takes no answer from before it: a replica says up to where it has the log
+(`Nats-UpTo-Sequence`). That nothing is there is believed from the stream's leader alone.
+"""
 
 import asyncio
 import base64
 import re
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -24,6 +31,8 @@ from schemas.slots import CallRef, Slot
 
 #: How long an append goes on trying to learn what became of it.
 APPEND_PATIENCE_S: Final = 10.0
+#: How long replicas may take to catch up with what this port was told of.
+_CATCH_UP_S: Final = 5.0
 #: The server answers `multi_last` for at most so many subjects (ADR-31); beyond, a thread is read in pages.
 _PAGE: Final = 1000
 
@@ -35,6 +44,8 @@ class JetStream:
         self.connection = connection
         self.requests = Requests(connection)
         self._commits = Commits(self.requests)
+        #: The last fact of the log that this port knows to be recorded.
+        self._told = 0
         self.pending = self.bucket("pending")
 
     async def open(self) -> None:
@@ -59,6 +70,7 @@ class JetStream:
                     try:
                         ack = await self._commits.publish(slot.subject, raw)
                         if ack.error is None:
+                            self._hear(ack.seq)
                             return Recorded(ack.seq)
                         why = ack.error.description
                     except BrokerAway as away:
@@ -76,28 +88,36 @@ class JetStream:
 
     async def _leaders(self, slot: Slot) -> Fact | None:
         """What stands in the slot, from the stream's leader: a replica may be behind."""
-        body = msgspec.json.encode({"last_by_subj": slot.subject})
-        answer = msgspec.json.decode(
-            (await self.requests.ask(f"$JS.API.STREAM.MSG.GET.{streams.LEDGER}", body)).data
-        )
+        return await self.latest(slot.subject)
+
+    def _hear(self, seq: int) -> None:
+        self._told = max(self._told, seq)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    async def latest(self, subjects: str) -> Fact | None:
+        message = await self.leaders_message(streams.LEDGER, last_by_subj=subjects)
+        if message is None:
+            return None
+        self._hear(message.seq)
+        return _fact(message)
+
+    async def leaders_message(self, stream: str, **which: str | int) -> port.Raw | None:
+        """A message as the leader of a stream has it; None where it has none."""
+        body = msgspec.json.encode(which)
+        reply = await self.requests.ask(f"$JS.API.STREAM.MSG.GET.{stream}", body, repeat=True)
+        answer = msgspec.json.decode(reply.data)
         if problem := answer.get("error"):
             if problem["code"] == 404:
                 return None
-            raise BrokerAway(f"the broker cannot read {slot.subject}: {problem['description']}.")
+            raise BrokerAway(f"the broker cannot read {which} of {stream}: {problem['description']}.")
         message = answer["message"]
-        return fact_of(
+        return port.Raw(
             message["seq"],
             _time(message["time"]),
             message["subject"],
             base64.b64decode(message.get("data", "")),
         )
-
-    # ------------------------------------------------------------------------------------------ reading
-
-    async def latest(self, subjects: str) -> Fact | None:
-        body = msgspec.json.encode({"last_by_subj": subjects})
-        msg = await self.requests.ask(f"$JS.API.DIRECT.GET.{streams.LEDGER}", body)
-        return None if msg.status == b"404" else _fact(_direct(msg))
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         found = await self.read_few(*subjects)
@@ -107,20 +127,45 @@ class JetStream:
         return tuple([_fact(each[seq]) for seq in sorted(each)])
 
     async def read_few(self, *subjects: str) -> list[port.Raw] | None:
-        found, last = await self._get({"multi_last": list(subjects), "batch": _PAGE})
-        if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
-            return None
-        return [_direct(msg) for msg in found]
+        told, until = self._told, time.monotonic() + _CATCH_UP_S
+        while True:
+            found, last = await self._get({"multi_last": list(subjects), "batch": _PAGE})
+            if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
+                return None
+            if last.status == b"404":
+                # It does not say up to where it has the log, so the leader is asked.
+                if not any([await self.latest(one) for one in subjects]):
+                    return []
+            elif int(last.headers["Nats-UpTo-Sequence"]) >= told:
+                facts = [_direct(msg) for msg in found]
+                self._hear(max((one.seq for one in facts), default=0))
+                return facts
+            await self._behind(until, subjects)
 
     async def _pages(self, subjects: str) -> list[Reply]:
         found: list[Reply] = []
         seq = 1
+        until = time.monotonic() + _CATCH_UP_S
         while True:
             page, last = await self._get({"seq": seq, "next_by_subj": subjects, "batch": _PAGE})
             found += page
-            if not page or last.headers.get("Nats-Num-Pending", "0") == "0":
+            if page:
+                seq = int(page[-1].headers["Nats-Sequence"]) + 1
+                self._hear(seq - 1)
+                until = time.monotonic() + _CATCH_UP_S
+            if page and last.headers.get("Nats-Num-Pending", "0") != "0":
+                continue
+            if await self.leaders_message(streams.LEDGER, seq=seq, next_by_subj=subjects) is None:
                 return found
-            seq = int(page[-1].headers["Nats-Sequence"]) + 1
+            await self._behind(until, (subjects,))
+
+    async def _behind(self, until: float, subjects: Collection[str]) -> None:
+        """The replica that answered is behind: let another one answer, or this one catch up."""
+        if time.monotonic() > until:
+            raise Unavailable(
+                f"{', '.join(subjects)} cannot be read as of what is recorded: the replicas that answer are behind."
+            )
+        await asyncio.sleep(0.005)
 
     async def _get(self, body: dict[str, Any]) -> tuple[list[Reply], Reply]:
         found, last = await self.requests.collect(
@@ -134,7 +179,15 @@ class JetStream:
         stream = await streams.info(self.requests, f"STREAM.INFO.{streams.LEDGER}")
         if stream is None:
             raise BrokerRefused(f"there is no stream {streams.LEDGER} here. `approvals up` creates it.")
-        return int(stream["state"]["last_seq"])
+        last = int(stream["state"]["last_seq"])
+        self._hear(last)
+        return last
+
+    async def clock(self) -> datetime:
+        stream = await streams.info(self.requests, f"STREAM.INFO.{streams.LEDGER}")
+        if stream is None:
+            raise BrokerRefused(f"there is no stream {streams.LEDGER} here. `approvals up` creates it.")
+        return _time(stream["ts"])
 
     async def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
@@ -142,10 +195,14 @@ class JetStream:
         found = self._messages(streams.LEDGER, subjects, start, until_end=until_end)
         async with aclosing(found) as batches:
             async for batch in batches:
+                self._hear(batch[-1].seq)
                 yield [_fact(one) for one in batch]
 
-    def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[port.Raw]]:
-        return self._messages(streams.LEDGER, (), start, until_end=until_end)
+    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[port.Raw]]:
+        async with aclosing(self._messages(streams.LEDGER, (), start, until_end=until_end)) as batches:
+            async for batch in batches:
+                self._hear(batch[-1].seq)
+                yield batch
 
     async def _follow(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
@@ -272,6 +329,7 @@ class _Delivery:
             case ["timer", "due", workspace, thread, call]:
                 self.handed = port.Due(CallRef(workspace, thread, call), at.seq, at.recorded_at)
             case _:
+                jetstream._hear(at.seq)  # noqa: SLF001 - one object in two parts
                 self.handed = fact_of(at.seq, at.recorded_at, subject.decode(), data)
 
     async def ack(self) -> None:
@@ -299,11 +357,8 @@ class _Bucket:
         self._marker_s = marker_s
 
     async def get(self, key: str) -> tuple[bytes, int]:
-        subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{key}"
-        msg = await self._jetstream.requests.ask(subject, b"")
-        if msg.status == b"404":
-            return b"", 0
-        return msg.data, int(msg.headers["Nats-Sequence"])
+        last = await self._jetstream.leaders_message(self._stream, last_by_subj=f"{self._prefix}{key}")
+        return (b"", 0) if last is None else (last.data, last.seq)
 
     async def put(self, key: str, value: bytes, replaces: int) -> bool:
         return await self._write(key, value, {_REPLACES: str(replaces)})
