@@ -7,14 +7,22 @@
 
 A claim without a result means that whoever claimed it died: it may have run or not. A tool that is declared
 repeatable runs again under the next claim; any other call is in doubt, and waits for a person.
+
+Executors of several versions may run side by side, as during an upgrade. One that lacks the tool, or has it with another
+contract than the recorded one, hands the call on, and declines it only when nobody took it for a while
+(docs/decisions/0026). A call about which a newer program has recorded something is left to a newer program.
+
+What is claimed is started at once: a tool runs in a thread of its own (`ledger/performing.py`), and the worker takes no
+more calls in hand than it may run. An approved call that waits for its turn is not claimed, so it can be revoked.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
 
-from consumers.steps import Append, Perform, Step
+from consumers.steps import Append, HandOn, Perform, Step
 from consumers.tools import Registered
 from ledger.client import Ledger
 from ledger.lifecycle import Call, Status, attempt_of
@@ -23,10 +31,16 @@ from ledger.port import Handed
 from projections.words import refused
 from schemas import events as e
 from schemas.codec import Fact
+from schemas.errors import BadFact
 from schemas.slots import CallRef
+from schemas.tools import declaration
 
 #: How often a repeatable tool is started at all.
 MAX_ATTEMPTS: Final = 5
+#: For how long after the decision an approved call is handed on before it is declined, on the broker's clock.
+HAND_ON_FOR_S: Final = 30.0
+#: After how long it is handed out again, the first time. Later as long again as it has waited already.
+HAND_ON_AFTER_S: Final = 2.0
 
 _NOT_TO_RUN: Final = frozenset(
     {
@@ -50,28 +64,57 @@ class Run(Struct, frozen=True):
     attempt: int
 
 
+class Sight(Struct, frozen=True):
+    """A call, as far as an executor may do something about it."""
+
+    call: Call
+    #: The contract that was recorded for the tool that it asks for. None: there is none, or it does not matter.
+    declared: e.ToolDeclared | None = None
+    #: The broker's clock, where it matters how long the call has waited.
+    now: datetime | None = None
+
+
 class Executor:
-    """Runs the tools of one group (`run_by`). Calls that others run are theirs; only refusals are closed for all."""
+    """Runs the tools of one group (`run_by`). Calls that others run are theirs; only refusals are closed for all.
+
+    Args:
+        hand_on_for_s: for how long a call is left to others that cannot run here.
+    """
 
     replaces = False
 
     def __init__(
-        self, tools: Mapping[str, Registered], *, group: str = "executor", durable: str = "executor"
+        self,
+        tools: Mapping[str, Registered],
+        *,
+        group: str = "executor",
+        durable: str = "executor",
+        hand_on_for_s: float = HAND_ON_FOR_S,
     ) -> None:
         self.durables = (durable,)
         self._tools = dict(tools)
         self._group = group
+        self._hand_on_for_s = hand_on_for_s
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Call:
+    async def look(self, ledger: Ledger, handed: Handed) -> Sight:
         assert isinstance(handed, Fact)
         ref = handed.slot.call_ref
         assert ref, "the executor is handed decisions and claims only"
         if isinstance(handed.event, e.ToolStarted):  # whoever made it is at work
-            return Call(ref)
-        return await ledger.call(ref, having=handed.slot)
+            return Sight(Call(ref))
+        call = await ledger.call(ref, having=handed.slot)
+        declared = await _declared(ledger, call) if self._is_ours(call, handed) else None
+        waits = call.newer or (self._is_ours(call, handed) and not self._can_run(call, declared))
+        return Sight(call, declared, await ledger.port.clock() if waits else None)
 
-    def react(self, seen: Call, handed: Handed) -> Sequence[Step[Run]]:
-        call = seen
+    def react(self, seen: Sight, handed: Handed) -> Sequence[Step[Run]]:
+        steps = self._steps(seen, handed)
+        if steps and seen.call.newer:
+            return [_hand_on(seen, handed, "a newer program has recorded something about it")]
+        return steps
+
+    def _steps(self, seen: Sight, handed: Handed) -> Sequence[Step[Run]]:
+        call = seen.call
         if call.requested is None or (ends_at := call.refusal_slot) is None:
             return ()
         if call.status in _NOT_TO_RUN:
@@ -79,13 +122,14 @@ class Executor:
         if call.wish.run_by != self._group or _is_claim(handed):
             return ()
         if call.status is Status.RUNNING:
-            return self._again(call)
+            return self._again(call, seen.declared)
         assert call.status is Status.APPROVED, call.status
-        tool = self._tools.get(call.wish.tool)
-        if tool is None or tool.version != call.wish.tool_version:
-            return [Append(call.claim_slot, e.Declined(why="unknown_tool"))]
         if (flaw := call.flaw) is not None:
             return [Append(call.claim_slot, e.Declined(why=flaw))]
+        if not self._can_run(call, seen.declared):
+            if _waited_s(seen, handed) < self._hand_on_for_s:
+                return [_hand_on(seen, handed, f"{call.wish.tool} of that version is not here")]
+            return [Append(call.claim_slot, e.Declined(why="unknown_tool"))]
         return [self._claim(call)]
 
     async def do(self, ledger: Ledger, work: Run) -> Append | None:
@@ -101,12 +145,31 @@ class Executor:
         function = self._tools[work.tool].function
         return await perform(function, work.arguments, work.attempt, key=str(work.call))
 
-    def _again(self, call: Call) -> Sequence[Step[Run]]:
+    def _is_ours(self, call: Call, handed: Handed) -> bool:
+        """Whether it may be for this executor to start the call now."""
+        if call.requested is None or call.wish.run_by != self._group or _is_claim(handed):
+            return False
+        return call.status in (Status.APPROVED, Status.RUNNING)
+
+    def _can_run(self, call: Call, declared: e.ToolDeclared | None) -> bool:
+        """Whether the tool is here, in the version that was asked for, and as it was declared.
+
+        A version is the digest of a declaration. What is recorded under it can be another one all the same, for the
+        broker does not compute it: then people may have approved something else than would run.
+        """
+        tool = self._tools.get(call.wish.tool)
+        if tool is None or declared is None:
+            return False
+        version, own = declaration(tool.spec)
+        return version == call.wish.tool_version and all(
+            getattr(own, field) == getattr(declared, field) for field in _CONTRACT
+        )
+
+    def _again(self, call: Call, declared: e.ToolDeclared | None) -> Sequence[Step[Run]]:
         """Somebody started it and is gone."""
         attempts = len(call.starts)
-        tool = self._tools.get(call.wish.tool)
-        same = tool is not None and tool.version == call.wish.tool_version
-        if tool is not None and same and tool.spec.repeatable and attempts < MAX_ATTEMPTS:
+        may_again = self._can_run(call, declared) and self._tools[call.wish.tool].spec.repeatable
+        if may_again and attempts < MAX_ATTEMPTS:
             return [self._claim(call)]
         in_doubt = e.InDoubt(
             attempt=call.attempt,
@@ -121,6 +184,30 @@ class Executor:
         started = e.ToolStarted(digest=call.digest, idempotency_key=str(call.ref))
         work = Run(call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]))
         return Perform(Append(slot, started), work)
+
+
+#: What a declaration says.
+_CONTRACT: Final = tuple(
+    field for field in e.ToolDeclared.__struct_fields__ if field not in e.Event.__struct_fields__
+)
+
+
+async def _declared(ledger: Ledger, call: Call) -> e.ToolDeclared | None:
+    try:
+        tool = await ledger.tool_of(call)
+    except BadFact:  # no arguments can be held against such a schema
+        return None
+    return None if tool is None else tool.declared
+
+
+def _waited_s(seen: Sight, handed: Handed) -> float:
+    """How long ago the fact that was handed out was recorded."""
+    assert seen.now, "the look notes the time where something may have to wait"
+    return (seen.now - handed.recorded_at).total_seconds()
+
+
+def _hand_on(seen: Sight, handed: Handed, why: str) -> HandOn:
+    return HandOn(max(HAND_ON_AFTER_S, _waited_s(seen, handed)), why)
 
 
 def _is_claim(handed: Handed) -> bool:

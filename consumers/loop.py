@@ -36,7 +36,7 @@ import structlog
 from msgspec import structs
 
 from consumers.keeping import kept
-from consumers.steps import Append, CancelTimer, LookAgain, Perform, PutPending, SetTimer, Step
+from consumers.steps import Append, CancelTimer, HandOn, LookAgain, Perform, PutPending, SetTimer, Step
 from ledger import streams
 from ledger.answers import AlreadyRecorded, Recorded, Taken, Unknown
 from ledger.client import Ledger
@@ -50,9 +50,12 @@ from schemas.slots import CallRef, Slot, matches
 
 _log: Final = structlog.get_logger("consumers.loop")
 
-#: How often handling may fail before a delivery is parked.
+#: How often handling may fail in this process before a delivery is parked.
 MAX_TRIES: Final = 5
-#: How often it may be handed out at all: what kills its worker each time must not do so for ever.
+#: Of how many deliveries that failed a worker remembers how often.
+_MOST_FAILURES: Final = 10_000
+#: How often it may be handed out at all: what kills its worker each time must not do so for ever. Who hands on waits twice
+#: as long each time, so that alone does not lead there for days.
 MAX_DELIVERIES: Final = 20
 #: How often a lost slot makes the loop look again. Each time a fact more is there, so it ends much sooner.
 _MAX_LOOKS: Final = 50
@@ -94,6 +97,14 @@ class _LetGo(Exception):
     """Neither acknowledged nor handed back: whoever has it will see to it, and if they die it is handed out again."""
 
 
+class _HandedOn(Exception):
+    """Handed back for another process of the same consumer; not a failure."""
+
+    def __init__(self, step: HandOn) -> None:
+        super().__init__(step.why)
+        self.after_s = step.after_s
+
+
 class Worker[S, W]:
     """One reaction, running until it is stopped."""
 
@@ -117,6 +128,8 @@ class Worker[S, W]:
         #: In hand, and until when (on the event loop's clock) the broker takes us for alive.
         self._held: dict[tuple[str, int], tuple[Delivery, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        #: How often handling failed here, of what was handed back for it.
+        self._failures: dict[tuple[str, int], int] = {}
 
     def stop(self) -> None:
         """Take nothing more, finish what is in hand, then return from `run`."""
@@ -202,6 +215,7 @@ class Worker[S, W]:
             _log.warning("will be handed out again", problem=f"{type(problem).__name__}: {problem}")
 
     async def _handle_one(self, durable: str, delivery: Delivery) -> None:
+        place = (durable, delivery.number)
         try:
             async with self._room:
                 reason = await self._settle(durable, delivery)
@@ -210,24 +224,37 @@ class Worker[S, W]:
         except _LetGo as why:
             _log.warning("let go", why=str(why), tries=delivery.tries)
             return
+        except _HandedOn as why:
+            _log.info("handed on", why=str(why), after_s=why.after_s, tries=delivery.tries)
+            await delivery.retry(why.after_s)
+            return
         except Unavailable as problem:
             _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
-            hopeless = isinstance(problem, BrokerRefused) and delivery.tries >= MAX_TRIES
+            hopeless = isinstance(problem, BrokerRefused) and self._failed(place) >= MAX_TRIES
             reason = str(problem) if hopeless else ""
             if not hopeless:
                 await delivery.retry(_backoff_s(delivery.tries))
                 return
         except Exception as problem:  # noqa: BLE001 - whatever it is, it must end parked and not here
             _log.exception("could not be handled", tries=delivery.tries)
-            if delivery.tries < MAX_TRIES:
+            if self._failed(place) < MAX_TRIES:
                 await delivery.retry(_backoff_s(delivery.tries))
                 return
             reason = f"{type(problem).__name__}: {problem}"
         finally:
-            self._held.pop((durable, delivery.number), None)
+            self._held.pop(place, None)
+        self._failures.pop(place, None)
         if reason:
             await self._park(durable, delivery, reason)
         await delivery.ack()
+
+    def _failed(self, place: tuple[str, int]) -> int:
+        """Note that handling it failed here; answers how often it did. What was handed on did not fail."""
+        failures = self._failures.pop(place, 0) + 1
+        self._failures[place] = failures
+        if len(self._failures) > _MOST_FAILURES:  # settled elsewhere, the oldest of them
+            del self._failures[next(iter(self._failures))]
+        return failures
 
     async def _settle(self, durable: str, delivery: Delivery) -> str:
         """Do all that follows. Answers with why it cannot be handled, or with nothing."""
@@ -290,6 +317,8 @@ class Worker[S, W]:
                     await self._ledger.port.cancel_timer(call)
                 case LookAgain():
                     won = False
+                case HandOn():
+                    raise _HandedOn(step)
                 case PutPending(key, value, replaces):
                     pending = self._ledger.port.pending
                     won = await (

@@ -3,6 +3,9 @@
 It reads the entry's revision before the facts and names it when it writes. So when two copies of this worker, or two
 deliveries, are at the same call, the one with the older facts loses and looks again. And whoever has put an entry looks
 once more: a decision that was recorded meanwhile may have been handled before, when there was no entry to delete.
+
+For that the revision is the leader's, and the facts are newer than it: where an entry was ever written, they are read as
+of at least what the leader of the log has now (docs/decisions/0026).
 """
 
 from collections.abc import Sequence
@@ -34,6 +37,8 @@ class Queue:
         ref = handed.slot.call_ref
         assert ref, "the queue is handed facts about calls only"
         value, revision = await ledger.port.pending.get(pending.key(ref))
+        if revision:
+            await ledger.port.last_seq()
         return Sight(await ledger.call(ref, having=handed.slot), value, revision)
 
     def react(self, seen: Sight, handed: Handed) -> Sequence[Step[Never]]:

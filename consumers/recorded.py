@@ -12,12 +12,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from consumers.executor import Executor, Run
+from consumers.executor import Executor, Run, Sight
 from consumers.model import Ask, Asker, Question, Reply
 from consumers.steps import Perform, Step
 from consumers.tools import Registered
 from ledger.client import Ledger
-from ledger.lifecycle import Call
 from ledger.port import Handed
 from projections.thread import Thread
 from schemas import conversations as recorded
@@ -177,11 +176,12 @@ class RecordedExecutor(Executor):
         super().__init__(registry, group=PROVIDER, durable=durable)
         self._known = frozenset(recordings)
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Call:
+    async def look(self, ledger: Ledger, handed: Handed) -> Sight:
         seen = await super().look(ledger, handed)
-        ours = seen.requested is None or seen.wish.run_by != PROVIDER or seen.ref.thread in self._known
+        call = seen.call
+        ours = call.requested is None or call.wish.run_by != PROVIDER or call.ref.thread in self._known
         if not ours and self.react(seen, handed):
-            raise _not_ours(seen.ref.thread_ref)
+            raise _not_ours(call.ref.thread_ref)
         return seen
 
     async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed:

@@ -48,4 +48,11 @@ class LookAgain(Struct, frozen=True):
     """What was just appended calls for more: look at the facts once again."""
 
 
-type Step[W] = Append | Perform[W] | SetTimer | CancelTimer | PutPending | LookAgain
+class HandOn(Struct, frozen=True):
+    """Another process of this consumer should see to it: it is handed out again, after so long. No failure."""
+
+    after_s: float
+    why: str
+
+
+type Step[W] = Append | Perform[W] | SetTimer | CancelTimer | PutPending | LookAgain | HandOn

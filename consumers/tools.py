@@ -16,20 +16,30 @@ as it is, anything else as JSON); what it raises is a failure that the model rea
 it on to what you call, so that the second start is known there as the same wish.
 """
 
+import asyncio
 import importlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
+import structlog
 from msgspec import Struct
 
 from ledger.client import Ledger
 from ledger.performing import Function, idempotency_key
-from schemas.errors import BadInput
+from schemas.errors import BadInput, BrokerRefused, Unavailable
 from schemas.events import ToolRef
 from schemas.tools import ToolSpec, declaration, spec_of
 
 __all__ = ["Registered", "Tools", "idempotency_key", "load"]
+
+_log: Final = structlog.get_logger("consumers.tools")
+#: How long an executor tries to declare its tools, while the broker cannot say whether they are declared.
+DECLARE_S: Final = 60.0
+#: How long to wait before trying again.
+_AGAIN_S: Final = 0.5
 
 
 class Registered(Struct, frozen=True):
@@ -72,9 +82,17 @@ class Tools(Mapping[str, Registered]):
 
         return register
 
-    async def declare(self, ledger: Ledger, workspace: str) -> tuple[ToolRef, ...]:
-        """Record the contracts in a workspace; what a thread is opened with."""
-        return tuple([await ledger.declare(workspace, tool.spec) for tool in self._tools.values()])
+    async def declare(
+        self, ledger: Ledger, workspace: str, *, patience_s: float = DECLARE_S
+    ) -> tuple[ToolRef, ...]:
+        """Record the contracts in a workspace; what a thread is opened with. Tries until it is known that they stand.
+
+        Raises:
+            Unavailable: it was not known within `patience_s`.
+            BrokerRefused: these credentials may not declare tools.
+        """
+        until = time.monotonic() + patience_s
+        return tuple([await _declared(ledger, workspace, tool.spec, until) for tool in self._tools.values()])
 
     def __getitem__(self, name: str) -> Registered:
         return self._tools[name]
@@ -84,6 +102,22 @@ class Tools(Mapping[str, Registered]):
 
     def __len__(self) -> int:
         return len(self._tools)
+
+
+async def _declared(ledger: Ledger, workspace: str, spec: ToolSpec, until: float) -> ToolRef:
+    while True:
+        try:
+            return await ledger.declare(workspace, spec)
+        except BrokerRefused:
+            raise
+        except Unavailable as problem:
+            if time.monotonic() >= until:
+                raise Unavailable(
+                    f"nobody can say whether tool {spec.name} is declared in {workspace}: {problem} "
+                    "Start this again when the broker answers: it is safe."
+                ) from None
+            _log.warning("not declared yet", tool=spec.name, problem=str(problem))
+        await asyncio.sleep(_AGAIN_S)
 
 
 def load(place: str) -> Tools:

@@ -10,12 +10,13 @@ the other `Taken` with the fact that was first.
 
 import asyncio
 import copy
+import functools
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Concatenate, Final, Literal
 
 import msgspec
 import structlog
@@ -100,6 +101,25 @@ _log: Final = structlog.get_logger("ledger.client")
 _CATCH_UP_S: Final = 2.0
 #: How long to wait before trying again what must succeed.
 _AGAIN_S: Final = 0.5
+
+
+def _looked_up[**P, R](
+    method: "Callable[Concatenate[Ledger, P], Coroutine[Any, Any, R]]",
+) -> "Callable[Concatenate[Ledger, P], Coroutine[Any, Any, R]]":
+    """Refuse for what is missing only as of what the leader has (docs/decisions/0026).
+
+    What a replica shows is so, and what it does not show may be recorded all the same. So before such a refusal is
+    raised, the method is tried once more, and reads as of at least the leader's last fact.
+    """
+
+    async def decided(self: "Ledger", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with suppress(NotOpen, NotAllowed, StillPending):
+            return await method(self, *args, **kwargs)
+        await self.port.last_seq()
+        return await method(self, *args, **kwargs)
+
+    functools.update_wrapper(decided, method)
+    return decided
 
 
 class Ledger:
@@ -511,6 +531,7 @@ class Ledger:
         await self._record_end(known, outcome)
         return outcome
 
+    @_looked_up
     async def start(self, call: CallRef | str) -> Call:
         """Claim an approved call that this program runs itself; from here on it may have run. `finish` says how it went.
 
@@ -570,6 +591,7 @@ class Ledger:
             place = known.end_slot or known.late_slot
         return known.finished
 
+    @_looked_up
     async def finish(
         self, call: CallRef | str, *, output: str | None = None, error: str | None = None
     ) -> Call:
@@ -615,6 +637,7 @@ class Ledger:
             kept = "Nothing was recorded: another late result was first."
         raise AlreadyFilled(f"{ref} has ended already: {describe(ended)}. {kept}")
 
+    @_looked_up
     async def doubt(self, call: CallRef | str, why: str = "") -> Call:
         """Say that a call was started and nobody knows how it ended: whoever ran it is gone. It then waits for a person.
 
@@ -635,6 +658,7 @@ class Ledger:
         await self._mine(place, in_doubt)
         return await self.call(ref, having=place)
 
+    @_looked_up
     async def withdraw(self, call: CallRef | str, reason: str = "") -> Call:
         """Take a wish back, from the requester's side.
 
@@ -649,6 +673,7 @@ class Ledger:
         await self._mine(ref.withdrawn, withdrawn)
         return await self.call(ref, having=ref.withdrawn)
 
+    @_looked_up
     async def say(
         self,
         thread: ThreadRef | str,
@@ -698,6 +723,7 @@ class Ledger:
 
     # ------------------------------------------------------------------------------- what a reviewer does
 
+    @_looked_up
     async def vote(
         self,
         call: CallRef | str,
@@ -796,6 +822,7 @@ class Ledger:
         await self._mine(ref.vote(reviewer), voted)
         return await self.call(ref, having=ref.vote(reviewer))
 
+    @_looked_up
     async def grant(
         self,
         grant: GrantRef | str,
@@ -923,6 +950,7 @@ class Ledger:
         [found] = delegations_of(await self.read(ref, having=ref.ended))
         return found
 
+    @_looked_up
     async def revoke(self, call: CallRef | str, reviewer: str, *, reason: str = "") -> Call:
         """Take an approval back before the tool runs.
 
@@ -936,6 +964,7 @@ class Ledger:
         await self._mine(slot, revoked)
         return await self._counting(ref, slot)
 
+    @_looked_up
     async def reconcile(self, call: CallRef | str, reviewer: str, *, happened: bool, output: str) -> Call:
         """Say what really became of a call in doubt; `output` is what the model reads.
 

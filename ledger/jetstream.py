@@ -1,10 +1,17 @@
-"""The real thing: the port over NATS JetStream."""
+"""The real thing: the port over NATS JetStream.
+
+Who may answer a read (docs/decisions/0026): on three nodes any replica answers a direct get, and it may not have what
+was acknowledged a millisecond ago. So a port remembers the last fact that it was told of, by an acknowledgement, a
+delivery or a read, and takes no answer from before it: a replica says up to where it has the log
+(`Nats-UpTo-Sequence`). That nothing is there is believed from the stream's leader alone.
+"""
 
 import asyncio
 import base64
 import re
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -25,6 +32,8 @@ from schemas.slots import ROOT, CallRef, Slot, subject_text
 
 #: How long an append goes on trying to learn what became of it.
 APPEND_PATIENCE_S: Final = 10.0
+#: How long replicas may take to catch up with what this port was told of.
+_CATCH_UP_S: Final = 5.0
 #: The server answers `multi_last` for at most so many subjects (ADR-31); beyond, a thread is read in pages.
 _PAGE: Final = 1000
 
@@ -36,6 +45,8 @@ class JetStream:
         self.connection = connection
         self.requests = Requests(connection)
         self._commits = Commits(self.requests)
+        #: The last fact of the log that this port knows to be recorded.
+        self._told = 0
         self.pending = self.bucket("pending")
 
     async def open(self) -> None:
@@ -60,6 +71,7 @@ class JetStream:
                     try:
                         ack = await self._commits.publish(slot.subject, raw)
                         if ack.error is None:
+                            self._hear(ack.seq)
                             return Recorded(ack.seq)
                         why = ack.error.description
                         if why == _FULL:
@@ -82,13 +94,25 @@ class JetStream:
 
     async def _leaders(self, slot: Slot) -> Fact | None:
         """What stands in the slot, from the stream's leader: a replica may be behind."""
-        found = await self._stored(streams.LEDGER, {"last_by_subj": slot.subject})
-        return None if found is None else _fact(found)
+        return await self.latest(slot.subject)
 
-    async def _stored(self, stream: str, which: dict[str, Any]) -> port.Raw | None:
-        """A message as the stream's leader has it."""
+    def _hear(self, seq: int) -> None:
+        self._told = max(self._told, seq)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    async def latest(self, subjects: str) -> Fact | None:
+        message = await self.leaders_message(streams.LEDGER, last_by_subj=subjects)
+        if message is None:
+            return None
+        self._hear(message.seq)
+        return _fact(message)
+
+    async def leaders_message(self, stream: str, **which: str | int) -> port.Raw | None:
+        """A message as the leader of a stream has it; None where it has none."""
         body = msgspec.json.encode(which)
-        answer = msgspec.json.decode((await self.requests.ask(f"$JS.API.STREAM.MSG.GET.{stream}", body)).data)
+        reply = await self.requests.ask(f"$JS.API.STREAM.MSG.GET.{stream}", body, repeat=True)
+        answer = msgspec.json.decode(reply.data)
         if problem := answer.get("error"):
             if problem["code"] == 404:
                 return None
@@ -100,13 +124,6 @@ class JetStream:
             subject_text(message["subject"].encode()),
             base64.b64decode(message.get("data", "")),
         )
-
-    # ------------------------------------------------------------------------------------------ reading
-
-    async def latest(self, subjects: str) -> Fact | None:
-        body = msgspec.json.encode({"last_by_subj": subjects})
-        msg = await self.requests.ask(f"$JS.API.DIRECT.GET.{streams.LEDGER}", body)
-        return None if msg.status == b"404" else _fact(_direct(msg))
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         return tuple([_fact(one) for one in await self._every(streams.LEDGER, subjects)])
@@ -123,29 +140,54 @@ class JetStream:
         return [each[seq] for seq in sorted(each)]
 
     async def _few(self, stream: str, subjects: tuple[str, ...]) -> list[port.Raw] | None:
-        found, last = await self._get(stream, {"multi_last": list(subjects), "batch": _PAGE})
-        if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
-            return None
-        return [_direct(msg) for msg in found]
+        """The last message on each subject; of the log none from before what this client was told."""
+        told, until = self._told if stream == streams.LEDGER else 0, time.monotonic() + _CATCH_UP_S
+        while True:
+            found, last = await self._get(stream, {"multi_last": list(subjects), "batch": _PAGE})
+            if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
+                return None
+            if last.status == b"404":
+                # It does not say up to where it has the stream, so the leader is asked.
+                if not any([await self.leaders_message(stream, last_by_subj=one) for one in subjects]):
+                    return []
+            elif int(last.headers["Nats-UpTo-Sequence"]) >= told:
+                messages = [_direct(msg) for msg in found]
+                if stream == streams.LEDGER:
+                    self._hear(max((one.seq for one in messages), default=0))
+                return messages
+            await self._behind(until, subjects)
 
     async def scan(
         self, start: int, subjects: str = f"{ROOT}.>", stream: str = streams.LEDGER
     ) -> AsyncGenerator[list[port.Raw]]:
         """The messages from that sequence on, in pages, up to the end. Unlike `raw` it takes no consumer."""
         seq = start
+        until = time.monotonic() + _CATCH_UP_S
         while True:
             found, last = await self._get(stream, {"seq": seq, "next_by_subj": subjects, "batch": _PAGE})
             if found:
                 page = [_direct(msg) for msg in found]
                 yield page
                 seq = page[-1].seq + 1
-            if not found or last.headers.get("Nats-Num-Pending", "0") == "0":
+                until = time.monotonic() + _CATCH_UP_S
+                if stream == streams.LEDGER:
+                    self._hear(page[-1].seq)
+            if found and last.headers.get("Nats-Num-Pending", "0") != "0":
+                continue
+            if await self.leaders_message(stream, seq=seq, next_by_subj=subjects) is None:
                 return
+            await self._behind(until, (subjects,))
+
+    async def _behind(self, until: float, subjects: Collection[str]) -> None:
+        """The replica that answered is behind: let another one answer, or this one catch up."""
+        if time.monotonic() > until:
+            raise Unavailable(
+                f"{', '.join(subjects)} cannot be read as of what is recorded: the replicas that answer are behind."
+            )
+        await asyncio.sleep(0.005)
 
     async def at(self, seq: int) -> port.Raw | None:
-        body = msgspec.json.encode({"seq": seq})
-        msg = await self.requests.ask(f"$JS.API.DIRECT.GET.{streams.LEDGER}", body)
-        return None if msg.status == b"404" else _direct(msg)
+        return await self.leaders_message(streams.LEDGER, seq=seq)
 
     async def _get(self, stream: str, body: dict[str, Any]) -> tuple[list[Reply], Reply]:
         found, last = await self.requests.collect(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body))
@@ -157,7 +199,15 @@ class JetStream:
         stream = await streams.info(self.requests, f"STREAM.INFO.{streams.LEDGER}")
         if stream is None:
             raise BrokerRefused(f"there is no stream {streams.LEDGER} here. `approvals up` creates it.")
-        return int(stream["state"]["last_seq"])
+        last = int(stream["state"]["last_seq"])
+        self._hear(last)
+        return last
+
+    async def clock(self) -> datetime:
+        stream = await streams.info(self.requests, f"STREAM.INFO.{streams.LEDGER}")
+        if stream is None:
+            raise BrokerRefused(f"there is no stream {streams.LEDGER} here. `approvals up` creates it.")
+        return _time(stream["ts"])
 
     async def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
@@ -165,10 +215,14 @@ class JetStream:
         found = self._messages(streams.LEDGER, subjects, start, until_end=until_end)
         async with aclosing(found) as batches:
             async for batch in batches:
+                self._hear(batch[-1].seq)
                 yield [_fact(one) for one in batch]
 
-    def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[port.Raw]]:
-        return self._messages(streams.LEDGER, (), start, until_end=until_end)
+    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[port.Raw]]:
+        async with aclosing(self._messages(streams.LEDGER, (), start, until_end=until_end)) as batches:
+            async for batch in batches:
+                self._hear(batch[-1].seq)
+                yield batch
 
     def _messages(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
@@ -245,7 +299,7 @@ class JetStream:
         return [one for one in every if whole or one.is_open]
 
     async def parked_at(self, number: int) -> port.Parked | None:
-        found = await self._stored(streams.PARKED, {"seq": number})
+        found = await self.leaders_message(streams.PARKED, seq=number)
         one = None if found is None else _parked(found)
         return one if isinstance(one, port.Parked) else None
 
@@ -314,6 +368,8 @@ class _Delivery:
         self.tries = at.tries
         self.number = at.seq
         self.handed = _handed(port.Raw(at.seq, at.recorded_at, subject_text(subject), data))
+        if isinstance(self.handed, Fact):
+            jetstream._hear(at.seq)  # noqa: SLF001 - one object in two parts
 
     async def ack(self) -> None:
         await self._requests.tell(self._reply, b"+ACK")
@@ -340,11 +396,8 @@ class _Bucket:
         self._marker_s = marker_s
 
     async def get(self, key: str) -> tuple[bytes, int]:
-        subject = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{key}"
-        msg = await self._jetstream.requests.ask(subject, b"")
-        if msg.status == b"404":
-            return b"", 0
-        return msg.data, int(msg.headers["Nats-Sequence"])
+        last = await self._jetstream.leaders_message(self._stream, last_by_subj=f"{self._prefix}{key}")
+        return (b"", 0) if last is None else (last.data, last.seq)
 
     async def put(self, key: str, value: bytes, replaces: int) -> bool:
         return await self._write(key, value, {_REPLACES: str(replaces)})

@@ -2,10 +2,13 @@
 
 It is held to the tests of the real one (`tests/test_port.py`). What it cannot be is durable, or shared
 between processes.
+
+`Lagging` is the same log as the client of a cluster sees it: each read may be answered by a replica that is behind.
 """
 
 import asyncio
 import itertools
+import random
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
@@ -73,6 +76,9 @@ class Memory:
 
     async def last_seq(self) -> int:
         return len(self._facts)
+
+    async def clock(self) -> datetime:
+        return self._now()
 
     async def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
@@ -148,6 +154,120 @@ class Memory:
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
         raise BrokerAway(f"nobody is there who would answer {subject}.")
+
+
+class Lagging:
+    """One client's port on a log in memory, whose reads are answered by replicas that may be behind.
+
+    A read is as of any moment between what this client was told of last and now; which one is drawn by lot. What the
+    leader answers is current: appends, `latest`, `last_seq`, the bucket, and that a read finds nothing. Each client
+    needs one of its own.
+
+    Args:
+        lot: decides what each read gets, so that a test can repeat it.
+        late: how often (0 to 1) a read waits while others go on.
+        fails: how often a read is not answered at all.
+    """
+
+    def __init__(self, log: Memory, lot: random.Random, *, late: float = 0.2, fails: float = 0.0) -> None:
+        self.log = log
+        self.pending = log.pending
+        self._lot, self._late, self._fails = lot, late, fails
+        self._told = 0
+
+    def beside(self) -> "Lagging":
+        """The port of another client on the same log."""
+        return Lagging(self.log, self._lot, late=self._late, fails=self._fails)
+
+    def _hear(self, seq: int) -> None:
+        self._told = max(self._told, seq)
+
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+        answer = await self.log.append(slot, raw, event_id)
+        match answer:
+            case Recorded(seq) | AlreadyRecorded(seq):
+                self._hear(seq)
+            case Taken(first):
+                self._hear(first.seq)
+            case _:
+                pass
+        return answer
+
+    async def latest(self, subjects: str) -> Fact | None:
+        fact = await self.log.latest(subjects)
+        self._hear(fact.seq if fact else 0)
+        return fact
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        last = await self._replicas_last()
+        there = await self.log.read(*subjects)
+        # That nothing is there is the leader's word.
+        found = tuple(fact for fact in there if fact.seq <= last) or there
+        self._hear(max((fact.seq for fact in found), default=0))
+        return found
+
+    async def read_few(self, *subjects: str) -> list[Raw] | None:
+        last = await self._replicas_last()
+        found = await self.log.read_few(*subjects)
+        return found if found is None else [raw for raw in found if raw.seq <= last]
+
+    async def _replicas_last(self) -> int:
+        """The last fact of the replica that answers."""
+        last = self._lot.randint(self._told, await self.log.last_seq())
+        if self._lot.random() < self._late:
+            for _ in range(self._lot.randint(1, 20)):
+                await asyncio.sleep(0)
+        if self._lot.random() < self._fails:
+            raise BrokerAway("the replica that was asked is away.")
+        return last
+
+    async def last_seq(self) -> int:
+        last = await self.log.last_seq()
+        self._hear(last)
+        return last
+
+    async def clock(self) -> datetime:
+        return await self.log.clock()
+
+    async def follow(
+        self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
+    ) -> AsyncGenerator[list[Fact]]:
+        async with aclosing(self.log.follow(subjects, start, until_end=until_end)) as batches:
+            async for batch in batches:
+                self._hear(batch[-1].seq)
+                yield batch
+
+    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[Raw]]:
+        async with aclosing(self.log.raw(start, until_end=until_end)) as batches:
+            async for batch in batches:
+                self._hear(batch[-1].seq)
+                yield batch
+
+    @asynccontextmanager
+    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_Delivery"]]:
+        async def hand_out() -> AsyncIterator[_Delivery]:
+            async for delivery in given:
+                if isinstance(delivery.handed, Fact):
+                    self._hear(delivery.handed.seq)
+                yield delivery
+
+        async with self.log.deliveries(durable) as given:
+            yield hand_out()
+
+    async def set_timer(self, call: CallRef, at: datetime) -> None:
+        await self.log.set_timer(call, at)
+
+    async def cancel_timer(self, call: CallRef) -> None:
+        await self.log.cancel_timer(call)
+
+    async def park(self, parked: Parked) -> None:
+        await self.log.park(parked)
+
+    async def parked(self) -> list[Parked]:
+        return await self.log.parked()
+
+    async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
+        return await self.log.ask(subject, body, patience_s)
 
 
 class _Durable:

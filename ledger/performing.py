@@ -6,7 +6,9 @@ Both the executor and a service that runs its own tools come through here.
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +29,7 @@ idempotency_key: ContextVar[str] = ContextVar("idempotency_key")
 async def perform(
     function: Function, arguments: str, attempt: int, *, key: str = ""
 ) -> ToolReturned | ToolFailed:
-    """Call the function with the named arguments. Synchronous ones run in a thread of their own.
+    """Call the function with the named arguments, at once. Synchronous ones run in a thread of their own.
 
     What it returns becomes text: a string as it is, everything else as JSON. What it raises becomes `ToolFailed`;
     only cancellation gets through, because then nobody knows how far it came.
@@ -41,7 +43,7 @@ async def perform(
         if inspect.iscoroutinefunction(function):
             value = await function(**named)
         else:
-            value = await asyncio.to_thread(function, **named)
+            value = await _in_a_thread(partial(function, **named))
             if inspect.isawaitable(value):
                 value = await value
         output = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -57,6 +59,19 @@ async def perform(
             attempt=attempt,
         )
     return ToolReturned(output=output, attempt=attempt)
+
+
+async def _in_a_thread(function: Callable[[], Any]) -> Any:
+    """Run it in a thread that was started for it.
+
+    `asyncio.to_thread` has a few threads for all: a call could be claimed and wait for one, and be in doubt after a
+    crash although it never ran. How many calls run at once is for whoever claims them.
+    """
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tool")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, copy_context().run, function)
+    finally:
+        thread.shutdown(wait=False)
 
 
 def described(problem: BaseException) -> str:

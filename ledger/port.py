@@ -131,7 +131,7 @@ class Pending(Protocol):
     """
 
     async def get(self, key: str) -> tuple[bytes, int]:
-        """Value and revision; empty bytes when there is no entry."""
+        """Value and revision, as the leader has them; empty bytes when there is no entry."""
         ...
 
     async def put(self, key: str, value: bytes, replaces: int) -> bool: ...
@@ -165,6 +165,13 @@ class Reading(Protocol):
 
 
 class Port(Reading, Protocol):
+    """The log, to one reader and writer (docs/decisions/0026).
+
+    `latest` is answered by the leader, so it is as of now. `read` may be answered by a replica that is behind: it is
+    as of at least all that this port was told of, by an append, a delivery, a read or `last_seq`, and maybe of no more.
+    Only where it finds nothing at all, that is the leader's word.
+    """
+
     async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
         """Fill a slot. Safe to repeat."""
         ...
@@ -177,7 +184,13 @@ class Port(Reading, Protocol):
         """The message at that place of the log."""
         ...
 
-    async def last_seq(self) -> int: ...
+    async def last_seq(self) -> int:
+        """The last fact that the leader has. What is read afterwards is as of at least this one."""
+        ...
+
+    async def clock(self) -> datetime:
+        """What time it is on the broker's clock, by which `recorded_at` is written."""
+        ...
 
     def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[Raw]]:
         """The messages of the log as they stand there, from that sequence on; as `follow`."""

@@ -25,6 +25,8 @@ from schemas.errors import BrokerAway, BrokerRefused
 _log: Final = structlog.get_logger("ledger.requests")
 #: How long one answer may take.
 PATIENCE_S: Final = 5.0
+#: After how long a read is sent again: another replica may answer it. Each further wait is twice as long.
+AGAIN_S: Final = 0.3
 #: Statuses that end a stream of answers: end of batch, no match, too many matches, bad request, timed out, nobody there.
 _LAST: Final = frozenset({b"204", b"404", b"413", b"400", b"408", b"503"})
 _NOBODY: Final = b"503"
@@ -94,41 +96,48 @@ class Requests:
         """
         await write(self._client, frame(subject, payload))
 
-    async def ask(self, subject: str, payload: bytes, patience_s: float = PATIENCE_S) -> Reply:
+    async def ask(
+        self, subject: str, payload: bytes, patience_s: float = PATIENCE_S, *, repeat: bool = False
+    ) -> Reply:
         """One request, one answer.
+
+        Args:
+            repeat: it changes nothing, so it is sent again while no answer comes. The first answer counts.
 
         Raises:
             BrokerAway: no answer within `patience_s`.
             BrokerRefused: these credentials may not publish to `subject`.
         """
 
-        async def once() -> Reply:
-            return await (await self.send(subject, payload))
+        async def once() -> asyncio.Future[Reply]:
+            return await self.send(subject, payload)
 
-        return await self._patiently(once, subject, patience_s)
+        answer = await self._patiently(once, subject, patience_s, repeat=repeat)
+        return answer.result()
 
     async def collect(
         self, subject: str, payload: bytes, patience_s: float = PATIENCE_S
     ) -> tuple[list[Reply], Reply]:
         """One request, many answers, ended by an empty message with a status: the answers, and that last one.
 
+        It is for reads, which change nothing, so it is sent again while the last answer does not come.
+
         Raises:
             BrokerAway: the last answer did not come within `patience_s`.
             BrokerRefused: these credentials may not publish to `subject`.
         """
-        collected: list[Reply] = []
+        collected: dict[asyncio.Future[Reply], list[Reply]] = {}
 
-        async def once() -> Reply:
-            collected.clear()
+        async def once() -> asyncio.Future[Reply]:
             token = b"%d" % next(self._numbers)
             last = self._expect(subject)
-            self._streams[token] = (collected, last)
+            self._streams[token] = (collected.setdefault(last, []), last)
             last.add_done_callback(lambda _: self._streams.pop(token, None))
             await self._publish(subject, payload, token, last)
-            return await last
+            return last
 
-        last = await self._patiently(once, subject, patience_s)
-        return collected, last
+        last = await self._patiently(once, subject, patience_s, repeat=True)
+        return collected[last], last.result()
 
     @asynccontextmanager
     async def straight(self, subject: str, take: Take, *, queue: str = "") -> AsyncGenerator[None]:
@@ -149,21 +158,39 @@ class Requests:
                 del self._connection.straight[number]
 
     async def _patiently(
-        self, once: Callable[[], Awaitable[Reply]], subject: str, patience_s: float
-    ) -> Reply:
-        # For a moment nobody may be there: while the broker reloads its accounts, or elects a leader.
+        self,
+        once: Callable[[], Awaitable[asyncio.Future[Reply]]],
+        subject: str,
+        patience_s: float,
+        *,
+        repeat: bool,
+    ) -> asyncio.Future[Reply]:
+        """The first request that was answered, of as many as it takes."""
+        asked: set[asyncio.Future[Reply]] = set()
+        again_s = AGAIN_S
         try:
             async with asyncio.timeout(patience_s):
                 while True:
-                    msg = await once()
-                    if msg.status != _NOBODY:
-                        return msg
-                    await asyncio.sleep(0.05)
+                    asked.add(await once())
+                    done, asked = await asyncio.wait(
+                        asked, timeout=again_s if repeat else None, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    for one in done:
+                        if one.result().status != _NOBODY:
+                            return one
+                    if done:
+                        # For a moment nobody may be there: while the broker reloads its accounts, or elects a leader.
+                        await asyncio.sleep(0.05)
+                    else:
+                        again_s *= 2
         except TimeoutError:
             raise BrokerAway(
                 f"the broker at {self._connection.login.url} did not answer {subject} within {patience_s:g} s. "
                 "Has it the ledger's streams? `approvals up` and an administrator's set-up create them."
             ) from None
+        finally:
+            for one in asked:
+                one.cancel()
 
     async def _publish(
         self,

@@ -533,7 +533,7 @@ async def info(requests: Requests, subject: str) -> dict[str, Any] | None:
     Raises:
         BrokerRefused: it says anything else than that.
     """
-    answer = msgspec.json.decode((await requests.ask(f"$JS.API.{subject}", b"")).data)
+    answer = msgspec.json.decode((await requests.ask(f"$JS.API.{subject}", b"", repeat=True)).data)
     problem = answer.get("error")
     if problem is None:
         return dict(answer)

@@ -48,7 +48,8 @@ ADMIN: Final = "admin"
 #: Tells the server to read its configuration again, and nothing else: it is in another account than the streams.
 SYSTEM: Final = "system"
 #: Roles that consumers and programs run as. People vote as `reviewer-<name>`.
-ROLES: Final = ("gate", "model", "executor", "queue", "service", "operator", "organisation", "observer")
+WORKERS: Final = ("gate", "model", "executor", "queue")
+ROLES: Final = (*WORKERS, "service", "operator", "organisation", "observer")
 REVIEWER: Final = "reviewer-"
 
 #: What is the workspace's own, and no thread of it.
@@ -104,8 +105,9 @@ BESIDE: Final[dict[str, tuple[str, ...]]] = {
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),
     f"parked.{OPERATOR}.>": ("operator",),
-    f"$JS.API.STREAM.MSG.GET.{PARKED}": ("operator",),
-    f"$JS.API.DIRECT.GET.{PARKED}": ("operator",),
+    # A worker reads what it parked itself when that is to be tried again.
+    f"$JS.API.STREAM.MSG.GET.{PARKED}": ("operator", *WORKERS),
+    f"$JS.API.DIRECT.GET.{PARKED}": ("operator", *WORKERS),
     f"$JS.API.DIRECT.GET.{PARKED}.>": ("operator",),
     f"$JS.API.CONSUMER.CREATE.{PARKED}": ("operator",),
     f"$JS.FC.{PARKED}.>": ("operator",),
@@ -218,11 +220,7 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
     subscribe = [f"_INBOX.{role}.>"]
     if own := [durable for durable in durables if durable.role == role]:
         subscribe.append(f"deliver.{role}.>")
-        publish += [
-            f"parked.{role}.>",
-            f"$JS.API.STREAM.MSG.GET.{PARKED}",
-            f"$JS.API.DIRECT.GET.{PARKED}",
-        ]
+        publish.append(f"parked.{role}.>")
         for durable in own:
             publish.append(f"$JS.ACK.{durable.stream}.{durable.name}.>")
             publish.append(f"$JS.API.CONSUMER.INFO.{durable.stream}.{durable.name}")

@@ -385,7 +385,8 @@ async def test_a_tool_that_is_gone_is_told(port: Port):
     """Approved, but the executor does not have it any more: it declines, the model is told, and the turn goes on (B8, B9)."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(ALLOW)
-    bare = Worker(Ledger(port, e.Author(kind="executor", name="bare")), Executor({}))
+    without = Executor({}, hand_on_for_s=0)
+    bare = Worker(Ledger(port, e.Author(kind="executor", name="bare")), without)
     running = asyncio.create_task(bare.run())
     async with chain.at_work("gate", "queue", "model"):
         await chain.answered(2)

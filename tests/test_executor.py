@@ -3,26 +3,34 @@
 import asyncio
 import functools
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Literal
 
 import msgspec
 import pytest
 from stories import DECISIONS, EDIT, REF, Story, approval, life, request
 
-from consumers.executor import MAX_ATTEMPTS, Executor, Registered, Run
-from consumers.steps import Append, Perform, Step
+from consumers import executor
+from consumers.executor import HAND_ON_AFTER_S, HAND_ON_FOR_S, MAX_ATTEMPTS, Executor, Registered, Run, Sight
+from consumers.loop import MAX_TRIES, Worker
+from consumers.steps import Append, HandOn, Perform, Step
+from ledger import memory
 from ledger.client import Ledger
-from ledger.lifecycle import Call, call_of
+from ledger.lifecycle import Call, Status, call_of
 from ledger.memory import Memory
 from ledger.performing import perform
 from projections.words import refused
 from schemas import events as e
 from schemas.codec import MAX_BYTES, encode
 from schemas.digest import call_digest
-from schemas.slots import Slot
-from schemas.tools import ToolSpec
+from schemas.slots import Slot, ThreadRef
+from schemas.tools import ToolSpec, declaration
 
 CALL = REF.wish(1, 0)
+THREAD_OF_MANY = ThreadRef("acme", "many")
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
 
 
@@ -65,15 +73,30 @@ def call_as(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Call:
 
 
 def reacts(
-    facts: Sequence[tuple[Slot, e.AnyEvent]], *tools: Registered, handed: str = "decided"
+    facts: Sequence[tuple[Slot, e.AnyEvent]],
+    *tools: Registered,
+    handed: str = "decided",
+    waited_s: float = HAND_ON_FOR_S,
+    declared: ToolSpec | Literal["own"] | None = "own",
 ) -> Sequence[Step[Run]]:
-    """What the executor does about a call of which these facts stand, handed that one of them."""
+    """What the executor does about a call of which these facts stand, handed that one of them.
+
+    Args:
+        waited_s: how long ago that fact was recorded.
+        declared: the contract that is recorded for the tool; `own`: the first of `tools`.
+    """
     told = Story()
     for slot, event in facts:
         told.tell(slot, event)
     call = call_of(CALL, tuple(told.facts))
     given = next(fact for fact in told.facts if fact.slot.tail[2] == handed)
-    return list(Executor({one.spec.name: one for one in tools}).react(call, given))
+    recorded = next((one.spec for one in tools), None) if declared == "own" else declared
+    seen = Sight(
+        call,
+        None if recorded is None else declaration(recorded)[1],
+        given.recorded_at + timedelta(seconds=waited_s),
+    )
+    return list(Executor({one.spec.name: one for one in tools}).react(seen, given))
 
 
 def run(attempt: int, tool: Registered = ONCE, arguments: str = WISH.arguments) -> Perform[Run]:
@@ -151,6 +174,120 @@ def test_what_follows_from_a_decision(facts, tools: list[Registered], follows: S
     """Only approved bytes run, under a claim; a claim without a result is never run again in silence (I1, I6, I7, B8, B9, B49, B61, B77)."""
     assert reacts(facts, *tools) == follows
     assert reacts(facts, *tools) == follows
+
+
+OTHER = registered(schema='{"type":"object","required":["order"]}')
+#: What is registered, what is recorded as the tool's contract, how long ago it was decided, and what follows.
+HANDED_ON = [
+    ("no such tool here", [], None, 0, HAND_ON_AFTER_S),
+    ("another version here", [OTHER], ONCE.spec, 0, HAND_ON_AFTER_S),
+    ("as long again as it has waited", [], None, 9.5, 9.5),
+    ("nobody has declared it", [ONCE], None, 0, HAND_ON_AFTER_S),
+    ("another contract is recorded under its version", [ONCE], OTHER.spec, 0, HAND_ON_AFTER_S),
+    ("nobody took it", [], None, HAND_ON_FOR_S, None),
+    ("nobody took it, and another contract is recorded", [ONCE], OTHER.spec, HAND_ON_FOR_S, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tools", "recorded_spec", "waited_s", "after_s"),
+    [pytest.param(*row, id=name) for name, *row in HANDED_ON],
+)
+def test_what_cannot_run_here_is_handed_on_for_a_while(tools, recorded_spec, waited_s: float, after_s):
+    """Another process may have the tool in that version, so an approved call is declined only when nobody took it (D14)."""
+    [step] = reacts(APPROVED, *tools, waited_s=waited_s, declared=recorded_spec)
+    if after_s is None:
+        assert step == declined("unknown_tool")
+    else:
+        assert isinstance(step, HandOn)
+        assert step.after_s == after_s
+
+
+def test_a_call_with_a_fact_of_a_newer_program_is_left_to_a_newer_program():
+    """Nobody here knows what that fact says: the call is not run, not declined, and not closed (I12)."""
+    newer = e.Carried(type="Held", raw=b"{}", id="x", v=9)
+    for facts in (APPROVED, STARTED, REVOKED, story("denied")[:-1]):
+        for place in (CALL.revoked_by("carl"), CALL.claim(7)):
+            [step] = reacts([*facts, (place, newer)], ONCE, waited_s=1000)
+            assert isinstance(step, HandOn)
+
+
+async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(monkeypatch: pytest.MonkeyPatch):
+    """In a rolling upgrade a call runs, whichever process is handed its decision first, and however often (D14)."""
+    monkeypatch.setattr(executor, "HAND_ON_AFTER_S", 0.001)
+    log = Memory()
+    ledger = Ledger(log, e.Author(kind="service", name="tests"))
+    old = Worker(ledger, Executor({"refund": OTHER}))
+    await ledger.declare(CALL.workspace, ONCE.spec)
+    await ledger.declare(CALL.workspace, OTHER.spec)
+    running = [asyncio.create_task(old.run())]
+    for slot, event in APPROVED:
+        await ledger.append(slot, event)
+    handed_on = asyncio.Event()
+    retry = memory._Delivery.retry
+
+    times = 0
+
+    async def noted(delivery: memory._Delivery, after_s: float) -> None:
+        nonlocal times
+        times += 1
+        if times > MAX_TRIES:
+            handed_on.set()
+        await retry(delivery, min(after_s, 0.001))
+
+    monkeypatch.setattr(memory._Delivery, "retry", noted)
+    await handed_on.wait()
+    new = Worker(ledger, Executor({"refund": ONCE}))
+    running.append(asyncio.create_task(new.run()))
+    async with asyncio.timeout(20), aclosing(ledger.watch(1, CALL.finished.subject)) as ends:
+        end = await anext(ends)
+    for worker in (old, new):
+        worker.stop()
+    await asyncio.gather(*running)
+    assert isinstance(end.event, e.ToolReturned)
+    assert [type(one.event) for one in await ledger.read(CALL)][-2:] == [e.ToolStarted, e.ToolReturned]
+    assert await log.parked() == []
+
+
+async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
+    """Of forty approved calls of a slow synchronous tool, each that is claimed is running; the others are still approved (R5)."""
+    at_once, ref = 12, THREAD_OF_MANY
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    def slow(**_named: object) -> str:
+        begun.release()
+        release.wait(60)
+        return "done"
+
+    slow_tool = Registered(ONCE.spec, slow)
+    ledger = Ledger(Memory(), e.Author(kind="service", name="tests"))
+    await ledger.declare(ref.workspace, ONCE.spec)
+    calls = [ref.call(f"c{number}") for number in range(40)]
+    for call in calls:
+        wish = msgspec.structs.replace(request(WISH, ONCE.version), run_by="executor")
+        await ledger.append(call.requested, wish)
+        digest = call_digest("refund", ONCE.version, WISH.arguments)
+        await ledger.append(
+            call.decided, e.Approved(digest=digest, ground="policy", rule="freely", policy_version=1)
+        )
+    worker = Worker(ledger, Executor({"refund": slow_tool}), concurrency=at_once)
+    running = asyncio.create_task(worker.run())
+    try:
+        for _ in range(at_once):
+            assert await asyncio.get_running_loop().run_in_executor(None, begun.acquire, True, 20)
+        seen = [await ledger.call(call) for call in calls]
+        claimed = [call for call in seen if call.status is Status.RUNNING]
+        waiting = [call.ref for call in seen if call.status is Status.APPROVED]
+        assert (len(claimed), len(waiting)) == (at_once, 40 - at_once)
+        for call in waiting:
+            assert (await ledger.revoke(call, "ben")).status is Status.REVOKED
+    finally:
+        release.set()
+        async with asyncio.timeout(20), aclosing(ledger.watch(1, "ledger.*.*.call.*.finished")) as ends:
+            kinds = [type((await anext(ends)).event) for _ in calls]
+        worker.stop()
+        await running
+    assert (kinds.count(e.ToolReturned), kinds.count(e.ToolRefused)) == (at_once, 40 - at_once)
 
 
 @pytest.mark.parametrize("run_by", ["executor", "billing", "client"])

@@ -47,7 +47,8 @@ def executor(
 
 async def approve(ledger: Ledger, ref: CallRef, *, repeatable: bool = False, arguments: str = "{}") -> None:
     """A call that was asked for and approved."""
-    version = tool(print, repeatable=repeatable).version
+    declared = await ledger.declare("shop", tool(print, repeatable=repeatable).spec)
+    version = declared.version
     digest = call_digest("refund", version, arguments)
     wish = e.ToolRequested(
         tool="refund", tool_version=version, arguments=arguments, digest=digest, run_by="executor"

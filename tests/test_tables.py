@@ -52,6 +52,8 @@ LEFT = {
     "ApprovalRequested.may_revoke": "a setting of the policy's text",
     "ApprovalRequested.may_reconcile": "a setting of the policy's text",
     "ApprovalRequested.people": "the table of the policy's text",
+    "ApprovalRequested.editor_counts": "a setting of the policy's text",
+    "PolicyApplied.proposal": "a call, which has a row of its own",
     "Approved.excluded": "as in `ApprovalRequested`",
     "Approved.may_revoke": "a setting of the policy's text",
     "Approved.may_reconcile": "a setting of the policy's text",
