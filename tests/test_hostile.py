@@ -153,7 +153,8 @@ def commands(run: Callable[..., Ended], store: Path) -> None:
     assert r"ledger.shop.t\xff\xfe.call.p.requested" in told
     ends("thread", POISON)
     ends("show", f"{POISON}/100", code=1)
-    assert "Make the queue again from the log" in ends("pending", code=1).err
+    ended = ends("pending")
+    assert "--projection pending --swap" in ended.out + ended.err
     assert len(ends("status", "--json").one["parked"]) > 50
     ends("doctor", code=1)
     ends("parked", "ls")
