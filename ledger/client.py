@@ -959,6 +959,7 @@ class Ledger:
             NotAllowed: this person may not, or asked for the call.
         """
         ref = _ref(call)
+        check_size("the reason", reason, MAX_REASON)
         slot, revoked = ref.revoked_by(reviewer), e.Revoked(reason=reason, reviewer=reviewer)
         self._check(await self.known_call(ref), slot, revoked)
         await self._mine(slot, revoked)
@@ -974,6 +975,7 @@ class Ledger:
             AlreadyFilled: somebody else was first.
         """
         ref = _ref(call)
+        check_size("the output", output, MAX_TEXT)
         slot = ref.reconciled_by(reviewer)
         reconciled = e.Reconciled(happened=happened, output=output, reviewer=reviewer)
         self._check(await self.known_call(ref), slot, reconciled)

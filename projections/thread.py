@@ -12,7 +12,8 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct
 
-from ledger.lifecycle import SETTLED, STANDS, Call, call_of
+from ledger.judging import reply_slot
+from ledger.lifecycle import SETTLED, STANDS, Call, Void, call_of
 from ledger.lifecycle import evolve as evolve_call
 from schemas import events as e
 from schemas.codec import Fact
@@ -71,8 +72,25 @@ class Thread(Struct, frozen=True):
         return max(self.turns, default=0)
 
     def call(self, ref: CallRef) -> Call:
-        """That call, of status UNKNOWN when nothing is recorded about it."""
-        return self.calls.get(ref.call) or Call(ref)
+        """That call, of status UNKNOWN when nothing is recorded about it.
+
+        A wish's request rests on the reply that wishes for it. What was requested in its place before the reply is
+        another call, whatever became of it, and the wish has no request.
+        """
+        call = self.calls.get(ref.call) or Call(ref)
+        if call.requested is None or (slot := reply_slot(ref)) is None:
+            return call
+        turn = self.turns.get(int(slot.tail[1]))
+        if (
+            turn is None
+            or turn.reply is None
+            or turn.replied is None
+            or call.requested.seq > turn.replied.seq
+        ):
+            return call
+        if int(ref.call.partition("-")[2]) >= len(turn.wishes):
+            return call
+        return Call(ref, void=(Void(call.requested, "the model had not wished for it before"),))
 
     def is_settled(self, ref: CallRef) -> bool:
         """Will the model be told nothing more about it? A call in doubt is not settled: it waits for a person."""
@@ -91,7 +109,7 @@ class Thread(Struct, frozen=True):
 
 
 def is_spoiled(call: Call) -> bool:
-    """Do bytes that are not a request stand in its place? Then the call can never be requested, and so never runs."""
+    """Does something else stand in the place of its request? Then the call can never be requested, and so never runs."""
     return call.requested is None and any(one.fact.slot == call.ref.requested for one in call.void)
 
 

@@ -622,3 +622,19 @@ def test_a_thread_declares_how_much_its_model_is_sent():
     story.say("question 3")
     assert brief(told(story)) == ["question 2", "turn 2", "question 3"]
     assert brief(told(story, before_turn=2)) == ["question 1", "turn 1", "question 2"]
+
+
+def test_what_was_requested_before_the_wish_is_another_call():
+    """A service that requests `1-0` before the model has replied puts no outcome into the model's mouth (B62, B13)."""
+    story, ref = Story(), REF.wish(1, 0)
+    story.say("Please refund A-17.")
+    squatted = e.Wish(tool="refund", arguments='{"order":"B-40"}')
+    story.live(1, 0, squatted, "returned", "B-40 is paid back")
+    story.turn(1, REFUND)
+    thread = thread_of(REF, story.facts)
+    assert thread.call(ref).requested is None
+    assert thread.unsettled(1) == ()
+    [_, _, outcome] = told(story).entries
+    assert isinstance(outcome, Outcome)
+    assert (outcome.kind, outcome.is_error) == ("denied", True)
+    assert "B-40" not in outcome.text
