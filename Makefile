@@ -37,6 +37,9 @@ chaos: setup     ## kill -9 everything, again and again: on the whole of the rec
 	@CHAOS=1 $(BIN)/pytest tests/test_crash.py -n 0
 	@KILLS=100 $(BIN)/pytest tests/test_archivist.py -n 0 -k killed
 
+cluster: setup   ## three nodes on this machine, CALLS=5000 calls, and nobody is told that something is missing which is there
+	@APPROVALS_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/test_cluster.py -n 0 --timeout 900
+
 lock:            ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o requirements.lock pyproject.toml
@@ -44,4 +47,4 @@ lock:            ## resolve pyproject.toml again into requirements.lock
 clean:           ## forget .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test check bench growth charts chaos lock clean
+.PHONY: cluster help setup demo test check bench growth charts chaos lock clean
