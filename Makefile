@@ -40,6 +40,9 @@ chaos: setup     ## kill -9 everything, again and again: on the whole of the rec
 sim: setup       ## any facts about a call, by anybody, in any order: 20,000 examples of each property of what counts (about half an hour)
 	@$(BIN)/pytest tests/test_void.py -n 2 --timeout 0 --hypothesis-profile=sim
 
+cluster: setup   ## three nodes on this machine, CALLS=5000 calls, and nobody is told that something is missing which is there
+	@APPROVALS_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/test_cluster.py -n 0 --timeout 900
+
 lock:            ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o requirements.lock pyproject.toml
@@ -49,4 +52,4 @@ lock:            ## resolve pyproject.toml again into requirements.lock
 clean:           ## forget .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test check bench growth charts chaos sim lock clean
+.PHONY: help setup demo test check bench growth charts chaos sim cluster lock clean

@@ -1,15 +1,18 @@
 """The whole chain, from what a user says to what the model reads in the end; nothing in it is made up but the model.
 
-The real gate, model worker, executor and queue run side by side, on the log in memory and on a real broker.
+The real gate, model worker, executor and queue run side by side, on the log in memory and on a real broker; and on a
+log in memory whose replicas are behind, where each of them is another client (docs/decisions/0026).
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import running as broker
 from msgspec import Struct
 from stories import told
 
@@ -20,6 +23,7 @@ from consumers.model import Asker, Question, Reply
 from consumers.queue import Queue
 from ledger.client import Ledger
 from ledger.lifecycle import Call, Status, describe
+from ledger.memory import Lagging, Memory
 from ledger.mirror import Mirror
 from ledger.port import Port
 from ops.server import ensure_account
@@ -44,6 +48,25 @@ BLOCK = '[[rule]]\nname = "never"\ntools = ["*"]\nthen = "block"\nreason = "Not 
 REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
 OTHER = e.Wish(tool="refund", arguments='{"order":"B-40"}', provider_id="call_a")
 DONE = e.Text("All done.")
+
+
+@pytest.fixture(params=["memory", "behind", "jetstream"])
+async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Port]:
+    """The log, and a third time in memory as the clients of a cluster see it."""
+    if request.param != "jetstream":
+        log = Memory()
+        yield log if request.param == "memory" else Lagging(log, random.Random(request.node.name), late=0.3)
+        return
+    async with (
+        broker(tmp_path / "store") as server,
+        Ledger.connect(server.store.path, role="admin") as ledger,
+    ):
+        yield ledger.port
+
+
+def beside(port: Port) -> Port:
+    """The port of another client."""
+    return port.beside() if isinstance(port, Lagging) else port
 
 
 class Script:
@@ -101,9 +124,9 @@ class Chain:
             "model": lambda: Asker({"test": self.model}),
             "executor": lambda: Executor({"refund": Registered(self.spec, self.refund)}),
         }
-        heard = Mirror(self.port)
+        heard = Mirror(beside(self.port))
         workers = [
-            Worker(Ledger(self.port, e.Author(kind=kind, name=kind)), make[kind](), heard=heard)
+            Worker(Ledger(beside(self.port), e.Author(kind=kind, name=kind)), make[kind](), heard=heard)
             for kind in kinds or make
         ]
         tasks = [asyncio.create_task(worker.run()) for worker in workers]
@@ -387,7 +410,7 @@ async def test_a_tool_that_is_gone_is_told(port: Port):
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(ALLOW)
     without = Executor({}, hand_on_for_s=0)
-    bare = Worker(Ledger(port, e.Author(kind="executor", name="bare")), without)
+    bare = Worker(Ledger(beside(port), e.Author(kind="executor", name="bare")), without)
     running = asyncio.create_task(bare.run())
     async with chain.at_work("gate", "queue", "model"):
         await chain.answered(2)
