@@ -29,7 +29,7 @@ from schemas.codec import Fact
 from schemas.conversations import read_conversations
 from schemas.digest import call_digest
 from schemas.errors import BadId, BadInput
-from schemas.policy import read_policy
+from schemas.policy import applied, read_policy
 from schemas.slots import FILLED_BY, ORGANISATION, CallRef, Slot, ThreadRef, policy_slot
 from schemas.tools import Tool, ToolSpec
 
@@ -726,7 +726,7 @@ async def test_the_organisations_policy_is_tried_beside_it(ledger):
     """The candidate allows what the organisation blocks; and tried as the organisation's, it meets each workspace's (R9)."""
     version = await declare(ledger)
     over = '[[rule]]\nname = "never"\ntools = ["*"]\nwhen = "args.amount > 100"\nthen = "block"\n'
-    await ledger.fill(policy_slot(ORGANISATION, 1), e.PolicyApplied(text=over, digest=""))
+    await ledger.fill(policy_slot(ORGANISATION, 1), applied(over))
     for number, amount in enumerate((5, 500)):
         await record(
             ledger, PAST.call(f"c{number}"), wish("refund", version, f'{{"amount":{amount}}}'), "open"
@@ -734,7 +734,7 @@ async def test_the_organisations_policy_is_tried_beside_it(ledger):
     report, _ = await backtest_ledger(ledger, policy(LIMITED))
     assert (report.allowed, report.blocked) == (1, 1)
     assert report.by_rule["(organisation) never"] == counts(blocked=1)
-    await ledger.fill(policy_slot("shop", 1), e.PolicyApplied(text=LIMITED, digest=""))
+    await ledger.fill(policy_slot("shop", 1), applied(LIMITED))
     report, _ = await backtest_ledger(
         ledger, policy('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "block"\n'), organisation=True
     )

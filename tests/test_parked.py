@@ -19,7 +19,7 @@ from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.port import Due, Handed, Mark, Parked, Port
 from ledger.streams import DURABLES
-from ops.accounts import MAY_RECORD, ROLES
+from ops.accounts import ROLES
 from schemas import codec
 from schemas import events as e
 from schemas.codec import Fact
@@ -289,4 +289,4 @@ def test_each_consumer_has_one_for_what_it_parks():
         assert (again.role, again.optional) == (one.role, one.optional)
         assert again.subjects == (f"parked.{one.role}.{one.name}.*", f"parked.operator.{one.name}.*")
     assert "operator" not in {one.role for one in DURABLES.values()}
-    assert "operator" in MAY_RECORD
+    assert "operator" in ROLES

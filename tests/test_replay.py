@@ -314,7 +314,8 @@ async def _revisions(admin):
 
 
 async def _watched(admin, seen, since):
-    async for one in admin.port._follow("KV_pending", ("$KV.pending.>",), since + 1, until_end=False):
+    batches = admin.port._messages("KV_pending", ("$KV.pending.>",), since + 1, until_end=False)
+    async for one in (one async for batch in batches for one in batch):
         assert one.seq > since
         seen.append(one.subject.removeprefix("$KV.pending."))
 
@@ -428,13 +429,14 @@ async def test_what_ends_twice_is_counted_once(store, admin, monkeypatch):
     await tell(admin, life(call, WISH, "returned"))
     await tell(admin, [(call.late(number), e.ToolReturned(output="late")) for number in (1, 2)])
     wrong = REF.call("c2")
-    await tell(admin, [(wrong.requested, request(WISH)), (wrong.finished, e.ToolReturned(output="?"))])
+    *begun, start, end = life(wrong, WISH, "returned")
+    await tell(admin, [*begun, start, (wrong.claim(2), start[1]), end])
     await tell(admin, [(wrong.late(1), e.ToolReturned(output="late"))])
     async with queue_at_work(store):
         found = await rebuild(admin, verify=True)
     assert found.calls == {"returned": 2}
     (difference,) = found.differences
-    assert "c2 has a result and was never started" in difference
+    assert "c2 was started 2 times and is not repeatable" in difference
 
 
 # ------------------------------------------------------------------------------------------------------- gaps

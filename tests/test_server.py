@@ -307,7 +307,7 @@ async def test_killing_the_parent_ends_the_server(store):
     async with python(HOLD, store.path) as parent:
         child = int(await parent.stdout.readline())
         await make_ledger(store)
-        async with connected(store.login("model")) as client:
+        async with connected(store.login("service")) as client:
             await client.request("ledger.shop.t1.call.1-0.requested", b"kept")
         assert running(child)
         parent.kill()
@@ -376,8 +376,8 @@ async def test_another_process_adds_a_reviewer(store):
         async def disconnected():
             lost.append("connection")
 
-        gate, model = store.login("gate"), store.login("model")
-        async with connected(gate, disconnected_cb=disconnected) as worker, connected(model) as asking:
+        gate, service = store.login("gate"), store.login("service")
+        async with connected(gate, disconnected_cb=disconnected) as worker, connected(service) as asking:
             handed = await worker.subscribe("deliver.gate.gate", queue="gate")
             await worker.flush()
             for person in ("reviewer-ana", "reviewer-ben"):

@@ -147,7 +147,7 @@ async def _promises(ledger: Ledger, *, deep: bool) -> Check:
         return Check("promises", ok=True, detail=f"not looked at: {last:,} facts; --deep does")
     try:
         differences = list((await rebuild(ledger, until=last, verify=True)).differences) if last else []
-    except BrokerRefused as problem:
+    except Unavailable as problem:
         return Check("promises", ok=False, detail=f"not looked at: {problem}")
     return Check("promises", not differences, _told(differences) or f"kept by all {last:,} facts")
 
