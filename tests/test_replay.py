@@ -252,9 +252,9 @@ async def sabotaged(admin, calls):
     assert await bucket.put("by-hand", b'"?"', 0)
     decided = CallRef("acme", "old", "c")
     await tell(admin, life(decided, WISH, "denied"))
-    # The queue's worker may have put it and taken it away again by now, or be about to.
-    while not await bucket.put(pending.key(decided), value, (await bucket.get(pending.key(decided)))[1]):
-        pass
+    # Not before the queue's worker is done with it: what is decided it takes off, whoever put it there (D2).
+    await verify.caught_up(admin)
+    assert await bucket.put(pending.key(decided), value, (await bucket.get(pending.key(decided)))[1])
     return {missing, wrong, "acme.nobody.c", "by-hand", pending.key(decided)}
 
 
