@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Never
 
 import pytest
+import structlog
 from program import in_process
 from test_accounts import signed_on
 from test_loop import working
@@ -53,6 +54,15 @@ class Mending:
 
     async def do(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker logs while another thread sets logging up anew, as each command does: its lines go nowhere."""
+    nowhere = structlog.wrap_logger(
+        structlog.ReturnLogger(), processors=[], wrapper_class=structlog.BoundLogger
+    )
+    monkeypatch.setattr(loop, "_log", nowhere)
 
 
 @pytest.fixture
