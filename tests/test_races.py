@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from nats.aio.msg import Msg
 
-from consumers.executor import Executor
+from consumers.executor import Executor, Sight
 from consumers.gate import Gate
 from consumers.loop import Reaction, Worker
 from consumers.queue import Queue
@@ -710,10 +710,10 @@ async def test_the_last_use_of_a_grant(store: Path):
 class Unhurried(Executor):
     """An executor that takes a moment between seeing an approval and starting."""
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Call:
-        call = await super().look(ledger, handed)
+    async def look(self, ledger: Ledger, handed: Handed) -> Sight:
+        seen = await super().look(ledger, handed)
         await asyncio.sleep(0.05)
-        return call
+        return seen
 
 
 async def test_a_start_and_an_approval_taken_back(store: Path):
@@ -746,13 +746,14 @@ class Abreast(Executor):
         super().__init__(tools)
         self._seen = seen
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Call:
-        call = await super().look(ledger, handed)
+    async def look(self, ledger: Ledger, handed: Handed) -> Sight:
+        sight = await super().look(ledger, handed)
+        call = sight.call
         if call.status is Status.APPROVED:
             if call.ref in self._seen:
                 self._seen[call.ref].set()
             await self._seen.setdefault(call.ref, asyncio.Event()).wait()
-        return call
+        return sight
 
 
 async def test_two_executors(store: Path):
