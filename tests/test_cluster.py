@@ -16,8 +16,8 @@ from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.streams import info
 from ops.workers import working
-from schemas import events as e
 from schemas.errors import ApprovalsError
+from schemas.policy import applied
 from schemas.slots import CallRef, ThreadRef, policy_slot
 from schemas.tools import ToolSpec
 
@@ -55,7 +55,7 @@ async def test_nobody_is_told_that_what_was_acknowledged_is_missing(tmp_path: Pa
         ]
         ana = await stack.enter_async_context(Ledger.connect(stores[2], role="reviewer-ana", timeout_s=20))
         operator = await stack.enter_async_context(Ledger.connect(stores[0], role="operator", timeout_s=20))
-        await operator.append(policy_slot("load", 1), e.PolicyApplied(text=POLICY, digest=""))
+        await operator.append(policy_slot("load", 1), applied(POLICY))
         for spec in SPECS:
             await services[0].declare("load", spec)
         at_work = [("gate", Gate()), ("queue", Queue()), ("executor", Executor(Tools()))]
