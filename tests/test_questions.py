@@ -192,7 +192,7 @@ def _vote(chance: random.Random) -> e.Voted:
 
 def _granted(chance: random.Random, name: str) -> Told:
     ref = GrantRef(chance.choice(("acme", "shop")), chance.choice(("ana", "ben")), name)
-    granted = e.Granted(tool="refund", expires_in_s=chance.choice((60, 1e6, 1e9)), uses=chance.choice((1, 3)))
+    granted = e.Granted(tool="refund", expires_in_s=chance.choice((60, 1e6, 3e7)), uses=chance.choice((1, 3)))
     told: Told = [(ref.given, granted)]
     told += [
         (ref.used(number), e.GrantUsed(call="acme/t0/1-0"))
@@ -476,7 +476,7 @@ def cost_of_waiting(town: Town):
         waited = sum(max(0, waited_s(call)) for call in found if call.gated)
         asked = sum(call.gated is not None for call in found)
         rows.append((name, len(found), asked, lived, waited, waited / lived if lived else None))
-    return sorted(rows, key=lambda row: (-row[4], row[0]))
+    return sorted(rows, key=lambda row: (-round(row[4], 3), row[0]))
 
 
 def grants_in_use(town: Town):
