@@ -30,7 +30,7 @@ from schemas.errors import BadInput, Unavailable
 LOG = "20260301090000"
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 #: How often a process is killed at a random moment, for each of two tests: `make chaos` sets 100.
-KILLS = int(os.environ.get("KILLS", "8"))
+KILLS = int(os.environ.get("KILLS", "4"))
 FACTS = 12_000
 #: The process that is killed: it takes batches of any size, publishes now and then, and tells how far it came.
 CHILD = '''

@@ -22,7 +22,12 @@ from schemas.slots import CLIENT, CallRef, Slot
 
 CALL = REF.wish(1, 0)
 #: How often is said by the profile; see `make sim`.
-anything = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+#: A few hundred examples of each; `make sim` loads a profile with more.
+anything = settings(
+    max_examples=max(300, settings().max_examples),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 RAN = {Status.RUNNING, Status.RETURNED, Status.FAILED, Status.IN_DOUBT, Status.RECONCILED}
 
 
