@@ -150,6 +150,37 @@ def started(bank: Bank, ref: CallRef, amount: int) -> e.ToolStarted:
     return e.ToolStarted(digest=bank.digest(amount), idempotency_key=str(ref))
 
 
+async def approved(
+    bank: Bank,
+    ref: CallRef,
+    amount: int,
+    asked: e.ApprovalRequested | None = None,
+    *then: tuple[Slot, e.Event],
+    requester: str,
+) -> None:
+    """A call that people approved and that no executor here runs, and what came then.
+
+    The decision stands before the request: else the gate would judge it.
+    """
+    wish = e.ToolRequested(
+        tool="pay",
+        tool_version=bank.version,
+        arguments=bank.arguments(amount),
+        digest=bank.digest(amount),
+        requester=requester,
+        run_by="nobody",
+    )
+    yes = e.Approved(digest=bank.digest(amount), ground="people", rule="money", policy_version=1)
+    async with Ledger.connect(bank.store, role="admin") as admin:
+        for slot, event in (
+            *(((ref.gated, asked),) if asked else ()),
+            (ref.decided, yes),
+            (ref.requested, wish),
+            *then,
+        ):
+            await admin.append(slot, event)
+
+
 @shared
 async def test_preclaim_withdraw(bank: Bank):
     """A claim that a service records before the request makes no withdrawn call run (C1, B62, I1)."""
@@ -194,19 +225,7 @@ async def test_claim_beside_revoked(bank: Bank):
     """A start in another attempt's slot does not outrank the revocation before it (C1, I6)."""
     ref = called("claim-beside-revoked")
     # Nobody runs this one, so that the revocation comes first for sure.
-    async with Ledger.connect(bank.store, role="admin") as admin:
-        wish = e.ToolRequested(
-            tool="pay",
-            tool_version=bank.version,
-            arguments=bank.arguments(12),
-            digest=bank.digest(12),
-            requester="ben",
-            run_by="nobody",
-        )
-        approved = e.Approved(digest=bank.digest(12), ground="people", rule="money", policy_version=1)
-        # The decision first: else the gate would judge it.
-        for slot, event in ((ref.decided, approved), (ref.requested, wish)):
-            await admin.append(slot, event)
+    await approved(bank, ref, 12, requester="ben")
     assert await bank.raw("reviewer-eve", ref.revoked_by("eve"), e.Revoked(reviewer="ana")) == "stored"
     assert await bank.raw("executor", ref.claim(2), started(bank, ref, 12)) == "stored"
     call = await bank.call(ref, ref.claim(2))
@@ -257,36 +276,18 @@ async def test_a_person_who_is_not_asked_stops_nothing(bank: Bank):
 async def test_the_requester_reconciles_nothing(bank: Bank):
     """The person who asked does not say what became of the call, in either slot (R3, B68)."""
     ref = called("reconciled-by-ben")
-    async with Ledger.connect(bank.store, role="admin") as admin:
-        wish = e.ToolRequested(
-            tool="pay",
-            tool_version=bank.version,
-            arguments=bank.arguments(15),
-            digest=bank.digest(15),
-            requester="Ben ",
-            run_by="elsewhere",
-        )
-        approved = e.Approved(digest=bank.digest(15), ground="people", rule="money", policy_version=1)
-        facts: list[tuple[Slot, e.Event]] = [
-            (ref.decided, approved),
-            (ref.claim(1), started(bank, ref, 15)),
-            (ref.finished, e.InDoubt(attempt=1, text="nobody knows")),
-        ]
-        # The decision first: else the gate would judge it.
-        for slot, event in ((ref.gated, _question(bank, 15)), (ref.requested, wish), *facts):
-            await admin.append(slot, event)
+    in_doubt = e.InDoubt(attempt=1, text="nobody knows")
+    ended = ((ref.claim(1), started(bank, ref, 15)), (ref.finished, in_doubt))
+    asked = e.ApprovalRequested(
+        digest=bank.digest(15), rule="money", policy_version=1, voters=("*",), excluded=("Ben ",)
+    )
+    await approved(bank, ref, 15, asked, *ended, requester="Ben ")
     said = e.Reconciled(happened=False, output="It did not happen, pay again.", reviewer="ana")
     assert await bank.raw("reviewer-ben", ref.reconciled, said) == "denied"
     assert await bank.raw("reviewer-ben", ref.reconciled_by("ana"), said) == "denied"
     assert await bank.raw("reviewer-ben", ref.reconciled_by("ben"), said) == "stored"
     call = await bank.call(ref, ref.reconciled_by("ben"))
     assert call.reconciled is None
-
-
-def _question(bank: Bank, amount: int) -> e.ApprovalRequested:
-    return e.ApprovalRequested(
-        digest=bank.digest(amount), rule="money", policy_version=1, voters=("*",), excluded=("Ben ",)
-    )
 
 
 @shared
