@@ -189,7 +189,6 @@ DOUBT = (CALL.finished, e.InDoubt(attempt=1, text="nobody knows"))
 WANTED = (CALL.requested, request(wish()))
 ASKED = (WANTED, (CALL.gated, question(wish())))
 YES = (CALL.decided, approval(wish()))
-YES_WITH_EDIT = (CALL.decided, approval(wish(), EDIT))
 YES_BECAUSE = (CALL.decided, e.Approved(digest=request(wish()).digest, ground="people", rule="money",
                                         policy_version=1, voters=("ana",), reason="as agreed"))  # fmt: skip
 YES_TO_ANOTHER = (CALL.decided, approval(wish(arguments="{}")))
@@ -266,10 +265,11 @@ def test_a_yes_stands_beside_what_it_is_about():
     """A reviewer's edit is shown as soon as it is approved; beside the output, the output says it (B61, I1)."""
     story = Story()
     story.turn(1, wish())
-    for slot, event in (*ASKED, YES_WITH_EDIT):
+    *approved, started, returned = life(CALL, wish(), "edited")
+    for slot, event in approved:
         story.tell(slot, event)
     assert calls_in(shown(story.facts))[0]["input"] == json.loads(EDIT)
-    for slot, event in (STARTED, (CALL.finished, e.ToolReturned(output="done"))):
+    for slot, event in (started, returned):
         story.tell(slot, event)
     (call,) = calls_in(shown(story.facts))
     assert call["input"] == {"order": "A-17"}

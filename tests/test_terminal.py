@@ -21,6 +21,7 @@ from ledger.lifecycle import call_of
 from ops import logs, output
 from ops.commands.sql import _csv_cell, unlike_formula
 from ops.replay import until as read_until
+from ops.setup import apply_policy
 from ops.visible import ascii_json, flags, line, lines, visible
 from projections import pending
 from schemas import events as e
@@ -28,7 +29,7 @@ from schemas.codec import Fact, encode
 from schemas.conversations import read_messages
 from schemas.digest import call_digest
 from schemas.errors import BadInput
-from schemas.slots import CallRef
+from schemas.slots import CallRef, ThreadRef
 from schemas.tools import ToolSpec
 
 FIVE, SIX = '{"amount": 5}', '{"amount": 6}'
@@ -353,11 +354,22 @@ async def put(bucket, key, value):
             return
 
 
-def test_a_terminal_shows_text_of_others_and_does_not_obey_it(shop, within, thread):
+def test_a_terminal_shows_text_of_others_and_does_not_obey_it(shop, within, thread, tmp_path):
     """`pending`, `show`, `thread` and a vote on a real terminal, of a requester, an author and a type that write to it;
-    piped, JSON is what it always was (H6, R7).
+    piped, JSON is what it always was. Customers ask here, who never review (H6, R7).
     """
+    thread = ThreadRef("customers", thread.thread)
     call = thread.call("c")
+
+    policy = tmp_path / "policy.toml"
+    policy.write_text('unmapped_requesters = "exclude_nobody"\n')
+
+    async def customers():
+        async with Ledger.connect(shop, role="admin") as ledger:
+            await apply_policy(ledger, thread.workspace, str(policy))
+            await ledger.declare(thread.workspace, ToolSpec(name="pay", schema='{"type":"object"}'))
+
+    asyncio.run(customers())
     ask(
         shop,
         call,
@@ -373,7 +385,12 @@ def test_a_terminal_shows_text_of_others_and_does_not_obey_it(shop, within, thre
             await ledger.port.append(thread.said("b"), unknown, "2")
 
     asyncio.run(others())
-    for words in (("pending", "-w", "shop"), ("show", call), ("thread", thread), ("show", call, "--json")):
+    for words in (
+        ("pending", "-w", "customers"),
+        ("show", call),
+        ("thread", thread),
+        ("show", call, "--json"),
+    ):
         with at_a_terminal(*words, store=shop) as terminal:
             assert terminal.ended() == 0
         told = terminal.told
@@ -469,6 +486,12 @@ def test_an_edited_call_says_so_everywhere(shop, within, thread):
     with at_a_terminal("approve", call, "--as", "ana", "--edit", '{"amount": 4}', store=shop) as terminal:
         terminal.read_until("Approve it? [y/N]")
         assert FIVE in terminal.told
+        assert "which is amount 5 → 4" in terminal.told
+        terminal.type("y")
+        assert terminal.ended() == 8
+    assert "edited:" not in terminal.told.split("[y/N]")[1]
+    with at_a_terminal("approve", call, "--as", "ben", "--edit", '{"amount": 4}', store=shop) as terminal:
+        terminal.read_until("Approve it? [y/N]")
         assert "which is amount 5 → 4" in terminal.told
         terminal.type("y")
         assert terminal.ended() == 0
