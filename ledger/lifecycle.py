@@ -663,6 +663,8 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
             f"{call.ref} holds a fact of a newer program: {describe(call.newer[0])}. Upgrade this one, then try again."
         )
     if isinstance(event, e.Revoked | e.Reconciled):
+        if slot.tail[2:3] not in (("revoked",), ("reconciled",)) or len(slot.tail) < 4:
+            return NotAllowed(f"{slot.subject} is a slot of older logs. Use the reviewer's own.")
         return _not_allowed(call, slot.tail[3], event)
     if not isinstance(event, e.Voted):
         return None

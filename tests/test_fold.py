@@ -549,7 +549,7 @@ NEXT = {
         call.ref.claim(len(call.claims) + 1),
         e.ToolStarted(digest=call.digest, idempotency_key=str(call.ref)),
     ),
-    e.Revoked: lambda call: (call.ref.claim(1), e.Revoked(reason="no", reviewer="ben")),
+    e.Revoked: lambda call: (call.ref.revoked_by("ben"), e.Revoked(reason="no", reviewer="ben")),
     e.Declined: lambda call: (call.ref.claim(1), e.Declined(why="unknown_tool")),
     e.ToolReturned: lambda call: (call.ref.finished, e.ToolReturned(output="done")),
     e.ToolFailed: lambda call: (call.ref.finished, e.ToolFailed(error="broken")),
@@ -559,7 +559,7 @@ NEXT = {
         e.ToolRefused(ending=call.status if call.status != "declined" else "unknown_tool", text="it did not"),
     ),
     e.Reconciled: lambda call: (
-        call.ref.reconciled,
+        call.ref.reconciled_by("ana"),
         e.Reconciled(happened=True, output="it did", reviewer="ana"),
     ),
 }

@@ -310,6 +310,8 @@ REFUSALS = [
      "acme/t1/1-0 is requested, so Voted cannot follow. What can: ApprovalRequested, Approved, Denied, Superseded, Withdrawn."),
     ("5 not approved", PENDING, CALL.claim(1), EXAMPLES[e.ToolStarted][1], SOON, NotOpen,
      "acme/t1/1-0 is pending, so ToolStarted cannot follow. What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn."),
+    ("7 in the form of an older log", life(CALL, WISH, "approved"), CALL.claim(2), e.Revoked(), LATER, NotAllowed,
+     "ledger.acme.t1.call.1-0.claim.2 is a slot of older logs. Use the reviewer's own."),
     ("5 not in doubt", life(CALL, WISH, "returned"), *EXAMPLES[e.Reconciled], LATER, NotOpen,
      "acme/t1/1-0 is returned, so Reconciled cannot follow. What can: nothing."),
     ("6 the deadline before the voter", PENDING, CALL.vote("rita"), OTHER_BYTES, LATER, DeadlinePassed,

@@ -490,10 +490,10 @@ ABOUT = {"workspace": "shop", "thread": "t1", "call": "1-0", "seq": 7}
 @pytest.fixture
 def logging_restored(monkeypatch):
     root = logs.logging.getLogger()
-    level, handlers = root.level, root.handlers
+    level, handlers, said = root.level, root.handlers, structlog.get_config()
     yield
     root.level, root.handlers = level, handlers
-    structlog.reset_defaults()
+    structlog.configure(**said)
 
 
 def test_logs_are_json_for_machines(logging_restored, capsys):
