@@ -16,7 +16,7 @@ demo: setup      ## a small agent asks, somebody decides, the tool runs: under 1
 	@$(BIN)/approvals demo
 
 test: check      ## lint, types, folder order, and every test
-	@$(BIN)/pytest -n 2 --dist loadgroup
+	@$(BIN)/pytest -n 3 --dist loadgroup
 
 check: setup     ## lint, types and folder order only
 	@$(BIN)/ruff check .

@@ -39,10 +39,10 @@ pytestmark = [
 
 @pytest.fixture
 def recordings(tmp_path: Path) -> Path:
-    """The real conversations: all of them, or in CI every sixth."""
+    """The real conversations: all of them, or in CI every twelfth."""
     lines = DATA.read_text().splitlines(keepends=True)
     file = tmp_path / "conversations.jsonl"
-    file.write_text("".join(lines if LONG else lines[::6]))
+    file.write_text("".join(lines if LONG else lines[::12]))
     return file
 
 
@@ -222,7 +222,7 @@ async def test_any_one_of_them_killed(victim: str, recordings: Path, tmp_path: P
         for name in ("gate", "queue", "model", "executor", "rehearse"):
             running[name] = await start(*commands[name], log=log)
         for kills in range(1, 9 if LONG else 3):
-            await unless_one_ends(grown(store, kills * (1000 if LONG else 350)), running, log)
+            await unless_one_ends(grown(store, kills * (1000 if LONG else 150)), running, log)
             await kill(running[victim])
             running[victim] = await (up if victim == "up" else start)(*commands[victim], log=log)
         out, _ = await running["rehearse"].communicate()
