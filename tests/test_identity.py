@@ -16,7 +16,7 @@ from schemas.codec import MAX_BYTES, encode
 from schemas.digest import text_digest
 from schemas.errors import BadFile, NotAllowed, TooLarge
 from schemas.limits import MAX_REASON, MAX_TEXT, cut, fits
-from schemas.policy import read_policy
+from schemas.policy import applied, read_policy
 from schemas.slots import ORGANISATION, CallRef, GrantRef, policy_slot
 from schemas.tools import ToolSpec
 
@@ -340,3 +340,34 @@ async def test_a_version_counts_only_as_it_was_approved(ledger: Ledger):
     changed = msgspec.structs.replace(applied, text=ASK)
     assert await verdict(4, changed) == f"{ref} proposes another text"
     assert await verdict(5, msgspec.structs.replace(applied, proposal="shop/t/no")) is not None
+
+
+REQUIRED = "policies_need_approval = true\n"
+
+
+async def test_an_organisation_can_require_that_policies_are_approved(ledger: Ledger):
+    """What an operator applies alone is void from then on, what was applied before stays, and an approved one counts (H7)."""
+    await ledger.fill(policy_slot("shop", 1), applied(ASK))
+    await ledger.fill(policy_slot(ORGANISATION, 1), applied(REQUIRED))
+    assert (await ledger.policies("shop")).workspace.version == 1, (
+        "it was applied before approval was required"
+    )
+
+    await ledger.fill(policy_slot("shop", 2), applied(OTHER))
+    assert (await ledger.policies("shop")).workspace.version == 1
+    [alarm] = await ledger.alarms()
+    assert (alarm.subject, "no proposal is named" in alarm.why) == ("ledger.shop._policy.2", True)
+
+    ref = await proposed(ledger, base=2)
+    third = msgspec.structs.replace(applied(OTHER), proposal=str(ref))
+    await ledger.vote(ref, "ana", "approve")
+    await settled(ledger, ref)
+    await ledger.fill(policy_slot("shop", 3), third)
+    assert (await ledger.policies("shop")).workspace.version == 3
+    assert await ledger.alarms() == ()
+
+    # A later policy of the organisation makes nothing count that was void when it was applied.
+    await ledger.fill(policy_slot("shop", 4), applied(ASK))
+    await ledger.fill(policy_slot(ORGANISATION, 2), applied(""))
+    again = Ledger(ledger.port, ledger.author)
+    assert (await again.policies("shop")).workspace.version == 3
