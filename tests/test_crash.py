@@ -59,7 +59,7 @@ async def start(*arguments: str | Path, log: Path) -> asyncio.subprocess.Process
 
 
 async def up(*arguments: str | Path, log: Path) -> asyncio.subprocess.Process:
-    """`approvals up`, once it is ready."""
+    """`approvals up` or `work`, once it is ready, which it says with `--json`."""
     process = await start(*arguments, log=log)
     assert process.stdout
     assert await process.stdout.readline(), tail(log)
@@ -206,10 +206,10 @@ async def test_any_one_of_them_killed(victim: str, recordings: Path, tmp_path: P
     recorded = ("--recording", recordings)
     commands: dict[str, tuple[str | Path, ...]] = {
         "up": ("up", "--workers", "none", "--json", *where),
-        "gate": ("work", "gate", *where),
-        "queue": ("work", "queue", *where),
-        "model": ("work", "model", *recorded, *where),
-        "executor": ("work", "executor", *recorded, *where),
+        "gate": ("work", "gate", "--json", *where),
+        "queue": ("work", "queue", "--json", *where),
+        "model": ("work", "model", "--json", *recorded, *where),
+        "executor": ("work", "executor", "--json", *recorded, *where),
         "rehearse": ("rehearse", recordings, "--policy", POLICY, "--no-workers", "--json", *where),
     }
     wanted = await asyncio.to_thread(expected, recordings)
@@ -219,12 +219,14 @@ async def test_any_one_of_them_killed(victim: str, recordings: Path, tmp_path: P
         # Else the rehearsal adds this account while the others subscribe, and nats-server 2.15.0 may crash over that:
         # a subscription that meets the reload finds an account without its list (Sublist.Insert on nil, client.go 3344).
         await ensure_account(store, "reviewer-reviewer")
-        for name in ("gate", "queue", "model", "executor", "rehearse"):
-            running[name] = await start(*commands[name], log=log)
+        # Each is ready before anything is killed: a program that starts while its broker is away ends.
+        for name in ("gate", "queue", "model", "executor"):
+            running[name] = await up(*commands[name], log=log)
+        running["rehearse"] = await start(*commands["rehearse"], log=log)
         for kills in range(1, 9 if LONG else 3):
             await unless_one_ends(grown(store, kills * (1000 if LONG else 150)), running, log)
             await kill(running[victim])
-            running[victim] = await (up if victim == "up" else start)(*commands[victim], log=log)
+            running[victim] = await (start if victim == "rehearse" else up)(*commands[victim], log=log)
         out, _ = await running["rehearse"].communicate()
         assert running["rehearse"].returncode == 0, tail(log)
         summary = json.loads(out)

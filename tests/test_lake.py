@@ -75,9 +75,13 @@ def rehearsed(store: Path, file: Path) -> None:
 @pytest.fixture(scope="module", params=["small", "real"])
 def recorded(request, tmp_path_factory) -> tuple[Path, Path, Path]:
     """The recorded file, the store of a broker that is running, after the rehearsal, and the lake of it."""
-    file = SMALL if request.param == "small" else DATA
-    if not file.exists():
-        pytest.skip("the recorded data is not here")
+    file = SMALL
+    if request.param == "real":
+        if not DATA.exists():
+            pytest.skip("the recorded data is not here")
+        # Every third conversation: all of them are rehearsed in test_rehearse.py.
+        file = tmp_path_factory.mktemp("real") / DATA.name
+        file.write_text("".join(DATA.read_text().splitlines(keepends=True)[::3]))
     with up(tmp_path_factory.mktemp("lake") / "store") as ready:
         store = Path(ready["store"])
         rehearsed(store, file)
@@ -90,7 +94,7 @@ def recorded(request, tmp_path_factory) -> tuple[Path, Path, Path]:
 
 
 def test_each_recorded_call_is_a_row(recorded):
-    """862 in the real data: by tool and by verdict as many as counted straight from the file, and all of them ended."""
+    """By tool and by verdict as many as counted straight from the file, and all of them ended."""
     file, _, lake = recorded
     tools = Counter(
         one["function"]["name"]
@@ -99,8 +103,7 @@ def test_each_recorded_call_is_a_row(recorded):
         for one in message.get("tool_calls") or ()
     )
     assert dict(asked(lake, "SELECT tool, count(*) FROM calls GROUP BY ALL")) == tools
-    if file == DATA:
-        assert tools.total() == 862
+    assert tools.total() > (200 if file != SMALL else 0)
     verdicts = dict(asked(lake, "SELECT verdict, count(*) FROM calls GROUP BY ALL"))
     assert verdicts == {"Approved": tools.total()}
     assert dict(asked(lake, "SELECT outcome, count(*) FROM calls GROUP BY ALL")) == {
