@@ -105,10 +105,7 @@ class Origin(Struct, frozen=True):
 
 def reply_slot(ref: CallRef) -> Slot | None:
     """Where the reply stands that wished for this call. None: a model's wishes have other ids, so it is a service's own."""
-    turn, _, index = ref.call.partition("-")
-    if not (turn.isdigit() and index.isdigit()) or ref.thread_ref.wish(int(turn), int(index)) != ref:
-        return None
-    return ref.thread_ref.replied(int(turn))
+    return ref.thread_ref.replied(ref.wish[0]) if ref.wish is not None else None
 
 
 def origin_slots(ref: CallRef) -> tuple[Slot, ...]:
@@ -176,7 +173,7 @@ def disowned(call: Call, origin: Origin) -> str | None:
         named = getattr(wish, what)
         if named and named != getattr(opened, what):
             return f"The request names other {what} than the thread was opened with. Leave {what} out."
-    if not opened.model or reply_slot(call.ref) is None:
+    if not opened.model or call.ref.wish is None:
         return None
     reply = origin.reply.event if origin.reply else None
     wishes = (
@@ -184,7 +181,7 @@ def disowned(call: Call, origin: Origin) -> str | None:
         if isinstance(reply, e.ModelReplied)
         else []
     )
-    index = int(call.ref.call.partition("-")[2])
+    _turn, index = call.ref.wish
     if index < len(wishes):
         asked_for = wished(opened, wishes[index])
         if all(getattr(wish, what) == getattr(asked_for, what) for what in _OF_A_WISH):

@@ -48,7 +48,7 @@ None of them guards against two writers at once. The broker does: a slot takes o
 (a start and a revocation), the order of the log decides, and whoever wrote looks at it before acting.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count
@@ -395,14 +395,19 @@ _seq: Final = attrgetter("seq")
 
 def evolve(call: Call, fact: Fact) -> Call:
     """The call with one fact more. Never raises; a fact that has no place in the call changes nothing."""
-    if fact.slot.call_ref != call.ref or not isinstance(fact.event, _READ.get(fact.slot.tail[2], ())):
+    if fact.slot.call_ref != call.ref or not may_hold(fact.slot.tail[2], fact.event):
         return call
     if any(known.slot == fact.slot for known in call.facts):
         return call
     return call_of(call.ref, (*call.facts, fact))
 
 
-def call_of(ref: CallRef, facts: Collection[Fact]) -> Call:
+def may_hold(place: str, event: object) -> bool:
+    """Whether a call's slots of that place may hold this event, or bytes that this program cannot read."""
+    return isinstance(event, _READ.get(place, ()))
+
+
+def call_of(ref: CallRef, facts: Iterable[Fact]) -> Call:
     """The call that these facts make; facts about anything else are passed over."""
     known: list[Fact] = []
     unread: list[Fact] = []
@@ -414,7 +419,7 @@ def call_of(ref: CallRef, facts: Collection[Fact]) -> Call:
         if len(tail) < 3 or tail[1] != name or slot.thread != thread or slot.workspace != workspace:
             continue
         place = tail[2]
-        if tail[0] != "call" or tail in seen or not isinstance(fact.event, _READ.get(place, ())):
+        if tail[0] != "call" or tail in seen or not may_hold(place, fact.event):
             continue
         seen.add(tail)
         (unread if type(fact.event) is e.Carried else known).append(fact)

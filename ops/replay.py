@@ -10,7 +10,7 @@ from contextlib import aclosing
 from datetime import datetime
 from itertools import takewhile
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -26,7 +26,7 @@ from schemas.codec import Fact
 from schemas.errors import BadInput, BrokerRefused
 from schemas.slots import CallRef, ThreadRef
 
-PROJECTIONS: Final[dict[str, Fold]] = {fold.name: fold for fold in (OPEN, HISTORIES, CALLS)}
+PROJECTIONS: Final[dict[str, Fold[Any]]] = {fold.name: fold for fold in (OPEN, HISTORIES, CALLS)}
 
 #: Where a replay stops: after a sequence number, after a time, or (None) at what was the end when it began.
 type Until = int | datetime | None
@@ -37,7 +37,7 @@ _BATCH: Final = 1000
 _MOST_DIGITS: Final = 20
 
 
-def projection(name: str) -> Fold:
+def projection(name: str) -> Fold[Any]:
     """The projection of that name.
 
     Raises:

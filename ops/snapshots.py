@@ -12,7 +12,7 @@ import tempfile
 from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -48,7 +48,7 @@ def directory() -> Path:
     return user_cache_path("approval-ledger") / "snapshots"
 
 
-def save(fold: Fold, folding: Folding, last: Fact, ledger_id: str) -> None:
+def save(fold: Fold[Any], folding: Folding, last: Fact, ledger_id: str) -> None:
     """Keep where this folding stands, whole or not at all; only its owner may read it."""
     snapshot = _Snapshot(fold.name, fold.version, _keep(last), tuple(map(_keep, folding.kept)))
     body = msgspec.msgpack.encode(snapshot)
@@ -59,7 +59,7 @@ def save(fold: Fold, folding: Folding, last: Fact, ledger_id: str) -> None:
         _log.warning("no snapshot is kept", file=str(file), problem=str(problem))
 
 
-async def load(fold: Fold, ledger: Ledger, ledger_id: str) -> tuple[Folding, Fact] | None:
+async def load(fold: Fold[Any], ledger: Ledger, ledger_id: str) -> tuple[Folding, Fact] | None:
     """The folding that was saved last, and its last fact; None where there is none that holds."""
     file = _file(fold, ledger_id)
     try:
@@ -104,7 +104,7 @@ def _read(content: bytes) -> _Snapshot | None:
         return None
 
 
-def _file(fold: Fold, ledger_id: str) -> Path:
+def _file(fold: Fold[Any], ledger_id: str) -> Path:
     return directory() / ledger_id / f"{fold.name}.v{fold.version}"
 
 

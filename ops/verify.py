@@ -22,9 +22,9 @@ from ledger.jetstream import JetStream
 from ledger.lifecycle import Call, describe, voids
 from ledger.streams import DURABLES, LEDGER, info
 from ops.replay import Until, replay
-from projections.calls import CALLS, call_in
+from projections.calls import CALLS
 from projections.fold import Folding
-from projections.histories import HISTORIES, thread_in
+from projections.histories import HISTORIES, Conversation
 from projections.history import digest, history
 from projections.pending import OPEN, key
 from projections.thread import Thread
@@ -98,32 +98,31 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
         elif isinstance(fact.event, e.ModelReplied) and fact.event.history_digest and verify:
             histories += 1
 
-    def examine_call(facts: list[Fact]) -> None:
-        call = call_in(facts)
+    def examine_call(call: Call) -> None:
         statuses[str(call.status)] += 1
         void.update((one.fact.seq, _void(one.fact, one.why)) for one in voids(call))
         if verify:
             differences.update(_broken_promises(call, tools))
 
-    def examine_thread(facts: list[Fact]) -> None:
+    def examine_thread(conversation: Conversation) -> None:
         if verify:
-            differences.update(_other_histories(thread_in(facts)))
+            differences.update(_other_histories(conversation.thread))
 
     async def batch() -> None:
-        for facts in folding.ended(CALLS):
-            examine_call(facts)
-        for facts in folding.recalled(CALLS):
-            statuses[str(call_in(facts).status)] -= 1
-        for facts in folding.ended(HISTORIES):
-            examine_thread(facts)
+        for wanted in folding.ended(CALLS):
+            examine_call(wanted.call)
+        for wanted in folding.recalled(CALLS):
+            statuses[str(wanted.call.status)] -= 1
+        for conversation in folding.ended(HISTORIES):
+            examine_thread(conversation)
         folding.ended(OPEN)
         folding.recalled(HISTORIES)
 
     gaps = await replay(ledger, folding, until=until, each=each, batch=batch)
-    for facts in folding.facts(CALLS):
-        examine_call(facts)
-    for facts in folding.facts(HISTORIES):
-        examine_thread(facts)
+    for wanted in folding.things(CALLS):
+        examine_call(wanted.call)
+    for conversation in folding.things(HISTORIES):
+        examine_thread(conversation)
     differences.update(
         (gap.start, f"the log does not have it, nor any before fact {gap.stop}") for gap in gaps
     )

@@ -26,26 +26,35 @@ class Wanted:
     def __init__(self) -> None:
         self.facts: list[Fact] = []
         self.at_rest = False
+        self._call: Call | None = None
 
     def take(self, fact: Fact) -> None:
         self.facts.append(fact)
+        self._call = None
         if isinstance(fact.event, SETTLING) and not self.at_rest:  # an end that is void settles nothing
-            self.at_rest = call_in(self.facts).status in SETTLED
+            self.at_rest = self.call.status in SETTLED
+
+    @property
+    def call(self) -> Call:
+        """What the facts make."""
+        if self._call is None:
+            self._call = call_in(self.facts)
+        return self._call
 
 
 def call_in(facts: list[Fact]) -> Call:
     """The call that these facts make."""
     ref = facts[0].slot.call_ref
     assert ref, "the key lets only facts about calls come here"
-    return call_of(ref, tuple(facts))
+    return call_of(ref, facts)
 
 
 def _key(slot: Slot) -> Key | None:
     return (slot.workspace, slot.thread, slot.tail[1]) if slot.tail[0] == "call" else None
 
 
-def _row(facts: list[Fact]) -> Row | None:
-    call = call_in(facts)
+def _row(wanted: Wanted) -> Row | None:
+    call = wanted.call
     if call.requested is None:
         return None
     decision = call.decided
@@ -65,7 +74,7 @@ def _row(facts: list[Fact]) -> Row | None:
 
 _encoder: Final = msgspec.json.Encoder()
 
-CALLS: Final = Fold(
+CALLS: Final = Fold[Wanted](
     name="calls",
     version=2,
     key=_key,

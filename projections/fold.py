@@ -23,7 +23,7 @@ The rules of this folder:
 
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -54,7 +54,7 @@ class Row(Struct, frozen=True):
     value: bytes
 
 
-class Fold(Struct, frozen=True):
+class Fold[T: Thing](Struct, frozen=True):
     """A projection."""
 
     #: As commands and snapshots call it.
@@ -63,13 +63,13 @@ class Fold(Struct, frozen=True):
     version: int
     #: Which thing a fact is about, by where it stands; None: nothing here.
     key: Callable[[Slot], Key | None]
-    begin: Callable[[], Thing]
+    begin: Callable[[], T]
     #: Does a thing begin with what stands here?
     begins: Callable[[Slot], bool]
     #: May what stands here change a thing that was let go?
     resumes: Callable[[Slot], bool]
-    #: What is shown about these facts of one thing, in their order; None: nothing.
-    row: Callable[[list[Fact]], Row | None]
+    #: What is shown about a thing; None: nothing.
+    row: Callable[[T], Row | None]
     #: How many things at rest are kept in hand.
     resting: int = 1024
 
@@ -77,13 +77,13 @@ class Fold(Struct, frozen=True):
 class Folding:
     """Some projections of the first `seq` facts of a log."""
 
-    def __init__(self, *folds: Fold, after: int = 0, kept: Iterable[Fact] = ()) -> None:
+    def __init__(self, *folds: Fold[Any], after: int = 0, kept: Iterable[Fact] = ()) -> None:
         """Start behind fact `after`, from what was `kept` of the facts up to there."""
         self.seq = after
         self._early: dict[int, Fact] = {}
         #: What went on after it had been let go: to be read again, and handed to `recall` before anything is shown.
         self.wanted: set[Key] = set()
-        self._states = {fold.name: _State(fold, self.wanted) for fold in folds}
+        self._states: dict[str, _State[Any]] = {fold.name: _State(fold, self.wanted) for fold in folds}
         self._each = tuple(self._states.values())
         facts = list(kept)
         for fact in facts:
@@ -125,29 +125,29 @@ class Folding:
         }
         return [facts[seq] for seq in sorted(facts)]
 
-    def rows(self, fold: Fold) -> Iterator[Row]:
+    def rows(self, fold: Fold[Any]) -> Iterator[Row]:
         """What is shown of the things in hand, by key."""
-        found = [fold.row(thing.facts) for thing in self._states[fold.name].things.values()]
+        found = [fold.row(thing) for thing in self._states[fold.name].things.values()]
         return iter(sorted((row for row in found if row), key=attrgetter("key")))
 
-    def row(self, fold: Fold, slot: Slot) -> Row | None:
+    def row(self, fold: Fold[Any], slot: Slot) -> Row | None:
         """What is shown of the thing that a slot is about; None: nothing, or it is not in hand."""
         key = fold.key(slot)
         thing = self._states[fold.name].things.get(key) if key else None
-        return fold.row(thing.facts) if thing else None
+        return fold.row(thing) if thing else None
 
-    def facts(self, fold: Fold) -> Iterator[list[Fact]]:
-        """The facts of each thing in hand."""
-        return (thing.facts for thing in self._states[fold.name].things.values())
+    def things[T: Thing](self, fold: Fold[T]) -> Iterator[T]:
+        """The things in hand."""
+        return iter(self._states[fold.name].things.values())
 
-    def ended(self, fold: Fold) -> list[list[Fact]]:
-        """The facts of the things that were let go since this was last asked."""
+    def ended[T: Thing](self, fold: Fold[T]) -> list[T]:
+        """The things that were let go since this was last asked."""
         state = self._states[fold.name]
         ended, state.ended = state.ended, []
         return ended
 
-    def recalled(self, fold: Fold) -> list[list[Fact]]:
-        """The facts with which things were let go that are in hand again, since this was last asked."""
+    def recalled[T: Thing](self, fold: Fold[T]) -> list[T]:
+        """The things as they were let go that are in hand again, since this was last asked."""
         state = self._states[fold.name]
         recalled, state.recalled = state.recalled, []
         return recalled
@@ -166,18 +166,18 @@ class Folding:
             state.take(fact)
 
 
-class _State:
+class _State[T: Thing]:
     """The things in hand of one projection."""
 
-    def __init__(self, fold: Fold, wanted: set[Key]) -> None:
+    def __init__(self, fold: Fold[T], wanted: set[Key]) -> None:
         self._fold = fold
         self._wanted_by_any = wanted
         self._key = fold.key
-        self.things: dict[Key, Thing] = {}
+        self.things: dict[Key, T] = {}
         #: Those at rest, the longest first.
         self._resting: dict[Key, None] = {}
-        self.ended: list[list[Fact]] = []
-        self.recalled: list[list[Fact]] = []
+        self.ended: list[T] = []
+        self.recalled: list[T] = []
         #: What is to be recalled, and the fact with which it went on.
         self.wanted: dict[Key, int] = {}
 
@@ -200,17 +200,20 @@ class _State:
     def recall(self, facts: list[Fact]) -> None:
         wanted, self.wanted = self.wanted, {}
         for key, since in wanted.items():
-            thing = self._fold.begin()
-            for fact in facts:
-                if self._fold.key(fact.slot) == key:
-                    thing.take(fact)
-            if let_go := [fact for fact in thing.facts if fact.seq < since]:
-                self.recalled.append(let_go)
-            if thing.facts:
-                self.things[key] = thing
+            known = [fact for fact in facts if self._fold.key(fact.slot) == key]
+            if before := [fact for fact in known if fact.seq < since]:
+                self.recalled.append(self._made_of(before))
+            if known:
+                thing = self.things[key] = self._made_of(known)
                 self._settle(key, thing)
 
-    def _settle(self, key: Key, thing: Thing) -> None:
+    def _made_of(self, facts: list[Fact]) -> T:
+        thing = self._fold.begin()
+        for fact in facts:
+            thing.take(fact)
+        return thing
+
+    def _settle(self, key: Key, thing: T) -> None:
         if not thing.at_rest:
             self._resting.pop(key, None)
             return
@@ -218,4 +221,4 @@ class _State:
         while len(self._resting) > self._fold.resting:
             longest = next(iter(self._resting))
             del self._resting[longest]
-            self.ended.append(self.things.pop(longest).facts)
+            self.ended.append(self.things.pop(longest))

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from ledger.lifecycle import SETTLED
+from ledger.lifecycle import SETTLED, Call
 from projections import history as histories
 from projections.calls import SETTLING, call_in
 from projections.fold import Fold, Key, Row
@@ -33,8 +33,9 @@ class Conversation:
         self._heard = self._user_heard = 0
         #: Is the last turn claimed and not answered? Did its reply wish for tools?
         self._asked = self._wished = False
-        #: What is recorded about each call that is not settled.
+        #: What is recorded about each call; and those that are settled, as long as nothing else is recorded about them.
         self._calls: defaultdict[str, list[Fact]] = defaultdict(list)
+        self._settled_as: dict[str, Call] = {}
         #: Calls that were wished for and are not settled.
         self._waiting: set[str] = set()
         self._settled: set[str] = set()
@@ -55,13 +56,10 @@ class Conversation:
         self.facts.append(fact)
         match fact.slot.tail:
             case ("call", call, *_):
-                facts = self._calls[call]
-                facts.append(fact)
-                # An end that is void settles nothing.
-                if isinstance(fact.event, SETTLING) and call_in(facts).status in SETTLED:
-                    self._settled.add(call)
-                    self._waiting.discard(call)
-                    facts.clear()
+                self._calls[call].append(fact)
+                self._settled_as.pop(call, None)
+                if isinstance(fact.event, SETTLING) and call not in self._settled:
+                    self._settle(call)
                 if isinstance(fact.event, e.Denied) and fact.event.halt:
                     self._halted.add(call.partition("-")[0])
             case ("turn", number, "asked", "1") if int(number) > self._last_turn:
@@ -78,6 +76,19 @@ class Conversation:
                     self._most_turns = fact.event.max_turns if fact.event.model else 0
             case _:
                 pass
+
+    def _settle(self, call: str) -> None:
+        """Note that a call has ended, unless that end is void."""
+        found = call_in(self._calls[call])
+        if found.status in SETTLED:
+            self._settled.add(call)
+            self._settled_as[call] = found
+            self._waiting.discard(call)
+
+    @property
+    def thread(self) -> Thread:
+        """What the facts make."""
+        return thread_of(self.facts[0].slot.thread_ref, self.facts, self._settled_as)
 
     def _replied(self, number: int, seq: int, event: object) -> None:
         parts = event.parts if isinstance(event, e.ModelReplied) else ()
@@ -97,21 +108,16 @@ def _key(slot: Slot) -> Key | None:
     return (slot.workspace, slot.thread) if slot.thread else None
 
 
-def _row(facts: list[Fact]) -> Row | None:
-    thread = thread_in(facts)
+def _row(conversation: Conversation) -> Row | None:
+    thread = conversation.thread
     found = histories.history(thread)
     value = {"entries": found.entries, "stopped_at": found.stopped_at and str(found.stopped_at)}
     return Row(f"{thread.ref.workspace}.{thread.ref.thread}", _encoder.encode(value))
 
 
-def thread_in(facts: list[Fact]) -> Thread:
-    """The thread that these facts of one conversation make."""
-    return thread_of(facts[0].slot.thread_ref, facts)
-
-
 _encoder: Final = msgspec.json.Encoder()
 
-HISTORIES: Final = Fold(
+HISTORIES: Final = Fold[Conversation](
     name="histories",
     version=2,
     key=_key,

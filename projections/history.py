@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from ledger.lifecycle import Call
 from projections import words
-from projections.thread import Thread, Turn, is_spoiled
+from projections.thread import Thread, Turn, is_settled, is_spoiled
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.digest import text_digest
@@ -181,7 +181,7 @@ def _entries(
         until = _said_before(thread, turn.cut)
         before = [_entry(fact) for fact in thread.said[heard:until]]
         ended = [(thread.call(ref), wish) for ref, wish in thread.wishes(number)]
-        if waiting := next(iter(thread.unsettled(number)), None):
+        if waiting := next((call.ref for call, _wish in ended if not is_settled(call)), None):
             return beginning(), before, waiting
         entries += (*before, Assistant(number, turn.reply.parts))
         entries += [outcome(call, wish) for call, wish in ended]

@@ -371,10 +371,10 @@ def _key(slot: Slot) -> Key | None:
             return None
 
 
-def _row(facts: list[Fact]) -> Row | None:
-    ref = facts[0].slot.call_ref
+def _row(question: Question) -> Row | None:
+    ref = question.facts[0].slot.call_ref
     assert ref, "the key lets only facts about calls come here"
-    found = entry(call_of(ref, tuple(facts)))
+    found = entry(call_of(ref, question.facts))
     return Row(key(ref), encode(found)) if found else None
 
 
@@ -389,7 +389,7 @@ _decoder: Final = msgspec.json.Decoder(Entry)
 _age_decoder: Final = msgspec.json.Decoder(_Age)
 
 #: The queue over the whole log.
-OPEN: Final = Fold(
+OPEN: Final = Fold[Question](
     name="pending",
     version=3,
     key=_key,

@@ -7,13 +7,12 @@ twice and in any order: the same facts give the same thread.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import Struct
 
-from ledger.judging import reply_slot
-from ledger.lifecycle import SETTLED, STANDS, Call, Void, call_of
+from ledger.lifecycle import SETTLED, Call, Void, call_of, may_hold
 from ledger.lifecycle import evolve as evolve_call
 from schemas import events as e
 from schemas.codec import Fact
@@ -77,25 +76,16 @@ class Thread(Struct, frozen=True):
         A wish's request rests on the reply that wishes for it. What was requested in its place before the reply is
         another call, whatever became of it, and the wish has no request.
         """
-        call = self.calls.get(ref.call) or Call(ref)
-        if call.requested is None or (slot := reply_slot(ref)) is None:
+        call = self.calls.get(ref.call)
+        if call is None:
+            return Call(ref)
+        if call.requested is None or ref.wish is None:
             return call
-        turn = self.turns.get(int(slot.tail[1]))
-        if (
-            turn is None
-            or turn.reply is None
-            or turn.replied is None
-            or call.requested.seq > turn.replied.seq
-        ):
-            return call
-        if int(ref.call.partition("-")[2]) >= len(turn.wishes):
+        turn, index = ref.wish
+        reply = self.turns[turn].replied if turn in self.turns else None
+        if reply is None or reply.seq < call.requested.seq or index >= len(self.turns[turn].wishes):
             return call
         return Call(ref, void=(Void(call.requested, "the model had not wished for it before"),))
-
-    def is_settled(self, ref: CallRef) -> bool:
-        """Will the model be told nothing more about it? A call in doubt is not settled: it waits for a person."""
-        call = self.call(ref)
-        return call.status in SETTLED or is_spoiled(call)
 
     def wishes(self, turn: int) -> tuple[tuple[CallRef, e.Wish], ...]:
         """What the model wished in that turn, each with the call that it becomes. Empty if it has not replied."""
@@ -105,7 +95,12 @@ class Thread(Struct, frozen=True):
 
     def unsettled(self, turn: int) -> tuple[CallRef, ...]:
         """The calls of that turn which keep the next one waiting."""
-        return tuple(ref for ref, _wish in self.wishes(turn) if not self.is_settled(ref))
+        return tuple(ref for ref, _wish in self.wishes(turn) if not is_settled(self.call(ref)))
+
+
+def is_settled(call: Call) -> bool:
+    """Will the model be told nothing more about it? A call in doubt is not settled: it waits for a person."""
+    return call.status in SETTLED or is_spoiled(call)
 
 
 def is_spoiled(call: Call) -> bool:
@@ -113,8 +108,12 @@ def is_spoiled(call: Call) -> bool:
     return call.requested is None and any(one.fact.slot == call.ref.requested for one in call.void)
 
 
-def thread_of(ref: ThreadRef, facts: Iterable[Fact]) -> Thread:
-    """The thread that these facts make; facts about anything else are passed over."""
+def thread_of(ref: ThreadRef, facts: Iterable[Fact], known: Mapping[str, Call] = {}) -> Thread:
+    """The thread that these facts make; facts about anything else are passed over.
+
+    Args:
+        known: calls by id that were made of just these facts before, and need not be made again.
+    """
     opened: Fact | None = None
     said: dict[str, Fact] = {}
     asked: dict[int, dict[str, Fact]] = defaultdict(dict)
@@ -129,7 +128,7 @@ def thread_of(ref: ThreadRef, facts: Iterable[Fact]) -> Thread:
             unread[fact.seq] = fact
         broken = type(event) is e.Carried and bool(event.problem)
         match at.tail:
-            case ("call", call, place, *_) if isinstance(event, (*STANDS.get(place, ()), e.Carried)):
+            case ("call", call, place, *_) if may_hold(place, event):
                 calls[call].append(fact)
             case ("turn", number, "asked", attempt) if isinstance(event, e.ModelAsked):
                 asked[int(number)].setdefault(attempt, fact)
@@ -149,7 +148,7 @@ def thread_of(ref: ThreadRef, facts: Iterable[Fact]) -> Thread:
             number: Turn(number, _in_sequence(asked[number].values()), replied.get(number))
             for number in sorted({*asked, *replied})
         },
-        calls={call: call_of(ref.call(call), tuple(calls[call])) for call in sorted(calls)},
+        calls={call: known.get(call) or call_of(ref.call(call), calls[call]) for call in sorted(calls)},
         unread=_in_sequence(unread.values()),
     )
 

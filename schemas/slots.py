@@ -211,6 +211,11 @@ class CallRef(Struct, frozen=True):
         return ThreadRef(self.workspace, self.thread)
 
     @property
+    def wish(self) -> tuple[int, int] | None:
+        """Turn and index of the model's wish that becomes this call. None: a service chose the id."""
+        return _wish(self.call)
+
+    @property
     def requested(self) -> Slot:
         return self._slot("requested")
 
@@ -465,6 +470,15 @@ def _tail(text: str, in_thread: bool) -> tuple[tuple[str, ...], tuple[type[e.Eve
 @functools.lru_cache(maxsize=8192)
 def _call_ref(workspace: str, thread: str, call: str) -> CallRef:
     return CallRef(workspace, thread, call)
+
+
+@functools.lru_cache(maxsize=8192)
+def _wish(call: str) -> tuple[int, int] | None:
+    turn, _, index = call.partition("-")
+    if not (turn.isdecimal() and index.isdecimal()):
+        return None
+    found = int(turn), int(index)
+    return found if call == "{}-{}".format(*found) else None
 
 
 @functools.lru_cache(maxsize=8192)

@@ -352,7 +352,7 @@ def test_a_service_that_answers_by_itself_is_not_waited_for(opened, kept):
     live = Live(story.facts, 0)
     for fact in story.facts:
         live.take(fact)
-    assert bool(list(live.folding.facts(HISTORIES))) is kept
+    assert bool(list(live.folding.things(HISTORIES))) is kept
 
 
 def test_an_opened_thread_in_which_nothing_was_said_is_at_rest():
@@ -415,8 +415,8 @@ def test_what_is_shown_after_a_recall_is_never_half_a_thing():
     for fact in [*story.facts[:end], *story.facts[:end:-1], story.facts[end]]:
         live.take(fact)
     same(live.rows(), rebuilt(story.facts))
-    for facts in (*live.folding.facts(live.folds[1]), *live.folding.facts(live.folds[2])):
-        assert facts[0] in (story.facts[0], story.facts[4])
+    for thing in (*live.folding.things(live.folds[1]), *live.folding.things(live.folds[2])):
+        assert thing.facts[0] in (story.facts[0], story.facts[4])
 
 
 @pytest.mark.parametrize("ending", [*SETTLED, *UNSETTLED])
@@ -447,8 +447,8 @@ def test_a_thing_that_is_let_go_twice_says_so():
         folding.take(fact)
         if folding.wanted:
             folding.recall(story.facts)
-    assert folding.ended(fold) == [settled, story.facts]
-    assert folding.recalled(fold) == [settled]
+    assert [wanted.facts for wanted in folding.ended(fold)] == [settled, story.facts]
+    assert [wanted.facts for wanted in folding.recalled(fold)] == [settled]
     # The queue shows nothing of what was decided, and is not troubled with it again.
     assert folding.recalled(calls[0]) == []
     assert len(folding.ended(calls[0])) == 1
@@ -476,8 +476,8 @@ def test_several_that_go_on_at_once_come_back_in_the_order_of_the_log():
     for fact in reversed(story.facts[len(settled) :]):
         folding.take(fact)
     folding.recall(story.facts)
-    assert [facts[0].slot.call_ref for facts in folding.ended(fold)] == order
-    assert folding.recalled(fold) == [
+    assert [wanted.call.ref for wanted in folding.ended(fold)] == order
+    assert [wanted.facts for wanted in folding.recalled(fold)] == [
         [fact for fact in settled if fact.slot.call_ref == one] for one in order
     ]
     assert not folding.wanted

@@ -25,7 +25,7 @@ from projections.history import (
     history,
 )
 from projections.providers import PROVIDERS
-from projections.thread import Thread, thread_of
+from projections.thread import Thread, is_settled, thread_of
 from schemas import events as e
 from schemas.errors import Defect
 from schemas.slots import ThreadRef
@@ -419,7 +419,7 @@ def test_a_thread_knows_its_turns_and_calls():
     assert thread.wishes(1) == ((REF.wish(1, 0), REFUND), (REF.wish(1, 1), LOOK_UP))
     assert thread.unsettled(1) == (REF.wish(1, 1),)
     assert thread.call(REF.wish(1, 1)).status is Status.UNKNOWN
-    assert thread.is_settled(REF.wish(1, 0))
+    assert is_settled(thread.call(REF.wish(1, 0)))
     assert thread.wishes(2) == thread.wishes(3) == ()
     assert Thread(REF).latest == 0
 
@@ -429,7 +429,7 @@ def test_a_call_in_doubt_is_not_settled():
     story = Story()
     story.turn(1, REFUND)
     story.live(1, 0, REFUND, "in doubt")
-    assert not thread_of(REF, story.facts).is_settled(REF.wish(1, 0))
+    assert not is_settled(thread_of(REF, story.facts).call(REF.wish(1, 0)))
 
 
 def test_facts_of_other_threads_change_nothing():
@@ -506,7 +506,7 @@ def test_every_history_is_whole(facts):
         assert said == everything
         assert turns == replied
     else:
-        assert not thread.is_settled(found.stopped_at)
+        assert not is_settled(thread.call(found.stopped_at))
         assert turns == replied[: len(turns)]
         assert found.stopped_at.call.startswith(f"{replied[len(turns)]}-")
 

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -114,7 +114,7 @@ async def projected(
         return 0
 
 
-async def _folded(ledger: Ledger, fold: Fold, stop: Until, show: Show) -> tuple[Folding, int, int]:
+async def _folded(ledger: Ledger, fold: Fold[Any], stop: Until, show: Show) -> tuple[Folding, int, int]:
     """The folding of the log up to there, how many rows were shown of it, and how many facts were read.
 
     What comes to rest is shown when it is let go, and once more should it go on: the last row of a key counts. It is
