@@ -28,6 +28,7 @@ from ledger.client import Ledger
 from ledger.lifecycle import Call, Status, attempt_of
 from ledger.performing import perform
 from ledger.port import Handed
+from ledger.streams import ACK_WAIT_S
 from projections.words import refused
 from schemas import events as e
 from schemas.codec import Fact
@@ -93,6 +94,7 @@ class Executor:
     ) -> None:
         self.durables = (durable,)
         self._tools = dict(tools)
+        self._declarations = {name: declaration(tool.spec) for name, tool in tools.items()}
         self._group = group
         self._hand_on_for_s = hand_on_for_s
 
@@ -122,7 +124,7 @@ class Executor:
         if call.wish.run_by != self._group or _is_claim(handed):
             return ()
         if call.status is Status.RUNNING:
-            return self._again(call, seen.declared)
+            return self._again(seen)
         assert call.status is Status.APPROVED, call.status
         if (flaw := call.flaw) is not None:
             return [Append(call.claim_slot, e.Declined(why=flaw))]
@@ -157,20 +159,22 @@ class Executor:
         A version is the digest of a declaration. What is recorded under it can be another one all the same, for the
         broker does not compute it: then people may have approved something else than would run.
         """
-        tool = self._tools.get(call.wish.tool)
-        if tool is None or declared is None:
+        if call.wish.tool not in self._declarations or declared is None:
             return False
-        version, own = declaration(tool.spec)
+        version, own = self._declarations[call.wish.tool]
         return version == call.wish.tool_version and all(
             getattr(own, field) == getattr(declared, field) for field in _CONTRACT
         )
 
-    def _again(self, call: Call, declared: e.ToolDeclared | None) -> Sequence[Step[Run]]:
+    def _again(self, seen: Sight) -> Sequence[Step[Run]]:
         """Somebody started it and is gone."""
-        attempts = len(call.starts)
-        may_again = self._can_run(call, declared) and self._tools[call.wish.tool].spec.repeatable
-        if may_again and attempts < MAX_ATTEMPTS:
-            return [self._claim(call)]
+        call, declared = seen.call, seen.declared
+        if declared is not None and declared.repeatable and len(call.starts) < MAX_ATTEMPTS:
+            if self._can_run(call, declared):
+                return [self._claim(call)]
+            # The broker hands it out again once the starter's time is over, so that counts for nothing here.
+            if _waited_s(seen, call.starts[-1]) < ACK_WAIT_S + self._hand_on_for_s:
+                return [_hand_on(seen, call.starts[-1], f"{call.wish.tool} of that version is not here")]
         in_doubt = e.InDoubt(
             attempt=call.attempt,
             text=f"{call.wish.tool} was started, but whoever ran it stopped before it answered. "

@@ -63,7 +63,7 @@ from ledger.judging import (
 )
 from ledger.lifecycle import Call, call_of
 from ledger.port import Due, Handed
-from ledger.standing import Delegation, Grant, covers, delegated, delegations_of, grants_of
+from ledger.standing import Delegation, Grant, covering, delegated, delegations_of, grants_of
 from ledger.votes import Tally, asked, empty_seats, tally
 from schemas import events as e
 from schemas.codec import Fact
@@ -554,10 +554,9 @@ def _granted(seen: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Gr
         return ()
     call = about(seen.call, seen.call.wish.arguments)
     by_giver: dict[str, Grant] = {}
-    for grant in seen.grants:
-        usable = grant.used_by(seen.call) or grant.left > 0
-        excluded = is_excluded(grant.ref.giver, asking.excluded, asking.people)
-        if usable and not excluded and covers(grant, call, now):
+    usable = (grant for grant in seen.grants if grant.used_by(seen.call) or grant.left > 0)
+    for grant in covering(usable, call, now):
+        if not is_excluded(grant.ref.giver, asking.excluded, asking.people):
             # Two accounts of one person are one giver.
             by_giver.setdefault(person(grant.ref.giver, asking.people), grant)
     counting: dict[str, Grant] = {}
@@ -583,11 +582,8 @@ def _beaten(seen: Case, denied: e.Denied) -> Sequence[Append]:
     """A later no beats an earlier yes: the grants that would have covered what people denied."""
     denied_call, call = about(seen.call, seen.call.wish.arguments), str(seen.call.ref)
     at = max((vote.recorded_at for vote in seen.call.votes), default=None)
-    return [
-        Append(grant.ref.revoked, e.GrantRevoked(reason=denied.reason, call=call))
-        for grant in seen.grants
-        if at is not None and covers(grant, denied_call, at)
-    ]
+    beaten = covering(seen.grants, denied_call, at) if at is not None else ()
+    return [Append(grant.ref.revoked, e.GrantRevoked(reason=denied.reason, call=call)) for grant in beaten]
 
 
 def _approved(

@@ -67,10 +67,10 @@ class Policies(Struct, frozen=True):
     def is_known(self, requester: str) -> bool:
         """Can the requester be kept from approving their own wish, or need they not be?"""
         both = (self.organisation.policy, self.workspace.policy)
+        if any(is_mapped(requester, one.persons) for one in both):
+            return True
         saying = next((one for one in both if "unmapped_requesters" in one.model_fields_set), Policy())
-        return saying.unmapped_requesters == "exclude_nobody" or any(
-            is_mapped(requester, one.persons) for one in both
-        )
+        return saying.unmapped_requesters == "exclude_nobody"
 
     def excluded(self, requester: str, agent: str) -> tuple[str, ...]:
         """Who never counts for a wish: the requester by every name, and who is behind the agent.

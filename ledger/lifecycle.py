@@ -681,7 +681,7 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
         )
     reviewer = slot.tail[3]
     principal = event.on_behalf_of or reviewer
-    for name in (reviewer, principal):
+    for name in dict.fromkeys((reviewer, principal)):
         if is_excluded(name, asking.excluded, asking.people):
             return NotAllowed(
                 f"{name} asked for {call.ref}, or is behind the agent that did, and does not count. Somebody else must."
@@ -736,7 +736,7 @@ def may_vote(call: Call, vote: e.Voted, reviewer: str, before: int | None = None
     asking = call.asking
     principal = vote.on_behalf_of or reviewer
     if asking is None or any(
-        is_excluded(name, asking.excluded, asking.people) for name in (reviewer, principal)
+        is_excluded(name, asking.excluded, asking.people) for name in {reviewer, principal}
     ):
         return False
     if vote.verdict == "break_glass":  # nobody may do that in another's place

@@ -15,7 +15,7 @@ import asyncio
 import heapq
 import itertools
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from operator import attrgetter
 from typing import Final
@@ -37,8 +37,16 @@ MOST_PARTS: Final = 20_000
 class Mirror:
     """Answers `read` and `latest` as the port does, while somebody lets it `run`."""
 
-    def __init__(self, port: Port, *, most_bytes: int = MOST_BYTES, most_parts: int = MOST_PARTS) -> None:
+    def __init__(
+        self,
+        port: Port,
+        *,
+        most_bytes: int = MOST_BYTES,
+        most_parts: int = MOST_PARTS,
+        each: Callable[[list[Raw]], None] = lambda _facts: None,
+    ) -> None:
         self._port = port
+        self._each = each
         self._most_bytes = most_bytes
         self._most_parts = most_parts
         self._bytes = 0
@@ -122,6 +130,7 @@ class Mirror:
             if part is not None:
                 self._bytes += part.add(raw)
         self._heard = batch[-1]
+        self._each(batch)
         while self._waiting and self._waiting[0][0] <= self._heard.seq:
             _, _, heard = heapq.heappop(self._waiting)
             if not heard.done():

@@ -167,27 +167,27 @@ class Requests:
     ) -> asyncio.Future[Reply]:
         """The first request that was answered, of as many as it takes."""
         asked: set[asyncio.Future[Reply]] = set()
-        again_s = AGAIN_S
+        now = asyncio.get_running_loop().time
+        until = now() + patience_s
+        again_s = AGAIN_S if repeat else patience_s
         try:
-            async with asyncio.timeout(patience_s):
-                while True:
-                    asked.add(await once())
-                    done, asked = await asyncio.wait(
-                        asked, timeout=again_s if repeat else None, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    for one in done:
-                        if one.result().status != _NOBODY:
-                            return one
-                    if done:
-                        # For a moment nobody may be there: while the broker reloads its accounts, or elects a leader.
-                        await asyncio.sleep(0.05)
-                    else:
-                        again_s *= 2
-        except TimeoutError:
+            while (left := until - now()) > 0:
+                asked.add(await once())
+                done, asked = await asyncio.wait(
+                    asked, timeout=min(again_s, left), return_when=asyncio.FIRST_COMPLETED
+                )
+                for one in done:
+                    if one.result().status != _NOBODY:
+                        return one
+                if done:
+                    # For a moment nobody may be there: while the broker reloads its accounts, or elects a leader.
+                    await asyncio.sleep(0.05)
+                else:
+                    again_s *= 2
             raise BrokerAway(
                 f"the broker at {self._connection.login.url} did not answer {subject} within {patience_s:g} s. "
                 "Has it the ledger's streams? `approvals up` and an administrator's set-up create them."
-            ) from None
+            )
         finally:
             for one in asked:
                 one.cancel()

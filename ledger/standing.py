@@ -136,8 +136,13 @@ def delegated(delegations: Iterable[Delegation], call: Call, vote: Fact) -> bool
     )
 
 
-def covers(grant: Grant, about: About, now: datetime) -> bool:
-    """Does this grant say yes to such a call, apart from how often it was used? What is uncertain is not covered."""
+def covering(grants: Iterable[Grant], about: About, now: datetime) -> tuple[Grant, ...]:
+    """The grants that say yes to such a call, apart from how often each was used. What is uncertain does not."""
+    scope = about.scope
+    return tuple(grant for grant in grants if _covers(grant, about, scope, now))
+
+
+def _covers(grant: Grant, about: About, scope: conditions.Scope, now: datetime) -> bool:
     granted = grant.granted
     if bad_grant(granted) is not None:  # whoever may record one is not held to what our client refuses
         return False
@@ -149,7 +154,7 @@ def covers(grant: Grant, about: About, now: datetime) -> bool:
     if granted.arguments is not None and not same(granted.arguments, about.args):
         return False
     try:
-        return not granted.when or conditions.holds(granted.when, about.scope)
+        return not granted.when or conditions.holds(granted.when, scope)
     except conditions.CannotSay:
         return False
 

@@ -19,7 +19,7 @@ import hashlib
 import os
 import struct
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -203,17 +203,23 @@ async def tell(store: Store) -> None:
         _log.error("the log is not what it was", store=str(store.path), problem=problem)
 
 
-@asynccontextmanager
-async def keeping(store: Store) -> AsyncGenerator[asyncio.Task[None]]:
-    """Keep what is seen of the log for as long as the block does, and at its end.
+class Watched(Struct, frozen=True):
+    """A log that is being looked at, or (by default) one that is not."""
 
-    Yields a task that fails when the log becomes shorter while it is looked at.
-    """
+    #: To be told of the facts that this process hears of anyway, so that they need not be read again.
+    hear: Callable[[list[Raw]], None] = lambda _facts: None
+    #: Tasks that fail when the log becomes shorter meanwhile.
+    ends: tuple[asyncio.Task[None], ...] = ()
+
+
+@asynccontextmanager
+async def keeping(store: Store) -> AsyncGenerator[Watched]:
+    """Keep what is seen of the log for as long as the block does, and at its end."""
     async with Ledger.connect(store.path, role="observer") as ledger:
         keeper = _Keeper(ledger, store)
         task = asyncio.create_task(keeper.run(), name="witness")
         try:
-            yield task
+            yield Watched(keeper.hear, (task,))
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -228,6 +234,8 @@ class _Keeper:
         self._port = ledger.port
         self._store = store
         self._seen = load(store) or Seen(str(store.path))
+        #: The last fact that is in the file.
+        self._saved = self._seen.seq
 
     async def run(self) -> None:
         while True:
@@ -241,27 +249,42 @@ class _Keeper:
                 _log.debug("the log cannot be looked at now", problem=str(problem))
             await asyncio.sleep(EVERY_S)
 
+    def hear(self, facts: list[Raw]) -> None:
+        """Take the facts that come next; any other is left to the next look."""
+        for raw in facts:
+            if raw.seq == self._seen.seq + 1:
+                self._seen = self._seen.add(raw)
+
     async def look(self) -> None:
-        """Read what is new, and save it."""
+        """Read what is new and was not heard of, and save it all."""
+        before = self._seen.seq  # while the broker answers, more may be heard of
         stream = await info(self._port.requests, f"STREAM.INFO.{LEDGER}")
         last = stream["state"]["last_seq"] if stream else 0
-        if last < self._seen.seq or (stream and self._seen.created not in {"", stream["created"]}):
+        if last < before or (stream and self._seen.created not in {"", stream["created"]}):
             raise _Shorter(
-                f"the log in {self._store.path} ends at fact {last:,}, and fact {self._seen.seq:,} was seen in it before. "
+                f"the log in {self._store.path} ends at fact {last:,}, and fact {before:,} was seen in it before. "
                 "It has lost its end while the gate was running; start this again."
             )
-        if stream is None or last == self._seen.seq:
+        if stream is None or last == self._saved:
             return
         self._seen = msgspec.structs.replace(self._seen, created=stream["created"])
-        saved = self._seen.seq
-        async with aclosing(self._port.scan(self._seen.seq + 1)) as pages:
-            async for page in pages:
-                for raw in page:
-                    self._seen = self._seen.add(raw)
-                if self._seen.seq - saved >= _SAVED_EACH:
-                    save(self._store, self._seen)
-                    saved = self._seen.seq
+        if self._seen.seq < last:
+            async with aclosing(self._port.scan(self._seen.seq + 1)) as pages:
+                async for page in pages:
+                    self._read(page)
+                    if self._seen.seq - self._saved >= _SAVED_EACH:
+                        self._save()
+        self._save()
+
+    def _read(self, page: list[Raw]) -> None:
+        """Take a page of the log, which leaves nothing out, but for what was heard of while it was read."""
+        for raw in page:
+            if raw.seq > self._seen.seq:
+                self._seen = self._seen.add(raw)
+
+    def _save(self) -> None:
         save(self._store, self._seen)
+        self._saved = self._seen.seq
 
 
 class _Shorter(Unavailable):

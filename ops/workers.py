@@ -28,6 +28,7 @@ from consumers.tools import Tools
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.mirror import Mirror
+from ledger.port import Raw
 from ledger.streams import ACK_WAIT_S
 from schemas.errors import BrokerAway, LogLost
 
@@ -79,8 +80,12 @@ async def working(
     store: Path | str | None = None,
     url: str | None = None,
     ack_wait_s: float = ACK_WAIT_S,
+    each: Callable[[list[Raw]], None] = lambda _facts: None,
 ) -> AsyncGenerator[asyncio.Future[None]]:
     """Run these reactions for as long as the block does; then finish what is in hand.
+
+    Args:
+        each: told of every fact that is heard of meanwhile, as it stands in the log.
 
     Yields a future that fails when the broker refuses what a worker needs, or is gone for good. A task that fails in
     another way is started again.
@@ -93,7 +98,7 @@ async def working(
             ledger = await stack.enter_async_context(Ledger.connect(store, url=url, role=role))
             if heard is None and not reaction.replaces:
                 # Everybody may read everything, so one is enough for all.
-                heard = Mirror(ledger.port)
+                heard = Mirror(ledger.port, each=each)
                 running.append(asyncio.create_task(_mirror(heard), name="mirror"))
             worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s, heard=heard)
             workers.append(worker)

@@ -27,6 +27,8 @@ MAX_LENGTH: Final = 2000
 MAX_VALUES: Final = 1000
 #: How many steps an evaluation may take: less than 100 ms.
 MAX_STEPS: Final = 1_500_000
+#: How many steps all conditions together may take that are held against one call: of a policy, or of the grants.
+MAX_STEPS_TOGETHER: Final = 4 * MAX_STEPS
 
 #: What a condition can name.
 NAMES: Final = ("args", "tool", "agent", "requester", "workspace", "thread", "labels")
@@ -101,6 +103,12 @@ class Scope:
     def __init__(self, about: dict[str, Any]) -> None:
         """Take what the `NAMES` stand for."""
         self._about = about
+        self._steps = 0.0
+
+    def spend(self, steps: float) -> bool:
+        """Take so many steps of those that all conditions have together; False where so many are not left."""
+        self._steps += steps
+        return self._steps <= MAX_STEPS_TOGETHER
 
     @cached_property
     def context(self) -> Any:
@@ -149,6 +157,11 @@ def holds(condition: str, about: Scope) -> bool:
         raise CannotSay(
             f"{_cited(condition)} cannot be evaluated: it would take {_figure(steps)} steps with these arguments, "
             f"and {MAX_STEPS:,} is the limit"
+        )
+    if not about.spend(steps):
+        raise CannotSay(
+            f"{_cited(condition)} cannot be evaluated: with the conditions before it, it would take more than "
+            f"{MAX_STEPS_TOGETHER:,} steps"
         )
     try:
         said = _compiled(condition).execute(about.context)

@@ -29,7 +29,9 @@ NO_ACCOUNTS: Final[Accounts] = MappingProxyType({})
 
 def plain(account: str) -> str:
     """An account without case and white space, in one form of Unicode (NFKC)."""
-    return "".join(unicodedata.normalize("NFKC", account).casefold().split())
+    if not account.isascii():  # what is ASCII is in that form already
+        account = unicodedata.normalize("NFKC", account)
+    return "".join(account.casefold().split())
 
 
 def person(account: str, accounts: Accounts = NO_ACCOUNTS) -> str:

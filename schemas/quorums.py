@@ -66,9 +66,9 @@ def everybody(quorums: Iterable[Quorum]) -> tuple[str, ...] | None:
 
 def is_among(person: str, voters: Iterable[str]) -> bool:
     """Is this person one of these names, or do their patterns match?"""
-    return any(fnmatchcase(person, voter) for voter in voters)
+    return any(person == voter or fnmatchcase(person, voter) for voter in voters)
 
 
 def is_plain(pattern: str) -> bool:
     """Is it one name, without wildcards?"""
-    return not {"*", "?"} & set(pattern)
+    return "*" not in pattern and "?" not in pattern

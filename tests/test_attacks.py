@@ -26,7 +26,7 @@ from schemas import events as e
 from schemas.codec import Fact, encode
 from schemas.digest import call_digest
 from schemas.ids import new_id
-from schemas.slots import CallRef, Slot
+from schemas.slots import CallRef, Slot, ThreadRef
 
 #: On the loop that the one broker of this file lives in.
 shared = pytest.mark.asyncio(loop_scope="module")
@@ -42,7 +42,14 @@ when = "args.amount > 1000"
 name = "money"
 tools = ["pay"]
 then = "ask"
-voters = ["ana"]
+voters = ["ana", "ben"]
+
+[[rule]]
+name = "the bot's own"
+tools = ["pay"]
+then = "allow"
+agents = ["trusted-bot"]
+priority = 1
 """
 
 
@@ -288,6 +295,63 @@ async def test_the_requester_reconciles_nothing(bank: Bank):
     assert await bank.raw("reviewer-ben", ref.reconciled_by("ben"), said) == "stored"
     call = await bank.call(ref, ref.reconciled_by("ben"))
     assert call.reconciled is None
+
+
+@shared
+async def test_model_forges_agent(bank: Bank):
+    """Who runs the models requests nothing, under whatever id, and cannot wish in another agent's name (C5, B62)."""
+    thread = await opened(bank, "forged-agent")
+    own, wished = thread.call("own"), thread.wish(1, 0)
+    for ref in (own, wished):
+        assert await bank.raw("model", ref.requested, asking(bank, 17, agent="trusted-bot")) == "denied"
+    wish = e.Wish(tool="pay", arguments=bank.arguments(17))
+    assert await bank.raw("model", thread.replied(1), e.ModelReplied(parts=(wish,))) == "stored"
+    call = await bank.call(wished, wished.gated)
+    assert (call.status, call.wish.agent, call.wish.requester) == (Status.PENDING, "desk", "ben")
+    assert 17 not in bank.paid
+
+
+@shared
+@pytest.mark.parametrize(
+    "named", [{"agent": "trusted-bot"}, {"requester": "rita"}, {"labels": {"tier": "vip"}}]
+)
+async def test_what_a_request_says_of_its_maker_is_looked_up(bank: Bank, named: dict[str, Any]):
+    """No service gets another agent's rules, or lets who asked vote, by what it writes into a request (C5, B40)."""
+    thread = await opened(bank, f"forged-{'-'.join(named)}")
+    ref = thread.call("own")
+    assert await bank.raw("service", ref.requested, asking(bank, 18, **named)) == "stored"
+    await bank.there(ref.decided)
+    assert (
+        await bank.raw("reviewer-ben", ref.vote("ben"), e.Voted(verdict="approve", digest=bank.digest(18)))
+        == "stored"
+    )
+    call = await bank.call(ref, ref.finished)
+    assert call.status is Status.REFUSED
+    assert call.gated is None
+    assert isinstance(call.decided and call.decided.event, e.Denied)
+    assert "Leave" in call.decided.event.reason
+    assert 18 not in bank.paid
+
+
+async def opened(bank: Bank, name: str) -> ThreadRef:
+    """A thread in which the agent `desk` acts for Ben, and a model answers."""
+    thread = ThreadRef("bank", name)
+    offered = (e.ToolRef("pay", bank.version, "executor"),)
+    await bank.service.append(
+        thread.opened, e.ThreadOpened(requester="ben", agent="desk", model="recorded:x", tools=offered)
+    )
+    return thread
+
+
+def asking(bank: Bank, amount: int, **named: Any) -> e.ToolRequested:
+    return e.ToolRequested(
+        tool="pay",
+        tool_version=bank.version,
+        arguments=bank.arguments(amount),
+        digest=bank.digest(amount),
+        run_by="executor",
+        **named,
+    )
 
 
 @shared

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from test_conditions import EXPRESSIONS
 
-from ledger.standing import Grant, covers
+from ledger.standing import Grant, covering
 from schemas import cel, conditions
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.errors import BadInput
-from schemas.policy import About
+from schemas.policy import About, judge, read_policy
 from schemas.slots import GrantRef
 from schemas.tools import Tool, ToolSpec, declaration
 
@@ -133,15 +133,39 @@ def test_a_condition_beyond_the_limit_is_refused_and_covers_nothing(when):
     ref = GrantRef("shop", "ana", "g1")
     now = datetime(2026, 1, 1, tzinfo=UTC)
     grant = Grant(ref, Fact(1, now, ref.given, e.Granted(tool="pay", expires_in_s=60, when=when)))
-    assert covers(grant, About(tool="pay", args={}), now) is False
+    assert covering([grant], About(tool="pay", args={}), now) == ()
     assert grant.standing(now) == "void"
+
+
+#: Allowed with 200 values, of which it takes half of the steps that there may be.
+HEAVY = "args.l.all(a, args.l.all(b, a != b + 1))"
+
+
+def test_many_conditions_take_no_more_together_than_a_few():
+    """What is too much is not evaluated: a rule then asks people, and a grant covers nothing (C3)."""
+    args = {"l": [1] * 200}
+    about = About(tool="pay", args=args)
+    rule = f'\n[[rule]]\nname = "r%d"\ntools = ["pay"]\nthen = "%s"\nwhen = "{HEAVY}"\n'
+    allowing = [rule % (number, "allow") for number in range(200)]
+    few, many = (read_policy("".join(allowing[:number]), "p.toml") for number in (2, 200))
+    assert judge(few, about).then == "allow"
+    judged = judge(many, about)
+    assert judged.then == "ask"
+    assert "with the conditions before it" in judged.reason
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    refs = [GrantRef("shop", "ana", f"g{number}") for number in range(200)]
+    granted = e.Granted(tool="pay", expires_in_s=60, when=HEAVY)
+    grants = [Grant(ref, Fact(seq, now, ref.given, granted)) for seq, ref in enumerate(refs, 1)]
+    covers = covering(grants, about, now)
+    assert 2 <= len(covers) < 100
+    assert list(covers) == grants[: len(covers)]
 
 
 def test_a_recorded_grant_without_an_end_covers_nothing():
     """A time beyond every date is neither a traceback nor a yes."""
     ref, now = GrantRef("shop", "ana", "g1"), datetime(2026, 1, 1, tzinfo=UTC)
     grant = Grant(ref, Fact(1, now, ref.given, e.Granted(tool="pay", expires_in_s=1e300)))
-    assert covers(grant, About(tool="pay", args={}), now) is False
+    assert covering([grant], About(tool="pay", args={}), now) == ()
 
 
 @pytest.mark.parametrize(

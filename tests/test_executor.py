@@ -22,6 +22,7 @@ from ledger.client import Ledger
 from ledger.lifecycle import Call, Status, call_of
 from ledger.memory import Memory
 from ledger.performing import perform
+from ledger.streams import ACK_WAIT_S
 from projections.words import refused
 from schemas import events as e
 from schemas.codec import MAX_BYTES, encode
@@ -83,14 +84,16 @@ def reacts(
 
     Args:
         waited_s: how long ago that fact was recorded.
-        declared: the contract that is recorded for the tool; `own`: the first of `tools`.
+        declared: the contract that is recorded for the tool; `own`: the one that the call was requested with.
     """
     told = Story()
     for slot, event in facts:
         told.tell(slot, event)
     call = call_of(CALL, tuple(told.facts))
     given = next(fact for fact in told.facts if fact.slot.tail[2] == handed)
-    recorded = next((one.spec for one in tools), None) if declared == "own" else declared
+    versions = {one.version: one.spec for one in (ONCE, REPEATABLE)}
+    requested = versions.get(call.wish.tool_version) if call.requested else None
+    recorded = requested if declared == "own" else declared
     seen = Sight(
         call,
         None if recorded is None else declaration(recorded)[1],
@@ -201,6 +204,23 @@ def test_what_cannot_run_here_is_handed_on_for_a_while(tools, recorded_spec, wai
     else:
         assert isinstance(step, HandOn)
         assert step.after_s == after_s
+
+
+@pytest.mark.parametrize(("tools", "declared"), [([], REPEATABLE.spec), ([OTHER], REPEATABLE.spec)])
+def test_a_repeatable_call_that_was_started_is_handed_on_as_well(tools, declared):
+    """Who cannot run it does not put it in doubt while another process may run it again."""
+    facts = [*STARTED_REPEATABLE, *claims(1, REPEATABLE)]
+    [step] = reacts(facts, *tools, waited_s=ACK_WAIT_S, declared=declared)
+    assert isinstance(step, HandOn)
+    [step] = reacts(facts, *tools, waited_s=ACK_WAIT_S + HAND_ON_FOR_S + 10, declared=declared)
+    assert step == doubt(1)
+    [step] = reacts(
+        [*STARTED_REPEATABLE, *claims(MAX_ATTEMPTS, REPEATABLE)],
+        *tools,
+        waited_s=ACK_WAIT_S,
+        declared=declared,
+    )
+    assert step == doubt(MAX_ATTEMPTS)
 
 
 def test_a_call_with_a_fact_of_a_newer_program_is_left_to_a_newer_program():

@@ -12,6 +12,7 @@ from program import approvals, last_seq, record, up
 
 from ledger.address import Store
 from ledger.client import Ledger
+from ledger.jetstream import JetStream
 from ledger.memory import Memory
 from ops import witness
 from ops.commands import check
@@ -213,9 +214,41 @@ async def test_a_log_that_becomes_shorter_ends_the_gate(kept, monkeypatch):
     monkeypatch.setattr(witness, "EVERY_S", 0.05)
     async with EmbeddedServer(kept.store) as server:
         await declare_streams(kept.store)
-        async with witness.keeping(server.store) as task, Ledger.connect(kept.store, role="admin") as admin:
+        async with (
+            witness.keeping(server.store) as watched,
+            Ledger.connect(kept.store, role="admin") as admin,
+        ):
             await admin.port.requests.ask("$JS.API.STREAM.DELETE.LEDGER", b"")
             await declare_streams(kept.store)
             with pytest.raises(Unavailable, match="lost its end"):
                 async with asyncio.timeout(20):
-                    await task
+                    await asyncio.gather(*watched.ends)
+
+
+async def test_what_the_gate_hears_of_is_not_read_again(kept, monkeypatch):
+    """The witness takes the facts that come next as they are heard of, reads the others, and comes to the same digest."""
+    monkeypatch.setattr(witness, "EVERY_S", 3600.0)
+    scans: list[int] = []
+    scan = JetStream.scan
+
+    def counted(port: JetStream, start: int, **more):
+        scans.append(start)
+        return scan(port, start, **more)
+
+    async with EmbeddedServer(kept.store) as server:
+        await declare_streams(kept.store)
+        async with Ledger.connect(kept.store, role="admin") as ledger:
+            for number in range(3):
+                await ledger.append(*said(FACTS + 1 + number))
+            facts = [raw async for page in ledger.port.scan(1) for raw in page]
+            monkeypatch.setattr(JetStream, "scan", counted)
+            async with witness.keeping(server.store) as watched:
+                watched.hear(facts[FACTS - 5 : FACTS + 1])
+                watched.hear(facts[FACTS + 2 :])  # one is missing before it
+                watched.hear(facts[:FACTS])
+    assert scans == [FACTS + 2]
+    seen = witness.load(server.store)
+    expected = witness.Seen(seen.store, seen.created)
+    for raw in facts:
+        expected = expected.add(raw)
+    assert (seen.seq, seen.digest) == (expected.seq, expected.digest)

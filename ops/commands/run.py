@@ -63,11 +63,13 @@ async def up(
                 await policy_apply(policy, workspace, store=server.store.path, url=None, json=False)
             if registry is not None:
                 await _declare(registry, workspace, store=server.store.path, url=None)
-            async with working(started, store=server.store.path, ack_wait_s=ack_wait_s) as failed:
+            async with working(
+                started, store=server.store.path, ack_wait_s=ack_wait_s, each=watched.hear
+            ) as failed:
                 gone = asyncio.ensure_future(_broker_gone(server))
                 try:
                     await until_signalled(
-                        failed, gone, *watched, ready=lambda: _greet(server, chosen, json=json)
+                        failed, gone, *watched.ends, ready=lambda: _greet(server, chosen, json=json)
                     )
                 finally:
                     gone.cancel()
@@ -96,9 +98,9 @@ async def work(
     await _declare_missing(started, store=store, url=url, ack_wait_s=ack_wait_s)
     async with (
         witnessed(Store(store) if url is None else None, chosen, accept_log=accept_log) as watched,
-        working(started, store=store, url=url, ack_wait_s=ack_wait_s) as failed,
+        working(started, store=store, url=url, ack_wait_s=ack_wait_s, each=watched.hear) as failed,
     ):
-        await until_signalled(failed, *watched, ready=lambda: _tell_working(chosen, json=json))
+        await until_signalled(failed, *watched.ends, ready=lambda: _tell_working(chosen, json=json))
 
 
 async def setup(
@@ -313,23 +315,20 @@ def _kinds(named: Sequence[str]) -> list[str]:
 @asynccontextmanager
 async def witnessed(
     store: Store | None, kinds: Sequence[str], *, accept_log: bool
-) -> AsyncGenerator[list[asyncio.Task[None]]]:
-    """Refuse workers on a store whose log is not the one that was seen; keep what a gate sees.
-
-    Yields what ends when the log becomes shorter meanwhile.
-    """
+) -> AsyncGenerator[witness.Watched]:
+    """Refuse workers on a store whose log is not the one that was seen; keep what a gate sees."""
     if store is None:
-        yield []
+        yield witness.Watched()
         return
     if kinds or accept_log:
         await witness.check(store, accept=accept_log)
     else:
         await witness.tell(store)
     if "gate" not in kinds:
-        yield []
+        yield witness.Watched()
         return
-    async with witness.keeping(store) as task:
-        yield [task]
+    async with witness.keeping(store) as watched:
+        yield watched
 
 
 @asynccontextmanager
