@@ -1,9 +1,8 @@
 """Driving folds over the log of a running broker, without any effect but what is shown.
 
-Nothing here appends, sets a timer or starts a tool: a replay only reads. It goes on from a snapshot where there is one.
+Nothing here appends, sets a timer or starts a tool: a replay only reads.
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -12,18 +11,14 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Final
 
-from msgspec import Struct
-
 from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.streams import LEDGER, info
 from ops.times import moment
 from projections.calls import CALLS
 from projections.fold import Fold, Folding
 from projections.histories import HISTORIES
 from projections.pending import OPEN
 from schemas.codec import Fact
-from schemas.errors import BadInput, BrokerRefused
+from schemas.errors import BadInput
 from schemas.slots import CallRef, ThreadRef
 
 PROJECTIONS: Final[dict[str, Fold[Any]]] = {fold.name: fold for fold in (OPEN, HISTORIES, CALLS)}
@@ -108,25 +103,6 @@ async def replay(
     if folding.seq < end:
         gaps.append(range(folding.seq + 1, end + 1))
     return gaps
-
-
-class Log(Struct, frozen=True):
-    """Which log it is, and whether it is whole."""
-
-    #: When the broker created it: no two have the same.
-    id: str
-    #: Does it have every fact up to its last one?
-    whole: bool
-
-
-async def log_of(ledger: Ledger) -> Log:
-    """The log that this ledger is connected to."""
-    assert isinstance(ledger.port, JetStream)
-    stream = await info(ledger.port.requests, f"STREAM.INFO.{LEDGER}")
-    if stream is None:
-        raise BrokerRefused(f"there is no stream {LEDGER} here. `approvals up` creates it.")
-    state = stream["state"]
-    return Log(re.sub("[^0-9]", "", stream["created"]), state["messages"] == state["last_seq"])
 
 
 async def _recall(ledger: Ledger, folding: Folding, fact: Fact) -> None:

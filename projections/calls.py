@@ -76,7 +76,6 @@ _encoder: Final = msgspec.json.Encoder()
 
 CALLS: Final = Fold[Wanted](
     name="calls",
-    version=2,
     key=_key,
     begin=Wanted,
     begins=lambda slot: slot.tail[2] == "requested",

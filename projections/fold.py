@@ -5,8 +5,8 @@
         folding.take(fact)
     folding.rows(OPEN)
 
-Following the log live, replaying it, and going on from a snapshot are the same loop over the same functions, so what
-one of them shows the others show too, byte for byte.
+Following the log live and replaying it are the same loop over the same functions, so what one of
+them shows the other shows too, byte for byte.
 
 The rules of this folder:
 
@@ -18,7 +18,6 @@ The rules of this folder:
 * A thing that has come to rest is let go after a while, with the row that it came to, so that memory grows with what
   is under way and not with the log. Should it go on after all, `wanted` says so, and whoever drives the folding
   reads its facts again (`recall`).
-* The state is nothing but facts, so a snapshot is a list of them, and folding these gives the state again.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -36,8 +35,6 @@ type Key = tuple[str, ...]
 
 class Thing(Protocol):
     """Something under way, as its facts have it."""
-
-    facts: list[Fact]
 
     def take(self, fact: Fact) -> None: ...
 
@@ -57,10 +54,8 @@ class Row(Struct, frozen=True):
 class Fold[T: Thing](Struct, frozen=True):
     """A projection."""
 
-    #: As commands and snapshots call it.
+    #: As commands call it.
     name: str
-    #: Raised whenever the same facts give other rows or another state than before: older snapshots are then not used.
-    version: int
     #: Which thing a fact is about, by where it stands; None: nothing here.
     key: Callable[[Slot], Key | None]
     begin: Callable[[], T]
@@ -77,18 +72,13 @@ class Fold[T: Thing](Struct, frozen=True):
 class Folding:
     """Some projections of the first `seq` facts of a log."""
 
-    def __init__(self, *folds: Fold[Any], after: int = 0, kept: Iterable[Fact] = ()) -> None:
-        """Start behind fact `after`, from what was `kept` of the facts up to there."""
-        self.seq = after
+    def __init__(self, *folds: Fold[Any]) -> None:
+        self.seq = 0
         self._early: dict[int, Fact] = {}
         #: What went on after it had been let go: to be read again, and handed to `recall` before anything is shown.
         self.wanted: set[Key] = set()
         self._states: dict[str, _State[Any]] = {fold.name: _State(fold, self.wanted) for fold in folds}
         self._each = tuple(self._states.values())
-        facts = list(kept)
-        for fact in facts:
-            self._step(fact)
-        self.recall(facts)
 
     def take(self, fact: Fact) -> None:
         """The next fact of the log; or any other one, in which case nothing is shown of it before it is the next."""
@@ -113,17 +103,6 @@ class Folding:
         while following := self._early.pop(self.seq + 1, None):
             self._step(following)
             self.seq += 1
-
-    @property
-    def kept(self) -> list[Fact]:
-        """What the state is made of, in the order of the log: `Folding(..., after=seq, kept=kept)` is this one."""
-        facts = {
-            fact.seq: fact
-            for state in self._states.values()
-            for thing in state.things.values()
-            for fact in thing.facts
-        }
-        return [facts[seq] for seq in sorted(facts)]
 
     def rows(self, fold: Fold[Any]) -> Iterator[Row]:
         """What is shown of the things in hand, by key."""

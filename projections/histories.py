@@ -119,7 +119,6 @@ _encoder: Final = msgspec.json.Encoder()
 
 HISTORIES: Final = Fold[Conversation](
     name="histories",
-    version=2,
     key=_key,
     begin=Conversation,
     begins=lambda slot: slot.tail[0] == "opened",

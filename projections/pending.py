@@ -391,7 +391,6 @@ _age_decoder: Final = msgspec.json.Decoder(_Age)
 #: The queue over the whole log.
 OPEN: Final = Fold[Question](
     name="pending",
-    version=3,
     key=_key,
     begin=Question,
     begins=lambda slot: slot.tail[2] == "requested",

@@ -29,14 +29,6 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "airline-gpt4o.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Snapshots of tests go to a directory of their own, never to the user's."""
-    directory = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
-    return directory
-
-
 @pytest.fixture(autouse=True, scope="session")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What was seen of the tests' logs is not kept among the user's; for all tests, as some share a store."""

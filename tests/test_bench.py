@@ -24,7 +24,7 @@ from projections.thread import thread_of
 from schemas import events as e
 from schemas.codec import encode, fact_of
 
-WORKLOADS = {"replay": 3, "snapshot": 2, "lake": 9, "analysts": 3, "policy": 5, "history": 3}
+WORKLOADS = {"replay": 3, "lake": 9, "analysts": 3, "policy": 5, "history": 3}
 FACTS = 600
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 

@@ -33,7 +33,7 @@ COUNTS = (1, 2)
 CYCLES = 10
 OF_THE_LOG = {
     growth.WRITTEN, growth.STARTED, growth.A_FACT, growth.DISK, growth.DISK_A_FACT, growth.START, growth.KILLED,
-    growth.CONNECT, growth.CALL, growth.HISTORY, growth.QUEUE, growth.SNAPSHOT, growth.REPLAY, growth.APPEND,
+    growth.CONNECT, growth.CALL, growth.HISTORY, growth.QUEUE, growth.REPLAY, growth.APPEND,
     growth.APPENDS,
 }  # fmt: skip
 OF_PROCESSES = {growth.CYCLES, growth.VOTE_TO_START, growth.WORKER}

@@ -1,4 +1,4 @@
-"""Projections of a whole log: the same rows live, rebuilt, from a snapshot, in any order and in any batches.
+"""Projections of a whole log: the same rows live, rebuilt, in any order and in any batches.
 
 What is right is always made in another way than the folding makes it: from all facts of one thread or call at once.
 """
@@ -65,14 +65,6 @@ class Live:
             for row in map(fold.row, self.folding.ended(fold)):
                 if row is not None:
                     self.shown[fold.name][row.key] = row.value
-
-    def restart(self):
-        """Go on with another folding, from what is kept of this one; the facts that it held back come again."""
-        self.drain()
-        held = [fact for _, fact in sorted(self.folding._early.items())]
-        self.folding = Folding(*self.folds, after=self.folding.seq, kept=self.folding.kept)
-        for fact in held:
-            self.take(fact)
 
     def rows(self):
         self.drain()
@@ -181,7 +173,7 @@ def logs(draw):
 @settings(deadline=None)
 @given(logs(), st.sampled_from([0, 1, 2]), st.data())
 def test_any_order_and_any_batches_give_the_same_rows(log, resting, data):
-    """Every fact in any order, some twice, rows taken and snapshots made at any place in between: always what each
+    """Every fact in any order, some twice, rows taken at any place in between: always what each
     thread and call comes to by itself (I11, I13).
     """
     live = Live(log, resting)
@@ -189,26 +181,9 @@ def test_any_order_and_any_batches_give_the_same_rows(log, resting, data):
     for count, fact in enumerate(data.draw(disorder(log)), 1):
         live.take(fact)
         if count in breaks:
-            data.draw(st.sampled_from([live.drain, live.rows, live.restart]))()
+            data.draw(st.sampled_from([live.drain, live.rows]))()
     assert not live.folding.missing
     same(live.rows(), rebuilt(log))
-
-
-@settings(deadline=None, max_examples=50)
-@given(logs(), st.sampled_from([0, 1, 2]), st.data())
-def test_a_snapshot_is_a_cut_at_any_fact(log, resting, data):
-    """Going on from what was kept at any fact gives at every later place the rows of having gone through (I11)."""
-    cut = data.draw(st.integers(0, len(log)))
-    through, resumed = Live(log, resting), Live(log, resting)
-    for fact in log[:cut]:
-        through.take(fact)
-        resumed.take(fact)
-    resumed.restart()
-    assert resumed.rows() == through.rows()
-    for fact in log[cut:]:
-        through.take(fact)
-        resumed.take(fact)
-        assert resumed.rows() == through.rows()
 
 
 # ----------------------------------------------------------------------------------------- every single prefix
@@ -316,6 +291,12 @@ def fold_all(facts, resting=0):
     return folding
 
 
+def in_hand(folding):
+    """The threads of which anything is kept."""
+    things = (thing for fold in FOLDS for thing in folding.things(fold))
+    return {fact.slot.thread for thing in things for fact in thing.facts}
+
+
 def test_memory_grows_with_what_is_under_way():
     """Of many conversations that ended nothing is kept but the newest, and what still waits."""
     wish = e.Wish(tool="refund", arguments="{}")
@@ -330,9 +311,8 @@ def test_memory_grows_with_what_is_under_way():
             story.turn(2, e.Text("Done."))
         threads.append(story.facts)
     log = one_log(threads, random.Random(1))
-    kept = fold_all(log, resting=2).kept
-    assert len({fact.slot.thread for fact in kept}) <= 1 + 2 * 2
-    assert {fact.slot.thread for fact in fold_all(log).kept} == {"t8"}
+    assert len(in_hand(fold_all(log, resting=2))) <= 1 + 2 * 2
+    assert in_hand(fold_all(log)) == {"t8"}
 
 
 @pytest.mark.parametrize(
@@ -495,15 +475,13 @@ def test_what_came_before_is_not_waited_for():
     assert not folding.missing
 
 
-def test_a_call_whose_request_is_not_in_the_log_is_kept_across_a_snapshot():
-    """What should not be is shown by nobody, and is still the same state afterwards."""
+def test_a_call_whose_request_is_not_in_the_log_is_shown_by_nobody():
+    """It is in hand as its facts have it, and has no row."""
     story = Story()
     story.tell(REF.call("c").claim(1), e.ToolStarted(digest="d", idempotency_key="k"))
     live = Live(story.facts, 0)
     live.take(story.facts[0])
-    before = live.folding.kept
-    live.restart()
-    assert live.folding.kept == before == story.facts
+    assert [wanted.facts for wanted in live.folding.things(CALLS)] == [story.facts]
     assert live.rows()["calls"] == {}
 
 
@@ -664,10 +642,6 @@ class AnyStory(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_fact_is_delivered_again(self, data):
         self.live.take(data.draw(st.sampled_from(self.facts)))
-
-    @rule()
-    def it_starts_again_from_a_snapshot(self):
-        self.live.restart()
 
     @rule()
     def a_batch_is_taken_away(self):

@@ -36,13 +36,6 @@ from schemas.slots import CallRef, ThreadRef
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """No test writes to anybody's real cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 @pytest.fixture
 async def admin(store):
     async with Ledger.connect(store, role="admin") as ledger:
@@ -483,7 +476,6 @@ async def test_facts_that_are_missing_are_named_and_passed_over(store, admin, pr
         assert [one["text"] for one in entries] == ["0", "1", "4", "5", "another", "another"]
         code, out, err = await project("pending")
         assert (code, list(rows(out))) == (0, [pending.key(call)])
-        # No snapshot is taken where one would hide what is missing.
         assert "the log does not have facts 4 to 5" in err
         assert "as of fact 11, 9 facts read" in err
 
@@ -548,8 +540,8 @@ def test_wrong_options_are_said(tmp_path, monkeypatch, capsys, options, said):
     assert said in told.err
 
 
-async def test_the_real_program_does_it(store, admin, cache):
-    """As people start it: rows to stdout, words to stderr, and nothing anywhere but in the cache it was given."""
+async def test_the_real_program_does_it(store, admin):
+    """As people start it: rows to stdout, words to stderr."""
     facts = await recorded(admin, 40)
 
     def run(*options):
@@ -560,6 +552,5 @@ async def test_the_real_program_does_it(store, admin, cache):
     assert "calls: " in done.err
     done = await run("--projection", "pending", "--into", "next", "--json")
     assert (done.code, done.out) == (0, "")
-    assert [path.name for path in cache.rglob("*") if path.is_file()] == [f"pending.v{pending.OPEN.version}"]
     done = await run("--until", "1", "--json")
     assert done.one["facts"] == 1

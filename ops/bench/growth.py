@@ -32,7 +32,6 @@ from consumers.pages import oldest
 from ledger.answers import Recorded
 from ledger.client import Ledger
 from ledger.lifecycle import Status
-from ops import snapshots
 from ops.bench import history, logs
 from ops.bench.append import AT_ONCE, broker, timed
 from ops.bench.cycle import REVIEWER, Desk, at_work
@@ -40,9 +39,8 @@ from ops.bench.history import MESSAGES, PROVIDER, THREAD
 from ops.bench.logs import Place
 from ops.bench.replay import peak_mb
 from ops.bench.results import SYNC, Better, Result, compared, told
-from ops.bench.snapshot import save as save_snapshot
 from ops.logs import setup
-from ops.replay import log_of, replay
+from ops.replay import replay
 from ops.server import EmbeddedServer
 from ops.setup import declare_streams
 from projections.fold import Folding, Row
@@ -52,13 +50,12 @@ from schemas.slots import ThreadRef
 
 WORKLOAD: Final = "growth"
 PROCESSES: Final = "processes"
-#: By how much noise may make grow what must not: as much as elsewhere for a start from a snapshot.
+#: By how much noise may make grow what must not.
 FLAT: Final = 4 / 3
-#: Below this there is no room for what stands in front and what is read behind a snapshot.
+#: Below this there is no room for what stands in front.
 SMALLEST: Final = 3_000
 #: Calls that wait for people at every size.
 _WAITING: Final = 500
-_TAIL: Final = 1_000
 #: A round of what takes milliseconds, and its figure their median.
 _RUNS: Final = 15
 #: And of what takes less than one.
@@ -93,7 +90,6 @@ CONNECT: Final = Cost("connecting and a first answer, p50", "ms", flat=True)
 CALL: Final = Cost("reading a call, p50", "ms", flat=True)
 HISTORY: Final = Cost(f"history of {MESSAGES} messages for {PROVIDER}, p50", "ms", flat=True)
 QUEUE: Final = Cost("listing the queue, p50", "ms", flat=True)
-SNAPSHOT: Final = Cost(f"queue from a snapshot and {_TAIL:,} facts", "ms", flat=True)
 #: Not held to a target: it is bounded, but reaches its bound only some hundred thousand facts from the start.
 REPLAY: Final = Cost("peak memory of a replay", "MB")
 APPEND: Final = Cost("append, one writer, p50", "ms", flat=True)
@@ -196,8 +192,7 @@ async def _started(growing: Growing) -> float:
 
 
 async def _read(growing: Growing, admin: Ledger, ledger: Ledger, facts: int, rounds: int) -> Measured:
-    await save_snapshot(ledger, facts - _TAIL)
-    rows = await _resumed(ledger, facts)
+    rows = await _queue(ledger, facts)
     await _show(admin, rows)
     call = THREAD.wish(2, 0)
 
@@ -217,16 +212,11 @@ async def _read(growing: Growing, admin: Ledger, ledger: Ledger, facts: int, rou
         if (waiting := len((await oldest(ledger))[0])) != len(rows):
             raise AssertionError(f"{waiting} calls wait instead of {len(rows)}")
 
-    async def resuming() -> None:
-        if await _resumed(ledger, facts) != rows:
-            raise AssertionError("the queue is another one each time")
-
     return {
         CONNECT: await _medians(connecting, rounds),
         CALL: await _medians(reading, rounds, _ALONE),
         HISTORY: await _medians(writing, rounds),
         QUEUE: await _medians(listing, rounds),
-        SNAPSHOT: await _medians(resuming, rounds),
     }
 
 
@@ -241,12 +231,9 @@ async def _medians(one: Callable[[], Awaitable[None]], rounds: int, runs: int = 
     return [statistics.median([await spent() for _ in range(runs)]) for _ in range(rounds)]
 
 
-async def _resumed(ledger: Ledger, facts: int) -> list[Row]:
-    """The queue as of so many facts, from the snapshot on."""
-    resumed = await snapshots.load(OPEN, ledger, (await log_of(ledger)).id)
-    if resumed is None:
-        raise AssertionError("the snapshot was not taken")
-    folding: Folding = resumed[0]
+async def _queue(ledger: Ledger, facts: int) -> list[Row]:
+    """The queue as of that many facts."""
+    folding = Folding(OPEN)
 
     async def batch() -> None:
         folding.ended(OPEN)
@@ -437,7 +424,6 @@ def main() -> None:
 
 async def _measure(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="approvals-bench-") as scratch:
-        os.environ["XDG_CACHE_HOME"] = str(Path(scratch) / "cache")
         sizes: dict[int, Measured] = {}
         async for facts, found, version in _sizes(
             given.store or Path(scratch) / "store", given.facts, given.rounds

@@ -19,7 +19,6 @@ from ops.bench import (
     pending,
     policy,
     replay,
-    snapshot,
     start,
 )
 from ops.bench.logs import Log
@@ -35,7 +34,6 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
     consumer.WORKLOAD: consumer.measure,
     start.WORKLOAD: start.measure,
     replay.WORKLOAD: replay.measure,
-    snapshot.WORKLOAD: snapshot.measure,
     lake.WORKLOAD: lake.measure,
     analysts.WORKLOAD: analysts.measure,
     history.WORKLOAD: history.measure,

@@ -1,6 +1,7 @@
 """For analysts and whoever keeps the data: the log as files that anybody may read, and whether they are what the log says."""
 
 import asyncio
+import re
 import sys
 import time
 from collections import deque
@@ -23,12 +24,12 @@ from ledger.address import Store
 from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.port import Raw
+from ledger.streams import LEDGER, info
 from ops.output import out, print_line, say
 from ops.progress import bar
-from ops.replay import log_of
 from ops.server import EmbeddedServer, is_running
 from ops.workers import until_signalled
-from schemas.errors import BadInput, Unavailable
+from schemas.errors import BadInput, BrokerRefused, Unavailable
 
 if TYPE_CHECKING:
     import duckdb
@@ -52,7 +53,7 @@ async def sync(*, to: Path | None, follow: bool, store: Path | None, url: str | 
     """Bring the archive up to the log; with `follow`, keep it there until stopped."""
     async with _connected(store, url) as ledger:
         directory = to or default(store)
-        log = (await log_of(ledger)).id
+        log = await _log_of(ledger)
         begun = time.monotonic()
         with Archive.open(directory, log) as archive:
             before, end = archive.until, await ledger.port.last_seq()
@@ -102,6 +103,15 @@ async def _connected(store: Path | None, url: str | None) -> AsyncGenerator[Ledg
         if url is None and not await is_running(Store(store)):
             await stack.enter_async_context(EmbeddedServer(store))
         yield await stack.enter_async_context(Ledger.connect(store, url=url, role="observer"))
+
+
+async def _log_of(ledger: Ledger) -> str:
+    """The log that this ledger reads, named by when the broker created it: no two have the same."""
+    assert isinstance(ledger.port, JetStream)
+    stream = await info(ledger.port.requests, f"STREAM.INFO.{LEDGER}")
+    if stream is None:
+        raise BrokerRefused(f"there is no stream {LEDGER} here. `approvals up` creates it.")
+    return re.sub("[^0-9]", "", stream["created"])
 
 
 async def _written(ledger: Ledger, archive: Archive, end: int, *, follow: bool) -> bool:
@@ -204,7 +214,7 @@ async def verify(*, to: Path | None, store: Path | None, url: str | None, json: 
     manifest = read_manifest(lake)
     problems = _of_files(lake, manifest)
     async with _connected(store, url) as ledger:
-        log = (await log_of(ledger)).id
+        log = await _log_of(ledger)
         if log != manifest.log:
             problems.append(
                 f"the lake is of another log (created {manifest.log}) than the one that runs ({log})"

@@ -11,9 +11,8 @@ from ledger.client import Ledger
 from ledger.jetstream import JetStream
 from ledger.port import Pending
 from ledger.streams import ensure_empty
-from ops import snapshots
 from ops.output import out, print_line, say
-from ops.replay import Until, log_of, projection, replay
+from ops.replay import Until, projection, replay
 from ops.replay import until as read_until
 from ops.verify import Difference, caught_up, queue_differences, rebuild
 from projections import pending
@@ -117,18 +116,15 @@ async def projected(
 async def _folded(ledger: Ledger, fold: Fold[Any], stop: Until, show: Show) -> tuple[Folding, int, int]:
     """The folding of the log up to there, how many rows were shown of it, and how many facts were read.
 
-    What comes to rest is shown when it is let go, and once more should it go on: the last row of a key counts. It is
-    in no snapshot, so only the queue, which shows nothing of what has ended, goes on from one.
+    What comes to rest is shown when it is let go, and once more should it go on: the last row of a
+    key counts.
     """
-    log = await log_of(ledger)
-    keeps = fold is OPEN and stop is None and log.whole
-    resumed = await snapshots.load(fold, ledger, log.id) if keeps else None
-    folding, last = resumed or (Folding(fold), None)
+    folding = Folding(fold)
     shown = read = 0
 
-    def each(fact: Fact) -> None:
-        nonlocal last, read
-        last, read = fact, read + 1
+    def each(_fact: Fact) -> None:
+        nonlocal read
+        read += 1
 
     async def batch() -> None:
         nonlocal shown
@@ -140,8 +136,6 @@ async def _folded(ledger: Ledger, fold: Fold[Any], stop: Until, show: Show) -> t
 
     for gap in await replay(ledger, folding, until=stop, each=each, batch=batch):
         say(f"the log does not have facts {gap.start:,} to {gap.stop - 1:,}; see `approvals doctor`")
-    if keeps and last is not None:
-        snapshots.save(fold, folding, last, log.id)
     for row in folding.rows(fold):
         await show(row)
         shown += 1
