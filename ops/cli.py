@@ -194,9 +194,6 @@ AsOption = Annotated[
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", help="In words. A model that is denied reads it.")]
 WhyOption = Annotated[str, typer.Option("--reason", help="In words.")]
-OnlyWorkspaceOption = Annotated[
-    str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
-]
 MaybeCallArgument = Annotated[
     str | None,
     typer.Argument(metavar="CALL", help="workspace/thread/call; or --all", show_default=False),
@@ -1055,20 +1052,6 @@ async def thread(
     from ops.commands import look
 
     await look.thread(thread, store=store, url=url, json=json)
-
-
-@app.command(rich_help_panel="Look")
-@_runs
-async def reviewers(
-    workspace: OnlyWorkspaceOption = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
-) -> None:
-    """How people decide: votes, votes an hour, and the share that came faster than anybody can read."""
-    from ops.commands import reviewers
-
-    await reviewers.reviewers(workspace, store=store, url=url, json=json)
 
 
 @app.command(rich_help_panel="Look")

@@ -163,7 +163,7 @@ GROUP BY tool, rule HAVING expired > 0 ORDER BY expired DESC, tool, rule
     ),
     Question(
         "rubber-stamping",
-        # `approvals reviewers` also knows that nobody reads two at once, and who was asked later: its counts are never lower.
+        # A lower bound: a vote counts as if its question had been the only one, put to all at once.
         "How many votes came sooner after the question than anybody reads it (25 characters a second, at least 2 seconds)?",
         """
 WITH asked AS (

@@ -523,34 +523,6 @@ def test_a_store_from_before_there_was_an_organisation_gets_its_account(tmp_path
     assert (ended.code, "is version 1 of the organisation's policy" in ended.err) == (0, True)
 
 
-# ------------------------------------------------------------------------------------------------ who decides how
-
-
-def test_reviewers_are_counted(shop, within):
-    """Votes by verdict, votes an hour, and the share that came faster than anybody can read."""
-    fast, slow = CallRef("count", "t", "fast"), CallRef("count", "t", "slow")
-    assert within("reviewers", "-w", "nobody", store=shop) == (0, "", "Nobody has voted yet.\n")
-    ask(shop, slow, "pay")
-    time.sleep(2.5)
-    assert within("approve", slow, "--as", "ana", store=shop).code == 0
-    ask(shop, fast, "pay")
-    assert within("deny", fast, "--as", "ana", store=shop).code == 0
-    (ana,) = within("reviewers", "-w", "count", "--json", store=shop).lines
-    assert ana.pop("votes_an_hour") in (1, 2)  # the hour may strike in between
-    assert ana.pop("hours") in (1, 2)
-    assert ana == {
-        "reviewer": "ana",
-        "votes": 2,
-        "by_verdict": {"approve": 1, "deny": 1},
-        "on_behalf": 0,
-        "faster": 1,
-        "share_faster": 0.5,
-    }
-    told = within("reviewers", "-w", "count", store=shop).out
-    assert "too fast" in told
-    assert "50%" in told
-
-
 # ---------------------------------------------------------------------------------------------------- bad input
 
 FILES = {
@@ -644,7 +616,6 @@ BAD_INPUT = [
     (f"finish {OPEN}", 2, "ends with --output TEXT or with --error TEXT: give one of them."),
     (f"finish {OPEN} --output a --error b", 2, "give one of them."),
     (f"start {OPEN}", 1, "shop/t/open is pending, so ToolStarted cannot follow"),
-    ("reviewers -w a.b", 2, "workspace 'a.b' cannot be used"),
 ]  # fmt: skip
 
 
