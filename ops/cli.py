@@ -1295,7 +1295,7 @@ async def sql_(
     query: Annotated[
         str | None,
         typer.Argument(
-            metavar="QUERY", help="A SELECT; without one, a prompt, or what stdin says.", show_default=False
+            metavar="QUERY", help="A SELECT; without one it is read from stdin.", show_default=False
         ),
     ] = None,
     csv: Annotated[

@@ -435,6 +435,15 @@ def test_an_open_catalog_stays_and_then_its_files_go(facts, tmp_path):
         assert _count(tmp_path, "SELECT count(*) FROM events") == len(raws) + 1
 
 
+def test_only_the_catalog_is_read_only(town, tmp_path):
+    """As the page says: the catalog takes nothing, and a query may still write other files."""
+    with opened(town) as db:
+        with pytest.raises(duckdb.InvalidInputException, match="read-only"):
+            db.execute("CREATE TABLE mine (a INTEGER)")
+        db.execute(f"COPY (SELECT 1 AS a) TO '{tmp_path / 'a.csv'}'")
+    assert (tmp_path / "a.csv").read_text().split() == ["a", "1"]
+
+
 def test_an_attached_catalog(town, monkeypatch):
     """Every table by its name behind the catalog's; the macros once it is in use."""
     monkeypatch.chdir(town.parent)

@@ -1,28 +1,24 @@
 """`approvals sql`: whatever is asked, it reads the lake and nothing else; and its rows in every form."""
 
-import asyncio
 import csv
 import io
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from program import approvals, at_a_terminal
-from prompt_toolkit.application import create_app_session
-from prompt_toolkit.input import create_pipe_input
-from prompt_toolkit.output import DummyOutput
 
 from consumers.archivist import Archive
 from ledger.port import Raw
 from ops.bench import logs
-from ops.commands.sql import _session, bytes_of
+from ops.commands.sql import bytes_of
 from ops.sql import ask
 from schemas.codec import encode
 from schemas.errors import BadInput, NotAllowed, Unavailable, WaitTimedOut
@@ -325,50 +321,33 @@ def test_queries_run_while_the_lake_is_published(tmp_path):
     assert not problems
 
 
-def test_the_prompt_answers_one_after_the_other(archive, tmp_path):
-    """Over several lines until a `;`, with its own words, errors and Ctrl-C that do not end it, and a history."""
-    with at_a_terminal(
-        *("sql", "--to", archive), store=tmp_path, PROMPT_TOOLKIT_NO_CPR="1", XDG_STATE_HOME=str(tmp_path)
-    ) as terminal:
-        terminal.read_until("sql>")
-        terminal.type("SELECT 40 + 2")
-        terminal.type("AS answer;")
-        terminal.read_until("42")
-        terminal.type("SELECT nope;")
-        terminal.read_until("error: line 1, column 8")
-        terminal.type(".tables")
-        terminal.read_until("calls_until(until)")
-        terminal.type(".schema votes")
-        terminal.read_until("on_behalf_of")
-        terminal.type(".nothing")
-        terminal.read_until("there is no .nothing")
-        terminal.type("SELECT count(*) FROM range(100000000000) a, range(100000) b;")
-        threading.Timer(3, lambda: os.kill(terminal.process.pid, signal.SIGINT)).start()
-        terminal.read_until("the query was stopped")
-        terminal.type("SELECT 1000 + 1;")
-        terminal.read_until("1001")
-        terminal.type(".quit")
-        assert terminal.ended() == 0
-    history = tmp_path / "approval-ledger" / "sql_history"
-    assert "+SELECT 40 + 2\n+AS answer;" in history.read_text()
-    assert history.stat().st_mode & 0o077 == 0
+def test_without_a_query_somebody_at_a_terminal_is_told_what_to_do(archive, tmp_path):
+    """One sentence, and the exit code of what cannot be asked; nobody is left waiting."""
+    with at_a_terminal("sql", "--to", archive, store=tmp_path) as terminal:
+        assert terminal.ended() == 2
+    said = 'error: name a query, as in approvals sql "FROM calls", or send one to stdin.'
+    assert terminal.told.split() == said.split()
 
 
-async def test_tab_completes_what_is_in_the_lake(tmp_path, monkeypatch):
-    """Columns, tables and words of SQL, in the middle of a line; Enter hands over what ends with `;`."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with create_pipe_input() as typed, create_app_session(input=typed, output=DummyOutput()):
-        session = _session(["calls", "escalations", "FROM", "open_calls"])
-        asked = asyncio.create_task(session.prompt_async("sql> "))
-        shown = ""
-        async with asyncio.timeout(20):
-            for text, completed in (("SELECT sum(escalatio", "ns"), (") fro", "FROM"), (" open_", "calls")):
-                typed.send_text(f"{text}\t")
-                shown = f"{shown}{text}".removesuffix("fro") + completed
-                while session.default_buffer.text != shown:  # noqa: ASYNC110 - it is not ours to tell
-                    await asyncio.sleep(0.01)
-            typed.send_text(";\r")
-            assert await asked == "SELECT sum(escalations) FROM open_calls;"
+def test_ctrl_c_stops_a_query(archive, tmp_path):
+    """The program ends as one that was interrupted, and its query with it."""
+    endless = "SELECT count(*) FROM range(100000000000) a, range(100000) b"
+    with at_a_terminal("sql", "--to", archive, endless, store=tmp_path) as terminal:
+        while not (children := _children(terminal.process.pid)):
+            time.sleep(0.1)
+        time.sleep(0.5)  # its rows are waited for by now
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.ended() == 130
+    assert "Traceback" not in terminal.told
+    assert not any(map(_runs, children))
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended
+            found += map(int, file.read_text().split())
+    return found
 
 
 def test_a_query_ends_with_whoever_asked(archive):

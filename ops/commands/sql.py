@@ -1,6 +1,7 @@
-"""For analysts: SQL, asked of the lake. One query, or a prompt for one after the other.
+"""For analysts: a query in SQL, asked of the lake.
 
-What a query may do is in `ops/sql.py`. Here is how its rows are shown: a table that fits the terminal, JSON, CSV, or a Parquet file.
+What a query may do is in `ops/sql.py`. Here is how its rows are shown: a table that fits the
+terminal, JSON, CSV, or a Parquet file.
 """
 
 import asyncio
@@ -11,10 +12,10 @@ import re
 import signal
 import sys
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from rich.cells import cell_len
@@ -23,14 +24,10 @@ from rich.text import Text
 
 from ops import output
 from ops.commands.lake import default
-from ops.output import out, print_line, say, say_error
+from ops.output import out, print_line, say
 from ops.sql import MEMORY, TIMEOUT_S, Answer, Stopped, ask
 from ops.visible import line, visible, warning
-from projections import tables
-from schemas.errors import ApprovalsError, BadInput
-
-if TYPE_CHECKING:
-    from prompt_toolkit import PromptSession
+from schemas.errors import BadInput
 
 Form = Literal["table", "json", "csv", "raw csv"]
 
@@ -56,20 +53,19 @@ async def sql(
     memory: int = MEMORY,
     store: Path | None = None,
 ) -> None:
-    """Ask the lake: this, or what is typed at the prompt, or what stdin says."""
+    """Ask the lake this, or what stdin says; Ctrl-C stops the query."""
     archive = to or default(store)
-    asking = Asking(archive, form, timeout_s, memory)
     if parquet is not None:
         _refuse_inside(parquet, archive)
-    if query is None and sys.stdin.isatty():
-        if parquet is not None:
-            raise BadInput("--parquet takes the rows of one query: name it.")
-        await asking.prompt()
-        return
     if query is None:
+        if sys.stdin.isatty():
+            raise BadInput('name a query, as in approvals sql "FROM calls", or send one to stdin.')
         query = sys.stdin.read()
     try:
-        await asking.one(query, parquet)
+        with _ctrl_c() as stopping:
+            lake, begun = archive / "lake", stopping.append
+            asking = ask(lake, query, timeout_s=timeout_s, memory=memory, begun=begun)
+            await asyncio.to_thread(_answer, asking, form, parquet)
     except Stopped:
         raise KeyboardInterrupt from None
 
@@ -91,91 +87,17 @@ def bytes_of(option: str, text: str) -> int:
     return amount
 
 
-class Asking:
-    """How this lake is asked, and how answers are shown."""
-
-    def __init__(self, archive: Path, form: Form, timeout_s: float, memory: int) -> None:
-        self.lake = archive / "lake"
-        self.form = form
-        self.timeout_s = timeout_s
-        self.memory = memory
-
-    async def one(self, query: str, parquet: Path | None = None) -> None:
-        """Ask, and show; Ctrl-C stops it."""
-        with _ctrl_c() as stopping:
-            await asyncio.to_thread(self._one, query, parquet, stopping)
-
-    def _one(self, query: str, parquet: Path | None, stopping: "list[Answer]") -> None:
-        asked = ask(self.lake, query, timeout_s=self.timeout_s, memory=self.memory, begun=stopping.append)
-        with asked as answer:
-            if parquet is not None:
-                rows = write_parquet(answer, parquet)
-                say(f"{_count(rows, 'row')} in {parquet}, after {answer.seconds:.2f} s")
-            elif self.form == "table":
-                show(answer)
-            elif self.form == "json":
-                _print_json(answer)
-            else:
-                _print_csv(answer, exact=self.form == "raw csv")
-
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """The rows of a question of ours."""
-        with ask(self.lake, query, timeout_s=self.timeout_s, memory=self.memory) as answer:
-            return [
-                tuple(row)
-                for batch in answer.batches()
-                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            ]
-
-    async def prompt(self) -> None:
-        """One query after the other, until `.quit` or Ctrl-D. What is wrong with one does not end it."""
-        known = await asyncio.to_thread(self._known)
-        session = _session(known)
-        say("SQL over the history, ending with ;  .tables  .schema NAME  .quit")
-        while True:
-            try:
-                typed = (await session.prompt_async("sql> ")).strip()
-            except KeyboardInterrupt:
-                continue
-            except EOFError:
-                return
-            if typed in {".quit", ".exit"}:
-                return
-            try:
-                await self._typed(typed)
-            except ApprovalsError as problem:
-                say_error(problem)
-
-    async def _typed(self, typed: str) -> None:
-        match typed.removesuffix(";").split():
-            case []:
-                pass
-            case [".tables"]:
-                await self.one("SHOW TABLES")
-                say(f"and as they were: {', '.join(tables.MACROS)}")
-            case [".schema", name] if name.isidentifier():
-                await self.one(f'DESCRIBE "{name}"')
-            case [word, *_] if word.startswith("."):
-                raise BadInput(
-                    f"there is no {word}: .tables, .schema NAME and .quit, and SQL that ends with a ;"
-                )
-            case _:
-                await self.one(typed)
-
-    def _known(self) -> list[str]:
-        """What can be completed."""
-        names = self.rows(
-            "SELECT DISTINCT table_name FROM duckdb_columns() WHERE NOT internal "
-            "UNION SELECT DISTINCT column_name FROM duckdb_columns() WHERE NOT internal "
-            "UNION SELECT DISTINCT function_name FROM duckdb_functions() WHERE regexp_full_match(function_name, '[a-z][a-z0-9_]+')"
-        )
-        return sorted({*(str(name) for (name,) in names), *_WORDS})
-
-
-_WORDS: Final = (
-    "SELECT", "FROM", "WHERE", "GROUP BY ALL", "ORDER BY", "LIMIT", "WITH", "JOIN", "LEFT JOIN", "USING", "HAVING", "QUALIFY",
-    "DISTINCT", "DESCRIBE", "SUMMARIZE", "EXPLAIN", ".tables", ".schema", ".quit",
-)  # fmt: skip
+def _answer(asking: AbstractContextManager[Answer], form: Form, parquet: Path | None) -> None:
+    with asking as answer:
+        if parquet is not None:
+            rows = write_parquet(answer, parquet)
+            say(f"{_count(rows, 'row')} in {parquet}, after {answer.seconds:.2f} s")
+        elif form == "table":
+            show(answer)
+        elif form == "json":
+            _print_json(answer)
+        else:
+            _print_csv(answer, exact=form == "raw csv")
 
 
 @contextmanager
@@ -193,50 +115,6 @@ def _ctrl_c() -> Generator["list[Answer]"]:
         yield answers
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-
-
-def _session(known: list[str]) -> "PromptSession[str]":
-    try:
-        from prompt_toolkit import PromptSession
-        from prompt_toolkit.completion import WordCompleter
-        from prompt_toolkit.history import FileHistory, InMemoryHistory
-        from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-    except ModuleNotFoundError:
-        raise BadInput(
-            "the prompt needs prompt_toolkit. Install approval-ledger[analytics], or name a query."
-        ) from None
-    keys = KeyBindings()
-
-    @keys.add("enter")
-    def _(event: KeyPressEvent) -> None:
-        typed = event.current_buffer.text.strip()
-        if not typed or typed.startswith(".") or typed.endswith(";"):
-            event.current_buffer.validate_and_handle()
-        else:
-            event.current_buffer.insert_text("\n")
-
-    history = _history()
-    return PromptSession(
-        multiline=True,
-        prompt_continuation="...> ",
-        key_bindings=keys,
-        history=FileHistory(history) if history else InMemoryHistory(),
-        completer=WordCompleter(known, ignore_case=True, pattern=re.compile(r"\.?[A-Za-z0-9_]+")),
-        complete_while_typing=False,
-    )
-
-
-def _history() -> Path | None:
-    """Where queries that were typed are kept, for nobody else to read; None where nothing can be kept."""
-    from platformdirs import user_state_path
-
-    file = user_state_path("approval-ledger") / "sql_history"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file.touch(mode=0o600)
-    except OSError:
-        return None
-    return file
 
 
 # ------------------------------------------------------------------------------------------- how rows are shown
