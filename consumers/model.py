@@ -22,9 +22,8 @@ from ledger.client import Ledger
 from ledger.judging import wished
 from ledger.performing import described
 from ledger.port import Handed
-from projections.history import Entry, digest
-from projections.kept import Kept
-from projections.thread import Thread, Turn
+from projections.history import Entry, digest, history
+from projections.thread import Thread, Turn, thread_of
 from schemas import events as e
 from schemas.codec import Fact, encode
 from schemas.errors import Unavailable
@@ -78,12 +77,11 @@ class Asker:
     def __init__(self, models: Mapping[str, Model], *, durable: str = "model") -> None:
         self.durables = (durable,)
         self._models = dict(models)
-        self._kept = Kept()
 
     async def look(self, ledger: Ledger, handed: Handed) -> Thread:
         assert isinstance(handed, Fact)
         ref = handed.slot.thread_ref
-        return self._kept.thread(ref, await ledger.read(ref, having=handed.slot))
+        return thread_of(ref, await ledger.read(ref, having=handed.slot))
 
     def react(self, seen: Thread, handed: Handed) -> Sequence[Step[Ask]]:
         thread = seen
@@ -99,12 +97,12 @@ class Asker:
 
     async def do(self, ledger: Ledger, work: Ask) -> Append:
         asked = work.thread.asked(work.turn, work.attempt)
-        thread = self._kept.thread(work.thread, await ledger.read(work.thread, having=asked))
+        thread = thread_of(work.thread, await ledger.read(work.thread, having=asked))
         opened = thread.opened.event if thread.opened else None
         assert isinstance(opened, e.ThreadOpened)
         slot = work.thread.replied(work.turn)
         try:
-            entries = self._kept.history(thread, before_turn=work.turn).entries
+            entries = history(thread, before_turn=work.turn).entries
             tools = [await ledger.tool(work.thread.workspace, one.tool, one.version) for one in opened.tools]
             question = Question(work.thread, work.turn, opened.model, entries, tuple(tools))
             reply = await self._models[_provider(opened.model)].reply(question)

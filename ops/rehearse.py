@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from msgspec import Struct
@@ -24,12 +24,13 @@ from ops.transcripts import payload_of, read_transcripts
 from projections.history import history
 from projections.pending import Entry
 from projections.providers import PROVIDERS, Payload
-from projections.thread import Thread, evolve, thread_of
+from projections.thread import Thread, thread_of
 from schemas import events as e
+from schemas.codec import Fact
 from schemas.conversations import read_conversations
 from schemas.errors import AlreadyDecided, AlreadyFilled, BadInput, DeadlinePassed, NotOpen
 from schemas.reviewer import Ballot, Script, vote
-from schemas.slots import ROOT, ThreadRef, policies
+from schemas.slots import ROOT, Slot, ThreadRef, policies
 
 _log: Final = structlog.get_logger("ops.rehearse")
 
@@ -250,30 +251,44 @@ async def review(reviewer: Ledger, workspace: str, script: Script) -> None:
                 )
 
 
+#: A thread and the number of one of its turns; None for what belongs to no turn.
+type _Turn = tuple[ThreadRef, int | None]
+
+
 class _Seen:
-    """The threads as they grow, and a way to wait for one."""
+    """The facts of each turn, about its calls as well, and a way to wait for its end."""
 
     def __init__(self) -> None:
-        self._threads: dict[ThreadRef, Thread] = {}
-        self._grown: defaultdict[ThreadRef, asyncio.Event] = defaultdict(asyncio.Event)
+        self._turns: defaultdict[_Turn, list[Fact]] = defaultdict(list)
+        self._grown: defaultdict[_Turn, asyncio.Event] = defaultdict(asyncio.Event)
         self.facts = 0
 
     @property
     def waiting(self) -> int:
         """How many calls wait for people."""
-        calls = (call for thread in self._threads.values() for call in thread.calls.values())
+        threads = (thread_of(ref, facts) for (ref, _turn), facts in self._turns.items())
+        calls = (call for thread in threads for call in thread.calls.values())
         return sum(call.status is Status.PENDING for call in calls)
 
-    def take(self, ref: ThreadRef, fact: Any) -> None:
+    def take(self, fact: Fact) -> None:
         self.facts += 1
-        self._threads[ref] = evolve(self._threads.get(ref, Thread(ref)), fact)
-        self._grown[ref].set()
+        turn = (fact.slot.thread_ref, _turn_of(fact.slot))
+        self._turns[turn].append(fact)
+        self._grown[turn].set()
 
-    async def until(self, ref: ThreadRef, there: Callable[[Thread], bool]) -> Thread:
-        while not there(thread := self._threads.get(ref, Thread(ref))):
-            self._grown[ref].clear()
-            await self._grown[ref].wait()
-        return thread
+    async def until_over(self, ref: ThreadRef, turn: int) -> None:
+        """Wait until the model has replied in that turn and all its calls are settled."""
+        while not _is_over(thread_of(ref, self._turns[ref, turn]), turn):
+            self._grown[ref, turn].clear()
+            await self._grown[ref, turn].wait()
+
+
+def _turn_of(slot: Slot) -> int | None:
+    """The turn that a fact in this slot belongs to; None: to no turn."""
+    if slot.tail[0] == "turn":
+        return int(slot.tail[1])
+    call = slot.call_ref
+    return call.wish[0] if call and call.wish else None
 
 
 @asynccontextmanager
@@ -284,7 +299,7 @@ async def _watching(service: Ledger, workspace: str) -> AsyncGenerator[_Seen]:
         async with aclosing(service.watch(1, f"{ROOT}.{workspace}.>")) as facts:
             async for fact in facts:
                 if fact.slot.thread:
-                    seen.take(fact.slot.thread_ref, fact)
+                    seen.take(fact)
 
     watching = asyncio.create_task(watch())
     try:
@@ -326,7 +341,7 @@ async def _drive(
         await _say(service, ref, exchange, place)
         if exchange.reply is not None:
             turn += 1
-            await seen.until(ref, lambda thread, turn=turn: _is_over(thread, turn))  # type: ignore[misc]
+            await seen.until_over(ref, turn)
 
 
 def _is_same(opened: e.ThreadOpened, there: object) -> bool:

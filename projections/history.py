@@ -23,7 +23,6 @@ The same facts give the same bytes, so `digest` tells anyone later what a model 
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final, Literal
 
 import msgspec
@@ -31,7 +30,7 @@ from msgspec import Struct
 
 from ledger.lifecycle import Call
 from projections import words
-from projections.thread import Thread, Turn, is_settled, is_spoiled
+from projections.thread import Thread, is_settled, is_spoiled
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.digest import text_digest
@@ -88,46 +87,12 @@ class History(Struct, frozen=True):
     stopped_at: CallRef | None = None
 
 
-class Beginning(Struct, frozen=True):
-    """The part of a history that is settled, and all of the thread that it was made of."""
-
-    entries: tuple[Entry, ...] = ()
-    turns: tuple[Turn, ...] = ()
-    calls: tuple[Call, ...] = ()
-    #: What was said before the last of these turns' cuts.
-    said: tuple[Fact, ...] = ()
-    cut: int = 0
-
-    def begins(self, thread: Thread, before_turn: int | None) -> bool:
-        """Does the history of that thread begin so, too?"""
-        turns = tuple(islice(thread.turns.values(), len(self.turns)))
-        return (
-            # What is the same thing is not compared any further, so this is quick where a thread was only gone on with.
-            turns == self.turns
-            and (before_turn is None or all(turn.number < before_turn for turn in turns[-1:]))
-            and tuple(thread.call(call.ref) for call in self.calls) == self.calls
-            and thread.said[: len(self.said)] == self.said
-            and _said_before(thread, self.cut) == len(self.said)
-        )
-
-
-NOTHING: Final = Beginning()
-
-
 def history(thread: Thread, before_turn: int | None = None) -> History:
     """The thread as a model reads it; `before_turn=n` is what turn n is, or was, asked with."""
-    return history_from(NOTHING, thread, before_turn)[0]
-
-
-def history_from(
-    known: Beginning, thread: Thread, before_turn: int | None = None
-) -> tuple[History, Beginning]:
-    """The same, and how much of it stays: whoever asks again after a few more facts hands that in, and only these cost."""
-    begun = known if known.begins(thread, before_turn) else NOTHING
     opened = thread.opened.event if thread.opened else None
     limit = opened.history_limit if isinstance(opened, e.ThreadOpened) else 0
-    settled, rest, stopped_at = _entries(begun, thread, before_turn)
-    return History(compacted((*settled.entries, *rest), limit), stopped_at), settled
+    entries, stopped_at = _entries(thread, before_turn)
+    return History(compacted(entries, limit), stopped_at)
 
 
 def compacted(entries: Sequence[Entry], limit: int) -> tuple[Entry, ...]:
@@ -161,35 +126,24 @@ def _cut(entries: Sequence[Entry], limit: int) -> int:
     return cut - 1
 
 
-def _entries(
-    known: Beginning, thread: Thread, before_turn: int | None
-) -> tuple[Beginning, list[Entry], CallRef | None]:
-    """What is settled, what follows it, and the call at which it stops."""
-    entries, calls = list(known.entries), list(known.calls)
-    heard, cut, settled = len(known.said), known.cut, len(known.turns)
-
-    def beginning() -> Beginning:
-        turns = tuple(islice(thread.turns.values(), settled))
-        return Beginning(tuple(entries), turns, tuple(calls), thread.said[:heard], cut)
-
-    for number, turn in islice(thread.turns.items(), settled, None):
-        if before_turn is not None and number >= before_turn:
-            break
-        if turn.reply is None:
-            settled += 1
+def _entries(thread: Thread, before_turn: int | None) -> tuple[list[Entry], CallRef | None]:
+    """All entries, and the call before whose turn they stop."""
+    entries: list[Entry] = []
+    heard = 0
+    for number, turn in thread.turns.items():
+        if turn.reply is None or (before_turn is not None and number >= before_turn):
             continue
         until = _said_before(thread, turn.cut)
-        before = [_entry(fact) for fact in thread.said[heard:until]]
-        ended = [(thread.call(ref), wish) for ref, wish in thread.wishes(number)]
-        if waiting := next((call.ref for call, _wish in ended if not is_settled(call)), None):
-            return beginning(), before, waiting
-        entries += (*before, Assistant(number, turn.reply.parts))
-        entries += [outcome(call, wish) for call, wish in ended]
-        calls += [call for call, _wish in ended]
-        heard, cut, settled = max(heard, until), max(cut, turn.cut or 0), settled + 1
+        entries += [_entry(fact) for fact in thread.said[heard:until]]
+        heard = max(heard, until)
+        calls = [(thread.call(ref), wish) for ref, wish in thread.wishes(number)]
+        if waiting := next((call.ref for call, _wish in calls if not is_settled(call)), None):
+            return entries, waiting
+        entries.append(Assistant(number, turn.reply.parts))
+        entries += [outcome(call, wish) for call, wish in calls]
     asking = None if before_turn is None else thread.turns.get(before_turn)
     until = _said_before(thread, asking.cut if asking else None)
-    return beginning(), [_entry(fact) for fact in thread.said[heard:until]], None
+    return [*entries, *(_entry(fact) for fact in thread.said[heard:until])], None
 
 
 def encode(entries: Sequence[Entry]) -> bytes:

@@ -2,18 +2,14 @@
 
 A thread *is* the facts recorded in it, each in its place, as a call is (`ledger/lifecycle.py`). They may come
 twice and in any order: the same facts give the same thread.
-
-`thread_of` makes a thread out of all its facts at once; `evolve` puts one more into it.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-import msgspec
 from msgspec import Struct
 
 from ledger.lifecycle import SETTLED, Call, Void, call_of, may_hold
-from ledger.lifecycle import evolve as evolve_call
 from schemas import events as e
 from schemas.codec import Fact
 from schemas.slots import CallRef, ThreadRef
@@ -151,53 +147,6 @@ def thread_of(ref: ThreadRef, facts: Iterable[Fact], known: Mapping[str, Call] =
         calls={call: known.get(call) or call_of(ref.call(call), calls[call]) for call in sorted(calls)},
         unread=_in_sequence(unread.values()),
     )
-
-
-def evolve(thread: Thread, fact: Fact) -> Thread:
-    """Put a fact into its place. Never raises; a fact that has no place in the thread changes nothing."""
-    if not _belongs(thread.ref, fact):
-        return thread
-    readable = True
-    if isinstance(fact.event, e.Carried):
-        thread = msgspec.structs.replace(thread, unread=_with(thread.unread, fact))
-        readable = False
-    broken = isinstance(fact.event, e.Carried) and bool(fact.event.problem)
-    match fact.slot.tail:
-        case ("opened",) if readable and thread.opened is None:
-            return msgspec.structs.replace(thread, opened=fact)
-        case ("said", _) if readable or broken:
-            return msgspec.structs.replace(thread, said=_with(thread.said, fact))
-        case ("turn", word, *place) if readable or (broken and place == ["replied"]):
-            number = int(word)
-            turn = _evolve_turn(thread.turns.get(number, Turn(number)), place[0], fact)
-            return msgspec.structs.replace(thread, turns=dict(sorted({**thread.turns, number: turn}.items())))
-        case ("call", word, *_):
-            call = evolve_call(thread.call(thread.ref.call(word)), fact)
-            return msgspec.structs.replace(thread, calls=dict(sorted({**thread.calls, word: call}.items())))
-        case _:
-            return thread
-
-
-def _evolve_turn(turn: Turn, place: str, fact: Fact) -> Turn:
-    match place:
-        case "asked":
-            return msgspec.structs.replace(turn, asked=_with(turn.asked, fact))
-        case "replied" if turn.replied is None:
-            return msgspec.structs.replace(turn, replied=fact)
-        case _:
-            return turn
-
-
-def _belongs(ref: ThreadRef, fact: Fact) -> bool:
-    """Is it of this thread, and something that can stand where it stands?"""
-    at = fact.slot
-    if at.thread != ref.thread or at.workspace != ref.workspace:
-        return False
-    return isinstance(fact.event, at.filled_by) or type(fact.event) is e.Carried
-
-
-def _with(facts: tuple[Fact, ...], fact: Fact) -> tuple[Fact, ...]:
-    return facts if any(known.slot == fact.slot for known in facts) else _in_sequence((*facts, fact))
 
 
 def _in_sequence(facts: Iterable[Fact]) -> tuple[Fact, ...]:

@@ -30,8 +30,9 @@ from ops.server import ensure_account
 from ops.workers import working
 from projections import pending
 from projections.history import Assistant, Outcome, User, history
-from projections.thread import Thread, evolve, thread_of
+from projections.thread import Thread, thread_of
 from schemas import events as e
+from schemas.codec import Fact
 from schemas.errors import AlreadyDecided, DeadlinePassed
 from schemas.policy import applied
 from schemas.slots import CallRef, ThreadRef, policy_slot
@@ -142,10 +143,11 @@ class Chain:
 
     async def until(self, there: Callable[[Thread], object]) -> Thread:
         """Follow the thread until it is so."""
-        thread = Thread(THREAD)
+        seen: list[Fact] = []
         async with asyncio.timeout(20), aclosing(self.ledger.watch(1, THREAD.subjects)) as facts:
             async for fact in facts:
-                thread = evolve(thread, fact)
+                seen.append(fact)
+                thread = thread_of(THREAD, seen)
                 if there(thread):
                     return thread
         raise AssertionError

@@ -24,7 +24,6 @@ from projections.calls import CALLS
 from projections.fold import Folding
 from projections.histories import HISTORIES, Conversation
 from projections.history import Assistant, Outcome, history
-from projections.kept import Kept
 from projections.pending import OPEN
 from projections.providers import PROVIDERS
 from projections.thread import thread_of
@@ -555,7 +554,6 @@ class AnyStory(RuleBasedStateMachine):
         self.asker = Asker({"test": None})
         self.refs = [ThreadRef("acme", "t1"), ThreadRef("acme", "t2")]
         self.live = Live([], 0)
-        self.kept = Kept()
         self.facts = self.live.log
         #: The thread that the last step was about.
         self.changed = self.refs[0]
@@ -690,13 +688,6 @@ class AnyStory(RuleBasedStateMachine):
             return
         steps = [step for fact in facts for step in self.asker.react(thread, fact)]
         assert conversation.at_rest == (not steps and not thread.unsettled(thread.latest))
-
-    @invariant()
-    def what_is_kept_between_two_looks_is_what_is_made_anew(self):
-        """(I11)"""
-        thread = self.kept.thread(self.changed, tuple(self.of(self.changed)))
-        assert thread == self.thread(self.changed)
-        assert self.kept.history(thread) == history(thread)
 
     @invariant()
     def live_is_rebuilt(self):

@@ -359,7 +359,7 @@ async def test_each_silence_is_told_once():
 
     async def recorded(*facts, then):
         for slot, event in facts:
-            seen.take(ref, Fact(seen.facts + 1, datetime(2026, 1, 1, tzinfo=UTC), slot, event))
+            seen.take(Fact(seen.facts + 1, datetime(2026, 1, 1, tzinfo=UTC), slot, event))
         await asyncio.sleep(0.2)
         assert told == then
 

@@ -3,10 +3,8 @@
 The thread has 200 messages and 40 calls. The floor is the batched direct get that brings its facts, with nats-py
 alone: the answers are collected, and nothing in them is looked at but the status that ends them.
 
-A worker that looks again and again has heard the thread and kept what it made of it, as the model's worker does
-(`projections/kept.py`): so its two lines are of a thread in which a few facts are new since it looked last. Decoding these is
-not in it, since the mirror was asked for them before. What it goes on from is the history; its model writes that for a
-provider, each time anew.
+The model's worker reads a thread from its mirror, which holds the facts decoded. Two lines are about that: the time until
+the history is made, and the time until it is written for a provider.
 """
 
 import asyncio
@@ -27,23 +25,17 @@ from ops.bench import logs
 from ops.bench.logs import Log, Place
 from ops.bench.results import Result, compared, in_turns
 from projections.history import history
-from projections.kept import Kept
 from projections.providers import provider
 from projections.thread import thread_of
 from schemas import events as e
-from schemas.codec import Fact
 from schemas.slots import ThreadRef
 
 WORKLOAD: Final = "history"
-#: Milliseconds that are wanted where nothing need be read.
-WANTED_MS: Final = 0.3
 PROVIDER: Final = "anthropic"
 THREAD: Final = ThreadRef("bench", "long")
 #: Of the turns, 40 want a tool: with what the user says and the results these make 200 messages.
 _TURNS: Final = 80
 MESSAGES: Final = 200
-#: So many facts came since the thread was looked at last.
-_NEW: Final = 2
 #: A round is so many histories, and its figure their median.
 _RUNS: Final = 70
 
@@ -69,7 +61,7 @@ async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
             return spent * 1000
 
         times, floors = await in_turns(_RUNS * rounds, ours, floor)
-        heard = await _heard(ledger, _RUNS * rounds)
+        mirrored = await _mirrored(ledger, _RUNS * rounds)
 
         def line(
             what: str, ours: list[float], floor: list[float], beside: str, target: float | None
@@ -80,20 +72,26 @@ async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
             )  # fmt: skip
 
         size = f"{MESSAGES} messages from {facts} facts"
-        again = f"by a worker that has heard them, {_NEW} facts new"
-        goes_on = [history for history, _ in heard]
+        near = "from the mirror"
+        alone = [made for made, _ in mirrored]
         return [
-            line(f"{size}, for {PROVIDER}, p50", times, _medians(floors), "nats-py batched direct get, p50", 1.3),
-            line(f"{size}, {again}, p50", goes_on, [WANTED_MS], "wanted", 1.0),
             line(
-                f"{size}, for {PROVIDER}, {again}, p50", [written for _, written in heard], _medians(goes_on),
-                "the history alone", None,
+                f"{size}, for {PROVIDER}, p50", times, _medians(floors),
+                "nats-py batched direct get, p50", 1.3,
+            ),
+            line(
+                f"{size}, {near}, p50", alone, _medians(times),
+                f"read from the broker, for {PROVIDER}", None,
+            ),
+            line(
+                f"{size}, for {PROVIDER}, {near}, p50",
+                [written for _, written in mirrored], _medians(alone), "the history alone", None,
             ),
         ]  # fmt: skip
 
 
-async def _heard(ledger: Ledger, runs: int) -> list[tuple[float, float]]:
-    """Milliseconds to each history, and until it was written, of a thread that a mirror keeps."""
+async def _mirrored(ledger: Ledger, runs: int) -> list[tuple[float, float]]:
+    """For each history from a mirror: the milliseconds until it is made, and until it is written."""
     mirror = Mirror(ledger.port)
     hearing = asyncio.create_task(mirror.run())
     try:
@@ -101,19 +99,16 @@ async def _heard(ledger: Ledger, runs: int) -> list[tuple[float, float]]:
             while not await mirror.has(await ledger.port.last_seq()):  # noqa: ASYNC110 - it waits by itself
                 await asyncio.sleep(0.01)
         near = ledger.reading_from(mirror)
-        facts = await near.read(THREAD)  # the first one reads it
-        return [await _looked_again(near, facts[:-_NEW]) for _ in range(runs)]
+        await near.read(THREAD)  # the mirror reads it from the broker
+        return [await _from_mirror(near) for _ in range(runs)]
     finally:
         hearing.cancel()
         await asyncio.gather(hearing, return_exceptions=True)
 
 
-async def _looked_again(ledger: Ledger, before: tuple[Fact, ...]) -> tuple[float, float]:
-    """Milliseconds to the history and until it was written, by whoever looked when these facts were there."""
-    kept = Kept()
-    kept.history(kept.thread(THREAD, before))
+async def _from_mirror(ledger: Ledger) -> tuple[float, float]:
     begun = time.perf_counter()
-    entries = kept.history(kept.thread(THREAD, await ledger.read(THREAD))).entries
+    entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
     made = time.perf_counter()
     payload = provider(PROVIDER).write(entries)
     spent = time.perf_counter()

@@ -20,8 +20,9 @@ from ops.workers import KINDS, durables, reactions, working
 from projections.history import history
 from projections.pending import Entry
 from projections.providers import openai_chat
-from projections.thread import Thread, evolve
+from projections.thread import Thread, thread_of
 from schemas import events as e
+from schemas.codec import Fact
 from schemas.errors import Refused
 from schemas.slots import ThreadRef
 
@@ -87,7 +88,7 @@ async def demo(*, json: bool) -> None:
 async def _until_done(service: Ledger, deciding: asyncio.Task[None], *, json: bool) -> Thread:
     """Show each fact as it comes, until the agent has nothing more to do."""
     console = output.console(stderr=True)
-    thread = Thread(THREAD)
+    seen: list[Fact] = []
     async with aclosing(service.watch(1, THREAD.subjects)) as facts:
         async for fact in facts:
             if deciding.done():
@@ -96,7 +97,8 @@ async def _until_done(service: Ledger, deciding: asyncio.Task[None], *, json: bo
                 out(output.fact_json(fact))
             else:
                 output.print_facts([fact], console)
-            thread = evolve(thread, fact)
+            seen.append(fact)
+            thread = thread_of(THREAD, seen)
             last = thread.turns.get(thread.latest)
             if last is not None and last.replied is not None and not last.wishes:
                 return thread
