@@ -13,7 +13,7 @@ setup: .venv/ready   ## .venv from the lock file (the other targets call this)
 	@.ci/setup
 
 demo: setup      ## a small agent asks, somebody decides, the tool runs: under 15 s
-	@$(BIN)/approvals demo
+	@$(BIN)/ayes demo
 
 test: check      ## lint, types, folder order, and every test
 	@$(BIN)/pytest -n 3 --dist loadgroup
@@ -25,13 +25,13 @@ check: setup     ## lint, types and folder order only
 	@$(BIN)/lint-imports
 
 bench: setup     ## ours beside its floor, in under 10 minutes; ONLY=cycle (append, replay, lake, ...) for one, FACTS=1000000 for a long log, PEERS=../shared/bench/peers for the rivals too
-	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m ops.bench$(if $(ONLY),.$(ONLY)) $(if $(FACTS),--facts $(FACTS)) $(if $(PEERS),--peers $(PEERS)) $(if $(JSON),--json)
+	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench$(if $(ONLY),.$(ONLY)) $(if $(FACTS),--facts $(FACTS)) $(if $(PEERS),--peers $(PEERS)) $(if $(JSON),--json)
 
 growth: setup    ## how cost grows with the log and with processes; FACTS=10000,100000 for other sizes, JSON=1
-	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m ops.bench.growth $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)
+	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench.growth $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)
 
 charts: setup    ## a chart for each workload into docs/charts, of the lines in RESULTS="bench.jsonl growth.jsonl"
-	@$(BIN)/python -m ops.bench.charts $(RESULTS) docs/charts
+	@$(BIN)/python -m bench.charts $(RESULTS) docs/charts
 
 chaos: setup     ## kill -9 everything, again and again: on the whole of the recorded conversations, and an archivist 300 times
 	@CHAOS=1 $(BIN)/pytest tests/test_crash.py -n 0
@@ -41,7 +41,7 @@ sim: setup       ## any facts about a call, by anybody, in any order: 20,000 exa
 	@$(BIN)/pytest tests/test_void.py -n 2 --timeout 0 --hypothesis-profile=sim
 
 cluster: setup   ## three nodes on this machine, CALLS=5000 calls, and nobody is told that something is missing which is there
-	@APPROVALS_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/test_cluster.py -n 0 --timeout 900
+	@AYES_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/test_cluster.py -n 0 --timeout 900
 
 lock:            ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \

@@ -12,7 +12,7 @@ Executors of several versions may run side by side, as during an upgrade. One th
 contract than the recorded one, hands the call on, and declines it only when nobody took it for a while
 (docs/decisions/0026). A call about which a newer program has recorded something is left to a newer program.
 
-What is claimed is started at once: a tool runs in a thread of its own (`ledger/performing.py`), and the worker takes no
+What is claimed is started at once: a tool runs in a thread of its own (`ledger/tool_runner.py`), and the worker takes no
 more calls in hand than it may run. An approved call that waits for its turn is not claimed, so it can be revoked.
 """
 
@@ -22,19 +22,19 @@ from typing import Final
 
 from msgspec import Struct
 
-from consumers.steps import Append, HandOn, Perform, Step
-from consumers.tools import Registered
-from ledger.client import Ledger
-from ledger.lifecycle import Call, Status, attempt_of
-from ledger.performing import perform
-from ledger.port import Handed
-from ledger.streams import ACK_WAIT_S
-from projections.words import refused
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.errors import BadFact
-from schemas.slots import CallRef
-from schemas.tools import declaration
+from ayes.consumers.effects import Append, HandOn, Perform, Step
+from ayes.consumers.tools import Registered
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Call, Status, attempt_of
+from ayes.ledger.log import Handed
+from ayes.ledger.nats.streams import ACK_WAIT_S
+from ayes.ledger.tool_runner import perform
+from ayes.projections.refusal_texts import refused
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadFact
+from ayes.schemas.slots import CallRef
+from ayes.schemas.tools import declaration
 
 #: How often a repeatable tool is started at all.
 MAX_ATTEMPTS: Final = 5

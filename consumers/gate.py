@@ -41,9 +41,12 @@ from typing import Final, Never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from consumers.steps import Append, CancelTimer, LookAgain, SetTimer, Step
-from ledger.client import Ledger
-from ledger.judging import (
+from ayes.consumers.effects import Append, CancelTimer, LookAgain, SetTimer, Step
+from ayes.ledger.client import Ledger
+from ayes.ledger.grants import Delegation, Grant, covering, delegated, delegations_of, grants_of
+from ayes.ledger.lifecycle import Call, call_of
+from ayes.ledger.log import Due, Handed
+from ayes.ledger.policies import (
     Origin,
     Past,
     Policies,
@@ -61,19 +64,16 @@ from ledger.judging import (
     ruled,
     wished,
 )
-from ledger.lifecycle import Call, call_of
-from ledger.port import Due, Handed
-from ledger.standing import Delegation, Grant, covering, delegated, delegations_of, grants_of
-from ledger.votes import Tally, asked, empty_seats, tally
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import call_digest
-from schemas.errors import Unavailable
-from schemas.limits import MAX_REASON, cut
-from schemas.people import is_excluded, person, plain
-from schemas.quorums import filled, met
-from schemas.slots import ROOT, CallRef, Slot, delegations, grants
-from schemas.tools import Tool
+from ayes.ledger.votes import Tally, asked, empty_seats, tally
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.limits import MAX_REASON, cut
+from ayes.schemas.people import is_excluded, person, plain
+from ayes.schemas.quorums import filled, met
+from ayes.schemas.slots import ROOT, CallRef, Slot, delegations, grants
+from ayes.schemas.tools import Tool
 
 
 class Word(Struct, frozen=True):

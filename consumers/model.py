@@ -17,20 +17,20 @@ from typing import Final, Protocol
 import structlog
 from msgspec import Struct
 
-from consumers.steps import Append, Perform, Step
-from ledger.client import Ledger
-from ledger.judging import wished
-from ledger.performing import described
-from ledger.port import Handed
-from projections.history import Entry, digest, history
-from projections.thread import Thread, Turn, thread_of
-from schemas import events as e
-from schemas.codec import Fact, encode
-from schemas.errors import Unavailable
-from schemas.slots import ThreadRef
-from schemas.tools import Tool
+from ayes.consumers.effects import Append, Perform, Step
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Handed
+from ayes.ledger.policies import wished
+from ayes.ledger.tool_runner import described
+from ayes.projections.history import Entry, digest, history
+from ayes.projections.thread import Thread, Turn, thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, encode
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.slots import ThreadRef
+from ayes.schemas.tools import Tool
 
-_log: Final = structlog.get_logger("consumers.model")
+_log: Final = structlog.get_logger("ayes.consumers.model")
 
 #: How often one turn is asked: only crashes use them up.
 MAX_ATTEMPTS: Final = 3

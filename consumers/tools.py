@@ -7,7 +7,7 @@
         "The customer's open orders."
         ...
 
-    approvals up --tools shop.tools:tools -w shop        # or: approvals work executor --tools shop.tools:tools
+    ayes up --tools shop.tools:tools -w shop        # or: ayes work executor --tools shop.tools:tools
 
 A function may be `async`; any other runs in a thread of its own. What it returns is what the model reads (a string
 as it is, anything else as JSON); what it raises is a failure that the model reads too.
@@ -27,15 +27,15 @@ from typing import Final
 import structlog
 from msgspec import Struct
 
-from ledger.client import Ledger
-from ledger.performing import Function, idempotency_key
-from schemas.errors import BadInput, BrokerRefused, Unavailable
-from schemas.events import ToolRef
-from schemas.tools import ToolSpec, declaration, spec_of
+from ayes.ledger.client import Ledger
+from ayes.ledger.tool_runner import Function, idempotency_key
+from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
+from ayes.schemas.events import ToolRef
+from ayes.schemas.tools import ToolSpec, declaration, spec_of
 
 __all__ = ["Registered", "Tools", "idempotency_key", "load"]
 
-_log: Final = structlog.get_logger("consumers.tools")
+_log: Final = structlog.get_logger("ayes.consumers.tools")
 #: How long an executor tries to declare its tools, while the broker cannot say whether they are declared.
 DECLARE_S: Final = 60.0
 #: How long to wait before trying again.
@@ -137,5 +137,5 @@ def load(place: str) -> Tools:
     except AttributeError:
         raise BadInput(f"--tools {place}: module {module_name} has no {name or 'tools'!r}.") from None
     if not isinstance(found, Tools):
-        raise BadInput(f"--tools {place} is a {type(found).__name__}, not a consumers.tools.Tools registry.")
+        raise BadInput(f"--tools {place} is a {type(found).__name__}, not an ayes.Tools registry.")
     return found

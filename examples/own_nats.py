@@ -8,7 +8,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from ops.accounts import ADMIN, REVIEWER, ROLES, SYSTEM, accounts_config
+from ayes.ops.broker.accounts import ADMIN, REVIEWER, ROLES, SYSTEM, accounts_config
 
 # Keeps the passwords that are there, so that adding a reviewer changes nobody else's.
 kept = Path("passwords.json")

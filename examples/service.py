@@ -1,6 +1,6 @@
 import asyncio
 
-from ledger import Ledger, Status, spec_of
+from ayes.ledger import Ledger, Status, spec_of
 
 
 def refund(order: str, amount: int) -> str:

@@ -1,4 +1,4 @@
-from consumers.tools import Tools
+from ayes.consumers.tools import Tools
 
 tools = Tools()
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from schemas.codec import Fact
+from ayes.schemas.codec import Fact
 
 
 class Recorded(Struct, frozen=True):

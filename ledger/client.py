@@ -21,11 +21,18 @@ from typing import Any, Concatenate, Final, Literal
 import msgspec
 import structlog
 
-from ledger import clock
-from ledger.address import Store
-from ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
-from ledger.connection import Connection
-from ledger.in_force import (
+from ayes.ledger import clock
+from ayes.ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
+from ayes.ledger.grants import (
+    Delegation,
+    Grant,
+    bad_delegation,
+    bad_grant,
+    delegated,
+    delegations_of,
+    grants_of,
+)
+from ayes.ledger.in_force import (
     Void,
     needing_approval,
     policy_in_force,
@@ -35,28 +42,21 @@ from ledger.in_force import (
     void_policies,
     void_tools,
 )
-from ledger.jetstream import JetStream
-from ledger.judging import InForce, Policies, attributed, is_possible, of_edit, origin
-from ledger.lifecycle import FLAWS, Call, call_of, describe, evolve, may_vote, refusal
-from ledger.performing import Function, perform
-from ledger.policies import named_proposal
-from ledger.policies import problem as problem_of
-from ledger.port import Port, Reading
-from ledger.standing import (
-    Delegation,
-    Grant,
-    bad_delegation,
-    bad_grant,
-    delegated,
-    delegations_of,
-    grants_of,
-)
-from ledger.votes import Tally, is_edit, tally
-from schemas import events as e
-from schemas import ids
-from schemas.codec import Fact, encode
-from schemas.digest import call_digest
-from schemas.errors import (
+from ayes.ledger.lifecycle import FLAWS, Call, call_of, describe, evolve, may_vote, refusal
+from ayes.ledger.log import Port, Reading
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.policies import InForce, Policies, attributed, is_possible, of_edit, origin
+from ayes.ledger.policy_proposals import named_proposal
+from ayes.ledger.policy_proposals import problem as problem_of
+from ayes.ledger.tool_runner import Function, perform
+from ayes.ledger.votes import Tally, is_edit, tally
+from ayes.schemas import events as e
+from ayes.schemas import ids
+from ayes.schemas.codec import Fact, encode
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import (
     AlreadyFilled,
     BadArguments,
     BadFact,
@@ -74,9 +74,9 @@ from schemas.errors import (
     UnknownTool,
     WaitTimedOut,
 )
-from schemas.limits import MAX_REASON, MAX_TEXT
-from schemas.limits import check as check_size
-from schemas.slots import (
+from ayes.schemas.limits import MAX_REASON, MAX_TEXT
+from ayes.schemas.limits import check as check_size
+from ayes.schemas.slots import (
     CLIENT,
     ORGANISATION,
     POLICY,
@@ -93,9 +93,9 @@ from schemas.slots import (
     policies,
     tool_slot,
 )
-from schemas.tools import Tool, ToolSpec, declaration
+from ayes.schemas.tools import Tool, ToolSpec, declaration
 
-_log: Final = structlog.get_logger("ledger.client")
+_log: Final = structlog.get_logger("ayes.ledger.client")
 
 #: How long a reader waits for a replica to catch up with a fact that it was handed.
 _CATCH_UP_S: Final = 2.0
@@ -165,7 +165,7 @@ class Ledger:
         """
         connection = Connection(Store.login_for(role, store=store, url=url))
         kind, _, person = role.partition("-")
-        await connection.open(name=f"approvals {role} {name}".strip(), timeout_s=timeout_s)
+        await connection.open(name=f"ayes {role} {name}".strip(), timeout_s=timeout_s)
         try:
             jetstream = JetStream(connection)
             await jetstream.open()
@@ -309,7 +309,7 @@ class Ledger:
         """
         call = await self.call(ref)
         if call.requested is None:
-            raise UnknownCall(f"{ref} was never requested. `approvals pending` lists what waits.")
+            raise UnknownCall(f"{ref} was never requested. `ayes pending` lists what waits.")
         return call
 
     async def open_questions(self, thread: ThreadRef, *, having: Slot | None = None) -> tuple[Call, ...]:
@@ -664,7 +664,7 @@ class Ledger:
 
         Raises:
             AlreadyDecided: too late.
-            TooLarge: the reason is over its limit (`schemas.limits`).
+            TooLarge: the reason is over its limit (`ayes.schemas.limits`).
         """
         ref = _ref(call)
         check_size("the reason", reason, MAX_REASON)
@@ -750,7 +750,7 @@ class Ledger:
 
         Raises:
             BadInput: there is no such verdict, or `break_glass` comes with arguments.
-            TooLarge: reason, arguments or answer are over their limit (`schemas.limits`).
+            TooLarge: reason, arguments or answer are over their limit (`ayes.schemas.limits`).
             UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see `lifecycle.refusal`.
             NotAllowed: nobody gave this reviewer that vote; the policies in force block the call as edited; or
                 nobody is left who could agree to the edit, where whoever edits does not count.
@@ -785,7 +785,7 @@ class Ledger:
         if digest not in ("", voted.digest):
             raise NotOpen(
                 f"{ref} waits with the digest {voted.digest}, not {digest}. Nothing was recorded. "
-                f"Look at what waits: approvals show {ref}"
+                f"Look at what waits: ayes show {ref}"
             )
         if on_behalf_of and not any(
             one.ref.giver == on_behalf_of and one.holds(reviewer, known.wish.tool, self.now())
@@ -846,7 +846,7 @@ class Ledger:
             for_s: seconds from when it is recorded. There is always an end.
             uses: how many calls it may let run, 1 to 1,000.
             arguments: exactly these (raw JSON text, compared by value).
-            when: a condition on the arguments (`schemas.conditions`).
+            when: a condition on the arguments (`ayes.schemas.conditions`).
             agent, thread: names, or patterns with `*`.
 
         Raises:
@@ -895,7 +895,7 @@ class Ledger:
         ref = grant if isinstance(grant, GrantRef) else GrantRef.parse(grant)
         known = grants_of(await self.read(ref))
         if not known:
-            raise BadInput(f"there is no grant {ref}. `approvals grant list` shows those that there are.")
+            raise BadInput(f"there is no grant {ref}. `ayes grant list` shows those that there are.")
         if (revoked := known[0].revoked) is not None:
             raise AlreadyFilled(f"{ref} is revoked: {describe(revoked)}. Nothing was recorded.")
         slot = ref.revoked_by(reviewer)
@@ -943,9 +943,7 @@ class Ledger:
         """
         ref = delegation if isinstance(delegation, DelegationRef) else DelegationRef.parse(delegation)
         if not delegations_of(await self.read(ref)):
-            raise BadInput(
-                f"there is no delegation {ref}. `approvals delegate list` shows those that there are."
-            )
+            raise BadInput(f"there is no delegation {ref}. `ayes delegate list` shows those that there are.")
         await self._mine(ref.ended, e.DelegationEnded(reason=reason))
         [found] = delegations_of(await self.read(ref, having=ref.ended))
         return found

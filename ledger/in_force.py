@@ -12,14 +12,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from ledger.judging import InForce
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import text_digest
-from schemas.errors import BadFact, BadFile
-from schemas.policy import Policy, read_policy
-from schemas.slots import ORGANISATION, POLICY, TOOL
-from schemas.tools import Tool, version_of
+from ayes.ledger.policies import InForce
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import text_digest
+from ayes.schemas.errors import BadFact, BadFile
+from ayes.schemas.policy import Policy, read_policy
+from ayes.schemas.slots import ORGANISATION, POLICY, TOOL
+from ayes.schemas.tools import Tool, version_of
 
 
 class Void(Struct, frozen=True):
@@ -35,7 +35,7 @@ def subject_of(fact: Fact) -> str:
     return fact.slot.subject if fact.slot.workspace else fact.slot.tail[0]
 
 
-#: Why a version does not count for want of an approved proposal, by its sequence (`ledger.policies`).
+#: Why a version does not count for want of an approved proposal, by its sequence (`ayes.ledger.policy_proposals`).
 type Unapproved = Mapping[int, str]
 _NONE: Final[Unapproved] = MappingProxyType({})
 

@@ -58,10 +58,10 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import call_digest
-from schemas.errors import (
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import (
     AlreadyDecided,
     AlreadyFilled,
     DeadlinePassed,
@@ -70,9 +70,9 @@ from schemas.errors import (
     Refused,
     UnknownCall,
 )
-from schemas.people import is_excluded, person
-from schemas.quorums import is_among
-from schemas.slots import CLIENT, FILLED_BY, CallRef, Slot
+from ayes.schemas.people import is_excluded, person
+from ayes.schemas.quorums import is_among
+from ayes.schemas.slots import CLIENT, FILLED_BY, CallRef, Slot
 
 
 class Status(StrEnum):
@@ -652,7 +652,7 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
     if taken is not None and taken.event.id == event.id and event.id:
         return None
     if call.status is Status.UNKNOWN and not isinstance(event, e.ToolRequested):
-        return UnknownCall(f"{call.ref} was never requested. `approvals pending` lists what waits.")
+        return UnknownCall(f"{call.ref} was never requested. `ayes pending` lists what waits.")
     if type(event) not in MAY_FOLLOW[call.status] and call.decided is not None and _is_about_deciding(slot):
         told = f"{call.ref} is already decided: {describe(call.decided)}. Nothing was recorded."
         return DeadlinePassed(told) if isinstance(call.decided.event, e.Expired) else AlreadyDecided(told)

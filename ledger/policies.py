@@ -1,93 +1,346 @@
-"""Which version of a policy counts, where the organisation wants a second person to agree to it.
+"""What the policies in force say to a wish, as it came or as a reviewer would have it run.
 
-A version is proposed as a call of `apply_policy`: its arguments hold the text and the number of the version that was
-the last one then. People decide about it as about any call, and the tool governs, so no rule and no grant lets it
-through without them. The version that is applied names the call.
-
-Where the organisation's policy says `policies_need_approval`, a workspace's version counts only if `problem` finds
-nothing wrong with it. Each proposal is for one version number, and a slot takes one fact, so it counts once.
+The workspace's policy and the organisation's are judged by apart, and the stricter word counts: so a workspace cannot
+weaken what the organisation says, whatever priorities it writes.
 """
 
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 from typing import Final
 
-import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from ledger.lifecycle import Call
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.errors import BadId, BadSlot
-from schemas.people import is_excluded
-from schemas.slots import CallRef, ThreadRef
-from schemas.tools import ToolSpec, declaration
-
-#: The tool that proposals are calls of. Whoever proposes a version applies it, once people have approved it.
-APPLY: Final = ToolSpec(
-    name="apply_policy",
-    description="Makes this text the policy of the workspace.",
-    schema=msgspec.json.encode(
-        {
-            "type": "object",
-            "properties": {"text": {"type": "string"}, "base": {"type": "integer", "minimum": 0}},
-            "required": ["text", "base"],
-            "additionalProperties": False,
-        }
-    ).decode(),
-    governs=True,
-)
-#: The thread of a workspace in which its proposals stand.
-THREAD: Final = "policy"
+from ayes.ledger.grants import same
+from ayes.ledger.lifecycle import Call
+from ayes.schemas import events as e
+from ayes.schemas import strict_json
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.events import Quorum, Shadow
+from ayes.schemas.people import by_person, is_excluded, is_mapped, person, plain
+from ayes.schemas.policy import NO_RULE, STRICTNESS, About, Judged, Policy, judge
+from ayes.schemas.quorums import filled, is_among, is_plain, lacking, needed
+from ayes.schemas.slots import CLIENT, CallRef, Slot
+from ayes.schemas.tools import Tool
 
 
-def proposal_ref(workspace: str, base: int, digest: str) -> CallRef:
-    """Which call proposes a text as the version after `base`: the same again is the same call."""
-    return ThreadRef(workspace, THREAD).call(f"v{base + 1}-{digest[:12]}")
+class InForce(Struct, frozen=True):
+    """A policy and its version; 0 where none was ever applied."""
+
+    version: int = 0
+    policy: Policy = Policy()
+    organisation: bool = False
 
 
-def arguments(text: str, base: int) -> str:
-    return msgspec.json.encode({"text": text, "base": base}).decode()
+class Policies(Struct, frozen=True):
+    """Those that hold in a workspace."""
+
+    workspace: InForce = InForce()
+    organisation: InForce = InForce(organisation=True)
+
+    def grantable(self, tool: str) -> bool:
+        """May a standing approval cover this tool?"""
+        return not any(one.policy.never_granted(tool) for one in (self.workspace, self.organisation))
+
+    def limit(self, name: str) -> int | None:
+        """The lower of the two policies' limits of that name; None where neither has one."""
+        limits = [getattr(one.policy, name) for one in (self.workspace, self.organisation)]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def behind(self, agent: str) -> tuple[str, ...]:
+        """Who owns an agent."""
+        return self.organisation.policy.behind(agent) + self.workspace.policy.behind(agent)
+
+    def accounts(self, voters: Collection[str] = ("*",)) -> dict[str, str]:
+        """The accounts that could be reviewers' names, and the person of another name whose each is.
+
+        Where the two policies disagree about an account, the organisation's counts.
+
+        Args:
+            voters: only accounts that are among these names and patterns.
+        """
+        found = self.workspace.policy.second_names | self.organisation.policy.second_names
+        among = [plain(voter) for voter in voters]
+        return {account: whose for account, whose in found.items() if is_among(account, among)}
+
+    def is_known(self, requester: str) -> bool:
+        """Can the requester be kept from approving their own wish, or need they not be?"""
+        both = (self.organisation.policy, self.workspace.policy)
+        if any(is_mapped(requester, one.persons) for one in both):
+            return True
+        saying = next((one for one in both if "unmapped_requesters" in one.model_fields_set), Policy())
+        return saying.unmapped_requesters == "exclude_nobody"
+
+    def excluded(self, requester: str, agent: str) -> tuple[str, ...]:
+        """Who never counts for a wish: the requester by every name, and who is behind the agent.
+
+        The requester's names are plain ones. Where the two policies disagree about an account, both people are
+        excluded. Nobody is, for a requester who could not be a reviewer.
+        """
+        both = (self.organisation.policy, self.workspace.policy)
+        itself = [plain(requester)] if is_mapped(requester) else []
+        people = [person(requester, one.persons) for one in both if is_mapped(requester, one.persons)]
+        names = (name for one in both for name, whose in one.second_names.items() if whose in people)
+        return tuple(dict.fromkeys(chain(itself, people, names, self.behind(agent))))
+
+    def people(self, key: str) -> tuple[str, ...]:
+        """The voters whom `may_revoke` or `may_reconcile` names.
+
+        Both policies' may revoke, which only makes things stricter. The organisation's word on reconciling beats
+        the workspace's.
+        """
+        named = [one.people(getattr(one, key)) for one in (self.organisation.policy, self.workspace.policy)]
+        if key == "may_revoke":
+            return tuple(dict.fromkeys(chain(*named)))
+        return next(filter(None, named), ())
 
 
-def named_proposal(fact: Fact) -> CallRef | None:
-    """The call that a version names as its proposal, of the same workspace; None: it names none."""
-    if not isinstance(fact.event, e.PolicyApplied) or not fact.event.proposal:
+class Origin(Struct, frozen=True):
+    """What says whose wish a call is: the opening of its thread, and the reply of the model that made the wish."""
+
+    opened: Fact | None = None
+    reply: Fact | None = None
+
+
+def reply_slot(ref: CallRef) -> Slot | None:
+    """Where the reply stands that wished for this call. None: a model's wishes have other ids, so it is a service's own."""
+    return ref.thread_ref.replied(ref.wish[0]) if ref.wish is not None else None
+
+
+def origin_slots(ref: CallRef) -> tuple[Slot, ...]:
+    """Where the origin of a call stands."""
+    reply = reply_slot(ref)
+    return (ref.thread_ref.opened, reply) if reply is not None else (ref.thread_ref.opened,)
+
+
+def origin(call: Call, facts: Iterable[Fact]) -> Origin:
+    """The origin of a call that was requested: what of it was recorded before the request."""
+    assert call.requested
+    until, reply = call.requested.seq, reply_slot(call.ref)
+    opened = call.ref.thread_ref.opened
+    before = {fact.slot: fact for fact in facts if fact.slot in (opened, reply) and fact.seq < until}
+    return Origin(before.get(opened), before.get(reply) if reply is not None else None)
+
+
+def wished(opened: e.ThreadOpened, wish: e.Wish) -> e.ToolRequested:
+    """The request for what a model wishes, in the name of those for whom its thread was opened."""
+    tool = next((one for one in reversed(opened.tools) if one.tool == wish.tool), None)
+    version = tool.version if tool else ""  # not offered: the gate will deny it
+    run_by = tool.run_by if tool else CLIENT
+    return e.ToolRequested(
+        tool=wish.tool,
+        tool_version=version,
+        arguments=wish.arguments,
+        digest=call_digest(wish.tool, version, wish.arguments),
+        requester=opened.requester,
+        agent=opened.agent,
+        provider_id=wish.provider_id,
+        run_by=run_by,
+        labels=opened.labels,
+        layout=2 if run_by == CLIENT else 1,
+    )
+
+
+def attributed(call: Call, origin: Origin) -> Call:
+    """The call with requester, agent and labels as its thread was opened, where the request leaves them out."""
+    opened = origin.opened.event if origin.opened else None
+    if not isinstance(opened, e.ThreadOpened) or call.requested is None:
+        return call
+    wish = call.wish
+    whose = replace(
+        wish,
+        requester=wish.requester or opened.requester,
+        agent=wish.agent or opened.agent,
+        labels=wish.labels or opened.labels,
+    )
+    return call if whose == wish else replace(call, requested=replace(call.requested, event=whose))
+
+
+def disowned(call: Call, origin: Origin) -> str | None:
+    """Why a request is not the wish that it says it is; None if it is.
+
+    In a thread that was opened, nobody wishes for anybody else than the thread is for. Where a model answers, what
+    stands in the slot of one of its wishes must be that wish. A service's own ids are free for other calls.
+    """
+    opened = origin.opened.event if origin.opened else None
+    if opened is None:
         return None
-    try:
-        ref = CallRef.parse(fact.event.proposal)
-    except (BadId, BadSlot):
+    if not isinstance(opened, e.ThreadOpened):
+        return "The opening of the thread cannot be read, so it is not known whose wish this is."
+    wish = call.wish
+    for what in ("requester", "agent", "labels"):
+        named = getattr(wish, what)
+        if named and named != getattr(opened, what):
+            return f"The request names other {what} than the thread was opened with. Leave {what} out."
+    if not opened.model or call.ref.wish is None:
         return None
-    return ref if ref.workspace == fact.slot.workspace else None
+    reply = origin.reply.event if origin.reply else None
+    wishes = (
+        [part for part in reply.parts if isinstance(part, e.Wish)]
+        if isinstance(reply, e.ModelReplied)
+        else []
+    )
+    _turn, index = call.ref.wish
+    if index < len(wishes):
+        asked_for = wished(opened, wishes[index])
+        if all(getattr(wish, what) == getattr(asked_for, what) for what in _OF_A_WISH):
+            return None
+    return (
+        f"The model did not wish for this as {call.ref.call}. A service's own calls need ids of another form."
+    )
 
 
-def problem(fact: Fact, proposal: Call | None) -> str | None:
-    """Why a version does not count where versions need approval; None if it does.
+_OF_A_WISH: Final = ("tool", "tool_version", "arguments", "run_by")
+
+
+class Ruling(Struct, frozen=True):
+    """The word that counts, and by which policy."""
+
+    judged: Judged
+    by: InForce
+    #: What the workspace's rule asks for, where the organisation's asks too.
+    beside: Judged | None = None
+    #: What rules without effect would have said.
+    shadows: tuple[Shadow, ...] = ()
+
+
+def ruled(policies: Policies, about: About) -> Ruling:
+    """The stricter of the two policies' words. The organisation's says nothing where none of its rules matches."""
+    own = judge(policies.workspace.policy, about)
+    over = judge(policies.organisation.policy, about)
+    shadows = over.shadows + own.shadows
+    if over.rule is NO_RULE or STRICTNESS[over.then] < STRICTNESS[own.then]:
+        return Ruling(own, policies.workspace, shadows=shadows)
+    both_ask = over.then == own.then == "ask" and own.rule is not NO_RULE
+    return Ruling(over, policies.organisation, own if both_ask else None, shadows)
+
+
+def required(policies: Policies, ruling: Ruling) -> tuple[tuple[Quorum, ...], ...]:
+    """Who must agree where this ruling asks: each of these sets of quorums, by the same votes."""
+    own = ruling.by.policy.quorums(ruling.judged.rule)
+    if ruling.beside is None:
+        return (own,)
+    return own, policies.workspace.policy.quorums(ruling.beside.rule)
+
+
+def about(call: Call, arguments: str | None = None) -> About:
+    """The wish as a policy judges it; `arguments` are those that were found to fit the tool's schema."""
+    wish = call.wish
+    return About(
+        tool=wish.tool,
+        args=None if arguments is None else strict_json.read(arguments),
+        agent=wish.agent,
+        requester=wish.requester,
+        workspace=call.ref.workspace,
+        thread=call.ref.thread,
+        labels=wish.labels,
+    )
+
+
+def block(policies: Policies, call: Call, arguments: str) -> Ruling | None:
+    """The ruling, if the policies in force block the call with these arguments: a later word may tighten."""
+    ruling = ruled(policies, about(call, arguments))
+    return ruling if ruling.judged.then == "block" else None
+
+
+def of_edit(
+    policies: Policies, tool: Tool | None, call: Call, arguments: str
+) -> tuple[tuple[Quorum, ...], ...] | None:
+    """Who must agree, beyond those who were asked, to what a reviewer would have it run. None: it may not run so."""
+    if tool is None or tool.problems(arguments) is not None:
+        return None
+    ruling = ruled(policies, about(call, arguments))
+    if ruling.judged.then == "block":
+        return None
+    return required(policies, ruling) if ruling.judged.then == "ask" else ()
+
+
+def is_possible(call: Call, required: Iterable[Sequence[Quorum]], without: Collection[str] = ()) -> bool:
+    """Could those who were asked about the call ever agree to this as well? Not where it takes others.
 
     Args:
-        proposal: the call that `named_proposal` gives, as all facts make it.
+        without: people who do not count, beside those that the question excludes.
     """
-    event = fact.event
-    if not isinstance(event, e.PolicyApplied):
-        return "it cannot be read"
-    if proposal is None or proposal.requested is None:
-        return "no proposal is named that was ever requested"
-    version, _ = declaration(APPLY)
-    wish = proposal.wish
-    if (wish.tool, wish.tool_version) != (APPLY.name, version):
-        return f"{proposal.ref} is not a proposal"
-    decided = proposal.decided
-    if decided is None or decided.seq > fact.seq or not isinstance(decided.event, e.Approved):
-        return f"{proposal.ref} was not approved before it"
-    others = [
-        voter
-        for voter in decided.event.voters
-        if not is_excluded(voter, (wish.requester,) if wish.requester else ())
+    asking = call.asking
+    if asking is None:
+        return False
+    asked = (*call.voters(), *(voter for stage in asking.stages for voter in stage.voters))
+    for wanted in required:
+        named = dict.fromkeys((*(voter for quorum in wanted for voter in quorum.voters), *asked))
+        names = [
+            one
+            for one in named
+            if is_plain(one)
+            and is_among(one, asked)
+            and not is_excluded(one, (*asking.excluded, *without), asking.people)
+        ]
+        quorums, able = by_person(wanted, names, asking.people)
+        closed = all(map(is_plain, asked))
+        if (needed(quorums) - filled(quorums, able) if closed else lacking(quorums, able)) > 0:
+            return False
+    return True
+
+
+class Past(Struct, frozen=True):
+    """What a thread went through before a wish."""
+
+    #: Requested, and put to people. Counted where a policy limits them; else these facts are not read.
+    calls: int
+    questions: int
+    #: Requested, and neither put to people nor decided yet: each of them may become a question.
+    unjudged: int
+    #: The same call as people denied it last, if the user has said nothing since; and how often it was repeated since.
+    denied: Fact | None
+    repeats: int
+
+
+def past(call: Call, facts: Iterable[Fact]) -> Past:
+    """The past of a call, by the requests, questions, decisions and messages of its thread."""
+    assert call.requested
+    facts = tuple(facts)
+    before = [fact for fact in facts if fact.seq < call.requested.seq]
+    wishes = [fact for fact in before if isinstance(fact.event, e.ToolRequested)]
+    alike = _alike(call.wish, wishes)
+    denied = _denial(before, {fact.slot.call_ref for fact in alike})
+    # Wishes of one reply are recorded before any of them is judged, so these two are looked for after the wish as well.
+    wished = {fact.slot.call_ref for fact in wishes}
+    asked = {fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ApprovalRequested)}
+    decided = {fact.slot.call_ref for fact in facts if fact.slot.tail[-1] == "decided"}
+    return Past(
+        calls=len(wishes),
+        questions=len(wished & asked),
+        unjudged=len(wished - asked - decided),
+        denied=denied,
+        repeats=sum(denied is not None and fact.seq > denied.seq for fact in alike),
+    )
+
+
+def _alike(wish: e.ToolRequested, wishes: Sequence[Fact]) -> list[Fact]:
+    """Those that ask for the same: this tool in this version, and arguments of the same value."""
+    try:
+        value = strict_json.read(wish.arguments)
+    except strict_json.BadJson:
+        return []  # it is denied as invalid, and never repeats what people denied
+    return [
+        fact
+        for fact in wishes
+        if isinstance(fact.event, e.ToolRequested)
+        and (fact.event.tool, fact.event.tool_version) == (wish.tool, wish.tool_version)
+        and (fact.event.arguments == wish.arguments or same(fact.event.arguments, value))
     ]
-    if proposal.flaw is not None or not others or decided.event.ground not in ("people", "broken_glass"):
-        return f"nobody but its proposer approved {proposal.ref}"
-    if proposal.revoked is not None and proposal.revoked.seq < fact.seq:
-        return f"the approval of {proposal.ref} was revoked before it"
-    said = msgspec.json.decode(proposal.arguments)
-    if said["text"] != event.text:
-        return f"{proposal.ref} proposes another text"
-    if (str(said["base"] + 1),) != fact.slot.tail[1:]:
-        return f"{proposal.ref} proposes another version"
+
+
+def _denial(before: Sequence[Fact], refs: set[object]) -> Fact | None:
+    """The last time people said no to one of these calls, unless they said yes or a user has spoken since."""
+    for fact in reversed(before):
+        match fact.event:
+            case e.Said(role="user"):
+                return None
+            case e.Approved(ground="people" | "grant" | "broken_glass") if fact.slot.call_ref in refs:
+                return None
+            case e.Denied(ground="people") if fact.slot.call_ref in refs:
+                return fact
+            case _:
+                pass
     return None

@@ -17,14 +17,14 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ledger.lifecycle import Call, void
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import call_digest
-from schemas.events import Quorum, Stage
-from schemas.limits import MAX_REASON, MAX_TEXT, cut, fits
-from schemas.people import NO_ACCOUNTS, Accounts, by_person, is_excluded, person
-from schemas.quorums import filled, is_among, is_plain, lacking, met, needed
+from ayes.ledger.lifecycle import Call, void
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.events import Quorum, Stage
+from ayes.schemas.limits import MAX_REASON, MAX_TEXT, cut, fits
+from ayes.schemas.people import NO_ACCOUNTS, Accounts, by_person, is_excluded, person
+from ayes.schemas.quorums import filled, is_among, is_plain, lacking, met, needed
 
 #: Sets of quorums; each of them must be met, by the same votes.
 type Required = tuple[tuple[Quorum, ...], ...]

@@ -1,7 +1,7 @@
 """The command line: every command, its options, and how it ends. What it does is in `ops/commands/`.
 
 Data goes to stdout, everything else to stderr. With `--json` the data is JSON, one object a line, and so is an error.
-Nothing heavy is imported here, so that `approvals --help` answers at once.
+Nothing heavy is imported here, so that `ayes --help` answers at once.
 
     exit codes   0 ok or approved   1 error   2 usage or bad input   3 wait timed out
                  4 not allowed      5 denied  6 expired              8 pending
@@ -19,8 +19,8 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from ops.times import seconds
-from schemas.errors import ApprovalsError, BadInput
+from ayes.ops.terminal.times import seconds
+from ayes.schemas.errors import ApprovalsError, BadInput
 
 
 class _Chapters(TyperGroup):
@@ -37,11 +37,11 @@ class _Chapters(TyperGroup):
 
 
 app: Final = typer.Typer(
-    name="approvals",
+    name="ayes",
     cls=_Chapters,
     rich_markup_mode=None,
     help="An event-sourced ledger of approvals for AI agents.",
-    epilog="Start with `approvals demo`, or with `approvals up` in one terminal and the rest in another.",
+    epilog="Start with `ayes demo`, or with `ayes up` in one terminal and the rest in another.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -70,9 +70,9 @@ def _runs[**P](function: Callable[P, Coroutine[Any, Any, int | None]]) -> Callab
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         import asyncio
 
-        from ops import logs
+        from ayes.ops.terminal import logs
 
-        logs.setup(verbose=bool(os.environ.get("APPROVALS_VERBOSE")))
+        logs.setup(verbose=bool(os.environ.get("AYES_VERBOSE")))
         try:
             code = asyncio.run(function(*args, **kwargs))
         except ApprovalsError as problem:
@@ -95,7 +95,7 @@ def _runs[**P](function: Callable[P, Coroutine[Any, Any, int | None]]) -> Callab
 
 def _fail(problem: ApprovalsError, *, as_json: bool) -> NoReturn:
     told = {"error": type(problem).__name__, "message": str(problem), "exit_code": problem.exit_code}
-    from ops.output import say, say_error
+    from ayes.ops.terminal.output import say, say_error
 
     if as_json:
         say(jsonlib.dumps(told))
@@ -141,7 +141,7 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="DIR",
-        envvar="APPROVALS_STORE",
+        envvar="AYES_STORE",
         help="The directory that the broker runs from; yours by default.",
         show_default=False,
     ),
@@ -150,7 +150,7 @@ UrlOption = Annotated[
     str | None,
     typer.Option(
         "--url",
-        envvar="APPROVALS_URL",
+        envvar="AYES_URL",
         help="A broker that runs elsewhere, as nats://user:password@host:port.",
         show_default=False,
     ),
@@ -188,9 +188,7 @@ CallArgument = Annotated[
 ThreadArgument = Annotated[str, typer.Argument(metavar="THREAD", help="workspace/thread", show_default=False)]
 AsOption = Annotated[
     str,
-    typer.Option(
-        "--as", metavar="NAME", envvar="APPROVALS_AS", help="The reviewer: you.", show_default=False
-    ),
+    typer.Option("--as", metavar="NAME", envvar="AYES_AS", help="The reviewer: you.", show_default=False),
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", help="In words. A model that is denied reads it.")]
 WhyOption = Annotated[str, typer.Option("--reason", help="In words.")]
@@ -279,7 +277,7 @@ async def up(
     json: JsonOption = False,
 ) -> None:
     """Run a broker and all workers in this process, until Ctrl-C."""
-    from ops.commands import run
+    from ayes.ops.commands import run
 
     await run.up(
         store,
@@ -311,7 +309,7 @@ async def work(
     json: JsonOption = False,
 ) -> None:
     """Run some workers in a process of their own, beside a broker that runs already."""
-    from ops.commands import run
+    from ayes.ops.commands import run
 
     await run.work(
         kinds,
@@ -330,7 +328,7 @@ async def work(
 @_runs
 async def demo(json: JsonOption = False) -> None:
     """A small agent asks, somebody decides, the tool runs. Nothing to set up; under 15 seconds."""
-    from ops.commands import demo
+    from ayes.ops.commands import demo
 
     await demo.demo(json=json)
 
@@ -358,9 +356,7 @@ async def rehearse(
     workspace: WorkspaceOption = "rehearsal",
     workers: Annotated[
         bool,
-        typer.Option(
-            "--workers/--no-workers", help="Answer from the recording here, or in `approvals work`."
-        ),
+        typer.Option("--workers/--no-workers", help="Answer from the recording here, or in `ayes work`."),
     ] = True,
     ack_wait: Annotated[str, typer.Option("--ack-wait", metavar="DURATION", help="As for `up`.")] = "30s",
     store: GivenStoreOption = None,
@@ -368,7 +364,7 @@ async def rehearse(
     json: JsonOption = False,
 ) -> int:
     """Drive recorded conversations through the real thing: model and tools answer as they once did."""
-    from ops.commands import run
+    from ayes.ops.commands import run
 
     return await run.rehearse(
         file,
@@ -396,7 +392,7 @@ async def setup(
     json: JsonOption = False,
 ) -> None:
     """Create the streams and consumers on a broker of your own, as its administrator. `up` does it by itself."""
-    from ops.commands import run
+    from ayes.ops.commands import run
 
     await run.setup(replicas=replicas, max_bytes=_bytes(max_bytes), store=store, url=url, json=json)
 
@@ -413,7 +409,7 @@ async def tool_declare(
     json: JsonOption = False,
 ) -> None:
     """Declare tools that services or scripts run themselves, so that they can be requested."""
-    from ops.commands import run
+    from ayes.ops.commands import run
 
     await run.tool_declare(file, workspace, store=store, url=url, json=json)
 
@@ -444,7 +440,7 @@ async def policy_apply(
     json: JsonOption = False,
 ) -> int:
     """Make a file the policy of a workspace from now on. What was asked before stays as it was asked."""
-    from ops.commands import run
+    from ayes.ops.commands import run
 
     if (file is None) == (proposal is None):
         raise BadInput(
@@ -477,7 +473,7 @@ async def policy_show(
     json: JsonOption = False,
 ) -> None:
     """A policy as it was applied: the one in force, or an older version."""
-    from ops.commands import run
+    from ayes.ops.commands import run
 
     _one_owner(workspace, organisation=organisation)
     await run.policy_show(workspace, version, organisation=organisation, store=store, url=url, json=json)
@@ -507,7 +503,7 @@ async def policy_test(
     json: JsonOption = False,
 ) -> None:
     """Read a policy file as `apply` does, without a broker; with --tool, say what it would say to such a call."""
-    from ops.commands import policy
+    from ayes.ops.commands import policy
 
     await policy.test(
         file,
@@ -527,7 +523,7 @@ async def policy_explain(
     call: CallArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
     """Why a call stands as it does: its rule, who must agree and who is missing; and what would be said now."""
-    from ops.commands import policy
+    from ayes.ops.commands import policy
 
     await policy.explain(call, store=store, url=url, json=json)
 
@@ -561,7 +557,7 @@ async def policy_backtest(
     json: JsonOption = False,
 ) -> None:
     """Try a policy on every call that was ever made: what it would have asked, allowed, blocked. Nothing is recorded."""
-    from ops.commands import policy
+    from ayes.ops.commands import policy
 
     await policy.backtest(
         file,
@@ -594,7 +590,7 @@ async def pending(
     json: JsonOption = False,
 ) -> None:
     """What waits for a decision, oldest first."""
-    from ops.commands import decide
+    from ayes.ops.commands import decide
 
     await decide.pending(workspace, watch=watch, limit=limit, store=store, url=url, json=json)
 
@@ -620,8 +616,8 @@ async def approve(
     json: JsonOption = False,
 ) -> int:
     """Say yes to a call, with exactly the arguments that it shows; or to all that waits."""
-    from ops.commands import decide
-    from projections.pending import Chosen
+    from ayes.ops.commands import decide
+    from ayes.projections.pending import Chosen
 
     ballot = decide.Ballot("approve", reason, arguments=edit, behalf=behalf)
     chosen = Chosen(workspace, thread, tool)
@@ -653,8 +649,8 @@ async def deny(
     json: JsonOption = False,
 ) -> int:
     """Say no to a call; or to all that waits."""
-    from ops.commands import decide
-    from projections.pending import Chosen
+    from ayes.ops.commands import decide
+    from ayes.projections.pending import Chosen
 
     ballot = decide.Ballot("deny", reason, behalf=behalf, halt=halt)
     chosen = Chosen(workspace, thread, tool)
@@ -690,7 +686,7 @@ async def answer(
     json: JsonOption = False,
 ) -> int:
     """Answer in place of the tool, which does not run."""
-    from ops.commands import decide
+    from ayes.ops.commands import decide
 
     ballot = decide.Ballot("answer", reason, answer=text, behalf=behalf)
     return await decide.vote(call, name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
@@ -709,7 +705,7 @@ async def break_glass(
     json: JsonOption = False,
 ) -> int:
     """Let a call run alone, in an emergency, where the policy lets you. It is announced before it is decided."""
-    from ops.commands import decide
+    from ayes.ops.commands import decide
 
     ballot = decide.Ballot("break_glass", reason)
     return await decide.vote(call, name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
@@ -726,7 +722,7 @@ async def hear(
     json: JsonOption = False,
 ) -> int:
     """Vote as a message says, if all of it is a verdict: `approve CALL`, `deny CALL: why`. Anything else is none."""
-    from ops.commands import decide
+    from ayes.ops.commands import decide
 
     return await decide.hear(message, name, workspace, store=store, url=url, json=json)
 
@@ -742,7 +738,7 @@ async def revoke(
     json: JsonOption = False,
 ) -> None:
     """Take an approval back before the tool starts."""
-    from ops.commands import decide
+    from ayes.ops.commands import decide
 
     await decide.revoke(call, name, reason=reason, store=store, url=url, json=json)
 
@@ -759,7 +755,7 @@ async def reconcile(
     json: JsonOption = False,
 ) -> None:
     """Say what became of a call in doubt: it was started, and nobody knows how it ended."""
-    from ops.commands import decide
+    from ayes.ops.commands import decide
 
     await decide.reconcile(call, name, happened=happened, output=output, store=store, url=url, json=json)
 
@@ -802,7 +798,7 @@ async def grant_give(
     json: JsonOption = False,
 ) -> None:
     """Allow calls like this one until then, so many times. It is your vote, given early; on this call it is given now."""
-    from ops.commands import grants
+    from ayes.ops.commands import grants
 
     like = grants.Like(call, tool, workspace, any_arguments, when, agent, any_thread)
     await grants.give(
@@ -827,7 +823,7 @@ async def grant_list(
     json: JsonOption = False,
 ) -> None:
     """Every grant of a workspace: in force, revoked, ended or used up; how many uses are left, and until when."""
-    from ops.commands import grants
+    from ayes.ops.commands import grants
 
     await grants.show_grants(workspace, store=store, url=url, json=json)
 
@@ -843,7 +839,7 @@ async def grant_revoke(
     json: JsonOption = False,
 ) -> None:
     """Take a grant back, whoever gave it."""
-    from ops.commands import grants
+    from ayes.ops.commands import grants
 
     await grants.revoke(grant, name, reason=reason, store=store, url=url, json=json)
 
@@ -867,7 +863,7 @@ async def delegate_give(
     json: JsonOption = False,
 ) -> None:
     """Let another person vote in your place for a time. Their decisions say: ben for ana."""
-    from ops.commands import grants
+    from ayes.ops.commands import grants
 
     await grants.delegate(
         to,
@@ -893,7 +889,7 @@ async def delegate_list(
     json: JsonOption = False,
 ) -> None:
     """Every delegation of a workspace: who votes for whom, from when until when."""
-    from ops.commands import grants
+    from ayes.ops.commands import grants
 
     await grants.show_delegations(workspace, store=store, url=url, json=json)
 
@@ -909,7 +905,7 @@ async def delegate_end(
     json: JsonOption = False,
 ) -> None:
     """End your delegation before its time."""
-    from ops.commands import grants
+    from ayes.ops.commands import grants
 
     await grants.end_delegation(delegation, name, reason=reason, store=store, url=url, json=json)
 
@@ -934,8 +930,8 @@ async def request(
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Ask for a tool to be run, as a service does. Then: approvals wait CALL."""
-    from ops.commands import decide
+    """Ask for a tool to be run, as a service does. Then: ayes wait CALL."""
+    from ayes.ops.commands import decide
 
     return await decide.request(
         call,
@@ -962,7 +958,7 @@ async def wait(
     json: JsonOption = False,
 ) -> int:
     """Wait until a call is decided: exit 0 approved, 5 denied, 6 expired, 3 timed out (8 with --timeout 0)."""
-    from ops.commands import decide
+    from ayes.ops.commands import decide
 
     timeout_s = None if timeout is None else seconds("--timeout", timeout)
     return await decide.wait(call, timeout_s=timeout_s, store=store, url=url, json=json)
@@ -973,8 +969,8 @@ async def wait(
 async def start(
     call: CallArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
-    """Claim an approved call that you run yourself: only when this ends with 0 may you run it. Then: approvals finish."""
-    from ops.commands import decide
+    """Claim an approved call that you run yourself: only when this ends with 0 may you run it. Then: ayes finish."""
+    from ayes.ops.commands import decide
 
     await decide.start(call, store=store, url=url, json=json)
 
@@ -993,8 +989,8 @@ async def finish(
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say how a call went that you ran yourself. Claims it first, if `approvals start` did not."""
-    from ops.commands import decide
+    """Say how a call went that you ran yourself. Claims it first, if `ayes start` did not."""
+    from ayes.ops.commands import decide
 
     await decide.finish(call, text, error, store=store, url=url, json=json)
 
@@ -1009,7 +1005,7 @@ async def doubt(
     json: JsonOption = False,
 ) -> None:
     """Say that whoever ran a call is gone, and nobody knows how it ended. Then a person reconciles it."""
-    from ops.commands import decide
+    from ayes.ops.commands import decide
 
     await decide.doubt(call, reason=reason, store=store, url=url, json=json)
 
@@ -1024,7 +1020,7 @@ async def withdraw(
     json: JsonOption = False,
 ) -> int:
     """Take a wish back, from the requester's side."""
-    from ops.commands import decide
+    from ayes.ops.commands import decide
 
     return await decide.withdraw(call, reason=reason, store=store, url=url, json=json)
 
@@ -1038,7 +1034,7 @@ async def show(
     call: CallArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
     """Every fact about a call."""
-    from ops.commands import look
+    from ayes.ops.commands import look
 
     await look.show(call, store=store, url=url, json=json)
 
@@ -1049,7 +1045,7 @@ async def thread(
     thread: ThreadArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
     """Every fact in a conversation."""
-    from ops.commands import look
+    from ayes.ops.commands import look
 
     await look.thread(thread, store=store, url=url, json=json)
 
@@ -1067,7 +1063,7 @@ async def watch(
     json: JsonOption = False,
 ) -> None:
     """Facts as they are recorded, until Ctrl-C; or with --from 1 --until-now, all that there are."""
-    from ops.commands import look
+    from ayes.ops.commands import look
 
     await look.watch(start, until_now=until_now, store=store, url=url, json=json)
 
@@ -1089,7 +1085,7 @@ async def history(
     json: JsonOption = False,
 ) -> None:
     """A conversation as a model goes on from it: the messages of that provider's API, as JSON."""
-    from ops.commands import look
+    from ayes.ops.commands import look
 
     await look.history_of(thread, provider, store=store, url=url, json=json)
 
@@ -1114,7 +1110,7 @@ async def check(
     json: JsonOption = False,
 ) -> int:
     """What that provider would turn down in a list of messages, and what to do; exit 1 if there is anything."""
-    from ops.commands import look
+    from ayes.ops.commands import look
 
     return await look.check_messages(file, provider, json=json)
 
@@ -1156,8 +1152,8 @@ async def replay(
     json: JsonOption = False,
 ) -> int:
     """Rebuild every projection from the first fact, or one; with --verify, exit 1 at the first difference."""
-    from ops.commands import replay as replaying
-    from schemas.errors import BadInput
+    from ayes.ops.commands import replay as replaying
+    from ayes.schemas.errors import BadInput
 
     if projection is None:
         if into is not None or diff or swap:
@@ -1181,7 +1177,7 @@ async def doctor(
     json: JsonOption = False,
 ) -> int:
     """Is everything as it should be? Server, streams, consumers, permissions. Exit 1 if not."""
-    from ops.commands import check
+    from ayes.ops.commands import check
 
     return await check.doctor(deep=deep, store=store, url=url, json=json)
 
@@ -1190,7 +1186,7 @@ async def doctor(
 @_runs
 async def status(store: StoreOption = None, url: UrlOption = None, json: JsonOption = False) -> None:
     """How much there is, how far each consumer is behind, what is parked and what is pending."""
-    from ops.commands import check
+    from ayes.ops.commands import check
 
     await check.status(store=store, url=url, json=json)
 
@@ -1207,7 +1203,7 @@ async def parked_ls(
     json: JsonOption = False,
 ) -> None:
     """What consumers gave up on, and why, oldest first."""
-    from ops.commands import parked
+    from ayes.ops.commands import parked
 
     await parked.ls(every=every, store=store, url=url, json=json)
 
@@ -1218,7 +1214,7 @@ async def parked_show(
     number: NumberArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
     """One of them, with the payload of its fact as the log has it."""
-    from ops.commands import parked
+    from ayes.ops.commands import parked
 
     await parked.show(number, store=store, url=url, json=json)
 
@@ -1229,7 +1225,7 @@ async def parked_retry(
     numbers: NumbersArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
     """Have its consumer handle it again, at once or as soon as one works."""
-    from ops.commands import parked
+    from ayes.ops.commands import parked
 
     await parked.mark("retry", numbers, store=store, url=url, json=json)
 
@@ -1244,7 +1240,7 @@ async def parked_drop(
     json: JsonOption = False,
 ) -> None:
     """Say that it was seen, and take it off the list. The fact stays in the log."""
-    from ops.commands import parked
+    from ayes.ops.commands import parked
 
     await parked.mark("drop", numbers, reason=reason, store=store, url=url, json=json)
 
@@ -1256,7 +1252,7 @@ ToOption = Annotated[
     typer.Option(
         "--to",
         metavar="DIR",
-        envvar="APPROVALS_ARCHIVE",
+        envvar="AYES_ARCHIVE",
         help="The archive; by default `archive` in the store.",
         show_default=False,
     ),
@@ -1273,7 +1269,7 @@ async def lake_sync(
     json: JsonOption = False,
 ) -> int:
     """Bring the tables up to the log: from a running broker, or from a store that nobody has open."""
-    from ops.commands import lake
+    from ayes.ops.commands import lake
 
     return await lake.sync(to=to, follow=follow, store=store, url=url, json=json)
 
@@ -1284,7 +1280,7 @@ async def lake_verify(
     to: ToOption = None, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> int:
     """Is every file what was written, and every row what the log has? Exit 1 if not."""
-    from ops.commands import lake
+    from ayes.ops.commands import lake
 
     return await lake.verify(to=to, store=store, url=url, json=json)
 
@@ -1323,7 +1319,7 @@ async def sql_(
     json: JsonOption = False,
 ) -> None:
     """Ask the lake in SQL. Whatever the query says, it can only read."""
-    from ops.commands import sql
+    from ayes.ops.commands import sql
 
     if json + csv + (parquet is not None) > 1:
         raise BadInput("--json, --csv and --parquet are one choice. Name one of them.")
@@ -1355,7 +1351,7 @@ async def ask(
     json: JsonOption = False,
 ) -> None:
     """Ask the lake a saved question: who decides and how fast, what is denied, what waits, what nobody read."""
-    from ops.commands import ask as asking
+    from ayes.ops.commands import ask as asking
 
     await asking.ask(name, show=show, to=to, store=store, json=json)
 
@@ -1370,7 +1366,7 @@ async def report(
     json: JsonOption = False,
 ) -> None:
     """The lake as one page with plots: readable offline, in light and in dark, and nothing in it runs."""
-    from ops.commands import report as reporting
+    from ayes.ops.commands import report as reporting
 
     await reporting.write(output, title=title, to=to, store=store, json=json)
 

@@ -1,7 +1,7 @@
 """Starting consumers: each kind with the credentials of its own role, until told to stop.
 
-All of them in one process (`approvals up`), or each in its own (`approvals work gate`): they share nothing but the
-ledger. Where the queue is kept, it is also answered what waits (consumers/desk.py).
+All of them in one process (`ayes up`), or each in its own (`ayes work gate`): they share nothing but the
+ledger. Where the queue is kept, it is also answered what waits (consumers/pending_service.py).
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from typing import Any, Final
 
 import structlog
 
-from consumers import desk, pages
-from consumers.executor import Executor
-from consumers.gate import Gate
-from consumers.keeping import kept
-from consumers.loop import Reaction, Worker
-from consumers.model import Asker, Model, Question, Reply
-from consumers.queue import Queue
-from consumers.recorded import RecordedAsker, RecordedExecutor, Recording
-from consumers.tools import Tools
-from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.mirror import Mirror
-from ledger.port import Raw
-from ledger.streams import ACK_WAIT_S
-from schemas.errors import BrokerAway, LogLost
+from ayes.consumers import pending_client, pending_service
+from ayes.consumers.executor import Executor
+from ayes.consumers.gate import Gate
+from ayes.consumers.model import Asker, Model, Question, Reply
+from ayes.consumers.pending_projector import Queue
+from ayes.consumers.supervision import kept
+from ayes.consumers.tools import Tools
+from ayes.consumers.worker import Reaction, Worker
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Raw
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import ACK_WAIT_S
+from ayes.ledger.replica import Mirror
+from ayes.ops.rehearsal.recorded import RecordedAsker, RecordedExecutor, Recording
+from ayes.schemas.errors import BrokerAway, LogLost
 
-_log: Final = structlog.get_logger("ops.workers")
+_log: Final = structlog.get_logger("ayes.ops.workers")
 
 #: What can be started, and whose credentials it takes.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
@@ -104,8 +104,8 @@ async def working(
             workers.append(worker)
             running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
             running.append(asyncio.create_task(_gone(ledger), name=f"connection {role}"))
-            if role == pages.ROLE:
-                serve = partial(desk.serve, ledger)
+            if role == pending_client.ROLE:
+                serve = partial(pending_service.serve, ledger)
                 running.append(asyncio.create_task(kept("desk", serve), name="desk"))
         failed = asyncio.ensure_future(_first_failure(running))
         try:
@@ -171,7 +171,7 @@ async def _gone(ledger: Ledger) -> None:
 def _providers() -> Mapping[str, Model]:
     """Every provider that pydantic-ai knows, if it is installed."""
     if find_spec("pydantic_ai") is None:
-        _log.info("no model providers: install approval-ledger[agents] to have threads answered by one")
+        _log.info("no model providers: install ayes[agents] to have threads answered by one")
         return {}
     return dict.fromkeys(_PYDANTIC_AI, _Providers())
 
@@ -180,7 +180,7 @@ class _Providers:
     """pydantic-ai, loaded when a model is asked for the first time: that takes two seconds, and few who start workers ask any."""
 
     async def reply(self, question: Question) -> Reply:
-        providers = await asyncio.to_thread(importlib.import_module, "consumers.providers")
+        providers = await asyncio.to_thread(importlib.import_module, "ayes.consumers.pydantic_ai_model")
         answer: Reply = await providers.PydanticAI().reply(question)
         return answer
 

@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
-from ledger.lifecycle import SETTLED, Call, call_of
-from projections.fold import Fold, Key, Row
-from projections.pending import key as name
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.slots import Slot
+from ayes.ledger.lifecycle import SETTLED, Call, call_of
+from ayes.projections.fold import Fold, Key, Row
+from ayes.projections.pending import key as name
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import Slot
 
 #: The facts after which a call may be settled.
 SETTLING: Final = (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.Reconciled)

@@ -26,8 +26,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from schemas.codec import Fact
-from schemas.slots import Slot
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import Slot
 
 #: Workspace and thread, or these and a call.
 type Key = tuple[str, ...]

@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from ledger.lifecycle import SETTLED, Call
-from projections import history as histories
-from projections.calls import SETTLING, call_in
-from projections.fold import Fold, Key, Row
-from projections.thread import Thread, thread_of
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.slots import Slot
+from ayes.ledger.lifecycle import SETTLED, Call
+from ayes.projections import history as histories
+from ayes.projections.calls import SETTLING, call_in
+from ayes.projections.fold import Fold, Key, Row
+from ayes.projections.thread import Thread, thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import Slot
 
 
 class Conversation:

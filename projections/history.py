@@ -28,14 +28,14 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from ledger.lifecycle import Call
-from projections import words
-from projections.thread import Thread, is_settled, is_spoiled
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import text_digest
-from schemas.errors import Defect
-from schemas.slots import CallRef
+from ayes.ledger.lifecycle import Call
+from ayes.projections import refusal_texts
+from ayes.projections.thread import Thread, is_settled, is_spoiled
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import text_digest
+from ayes.schemas.errors import Defect
+from ayes.schemas.slots import CallRef
 
 #: How a wish ended: it ran, or it is one of the ways in which it did not.
 type Kind = Literal["returned", "failed", "reconciled"] | e.Ending
@@ -174,7 +174,7 @@ def _entry(fact: Fact) -> Entry:
         case e.Said(role="note", text=text, name=name):
             return Note(text, name)
         case e.Carried():
-            return Note(words.unreadable(fact.slot.tail[1]))
+            return Note(refusal_texts.unreadable(fact.slot.tail[1]))
         case other:
             raise Defect(f"{fact.slot.subject} holds {other!r}, which nobody can have said.")
 
@@ -186,17 +186,17 @@ def outcome(call: Call, wish: e.Wish) -> Outcome:
         case e.ToolReturned(output=output):
             return _ended(call, wish, "returned", _as_it_ran(call, wish, output))
         case e.ToolFailed(error=error):
-            what = error if error.strip() else words.failed_in_silence(wish.tool)
+            what = error if error.strip() else refusal_texts.failed_in_silence(wish.tool)
             return _ended(call, wish, "failed", _as_it_ran(call, wish, what), is_error=True)
         case e.ToolRefused(ending=ending, text=text):
-            what = text if text.strip() else words.refused_in_silence(wish.tool)
+            what = text if text.strip() else refusal_texts.refused_in_silence(wish.tool)
             return _ended(call, wish, ending, what, is_error=ending != "answered")
         case e.Reconciled(happened=happened, output=output):
-            what = output if output.strip() else words.reconciled_in_silence(wish.tool, happened)
+            what = output if output.strip() else refusal_texts.reconciled_in_silence(wish.tool, happened)
             what = _as_it_ran(call, wish, what) if happened else what
             return _ended(call, wish, "reconciled", what, is_error=not happened)
         case None if is_spoiled(call):
-            return _ended(call, wish, "denied", words.spoiled(wish.tool), is_error=True)
+            return _ended(call, wish, "denied", refusal_texts.spoiled(wish.tool), is_error=True)
         case other:
             raise Defect(f"{call.ref} is {call.status} and cannot be told to a model: {other!r}.")
 
@@ -211,7 +211,7 @@ def _as_it_ran(call: Call, wish: e.Wish, text: str) -> str:
     edited = decision.arguments if isinstance(decision, e.Approved) else None
     if edited is None or edited == wish.arguments:
         return text
-    return f"{words.changed(edited)}\n\n{text}" if text else words.changed(edited)
+    return f"{refusal_texts.changed(edited)}\n\n{text}" if text else refusal_texts.changed(edited)
 
 
 _encoder: Final = msgspec.json.Encoder()

@@ -18,14 +18,14 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ledger.lifecycle import STANDS, Call, Status, call_of
-from ledger.port import Change
-from projections.fold import Fold, Key, Row
-from schemas.codec import Fact
-from schemas.digest import call_digest
-from schemas.errors import BadId, TooLarge
-from schemas.events import Quorum
-from schemas.slots import CallRef, Slot
+from ayes.ledger.lifecycle import STANDS, Call, Status, call_of
+from ayes.ledger.log import Change
+from ayes.projections.fold import Fold, Key, Row
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import BadId, TooLarge
+from ayes.schemas.events import Quorum
+from ayes.schemas.slots import CallRef, Slot
 
 
 class Entry(Struct, frozen=True):
@@ -81,7 +81,7 @@ class Entry(Struct, frozen=True):
             return ""
         return (
             "the digest is not of this tool and these arguments, or an older version wrote the entry: "
-            f"look at `approvals show {self.ref}`, and do not decide by this entry"
+            f"look at `ayes show {self.ref}`, and do not decide by this entry"
         )
 
 
@@ -94,7 +94,7 @@ class BadEntry(Struct, frozen=True):
     def __str__(self) -> str:
         return (
             f"entry {self.key} of the queue cannot be read and is left out: {self.problem}. "
-            "`approvals replay --projection pending --swap` makes it again from the log."
+            "`ayes replay --projection pending --swap` makes it again from the log."
         )
 
 

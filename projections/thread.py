@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from ledger.lifecycle import SETTLED, Call, Void, call_of, may_hold
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.slots import CallRef, ThreadRef
+from ayes.ledger.lifecycle import SETTLED, Call, Void, call_of, may_hold
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import CallRef, ThreadRef
 
 
 class Turn(Struct, frozen=True):

@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from schemas.errors import BadFact, BadSlot, TooLarge
-from schemas.events import TYPES, VERSION, AnyEvent, Carried, Event
-from schemas.slots import Slot, read
+from ayes.schemas.errors import BadFact, BadSlot, TooLarge
+from ayes.schemas.events import TYPES, VERSION, AnyEvent, Carried, Event
+from ayes.schemas.slots import Slot, read
 
 #: One fact on the wire. Above it a payload would stop fitting beside its protocol overhead in NATS' 1 MiB.
 MAX_BYTES: Final = 512 * 1024

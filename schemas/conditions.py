@@ -7,7 +7,7 @@ yes or no; hence it is an exception.
 
 The library stands behind `check`, `Scope` and `holds` alone, so that another one can take its place. What it would answer
 wrongly or too slowly is held back from it: whole numbers beyond 64 bits, which it rounds, and conditions that would take
-more than `MAX_STEPS` with these arguments. It cannot be interrupted, so the steps are counted first (`schemas.cel`,
+more than `MAX_STEPS` with these arguments. It cannot be interrupted, so the steps are counted first (`ayes.schemas.condition_cost`,
 docs/decisions/0018).
 
 Two things to know when writing one: `size` of a text counts its bytes in UTF-8, as this library does it, not its
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
-from schemas import cel as effort
+from ayes.schemas import condition_cost as effort
 
 #: So long may a condition be: one that nobody can read should be several rules.
 MAX_LENGTH: Final = 2000

@@ -460,7 +460,7 @@ class Granted(Event, frozen=True, tag="Granted"):
     uses: int = 1
     #: Exactly these arguments (raw JSON text, compared by value); None: any that `when` holds for.
     arguments: str | None = None
-    #: A condition on the arguments (`schemas.conditions`); empty: always.
+    #: A condition on the arguments (`ayes.schemas.conditions`); empty: always.
     when: str = ""
     #: Names, or patterns with `*`.
     agent: str = "*"

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 
-from schemas.errors import BadId
+from ayes.schemas.errors import BadId
 
 if sys.version_info >= (3, 14):
     from uuid import uuid7

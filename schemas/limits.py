@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from schemas.errors import TooLarge
+from ayes.schemas.errors import TooLarge
 
 #: Of a reason.
 MAX_REASON: Final = 16 * 1024

@@ -17,10 +17,10 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final
 
-from schemas.errors import BadId
-from schemas.events import Quorum
-from schemas.ids import token
-from schemas.quorums import is_among, is_plain
+from ayes.schemas.errors import BadId
+from ayes.schemas.events import Quorum
+from ayes.schemas.ids import token
+from ayes.schemas.quorums import is_among, is_plain
 
 #: An account, as `plain` writes it, to the person whose it is.
 type Accounts = Mapping[str, str]

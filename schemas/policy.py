@@ -66,14 +66,14 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Struct
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from schemas import conditions
-from schemas.digest import text_digest
-from schemas.errors import BadId
-from schemas.events import OnTimeout, PolicyApplied, Quorum, Shadow, Stage, WhilePending
-from schemas.files import Table, mistake, read_toml
-from schemas.ids import token
-from schemas.people import plain
-from schemas.quorums import everybody, is_plain, lacking, needed
+from ayes.schemas import conditions
+from ayes.schemas.digest import text_digest
+from ayes.schemas.errors import BadId
+from ayes.schemas.events import OnTimeout, PolicyApplied, Quorum, Shadow, Stage, WhilePending
+from ayes.schemas.ids import token
+from ayes.schemas.people import plain
+from ayes.schemas.quorums import everybody, is_plain, lacking, needed
+from ayes.schemas.toml_files import Table, mistake, read_toml
 
 type Then = Literal["allow", "ask", "block"]
 type UnmappedRequesters = Literal["deny", "exclude_nobody"]
@@ -173,7 +173,7 @@ class Rule(Table):
     then: Then
     #: Why, in words for the reviewer or the model.
     reason: str = ""
-    #: A condition (`schemas.conditions`); empty: always.
+    #: A condition (`ayes.schemas.conditions`); empty: always.
     when: str = ""
     workspaces: Patterns = ("*",)
     agents: Patterns = ("*",)

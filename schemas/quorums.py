@@ -8,7 +8,7 @@ as many as can be given (a maximum bipartite matching, by augmenting paths).
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from schemas.events import Quorum
+from ayes.schemas.events import Quorum
 
 
 def seated(

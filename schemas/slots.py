@@ -16,9 +16,9 @@ from typing import ClassVar, Final, Self
 
 from msgspec import Struct
 
-from schemas import events as e
-from schemas.errors import BadId, BadSlot
-from schemas.ids import token
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadId, BadSlot
+from ayes.schemas.ids import token
 
 ROOT: Final = "ledger"
 POLICY: Final = "_policy"

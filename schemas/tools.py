@@ -17,12 +17,12 @@ import jsonschema_rs
 from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError, field_validator
 from pydantic.json_schema import GenerateJsonSchema
 
-from schemas import jsontext
-from schemas.effort import MAX_STEPS, MAX_STEPS_EXPLAINED, Effort
-from schemas.errors import BadFact, BadId, BadInput
-from schemas.events import ToolDeclared
-from schemas.files import Table, mistake, mistakes, read_toml
-from schemas.ids import token
+from ayes.schemas import strict_json
+from ayes.schemas.errors import BadFact, BadId, BadInput
+from ayes.schemas.events import ToolDeclared
+from ayes.schemas.ids import token
+from ayes.schemas.schema_cost import MAX_STEPS, MAX_STEPS_EXPLAINED, Effort
+from ayes.schemas.toml_files import Table, mistake, mistakes, read_toml
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 #: More than this helps nobody, least a model.
@@ -106,8 +106,8 @@ class Tool:
         Values are not cited: they may be long, or secret.
         """
         try:
-            value = jsontext.read(arguments)
-        except jsontext.BadJson as problem:
+            value = strict_json.read(arguments)
+        except strict_json.BadJson as problem:
             return f"The arguments of {self.name} cannot be read: {problem}."
         if (steps := self._effort.steps(value)) > MAX_STEPS:
             return (
@@ -249,7 +249,7 @@ _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
 
 def _compiled(text: str) -> tuple[jsonschema_rs.Draft202012Validator, Effort]:
     """The validator of a schema, and what it takes; ValueError says what is wrong with it."""
-    schema = jsontext.read(text)
+    schema = strict_json.read(text)
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ValueError('the schema must be of an object: write "type": "object".')
     if str(schema.get("$schema", DIALECT)).rstrip("#") != DIALECT:

@@ -6,12 +6,12 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from stories import DECISIONS, EDIT, START, approval, question, request
 
-from ledger.port import Raw
-from ops.accounts import permissions
-from schemas import events as e
-from schemas.codec import Fact, encode, fact_of
-from schemas.digest import call_digest
-from schemas.slots import CallRef, Slot, ThreadRef, matches
+from ayes.ledger.log import Raw
+from ayes.ops.broker.accounts import permissions
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, encode, fact_of
+from ayes.schemas.digest import call_digest
+from ayes.schemas.slots import CallRef, Slot, ThreadRef, matches
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 REVIEWERS = ("ana", "ben", "rita")

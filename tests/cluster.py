@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from ledger import streams
-from ledger.address import Address, Store
-from ledger.connection import Connection
-from ledger.requests import Requests
-from ledger.streams import DURABLES
-from ops.accounts import ADMIN, ROLES, SYSTEM, accounts_config
-from ops.server import HOST, find_binary
-from schemas.errors import ApprovalsError
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.api import Requests
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Address, Store
+from ayes.ledger.nats.streams import DURABLES
+from ayes.ops.broker.accounts import ADMIN, ROLES, SYSTEM, accounts_config
+from ayes.ops.broker.server import HOST, find_binary
+from ayes.schemas.errors import ApprovalsError
 
 REPLICAS = 3
 

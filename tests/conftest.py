@@ -11,14 +11,14 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from ledger.client import Ledger
-from ledger.connection import Connection
-from ledger.memory import Memory
-from ledger.port import Port
-from ledger.requests import Requests
-from ledger.streams import DURABLES, ensure
-from ops.server import EmbeddedServer
-from schemas.events import Author
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.log import Port
+from ayes.ledger.nats.api import Requests
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.streams import DURABLES, ensure
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.schemas.events import Author
 
 #: `make sim`.
 settings.register_profile("sim", max_examples=20_000, deadline=None)

@@ -1,4 +1,4 @@
-"""The real `approvals` program, as people and scripts start it."""
+"""The real `ayes` program, as people and scripts start it."""
 
 import asyncio
 import json
@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 import pytest
 import structlog
 
-from ledger.client import Ledger
-from ops import cli
-from schemas.events import Event
-from schemas.slots import CallRef, Slot
+from ayes.ledger.client import Ledger
+from ayes.ops import cli
+from ayes.schemas.events import Event
+from ayes.schemas.slots import CallRef, Slot
 
-APPROVALS = Path(sys.executable).with_name("approvals")
+APPROVALS = Path(sys.executable).with_name("ayes")
 
 #: What a shell may hold in which somebody works with it; no test shall depend on that.
-FROM_A_SHELL = ("APPROVALS_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_")
+FROM_A_SHELL = ("AYES_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_")
 
 
 class Ended(NamedTuple):
@@ -64,7 +64,7 @@ def approvals(
 ) -> Ended:
     """Run it to its end; `typed` is its input. On a store it is told so as a shell would be, by an environment variable."""
     if store is not None:
-        variables["APPROVALS_STORE"] = str(store)
+        variables["AYES_STORE"] = str(store)
     done = subprocess.run(
         [APPROVALS, *map(str, arguments)],
         input=typed,
@@ -105,7 +105,7 @@ def started(*arguments: object, log: Path | None = None) -> Iterator[subprocess.
 
 @contextmanager
 def up(store: Path, *options: object) -> Iterator[dict[str, Any]]:
-    """`approvals up` on this store, ready; what it said about itself, and its own pid as `up`."""
+    """`ayes up` on this store, ready; what it said about itself, and its own pid as `up`."""
     store.parent.mkdir(parents=True, exist_ok=True)
     log = store.parent / "up.log"
     with started("up", "--store", store, "--json", *options, log=log) as process:
@@ -127,9 +127,9 @@ def in_process(
 
     def run(*arguments: object, store: Path | None = None) -> Ended:
         if store is not None:
-            monkeypatch.setenv("APPROVALS_STORE", str(store))
+            monkeypatch.setenv("AYES_STORE", str(store))
         with pytest.raises(SystemExit) as end:
-            cli.app([str(one) for one in arguments], prog_name="approvals")
+            cli.app([str(one) for one in arguments], prog_name="ayes")
         return Ended(end.value.code, *capsys.readouterr())
 
     yield run
@@ -175,7 +175,7 @@ def at_a_terminal(*arguments: object, store: Path, **variables: str) -> Iterator
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env=environment(APPROVALS_STORE=str(store), TERM="xterm-256color", **variables),
+        env=environment(AYES_STORE=str(store), TERM="xterm-256color", **variables),
     ) as process:
         os.close(theirs)
         try:

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from ledger.port import Pending
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.conversations import Output, Reply, Spoken, Step
-from schemas.digest import call_digest
-from schemas.slots import CallRef, Slot, ThreadRef
+from ayes.ledger.log import Pending
+from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.slots import CallRef, Slot, ThreadRef
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 REF = ThreadRef("acme", "t1")

@@ -11,13 +11,13 @@ import pytest_asyncio
 from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
-from consumers.pages import SERVICE, SUBJECT
-from ledger.streams import DURABLES, Durable
-from ops import accounts
-from ops.accounts import ADMIN, ROLES, accounts_config, permissions
-from ops.server import EmbeddedServer
-from schemas.errors import BadId, BadInput
-from schemas.slots import FILLED_BY, ORGANISATION, matches
+from ayes.consumers.pending_client import SERVICE, SUBJECT
+from ayes.ledger.nats.streams import DURABLES, Durable
+from ayes.ops.broker import accounts
+from ayes.ops.broker.accounts import ADMIN, ROLES, accounts_config, permissions
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.schemas.errors import BadId, BadInput
+from ayes.schemas.slots import FILLED_BY, ORGANISATION, matches
 
 #: On the loop that the one server of this file lives in.
 shared = pytest.mark.asyncio(loop_scope="module")
@@ -43,7 +43,7 @@ GATE = {
     "deliver_subject": "deliver.gate.gate",
     "deliver_group": "gate",
     "ack_policy": "explicit",
-    # Long ago, and nobody else knows when: see ops/accounts.py.
+    # Long ago, and nobody else knows when: see ops/broker/accounts.py.
     "deliver_policy": "by_start_time",
     "opt_start_time": "2003-07-01T11:12:13.141592653Z",
 }

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stories import REF, Story, disorder, facts_of, lives
 
-from projections.history import Assistant, Entry, Note, Outcome, System, User, history
-from projections.providers import ai_sdk
-from projections.providers.common import tool_name
-from projections.thread import thread_of
-from schemas import events as e
-from schemas import jsontext
-from schemas.conversations import Output, Reply, Spoken, Step
-from schemas.errors import BadInput
+from ayes.projections.formats import ai_sdk
+from ayes.projections.formats.common import tool_name
+from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas import strict_json
+from ayes.schemas.errors import BadInput
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "airline-gpt4o.jsonl"
 
@@ -91,8 +91,8 @@ def carried(entries) -> tuple[Step, ...]:
 def value_of(arguments: str) -> str:
     """Arguments that are an object without blanks; others as they are, and nothing as an empty object."""
     try:
-        value = jsontext.read(arguments or "{}")
-    except jsontext.BadJson:
+        value = strict_json.read(arguments or "{}")
+    except strict_json.BadJson:
         return arguments
     return (
         json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, dict) else arguments

@@ -26,15 +26,15 @@ from stories import (
 )
 from test_ai_sdk import asked, carried, ended, entries_of, facts_from, installed, wish
 
-from ledger.client import Ledger
-from projections import words
-from projections.history import Assistant, Note, System, User
-from projections.providers import PROVIDERS, ai_sdk, ai_sdk_ui
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.conversations import Output, Reply, Spoken
-from schemas.errors import BadInput
-from schemas.slots import CallRef, ThreadRef
+from ayes.ledger.client import Ledger
+from ayes.projections import refusal_texts
+from ayes.projections.formats import PROVIDERS, ai_sdk, ai_sdk_ui
+from ayes.projections.formats.conversation import Output, Reply, Spoken
+from ayes.projections.history import Assistant, Note, System, User
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput
+from ayes.schemas.slots import CallRef, ThreadRef
 
 SOURCE = {"type": "source-url", "sourceId": "s", "url": "https://x"}
 
@@ -255,7 +255,7 @@ def test_what_was_decided_against_is_no_yes(told, says):
         story.tell(slot, event)
     thread = thread_of(REF, story.facts)
     (call,) = calls_in(ai_sdk_ui.messages(thread))
-    reason = words.refused(thread.call(CALL)).text
+    reason = refusal_texts.refused(thread.call(CALL)).text
     assert says in reason
     assert call["state"] == "approval-responded"
     assert call["approval"] == {"id": "acme/t1/1-0", "approved": False, "reason": reason}
@@ -273,7 +273,7 @@ def test_a_yes_stands_beside_what_it_is_about():
         story.tell(slot, event)
     (call,) = calls_in(shown(story.facts))
     assert call["input"] == {"order": "A-17"}
-    assert call["output"] == f"{words.changed(EDIT)}\n\ndone"
+    assert call["output"] == f"{refusal_texts.changed(EDIT)}\n\ndone"
 
 
 def test_a_denial_keeps_the_approval_that_was_asked_for():
@@ -927,7 +927,7 @@ def test_each_form_is_judged_by_its_own_rules():
 
 @pytest.mark.parametrize("name", ["ai-sdk", "ai-sdk-ui"])
 def test_the_program_judges_what_is_shown(tmp_path, name):
-    """`approvals check` by either name: 0 where all has ended, 1 and the rule where a call waits."""
+    """`ayes check` by either name: 0 where all has ended, 1 and the rule where a call waits."""
     file = tmp_path / "messages.json"
     file.write_text(json.dumps(written(User("hi"), *ended("returned"))))
     assert approvals("check", file, "--for", name).code == 0
@@ -937,7 +937,7 @@ def test_the_program_judges_what_is_shown(tmp_path, name):
 
 
 async def test_the_program_writes_what_is_shown(store):
-    """`approvals history --for ai-sdk-ui` is a list that the checker takes."""
+    """`ayes history --for ai-sdk-ui` is a list that the checker takes."""
     thread = ThreadRef.parse("shop/t1")
     async with Ledger.connect(store, role="admin") as ledger:
         await ledger.append(thread.said("1"), e.Said(role="user", text="hi"))

@@ -1,7 +1,7 @@
 """The analysts' page and notebook: all that they show is run, on lakes with something in them.
 
 One lake is of a town where all sorts of things happen, so that every example has an answer; the other is what the real
-program left: a rehearsal of recorded conversations, and `approvals lake sync`.
+program left: a rehearsal of recorded conversations, and `ayes lake sync`.
 
 What needs Polars or pandas is skipped where they are not installed, and says so.
 """
@@ -26,15 +26,15 @@ from test_docs import Block, blocks, parse, piped
 from test_lake import SMALL, rehearsed, synced
 from test_questions import happened, written
 
-from consumers.archivist import Archive
-from ledger.lifecycle import STANDS
-from ledger.port import Raw
-from ops.sql import _Question, checked
-from projections import tables
-from schemas import events as e
-from schemas.codec import Fact, encode
-from schemas.conversations import read_conversations
-from schemas.slots import DelegationRef, Slot, ThreadRef
+from ayes.ledger.lifecycle import STANDS
+from ayes.ledger.log import Raw
+from ayes.ops.lake.sql import _Question, checked
+from ayes.ops.lake.writer import Archive
+from ayes.projections.formats.conversation import read_conversations
+from ayes.projections.lake import tables
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, encode
+from ayes.schemas.slots import DelegationRef, Slot, ThreadRef
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "analysts.md"
@@ -111,7 +111,7 @@ def rehearsal(tmp_path_factory) -> Path:
 def archive(request, monkeypatch) -> Path:
     """One after the other, where the page and the notebook look."""
     directory = request.getfixturevalue(request.param)
-    monkeypatch.setenv("APPROVALS_ARCHIVE", str(directory))
+    monkeypatch.setenv("AYES_ARCHIVE", str(directory))
     return directory
 
 
@@ -232,7 +232,7 @@ def _examples() -> dict[int, Block]:
 
 @pytest.mark.parametrize("block", blocks(PAGE, "sql"), ids=str)
 def test_each_query_runs(archive, block):
-    """On both lakes, and `approvals sql` takes it too."""
+    """On both lakes, and `ayes sql` takes it too."""
     with opened(archive) as db:
         db.execute(block.text).fetchall()
         query = block.text.strip().removesuffix(";")
@@ -500,8 +500,8 @@ def test_the_notebook_runs(archive, capsys):
 
 def test_the_notebook_finds_the_lake_below_the_store(town, monkeypatch):
     """Where nothing says where the archive is."""
-    monkeypatch.delenv("APPROVALS_ARCHIVE", raising=False)
-    monkeypatch.setenv("APPROVALS_STORE", str(town.parent))
+    monkeypatch.delenv("AYES_ARCHIVE", raising=False)
+    monkeypatch.setenv("AYES_STORE", str(town.parent))
     names: dict = {}
     first = next(one for one in json.loads(NOTEBOOK.read_text())["cells"] if one["cell_type"] == "code")
     assert _run_cell("".join(first["source"]), first["id"], names)

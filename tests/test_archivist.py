@@ -18,14 +18,14 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from consumers import archivist
-from consumers.archivist import Archive, Segment, _together, digest_of, read_manifest
-from ledger.port import Raw
-from ops.bench.logs import mixed
-from projections import tables
-from schemas import events as e
-from schemas.codec import encode
-from schemas.errors import BadInput, Unavailable
+from ayes.ledger.log import Raw
+from ayes.ops.lake import writer
+from ayes.ops.lake.writer import Archive, Segment, _together, digest_of, read_manifest
+from ayes.projections.lake import tables
+from ayes.schemas import events as e
+from ayes.schemas.codec import encode
+from ayes.schemas.errors import BadInput, Unavailable
+from bench.logs import mixed
 
 LOG = "20260301090000"
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
@@ -39,14 +39,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from test_archivist import FACTS, LOG, facts
-from consumers import archivist
-from consumers.archivist import Archive
-from projections import tables
+from ayes.ops.lake import writer
+from ayes.ops.lake.writer import Archive
+from ayes.projections.lake import tables
 import pyarrow  # so that its time is not the first batch's
 
 directory, publishing, split, seed = Path(sys.argv[1]), sys.argv[2] == "1", sys.argv[3] == "1", int(sys.argv[4])
 chance = random.Random(seed)
-archivist.SMALL_FILES = 4
+writer.SMALL_FILES = 4
 
 class Split(Archive):
     @contextmanager
@@ -243,11 +243,11 @@ def test_stopped_between_handing_over_and_showing_it_shows_at_the_next_start(tmp
     with Archive.open(tmp_path, LOG) as archive:
         archive.take(raws[:1_000])
         archive.publish()
-    monkeypatch.setattr(archivist, "SMALL_FILES", 2)
+    monkeypatch.setattr(writer, "SMALL_FILES", 2)
     with Archive.open(tmp_path, LOG) as archive:
         archive.take(raws[1_000:2_000])
         with monkeypatch.context() as patch:
-            patch.setattr(archivist, "write_catalog", _dies)
+            patch.setattr(writer, "write_catalog", _dies)
             with pytest.raises(KeyboardInterrupt):
                 archive.publish(keep_s=0.0)
     assert read_lake(tmp_path / "lake") == (1_000,) * 3
@@ -302,11 +302,11 @@ def test_of_small_files_one_is_made_and_who_has_the_old_catalog_open_keeps_readi
     """A file that was replaced stays for `keep_s`, counted from when no catalog names it, however old it is."""
     raws = facts(1_000)
     with Archive.open(tmp_path, LOG) as archive:
-        parts = _parts(raws, archivist.SMALL_FILES)
+        parts = _parts(raws, writer.SMALL_FILES)
         for part in parts[:-1]:
             archive.take(part)
             archive.publish()
-        assert _files(archive) == archivist.SMALL_FILES - 1
+        assert _files(archive) == writer.SMALL_FILES - 1
         for file in archive.lake.glob("*.parquet"):
             _make_old(file)
         before = len(raws) - len(parts[-1])
@@ -343,13 +343,12 @@ def _make_old(file: Path) -> None:
 def test_only_files_that_follow_each_other_are_put_together():
     """A large one between them stays where it is, so that the files are in the order of the log."""
     small = [Segment("events", f"s{n}", n, n, 10, 1, "") for n in range(40)]
-    large = Segment("events", "large", 20, 20, archivist.ROWS_A_FILE, 1, "")
+    large = Segment("events", "large", 20, 20, writer.ROWS_A_FILE, 1, "")
     segments = [*small[:10], large, *small[11:40]]
-    assert [each.first for each in _together(segments)] == list(range(11, 11 + archivist.SMALL_FILES))
+    assert [each.first for each in _together(segments)] == list(range(11, 11 + writer.SMALL_FILES))
     assert _together([*small[:10], large, *small[11:20]]) == ()
     halves = [
-        Segment("calls", f"h{n}", n, n, archivist.ROWS_A_FILE // 2 - 1, 1, "")
-        for n in range(archivist.SMALL_FILES)
+        Segment("calls", f"h{n}", n, n, writer.ROWS_A_FILE // 2 - 1, 1, "") for n in range(writer.SMALL_FILES)
     ]
     assert _together(halves) == halves[:2]
 
@@ -522,8 +521,8 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from test_archivist import LOG, facts
-from consumers.archivist import Archive
-from schemas.errors import Unavailable
+from ayes.ops.lake.writer import Archive
+from ayes.schemas.errors import Unavailable
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
 try:

@@ -15,18 +15,18 @@ import pytest_asyncio
 from conftest import running
 from nats.aio.client import Client
 
-from consumers.tools import Tools
-from ledger.address import Store
-from ledger.client import Ledger
-from ledger.lifecycle import Call, Status, voids
-from ops.server import ensure_account
-from ops.setup import apply_policy
-from ops.workers import reactions, working
-from schemas import events as e
-from schemas.codec import Fact, encode
-from schemas.digest import call_digest
-from schemas.ids import new_id
-from schemas.slots import CallRef, Slot, ThreadRef
+from ayes.consumers.tools import Tools
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Call, Status, voids
+from ayes.ledger.nats.credentials import Store
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.broker.setup import apply_policy
+from ayes.ops.workers import reactions, working
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, encode
+from ayes.schemas.digest import call_digest
+from ayes.schemas.ids import new_id
+from ayes.schemas.slots import CallRef, Slot, ThreadRef
 
 #: On the loop that the one broker of this file lives in.
 shared = pytest.mark.asyncio(loop_scope="module")

@@ -1,4 +1,4 @@
-"""`approvals policy test` and `approvals policy backtest`: a policy read, and tried on what was really called.
+"""`ayes policy test` and `ayes policy backtest`: a policy read, and tried on what was really called.
 
 The counts are held against a plain loop over the file, and against the gate's own verdict on each wish. The ledger's
 side runs on a real broker and in memory; what it should come to is written beside each call.
@@ -16,22 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from program import approvals
 
-from consumers.gate import Case, verdict
-from ledger.client import Ledger
-from ledger.judging import InForce, Policies
-from ledger.lifecycle import Call
-from ops import backtest as trying
-from ops.backtest import Counts, Wished, backtest, backtest_ledger, wishes_in
-from ops.commands import policy as command
-from ops.transcripts import payload_of
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.conversations import read_conversations
-from schemas.digest import call_digest
-from schemas.errors import BadId, BadInput
-from schemas.policy import applied, read_policy
-from schemas.slots import FILLED_BY, ORGANISATION, CallRef, Slot, ThreadRef, policy_slot
-from schemas.tools import Tool, ToolSpec
+from ayes.consumers.gate import Case, verdict
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Call
+from ayes.ledger.policies import InForce, Policies
+from ayes.ops.audit import backtest as trying
+from ayes.ops.audit.backtest import Counts, Wished, backtest, backtest_ledger, wishes_in
+from ayes.ops.commands import policy as command
+from ayes.ops.rehearsal.transcripts import payload_of
+from ayes.projections.formats.conversation import read_conversations
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import BadId, BadInput
+from ayes.schemas.policy import applied, read_policy
+from ayes.schemas.slots import FILLED_BY, ORGANISATION, CallRef, Slot, ThreadRef, policy_slot
+from ayes.schemas.tools import Tool, ToolSpec
 
 HERE = Path(__file__).parent
 SMALL = HERE / "data" / "small.jsonl"

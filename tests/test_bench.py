@@ -16,13 +16,13 @@ import pytest
 from nats.aio.client import Client
 from program import environment
 
-from ledger.requests import header_lines
-from ops.bench import logs
-from ops.bench.results import Result, compared, told
-from projections.pending import entry
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.codec import encode, fact_of
+from ayes.ledger.nats.api import header_lines
+from ayes.projections.pending import entry
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import encode, fact_of
+from bench import logs
+from bench.results import Result, compared, told
 
 WORKLOADS = {"replay": 3, "lake": 9, "analysts": 3, "policy": 5, "history": 3}
 FACTS = 600
@@ -47,7 +47,7 @@ def bench(*arguments: str, cwd: Path) -> list[str]:
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_workload_tells_what_it_measured_one_json_line_a_result(workload, tmp_path):
     """Each line has every declared field and no other, and says on which log and with which versions it was measured."""
-    lines = bench(f"ops.bench.{workload}", "--json", cwd=tmp_path)
+    lines = bench(f"bench.{workload}", "--json", cwd=tmp_path)
     assert len(lines) == WORKLOADS[workload]
     for line in lines:
         result = msgspec.json.decode(line, type=Result)

@@ -17,14 +17,14 @@ import msgspec
 import pytest
 from program import environment
 
-from ledger.client import Ledger
-from ops.bench import capacity, charts, cycle, growth, lake, logs
-from ops.bench.growth import Cost, Growing
-from ops.bench.results import SYNC, Result, compared, read_results
-from ops.server import EmbeddedServer
-from ops.setup import declare_streams
-from schemas.errors import BadInput
-from schemas.slots import ThreadRef
+from ayes.ledger.client import Ledger
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.setup import declare_streams
+from ayes.schemas.errors import BadInput
+from ayes.schemas.slots import ThreadRef
+from bench import capacity, charts, cycle, growth, lake, logs
+from bench.growth import Cost, Growing
+from bench.results import SYNC, Result, compared, read_results
 
 ROOT = Path(__file__).resolve().parents[1]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -67,7 +67,7 @@ def of_cost(cost: Cost, facts: int, value: float) -> Result:
 def test_growth_tells_every_cost_at_every_size_beside_the_first():
     """One JSON line a cost and size, on logs of exactly these sizes; a target only where nothing may grow, and not at first."""
     done = program(
-        *("ops.bench.growth", "--facts", ",".join(map(str, SIZES)), "--processes", ",".join(map(str, COUNTS))),
+        *("bench.growth", "--facts", ",".join(map(str, SIZES)), "--processes", ",".join(map(str, COUNTS))),
         *("--cycles", CYCLES, "--rounds", 1, "--json"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -132,7 +132,7 @@ async def test_a_log_that_was_begun_elsewhere_is_left_alone(tmp_path):
 
 def test_sizes_that_cannot_be_made_are_refused(tmp_path):
     """A log does not shrink, and below the smallest there is no room for what is measured."""
-    done = program("ops.bench.growth", "--facts", "100", "--processes", "", "--store", tmp_path / "store")
+    done = program("bench.growth", "--facts", "100", "--processes", "", "--store", tmp_path / "store")
     assert done.returncode == 1
     assert "a log of 100 facts cannot be made" in done.stderr
     assert "Traceback" not in done.stderr
@@ -198,7 +198,7 @@ def test_the_same_lines_give_the_same_charts_anywhere(tmp_path):
     lines = tmp_path / "results.jsonl"
     lines.write_bytes(b"\n".join(map(msgspec.json.encode, LINES)))
     here = charts.draw(read_results(lines), tmp_path / "here")
-    done = program("ops.bench.charts", lines, tmp_path / "there", PYTHONHASHSEED="7", TZ="Asia/Tokyo")
+    done = program("bench.charts", lines, tmp_path / "there", PYTHONHASHSEED="7", TZ="Asia/Tokyo")
     assert done.returncode == 0, done.stderr
     assert [file.name for file in here] == ["append.svg", "growth.svg"]
     for file in here:
@@ -297,7 +297,7 @@ def test_a_line_that_is_no_result_is_told_with_its_place(tmp_path):
     """The file and the line, and what would be one; nothing is drawn."""
     file = tmp_path / "results.jsonl"
     file.write_bytes(msgspec.json.encode(LINES[0]) + b'\n{"workload": "append"}\n')
-    done = program("ops.bench.charts", file, tmp_path / "charts")
+    done = program("bench.charts", file, tmp_path / "charts")
     assert done.returncode == 1
     assert f"{file}, line 2 is no result" in done.stderr
     assert "make bench JSON=1" in done.stderr
@@ -311,7 +311,7 @@ def test_what_is_missing_is_told_with_the_extra_that_brings_it(missing, tmp_path
     lines.write_bytes(msgspec.json.encode(LINES[0]))
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr(sys, "argv", ["charts", str(lines), str(tmp_path / "charts")])
-    with pytest.raises(SystemExit, match=rf"need {missing}, .* pip install 'approval-ledger\[reports\]'"):
+    with pytest.raises(SystemExit, match=rf"need {missing}, .* pip install 'ayes\[reports\]'"):
         charts.main()
     assert not (tmp_path / "charts").exists()
 
@@ -319,7 +319,7 @@ def test_what_is_missing_is_told_with_the_extra_that_brings_it(missing, tmp_path
 def test_only_drawing_loads_what_draws():
     """Measuring, and asking for help, wait for no drawing library."""
     script = (
-        "import sys, ops.bench.program, ops.bench.growth, ops.bench.capacity, ops.bench.charts; "
+        "import sys, bench.program, bench.growth, bench.capacity, bench.charts; "
         "print([name for name in ('altair', 'vl_convert') if name in sys.modules])"
     )
     done = subprocess.run(
@@ -332,7 +332,7 @@ def test_only_drawing_loads_what_draws():
 
 
 def test_the_page_is_what_its_figures_give():
-    """docs/capacity.md, every table; if not: python -m ops.bench.capacity --write"""
+    """docs/capacity.md, every table; if not: python -m bench.capacity --write"""
     page = capacity.PAGE.read_text()
     assert capacity.written(page, capacity.figures_in(page)) == page
 

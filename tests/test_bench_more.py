@@ -12,9 +12,9 @@ from collections import Counter
 import msgspec
 import pytest
 
-from ops.bench import append, chain, consumer, cycle, pending, start
-from ops.bench.logs import Log
-from ops.bench.results import SYNC, Result, compared, told
+from bench import append, chain, consumer, cycle, pending, start
+from bench.logs import Log
+from bench.results import SYNC, Result, compared, told
 
 FACTS = 128
 #: How many lines each tells of a store that is flushed before each acknowledgement, and of one that is not.

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 from program import environment
 
-from ops.bench import append, consumer, cycle, history, logs, peers, pending
-from ops.bench.logs import Log
-from ops.bench.results import Result, compared
+from bench import append, consumer, cycle, history, logs, peers, pending
+from bench.logs import Log
+from bench.results import Result, compared
 
 REAL = Path(__file__).parents[2] / "shared" / "bench" / "peers"
 PROGRAMS = ("dbos", "eventsourcing", "faststream", "langgraph", "openai_agents", "pydantic_ai")
@@ -68,7 +68,7 @@ def directory(tmp_path):
 def bench(cwd, *arguments, workload="append", **env):
     """A run of the real program, as short as it gets."""
     return subprocess.run(
-        [sys.executable, "-m", f"ops.bench.{workload}", "--facts", "128", "--at-once", "4", "--rounds", "3", *arguments],
+        [sys.executable, "-m", f"bench.{workload}", "--facts", "128", "--at-once", "4", "--rounds", "3", *arguments],
         env=environment(BENCH_DATE="2026-11-21", PYTHONPATH=str(Path(__file__).parents[1]), **env),
         cwd=cwd,
         capture_output=True,

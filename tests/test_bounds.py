@@ -10,17 +10,18 @@ import structlog
 from stories import REF, request
 from structlog.testing import capture_logs
 
-from ledger import streams
-from ledger.answers import Recorded
-from ledger.client import Ledger
-from ledger.streams import DURABLES, LEAST_BYTES, LEDGER, PARKED, PENDING, TIMERS
-from ops import cli, guard
-from ops.commands import check
-from ops.server import EmbeddedServer
-from ops.setup import declare_streams
-from ops.workers import reactions, working
-from schemas import events as e
-from schemas.errors import BadInput, BrokerRefused
+from ayes.ledger.answers import Recorded
+from ayes.ledger.client import Ledger
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.streams import DURABLES, LEAST_BYTES, LEDGER, PARKED, PENDING, TIMERS
+from ayes.ops import cli
+from ayes.ops.broker import guard
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.setup import declare_streams
+from ayes.ops.commands import check
+from ayes.ops.workers import reactions, working
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput, BrokerRefused
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 CALL = REF.call("c1")
@@ -193,7 +194,7 @@ async def test_what_has_no_bounds_gets_them_and_what_is_narrower_stays(store, ad
     assert not found["ok"]
     for stream in (LEDGER, TIMERS, PENDING):
         assert f"stream {stream}: max_bytes is -1, wider than the declared " in found["detail"]
-    assert "`approvals setup` bounds it" in found["detail"]
+    assert "`ayes setup` bounds it" in found["detail"]
     await declare_streams(store)
     assert (await doctor())["streams and consumers"]["detail"] == "as declared"
     after = await config_of(admin, LEDGER)

@@ -16,27 +16,27 @@ from conftest import running as broker
 from msgspec import Struct
 from stories import told
 
-from consumers.executor import Executor, Registered
-from consumers.gate import Gate
-from consumers.loop import Worker
-from consumers.model import Asker, Question, Reply
-from consumers.queue import Queue
-from ledger.client import Ledger
-from ledger.lifecycle import Call, Status, describe
-from ledger.memory import Lagging, Memory
-from ledger.mirror import Mirror
-from ledger.port import Port
-from ops.server import ensure_account
-from ops.workers import working
-from projections import pending
-from projections.history import Assistant, Outcome, User, history
-from projections.thread import Thread, thread_of
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.errors import AlreadyDecided, DeadlinePassed
-from schemas.policy import applied
-from schemas.slots import CallRef, ThreadRef, policy_slot
-from schemas.tools import ToolSpec
+from ayes.consumers.executor import Executor, Registered
+from ayes.consumers.gate import Gate
+from ayes.consumers.model import Asker, Question, Reply
+from ayes.consumers.pending_projector import Queue
+from ayes.consumers.worker import Worker
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Lagging, Memory
+from ayes.ledger.lifecycle import Call, Status, describe
+from ayes.ledger.log import Port
+from ayes.ledger.replica import Mirror
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.workers import working
+from ayes.projections import pending
+from ayes.projections.history import Assistant, Outcome, User, history
+from ayes.projections.thread import Thread, thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import AlreadyDecided, DeadlinePassed
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, ThreadRef, policy_slot
+from ayes.schemas.tools import ToolSpec
 
 THREAD = ThreadRef("shop", "t1")
 FIRST, SECOND = THREAD.wish(1, 0), THREAD.wish(1, 1)

@@ -1,4 +1,4 @@
-"""`approvals check`: what a provider would turn down in a list of messages, without a broker."""
+"""`ayes check`: what a provider would turn down in a list of messages, without a broker."""
 
 import json
 import subprocess
@@ -7,10 +7,10 @@ import pytest
 import typer.main
 from program import APPROVALS, Ended, approvals, environment
 
-from ops.cli import app
-from ops.commands import look
-from projections.providers import PROVIDERS
-from schemas.errors import BadFile
+from ayes.ops.cli import app
+from ayes.ops.commands import look
+from ayes.projections.formats import PROVIDERS
+from ayes.schemas.errors import BadFile
 
 HELLO = {"role": "user", "content": "hi"}
 CHAT = [

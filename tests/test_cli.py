@@ -20,12 +20,12 @@ import pytest
 import typer
 from program import APPROVALS, approvals, ask, environment, in_process, last_seq, record, started, until, up
 
-from ledger.client import Ledger
-from ops import cli
-from schemas import events as e
-from schemas.errors import BrokerAway
-from schemas.slots import CallRef
-from schemas.tools import ToolSpec
+from ayes.ledger.client import Ledger
+from ayes.ops import cli
+from ayes.schemas import events as e
+from ayes.schemas.errors import BrokerAway
+from ayes.schemas.slots import CallRef
+from ayes.schemas.tools import ToolSpec
 
 SMALL = Path(__file__).parent / "data" / "small.jsonl"
 POLICY = """
@@ -74,7 +74,7 @@ FIVE = '{"amount": 5}'
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """The store of a running `approvals up`: a policy is in force and tools are declared, which their callers run."""
+    """The store of a running `ayes up`: a policy is in force and tools are declared, which their callers run."""
     folder = tmp_path_factory.mktemp("shop")
     policy = folder / "policy.toml"
     policy.write_text(POLICY)
@@ -110,7 +110,7 @@ def kinds(ended):
 
 
 def test_help_is_quick():
-    """`approvals --help` answers in under half a second, since it loads nothing but the command line itself."""
+    """`ayes --help` answers in under half a second, since it loads nothing but the command line itself."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = approvals("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -185,7 +185,7 @@ def test_up_greets_people_on_stderr(tmp_path):
         assert "nats://127.0.0.1:" in told
         assert str(tmp_path / "store") in told
         assert "gate, queue" in told
-        assert "approvals pending --watch" in told
+        assert "ayes pending --watch" in told
         process.terminate()
         assert process.wait(20) == 0
         assert process.stdout.read() == ""
@@ -215,7 +215,7 @@ def test_after_kill_9_the_store_is_not_believed(tmp_path):
     assert time.monotonic() - begun < 4
     assert (ended.code, ended.out) == (1, "")
     assert f"no NATS broker answers at {ready['url']}" in ended.err
-    assert "approvals up" in ended.err
+    assert "ayes up" in ended.err
     with up(store):
         assert last_seq(store) == before
 
@@ -230,7 +230,7 @@ def test_without_a_gate_nothing_is_taken_for_a_yes(tmp_path):
         ended = approvals("request", "shop/t/c", "look", FIVE, store=store)
         assert ended.code == 8
         assert ended.out == ""
-        assert "not judged yet. Does a gate run? See approvals status." in ended.err
+        assert "not judged yet. Does a gate run? See ayes status." in ended.err
         # With one in a process of its own it goes on.
         with started("work", "gate", "--store", store, "--json", log=tmp_path / "log") as gate:
             assert json.loads(gate.stdout.readline()) == {"workers": ["gate"]}
@@ -260,7 +260,7 @@ def test_demo_shows_a_call_from_wish_to_result_by_itself():
     ):
         assert wish in types
     assert json.loads(shown) == last["history"]
-    assert "approvals up" in told
+    assert "ayes up" in told
     assert "\x1b" not in shown + told
 
 
@@ -295,7 +295,7 @@ def test_setting_up_what_is_there_changes_nothing(shop, within):
     assert (ended.code, ended.err) == (0, "")
     assert "LEDGER" in ended.one["streams"]
     assert "gate" in ended.one["consumers"]
-    assert "approvals doctor" in within("setup", store=shop).err
+    assert "ayes doctor" in within("setup", store=shop).err
     assert last_seq(shop) == before
 
 
@@ -341,7 +341,7 @@ def test_a_call_from_wish_to_decision_in_words(shop, call):
     assert waiting.code == 0
     assert str(call) in waiting.out
     assert FIVE in waiting.out
-    assert "approvals approve CALL --as NAME" in waiting.err
+    assert "ayes approve CALL --as NAME" in waiting.err
     voted = approvals("approve", call, "--as", "ana", store=shop)
     assert (voted.code, voted.out) == (0, "")
     shown, arguments, told = voted.err.splitlines()
@@ -605,7 +605,7 @@ def at_terminal(*arguments, store, **variables):
             stdin=subprocess.DEVNULL,
             stdout=theirs,
             stderr=theirs,
-            env=environment(APPROVALS_STORE=str(store), TERM="xterm-256color", **variables),
+            env=environment(AYES_STORE=str(store), TERM="xterm-256color", **variables),
         ):
             os.close(theirs)
             written = b""
@@ -760,7 +760,7 @@ BAD_INPUT = [
     (f"approve {DECIDED} --as ben", 1, "already decided: Approved by ana at 20|Nothing was recorded."),
     (f"deny {DECIDED} --as ben", 1, "already decided: Approved by ana at 20|Nothing was recorded."),
     (f"approve {EXPIRED} --as ana", 6, "already decided: Expired by gate at 20|Nothing was recorded."),
-    ("approve shop/t/nobody --as ana", 1, "shop/t/nobody was never requested. `approvals pending` lists"),
+    ("approve shop/t/nobody --as ana", 1, "shop/t/nobody was never requested. `ayes pending` lists"),
     ("deny shop/t/constructor --as ana", 1, "shop/t/constructor was never requested"),
     ("approve shop/t/1-0-call_abc --as ana", 1, "was never requested"),
     (f"withdraw {DECIDED}", 1, "already decided: Approved by ana at 20"),
@@ -784,9 +784,9 @@ BAD_INPUT = [
         "--until 'tomorrow' is neither a sequence number nor an ISO time such as 20",
     ),
     ("pending --url nats://", 2, "It looks like nats://127.0.0.1:4222."),
-    ("pending --url nats://127.0.0.1:1", 1, "no NATS broker answers at nats://127.0.0.1:1 |approvals up"),
-    ("pending --store missing", 1, "no broker runs in |start one with `approvals up --store "),
-    ("doctor --store .", 1, "no broker runs in |start one with `approvals up --store "),
+    ("pending --url nats://127.0.0.1:1", 1, "no NATS broker answers at nats://127.0.0.1:1 |ayes up"),
+    ("pending --store missing", 1, "no broker runs in |start one with `ayes up --store "),
+    ("doctor --store .", 1, "no broker runs in |start one with `ayes up --store "),
     # what the command line itself finds
     ("pendin", 2, "No such command 'pendin'. Did you mean 'pending'?"),
     (f"approve {OPEN}", 2, "Missing option '--as'"),
@@ -885,7 +885,7 @@ def test_the_help_loads_nothing_heavy():
         "pydantic_ai",
         "vl_convert",
     )
-    script = f"import sys, ops.cli; print([name for name in {heavy!r} if name in sys.modules])"
+    script = f"import sys, ayes.ops.cli; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )

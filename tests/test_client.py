@@ -13,19 +13,20 @@ from typing import Any
 import pytest
 from conftest import running
 
-from ledger import client, clock, follow
-from ledger.answers import AlreadyRecorded, Answer, Recorded, Unknown
-from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.lifecycle import Status
-from ledger.memory import Memory
-from ledger.port import Port
-from ledger.streams import LEDGER, info
-from ops.server import EmbeddedServer, ensure_account
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import call_digest
-from schemas.errors import (
+from ayes.ledger import client, clock
+from ayes.ledger.answers import AlreadyRecorded, Answer, Recorded, Unknown
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.log import Port
+from ayes.ledger.nats import ordered_consumer
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import LEDGER, info
+from ayes.ops.broker.server import EmbeddedServer, ensure_account
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import (
     AlreadyDecided,
     AlreadyFilled,
     BadArguments,
@@ -44,8 +45,8 @@ from schemas.errors import (
     UnknownTool,
     WaitTimedOut,
 )
-from schemas.slots import CallRef, Slot, ThreadRef
-from schemas.tools import ToolSpec
+from ayes.schemas.slots import CallRef, Slot, ThreadRef
+from ayes.schemas.tools import ToolSpec
 
 THREAD = ThreadRef("shop", "t1")
 CALL = THREAD.call("refund-1")
@@ -265,13 +266,13 @@ async def test_a_vote_on_what_does_not_wait_is_refused(desk: Ledger):
     """Unknown, not yet asked about, decided, voted on before: each in its own words (B26, B27, B29, B31)."""
     await refused(
         desk, lambda: desk.vote("shop/t1/nobody", "ana", "approve"), UnknownCall,
-        "shop/t1/nobody was never requested. `approvals pending` lists what waits.",
+        "shop/t1/nobody was never requested. `ayes pending` lists what waits.",
     )  # fmt: skip
     fresh = THREAD.call("fresh")
     await requested(desk, fresh)
     await refused(
         desk, lambda: desk.vote(fresh, "ana", "approve"), NotOpen,
-        "shop/t1/fresh is requested, so Voted cannot follow. "
+        "shop/t1/fresh is requested, so Voted cannot ordered_consumer. "
         "What can: ApprovalRequested, Approved, Denied, Superseded, Withdrawn.",
     )  # fmt: skip
     await put_to_people(desk)
@@ -364,18 +365,18 @@ async def test_what_was_not_approved_does_not_run(desk: Ledger):
     tool = Counted()
     await refused(
         desk, lambda: desk.run(CALL, tool), UnknownCall,
-        "shop/t1/refund-1 was never requested. `approvals pending` lists what waits.",
+        "shop/t1/refund-1 was never requested. `ayes pending` lists what waits.",
     )  # fmt: skip
     await put_to_people(desk)
     await refused(
         desk, lambda: desk.run(CALL, tool), NotOpen,
-        "shop/t1/refund-1 is pending, so ToolStarted cannot follow. "
+        "shop/t1/refund-1 is pending, so ToolStarted cannot ordered_consumer. "
         "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
     )  # fmt: skip
     await desk.append(CALL.decided, e.Denied(ground="people", rule="money", policy_version=1))
     await refused(
         desk, lambda: desk.run(CALL, tool), NotOpen,
-        "shop/t1/refund-1 is denied, so ToolStarted cannot follow. What can: ToolRefused.",
+        "shop/t1/refund-1 is denied, so ToolStarted cannot ordered_consumer. What can: ToolRefused.",
     )  # fmt: skip
     tampered, wired = THREAD.call("tampered"), THREAD.call("wired")
     await requested(desk, tampered)
@@ -454,7 +455,7 @@ async def test_a_wish_is_taken_back_while_it_is_open(desk: Ledger):
     """Once; and not after it was decided (B29, I5)."""
     await refused(
         desk, lambda: desk.withdraw(CALL), UnknownCall,
-        "shop/t1/refund-1 was never requested. `approvals pending` lists what waits.",
+        "shop/t1/refund-1 was never requested. `ayes pending` lists what waits.",
     )  # fmt: skip
     await put_to_people(desk)
     call = await desk.withdraw(CALL, "changed my mind")
@@ -479,7 +480,7 @@ async def test_an_approval_is_taken_back_before_it_runs(desk: Ledger):
     await put_to_people(desk)
     await refused(
         desk, lambda: desk.revoke(CALL, "ben"), NotOpen,
-        "shop/t1/refund-1 is pending, so Revoked cannot follow. "
+        "shop/t1/refund-1 is pending, so Revoked cannot ordered_consumer. "
         "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
     )  # fmt: skip
     first, second = THREAD.call("first"), THREAD.call("second")
@@ -516,7 +517,7 @@ async def test_a_call_in_doubt_is_found_out_about_once(desk: Ledger):
     await approved(desk)
     await refused(
         desk, lambda: desk.reconcile(CALL, "ana", happened=True, output=""), NotOpen,
-        "shop/t1/refund-1 is approved, so Reconciled cannot follow. What can: Declined, Revoked, ToolStarted.",
+        "shop/t1/refund-1 is approved, so Reconciled cannot ordered_consumer. What can: Declined, Revoked, ToolStarted.",
     )  # fmt: skip
     await desk.start(CALL)
     await desk.doubt(CALL, "nobody knows")
@@ -529,7 +530,7 @@ async def test_a_call_in_doubt_is_found_out_about_once(desk: Ledger):
     )  # fmt: skip
     await refused(
         desk, lambda: desk.reconcile(CALL, "ben", happened=True, output=""), NotOpen,
-        "shop/t1/refund-1 is reconciled, so Reconciled cannot follow. What can: nothing.",
+        "shop/t1/refund-1 is reconciled, so Reconciled cannot ordered_consumer. What can: nothing.",
     )  # fmt: skip
 
 
@@ -538,7 +539,7 @@ async def test_a_call_whose_client_is_gone_can_be_put_in_doubt(desk: Ledger):
     await approved(desk)
     await refused(
         desk, lambda: desk.doubt(CALL), NotOpen,
-        "shop/t1/refund-1 is approved, so InDoubt cannot follow. What can: Declined, Revoked, ToolStarted.",
+        "shop/t1/refund-1 is approved, so InDoubt cannot ordered_consumer. What can: Declined, Revoked, ToolStarted.",
     )  # fmt: skip
     begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -606,31 +607,31 @@ async def test_what_was_never_started_cannot_have_ended(desk: Ledger):
     """Not asked for, waiting, approved, denied, taken back: a result is refused, and nothing is recorded (B31, B62, I1)."""
     await refused(
         desk, lambda: desk.finish(CALL, output="done"), UnknownCall,
-        "shop/t1/refund-1 was never requested. `approvals pending` lists what waits.",
+        "shop/t1/refund-1 was never requested. `ayes pending` lists what waits.",
     )  # fmt: skip
     await put_to_people(desk)
     await refused(
         desk, lambda: desk.finish(CALL, output="done"), NotOpen,
-        "shop/t1/refund-1 is pending, so ToolReturned cannot follow. "
+        "shop/t1/refund-1 is pending, so ToolReturned cannot ordered_consumer. "
         "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
     )  # fmt: skip
     ready, back, never = (THREAD.call(name) for name in ("ready", "back", "never"))
     await approved(desk, ready)
     await refused(
         desk, lambda: desk.finish(ready, error="oops"), NotOpen,
-        "shop/t1/ready is approved, so ToolFailed cannot follow. What can: Declined, Revoked, ToolStarted.",
+        "shop/t1/ready is approved, so ToolFailed cannot ordered_consumer. What can: Declined, Revoked, ToolStarted.",
     )  # fmt: skip
     await approved(desk, back)
     await desk.revoke(back, "ben")
     await refused(
         desk, lambda: desk.finish(back, output="done"), NotOpen,
-        "shop/t1/back is revoked, so ToolReturned cannot follow. What can: ToolRefused.",
+        "shop/t1/back is revoked, so ToolReturned cannot ordered_consumer. What can: ToolRefused.",
     )  # fmt: skip
     await requested(desk, never)
     await desk.append(never.decided, e.Denied(ground="people", rule="money", policy_version=1))
     await refused(
         desk, lambda: desk.finish(never, output="done"), NotOpen,
-        "shop/t1/never is denied, so ToolReturned cannot follow. What can: ToolRefused.",
+        "shop/t1/never is denied, so ToolReturned cannot ordered_consumer. What can: ToolRefused.",
     )  # fmt: skip
 
 
@@ -706,7 +707,7 @@ async def test_what_is_answered_is_not_run(desk: Ledger):
     await desk.vote(CALL, "ana", "answer", answer="I did it by hand.")
     answered = e.Answered(answer="I did it by hand.", rule="money", policy_version=1, voters=("ana",))
     await desk.append(CALL.decided, answered)
-    sentence = "shop/t1/refund-1 is answered, so {} cannot follow. What can: ToolRefused."
+    sentence = "shop/t1/refund-1 is answered, so {} cannot ordered_consumer. What can: ToolRefused."
     await refused(desk, lambda: desk.start(CALL), NotOpen, sentence.format("ToolStarted"))
     await refused(desk, lambda: desk.finish(CALL, output="done"), NotOpen, sentence.format("ToolReturned"))
 
@@ -796,7 +797,7 @@ async def test_connecting_without_a_broker_fails_soon(unused_tcp_port: int, tmp_
     ):
         async with Ledger.connect(url=f"nats://127.0.0.1:{unused_tcp_port}"):
             pass
-    with pytest.raises(BrokerAway, match=r"no broker runs in .*; start one with `approvals up --store "):
+    with pytest.raises(BrokerAway, match=r"no broker runs in .*; start one with `ayes up --store "):
         async with Ledger.connect(tmp_path / "nowhere"):
             pass
     assert time.monotonic() - begun < 3.5
@@ -847,7 +848,7 @@ async def test_credentials_that_are_not_known_are_refused(store: Path):
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower starts over soon after it has heard nothing."""
-    monkeypatch.setattr(follow, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(ordered_consumer, "HEARTBEAT_S", 0.2)
 
 
 class Seen:

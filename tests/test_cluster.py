@@ -8,21 +8,21 @@ from pathlib import Path
 
 from cluster import cluster
 
-from consumers.executor import Executor
-from consumers.gate import Gate
-from consumers.queue import Queue
-from consumers.tools import Tools
-from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.streams import info
-from ops.workers import working
-from schemas.errors import ApprovalsError
-from schemas.policy import applied
-from schemas.slots import CallRef, ThreadRef, policy_slot
-from schemas.tools import ToolSpec
+from ayes.consumers.executor import Executor
+from ayes.consumers.gate import Gate
+from ayes.consumers.pending_projector import Queue
+from ayes.consumers.tools import Tools
+from ayes.ledger.client import Ledger
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import info
+from ayes.ops.workers import working
+from ayes.schemas.errors import ApprovalsError
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, ThreadRef, policy_slot
+from ayes.schemas.tools import ToolSpec
 
 #: How many calls are asked for; `make cluster` takes more.
-CALLS = int(os.environ.get("APPROVALS_TEST_CALLS", "500"))
+CALLS = int(os.environ.get("AYES_TEST_CALLS", "500"))
 #: How many of them at once.
 AT_ONCE = 32
 POLICY = """

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.conditions import MAX_LENGTH, MAX_VALUES, NAMES, BadCondition, CannotSay, check, holds
-from schemas.policy import About, Policy, judge
+from ayes.schemas.conditions import MAX_LENGTH, MAX_VALUES, NAMES, BadCondition, CannotSay, check, holds
+from ayes.schemas.policy import About, Policy, judge
 
 
 def scope(args=None, **rest):
@@ -125,7 +125,7 @@ def test_a_panic_of_the_library_is_neither_yes_nor_no(monkeypatch):
         def execute(self, _about):
             raise self.problem
 
-    monkeypatch.setattr("schemas.conditions._compiled", lambda _condition: Broken())
+    monkeypatch.setattr("ayes.schemas.conditions._compiled", lambda _condition: Broken())
     with pytest.raises(CannotSay, match="index out of bounds"):
         holds("true", scope())
     monkeypatch.setattr(Broken, "problem", KeyboardInterrupt())
@@ -142,7 +142,7 @@ def test_a_panic_of_its_parser_is_no_condition(monkeypatch):
     def broken(_condition):
         raise Panic("unreachable code")
 
-    monkeypatch.setattr("schemas.conditions._compiled", broken)
+    monkeypatch.setattr("ayes.schemas.conditions._compiled", broken)
     with pytest.raises(BadCondition, match="unreachable code"):
         check("true")
 
@@ -177,7 +177,7 @@ def test_long_lists_are_for_people_to_look_at():
 
 
 def test_deep_arguments_are_read():
-    """As deep as arguments may be (`schemas.jsontext`), nothing breaks."""
+    """As deep as arguments may be (`ayes.schemas.strict_json`), nothing breaks."""
     deep: object = 1
     for _ in range(99):
         deep = [deep]
@@ -364,5 +364,7 @@ def test_uncertainty_is_never_a_yes(rules, args):
 
 def test_the_library_is_loaded_only_for_a_condition():
     """A command that judges nothing does not wait for it."""
-    code = "import schemas.policy, sys; assert not any(name.split('.')[0] == 'cel' for name in sys.modules)"
+    code = (
+        "import ayes.schemas.policy, sys; assert not any(name.split('.')[0] == 'cel' for name in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from schemas.conversations import Output, Reply, Spoken, read_conversations
-from schemas.errors import BadFile
-from schemas.events import Text, Wish
+from ayes.projections.formats.conversation import Output, Reply, Spoken, read_conversations
+from ayes.schemas.errors import BadFile
+from ayes.schemas.events import Text, Wish
 
 SMALL = Path(__file__).parent / "data" / "small.jsonl"
 

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from conftest import DATA
 
-from ops.server import ensure_account
-from schemas.conversations import read_conversations
+from ayes.ops.broker.server import ensure_account
+from ayes.projections.formats.conversation import read_conversations
 
 LONG = bool(os.environ.get("CHAOS"))
 POLICY = Path(__file__).parents[1] / "examples" / "airline.toml"
-APPROVALS = (sys.executable, "-m", "ops.cli")
+APPROVALS = (sys.executable, "-m", "ayes.ops.cli")
 ACK_WAIT_S = "1.5"
 #: How long a slow machine may need for the next few hundred facts.
 QUIET_S = 100
@@ -47,7 +47,7 @@ def recordings(tmp_path: Path) -> Path:
 
 
 async def start(*arguments: str | Path, log: Path) -> asyncio.subprocess.Process:
-    """An `approvals` program, in a process of its own."""
+    """An `ayes` program, in a process of its own."""
     with log.open("ab") as err:
         return await asyncio.create_subprocess_exec(
             *APPROVALS,
@@ -59,7 +59,7 @@ async def start(*arguments: str | Path, log: Path) -> asyncio.subprocess.Process
 
 
 async def up(*arguments: str | Path, log: Path) -> asyncio.subprocess.Process:
-    """`approvals up` or `work`, once it is ready, which it says with `--json`."""
+    """`ayes up` or `work`, once it is ready, which it says with `--json`."""
     process = await start(*arguments, log=log)
     assert process.stdout
     assert await process.stdout.readline(), tail(log)
@@ -82,7 +82,7 @@ async def kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def facts_so_far(store: Path) -> int:
-    from ledger.client import Ledger
+    from ayes.ledger.client import Ledger
 
     async with Ledger.connect(store, role="observer") as ledger:
         return await ledger.port.last_seq()
@@ -90,7 +90,7 @@ async def facts_so_far(store: Path) -> int:
 
 async def grown(store: Path, most: int) -> None:
     """Wait until so many facts are recorded."""
-    from ledger.client import Ledger
+    from ayes.ledger.client import Ledger
 
     async with Ledger.connect(store, role="observer") as ledger, aclosing(ledger.watch(most)) as facts:
         await anext(facts)
@@ -119,7 +119,7 @@ def tail(log: Path) -> str:
 
 
 async def verified(store: Path, log: Path) -> dict:
-    """`approvals replay --verify` on the running store."""
+    """`ayes replay --verify` on the running store."""
     process = await start("replay", "--verify", "--json", "--store", store, log=log)
     out, _ = await process.communicate()
     assert process.returncode == 0, out.decode() + tail(log)
@@ -187,7 +187,7 @@ async def test_the_whole_of_it_killed_and_started_again(recordings: Path, tmp_pa
 
 
 async def _kill_after(store: Path, facts: int, process: asyncio.subprocess.Process) -> None:
-    from schemas.errors import ApprovalsError
+    from ayes.schemas.errors import ApprovalsError
 
     while process.returncode is None:
         try:

@@ -13,12 +13,12 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.tools import ToolApproved, ToolDenied
 from stories import DECISIONS, EDIT, REF, SETTLED, Story, approval, lives, question, request
 
-from projections import words
-from projections.history import history
-from projections.providers import deferred, pydantic_ai
-from projections.thread import Thread, thread_of
-from schemas import events as e
-from schemas.errors import BadInput
+from ayes.projections import refusal_texts
+from ayes.projections.formats import deferred, pydantic_ai
+from ayes.projections.history import history
+from ayes.projections.thread import Thread, thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput
 
 REQUESTS = TypeAdapter(DeferredToolRequests)
 RESULTS = TypeAdapter(DeferredToolResults)
@@ -224,7 +224,7 @@ async def test_an_agent_goes_on_from_it():
         ),
         "call_d": (
             "failed",
-            words.refused(thread.calls["1-3"]).text,
+            refusal_texts.refused(thread.calls["1-3"]).text,
         ),
     }
 
@@ -254,5 +254,5 @@ async def test_an_agent_asks_for_what_the_ledger_awaits():
 
 def test_the_library_is_not_needed():
     """The values are plain JSON, and nobody who hands them over loads pydantic-ai for it."""
-    program = "import sys, projections.providers.deferred; sys.exit('pydantic_ai' in sys.modules)"
+    program = "import sys, ayes.projections.formats.deferred; sys.exit('pydantic_ai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

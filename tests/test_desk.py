@@ -26,21 +26,21 @@ from program import environment
 from structlog.testing import capture_logs
 from test_pending_inbox import Cable, delete, put, question
 
-from consumers import desk, pages
-from consumers.pages import SERVICE, SUBJECT, Asked
-from ledger import streams
-from ledger.address import Store
-from ledger.client import Ledger
-from ops import server as servers
-from ops.accounts import accounts_config
-from ops.commands import decide
-from ops.server import EmbeddedServer
-from ops.workers import reactions, working
-from projections import pending
-from projections.pending import EVERY, Chosen, Page
-from schemas.errors import BrokerAway, BrokerRefused, Unavailable
+from ayes.consumers import pending_client, pending_service
+from ayes.consumers.pending_client import SERVICE, SUBJECT, Asked
+from ayes.ledger.client import Ledger
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.credentials import Store
+from ayes.ops.broker import server as servers
+from ayes.ops.broker.accounts import accounts_config
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.commands import decide
+from ayes.ops.workers import reactions, working
+from ayes.projections import pending
+from ayes.projections.pending import EVERY, Chosen, Page
+from ayes.schemas.errors import BrokerAway, BrokerRefused, Unavailable
 
-APPROVALS = Path(sys.executable).with_name("approvals")
+APPROVALS = Path(sys.executable).with_name("ayes")
 TOOLS = ("refund", "ship", "ship-abroad")
 
 
@@ -48,7 +48,7 @@ TOOLS = ("refund", "ship", "ship-abroad")
 async def open_desk(store: Path | None = None, *, url: str | None = None) -> AsyncIterator[None]:
     """A desk in this process, as `working` has it."""
     async with Ledger.connect(store, url=url, role="queue") as ledger:
-        serving = asyncio.create_task(desk.serve(ledger))
+        serving = asyncio.create_task(pending_service.serve(ledger))
         try:
             yield
         finally:
@@ -62,7 +62,7 @@ async def asks(ledger: Ledger, most: int = 50, chosen: Chosen = EVERY) -> pendin
     async with asyncio.timeout(30):
         while True:
             try:
-                return await pages._asked(ledger, most, chosen)
+                return await pending_client._asked(ledger, most, chosen)
             except Unavailable:
                 await asyncio.sleep(0.02)
 
@@ -150,18 +150,20 @@ async def fill(bucket: Any, many: int, size: Callable[[int], int] = lambda seq: 
 async def test_the_desk_and_the_bucket_say_the_same(store: Path, admin: Ledger, observer: Ledger):
     """Whatever is chosen, so many as are wanted, and how many there are; none there is an answer too (B72)."""
     async with open_desk(store):
-        assert await asks(observer) == ([], 0, []) == await pages._read(observer, 50, EVERY)
+        assert await asks(observer) == ([], 0, []) == await pending_client._read(observer, 50, EVERY)
         await fill(admin.port.pending, 60)
         for chosen in CHOICES:
             for most in (1, 7, 50, 1_000):
                 found = await asks(observer, most, chosen)
-                assert found == await pages._read(observer, most, chosen), (chosen, most)
+                assert found == await pending_client._read(observer, most, chosen), (chosen, most)
         oldest, waiting, _ = await asks(observer, 3)
         assert ([one.seq for one in oldest], waiting) == ([1, 2, 3], 51)
-        assert await pages.oldest(observer, 5, Chosen("acme.t1")) == ([], 0, [])
+        assert await pending_client.oldest(observer, 5, Chosen("acme.t1")) == ([], 0, [])
         # More than a page has are read, with and without a limit.
         for most in (None, 1_001):
-            assert await pages.oldest(observer, most) == await pages._read(observer, None, EVERY)
+            assert await pending_client.oldest(observer, most) == await pending_client._read(
+                observer, None, EVERY
+            )
 
 
 async def test_large_entries_come_on_several_pages(store: Path, admin: Ledger, observer: Ledger):
@@ -171,7 +173,7 @@ async def test_large_entries_come_on_several_pages(store: Path, admin: Ledger, o
     async with open_desk(store), plain_client(store, "service") as client:
         for chosen in CHOICES[:6]:
             found = await asks(observer, 1_000, chosen)
-            assert found == await pages._read(observer, 1_000, chosen)
+            assert found == await pending_client._read(observer, 1_000, chosen)
         raw, asked, lengths = [], {"most": 9}, []
         while True:
             page = json.loads(await answered(client, json.dumps(asked).encode()))
@@ -211,7 +213,7 @@ async def test_an_entry_that_no_answer_holds_is_read(store: Path, admin: Ledger,
         code, why = await refused(client, b'{"after":{"seq":1,"key":"acme.t1.c1"}}')
         assert code == "413"
         assert why.startswith("acme.t1.c2 has 1,04")
-        assert await pages.oldest(observer, 2) == ([question(1), large], 2, [])
+        assert await pending_client.oldest(observer, 2) == ([question(1), large], 2, [])
 
 
 # ------------------------------------------------------------------------------------------- what is refused
@@ -295,9 +297,9 @@ async def test_an_answer_that_cannot_be_read_is_as_good_as_none(store: Path, adm
         for said in [*UNREADABLE, {"Nats-Service-Error-Code": "500", "Nats-Service-Error": "oh"}, None]:
             answers.append(said)
             begun = time.monotonic()
-            assert await pages.oldest(observer, 5) == ([question(1)], 1, []), said
+            assert await pending_client.oldest(observer, 5) == ([question(1)], 1, []), said
             assert answers == []
-        assert time.monotonic() - begun > pages.PATIENCE_S
+        assert time.monotonic() - begun > pending_client.PATIENCE_S
 
 
 # ------------------------------------------------------------------------------ nobody is there, or not any more
@@ -308,13 +310,13 @@ async def test_where_nobody_answers_the_bucket_is_read_at_once(ledger: Ledger):
     await put(ledger.port.pending, question(2))
     await put(ledger.port.pending, question(1))
     with pytest.raises(BrokerAway, match="nobody is there"):
-        await pages._asked(ledger, 1, EVERY)
-    assert await pages.oldest(ledger, 1) == ([question(1)], 2, [])
+        await pending_client._asked(ledger, 1, EVERY)
+    assert await pending_client.oldest(ledger, 1) == ([question(1)], 2, [])
 
 
 @asynccontextmanager
 async def at_work(store: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`approvals work queue`, in a process of its own."""
+    """`ayes work queue`, in a process of its own."""
     process = await asyncio.create_subprocess_exec(
         *(APPROVALS, "work", "queue", "--store", str(store)),
         env=environment(),
@@ -332,7 +334,7 @@ async def at_work(store: Path) -> AsyncIterator[asyncio.subprocess.Process]:
 async def test_the_command_shows_the_same_whatever_becomes_of_the_desk(
     store: Path, admin: Ledger, observer: Ledger, capsys: pytest.CaptureFixture[str]
 ):
-    """Answered by `approvals work queue`; that process stands still, is killed, and the bucket is read (B72)."""
+    """Answered by `ayes work queue`; that process stands still, is killed, and the bucket is read (B72)."""
     for seq in range(5):
         await put(admin.port.pending, question(seq))
 
@@ -353,20 +355,20 @@ async def test_the_command_shows_the_same_whatever_becomes_of_the_desk(
         await delete(admin.port.pending, 1)
         assert await shown() == [2, 3, 4]
     with pytest.raises(Unavailable):
-        await pages._asked(observer, 3, EVERY)
+        await pending_client._asked(observer, 3, EVERY)
 
 
 async def test_whoever_keeps_the_queue_answers(store: Path, admin: Ledger, observer: Ledger):
-    """`approvals up` and `approvals work queue` start it so; it ends with them."""
+    """`ayes up` and `ayes work queue` start it so; it ends with them."""
     await put(admin.port.pending, question(1))
     async with working(reactions(["queue"]), store=store):
         assert await asks(observer) == ([question(1)], 1, [])
     with pytest.raises(Unavailable):
-        await pages._asked(observer, 1, EVERY)
+        await pending_client._asked(observer, 1, EVERY)
     async with working(reactions(["gate"]), store=store):
         await asyncio.sleep(0.3)
         with pytest.raises(Unavailable):
-            await pages._asked(observer, 1, EVERY)
+            await pending_client._asked(observer, 1, EVERY)
 
 
 async def stats(client: Client, desks: int) -> dict[str, int]:
@@ -424,7 +426,7 @@ async def pages_after(observer: Ledger, expected: list[int], away: Callable[[], 
     async with asyncio.timeout(20):
         while True:
             try:
-                oldest, waiting, _ = await pages._asked(observer, 50, EVERY)
+                oldest, waiting, _ = await pending_client._asked(observer, 50, EVERY)
             except Unavailable:
                 refusals += 1
                 await asyncio.sleep(0.01)
@@ -464,7 +466,7 @@ async def test_a_broker_that_is_started_again(tmp_path: Path):
     async with running(path):
         queue = Ledger.connect(path, role="queue")
         ledger = await queue.__aenter__()
-        serving = asyncio.create_task(desk.serve(ledger))
+        serving = asyncio.create_task(pending_service.serve(ledger))
         async with Ledger.connect(path, role="observer") as observer:
             assert (await asks(observer))[1] == 2
     try:
@@ -493,7 +495,7 @@ async def test_a_desk_without_its_bucket_says_so(store: Path, admin: Ledger, obs
                 await asyncio.sleep(0.02)
         assert told == ("503", "the inbox is being read. Ask again soon, or read the bucket.")
         with pytest.raises(BrokerRefused, match="is being read"):
-            await pages._asked(observer, 1, EVERY)
+            await pending_client._asked(observer, 1, EVERY)
         await streams.ensure(requests)
         await put(admin.port.pending, question(1))
         assert await asks(observer) == ([question(1)], 1, [])
@@ -534,7 +536,7 @@ async def test_a_value_that_is_not_an_entry_hinders_no_other(
         for key, value in BAD.items():
             assert await bucket.put(key, value or raw, 0)
         found = await asks(observer)
-        assert found == await pages._read(observer, None, EVERY)
+        assert found == await pending_client._read(observer, None, EVERY)
         assert found[:2] == ([question(1)], 1)
         assert [one.key for one in found.unreadable] == sorted(BAD)
         assert all("--swap" in str(one) and one.key in str(one) for one in found.unreadable)
@@ -542,7 +544,7 @@ async def test_a_value_that_is_not_an_entry_hinders_no_other(
         for key in BAD:
             _, revision = await bucket.get(key)
             assert await bucket.delete(key, revision)
-        assert await asks(observer, 1) == await pages.oldest(observer, 1) == ([question(1)], 1, [])
+        assert await asks(observer, 1) == await pending_client.oldest(observer, 1) == ([question(1)], 1, [])
     assert said == []
 
 
@@ -576,7 +578,7 @@ async def test_any_client_can_look_for_it(store: Path, admin: Ledger, observer: 
 
 
 def older(passwords: dict[str, str]) -> str:
-    """The accounts as they were before there was a desk."""
+    """The accounts as they were before there was a pending_service."""
     text = re.sub(r".*account: queue.*\n|.*allow_responses.*\n", "", accounts_config(passwords))
     text = re.sub(r"    exports: \[\n      \{service: \"pending(.|\n)*?\]\n", "", text)
     return re.sub(r',"(pending\.oldest|\$SRV[^"]*)"', "", text)
@@ -599,9 +601,9 @@ async def test_on_a_broker_of_an_older_version_the_bucket_is_read(
             ):
                 await put(admin.port.pending, question(1))
                 async with working(reactions(["queue"]), store=path):
-                    assert await pages.oldest(ledger, 1) == ([question(1)], 1, [])
+                    assert await pending_client.oldest(ledger, 1) == ([question(1)], 1, [])
                     with pytest.raises(BrokerRefused, match=SUBJECT):
-                        await pages._asked(ledger, 1, EVERY)
+                        await pending_client._asked(ledger, 1, EVERY)
                 assert ["write them anew" in line["event"] for line in said] == [True]
     async with (
         EmbeddedServer(path),

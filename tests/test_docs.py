@@ -30,18 +30,18 @@ import nats
 import pytest
 import typer.main
 
-from ledger import Ledger, spec_of
-from ledger.address import Store
-from ops import accounts
-from ops.cli import app
-from ops.server import ensure_account, find_binary
-from ops.setup import apply_policy
-from schemas import errors, slots
-from schemas.errors import Refused
-from schemas.events import InDoubt, ToolStarted
-from schemas.policy import read_policy
-from schemas.reviewer import read_script
-from schemas.slots import CallRef
+from ayes.ledger import Ledger, spec_of
+from ayes.ledger.nats.credentials import Store
+from ayes.ops.broker import accounts
+from ayes.ops.broker.server import ensure_account, find_binary
+from ayes.ops.broker.setup import apply_policy
+from ayes.ops.cli import app
+from ayes.ops.rehearsal.scripted_reviewer import read_script
+from ayes.schemas import errors, slots
+from ayes.schemas.errors import Refused
+from ayes.schemas.events import InDoubt, ToolStarted
+from ayes.schemas.policy import read_policy
+from ayes.schemas.slots import CallRef
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -137,18 +137,18 @@ def test_every_command_and_option_is_documented():
 def test_every_command_is_explained():
     """Each command occurs on a page that people read, not only in the list."""
     told = "\n".join(page.read_text() for page in STORIES)
-    assert [name for name, _ in commands() if f"approvals {name}" not in told and name != "demo"] == []
+    assert [name for name, _ in commands() if f"ayes {name}" not in told and name != "demo"] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_documented_command_exists(page):
-    """Whatever follows the word `approvals` in code is a command, and has the options that are shown."""
+    """Whatever follows the word `ayes` in code is a command, and has the options that are shown."""
     for span in re.findall(r"`approvals ([^`\n]+)`", page.read_text()):
         words = span.split()
         if words[0] == "COMMAND":
             continue
         known = [name for name, _ in commands() if span.startswith(name)]
-        assert known, f"approvals {span}"
+        assert known, f"ayes {span}"
         options = dict(commands())[max(known, key=len)].params
         given = {word for word in words if word.startswith("--")}
         assert given <= {opt for one in options for opt in (*one.opts, *one.secondary_opts)} | {"--help"}, (
@@ -232,7 +232,10 @@ def test_the_errors_are_as_documented():
 def test_the_exit_codes_are_as_documented():
     """Each exit code of the command line's own list, and that of Ctrl-C."""
     known = set(
-        map(int, re.findall(r"(\d) [a-z]", inspect.getdoc(sys.modules["ops.cli"]).partition("exit codes")[2]))
+        map(
+            int,
+            re.findall(r"(\d) [a-z]", inspect.getdoc(sys.modules["ayes.ops.cli"]).partition("exit codes")[2]),
+        )
     )
     assert set(map(int, table("reviewers.md", "| exit code | means |"))) == known | {130}
 
@@ -244,7 +247,7 @@ def test_the_environment_is_as_documented():
         for folder in ("ledger", "ops", "consumers")
         for file in (ROOT / folder).rglob("*.py")
     )
-    read = set(re.findall(r"\bAPPROVALS_[A-Z_]+\b|\bNATS_SERVER_BIN\b|\bNO_COLOR\b", code))
+    read = set(re.findall(r"\bAYES_[A-Z_]+\b|\bNATS_SERVER_BIN\b|\bNO_COLOR\b", code))
     assert {name.strip("`") for name in table("operators.md", "| variable | is |")} == read
 
 
@@ -282,12 +285,12 @@ async def up(here: Path, *options: str) -> AsyncIterator[dict[str, str]]:
     kept = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
     # A program in the store's folder must not import this repository from anywhere else.
     environment = kept | {
-        "APPROVALS_STORE": str(here / "store"),
+        "AYES_STORE": str(here / "store"),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     with (here / "up.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "ops.cli", "up", "--json", *options),
+            *(sys.executable, "-m", "ayes.ops.cli", "up", "--json", *options),
             env=environment, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=log,
         )  # fmt: skip
     try:
@@ -317,12 +320,15 @@ async def run(
 
 
 class ForkServer:
-    """Runs `approvals` commands in processes of their own that need not import anything first: 40 a page would take long."""
+    """Runs `ayes` commands in processes of their own that need not import anything first: 40 a page would take long."""
 
     PROGRAM = """
 import json, os, sys
-from ops import cli
-from ops.commands import check, decide, look, run
+from ayes.ops import cli
+from ayes.ops.commands import check
+from ayes.ops.commands import decide
+from ayes.ops.commands import look
+from ayes.ops.commands import run
 for line in sys.stdin:
     words, cwd, environment, said = json.loads(line)
     if (child := os.fork()) == 0:
@@ -333,7 +339,7 @@ for line in sys.stdin:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             for stream in (1, 2):
                 os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-            sys.argv = ["approvals", *words]
+            sys.argv = ["ayes", *words]
             cli.main()
         except SystemExit as end:
             code = end.code or 0
@@ -388,7 +394,7 @@ async def run_line(line: str, cwd: Path, environment: dict[str, str], fork_serve
     for words in pieces:
         if not words or words[0] == "make":
             return
-        if words[0] == "approvals":
+        if words[0] == "ayes":
             name = parse(words[1:])
             runs = runs and name not in FOREVER and "--watch" not in words
         elif words[0] == "python":
@@ -398,7 +404,7 @@ async def run_line(line: str, cwd: Path, environment: dict[str, str], fork_serve
             runs = False
     if not runs or "nats.example" in line:
         return
-    if len(pieces) == 1 and pieces[0][0] == "approvals":
+    if len(pieces) == 1 and pieces[0][0] == "ayes":
         code, said = await fork_server.run(pieces[0][1:], cwd, environment)
     else:
         code, out, err = await run(["bash", "-o", "pipefail", "-c", line], cwd, environment)
@@ -455,7 +461,7 @@ async def shop(tmp_path: Path) -> AsyncIterator[tuple[Path, dict[str, str]]]:
     here = tmp_path / "here"
     async with up(here, "--policy", str(free), "-w", "shop") as environment:
         (here / "shop.toml").write_text(policy.text)
-        await prepare(environment["APPROVALS_STORE"])
+        await prepare(environment["AYES_STORE"])
         yield here, environment
 
 
@@ -515,7 +521,7 @@ async def follow(
 async def test_the_services_page_works(shop, fork_server):
     """docs/services.md, while ana approves."""
     here, environment = shop
-    store = environment["APPROVALS_STORE"]
+    store = environment["AYES_STORE"]
     async with ana_approves(store), Ledger.connect(store, name="billing") as ledger:
         await dies_while_it_runs("shop/order-19/refund-1", here, environment)
         await follow(ROOT / "docs" / "services.md", here, environment, ledger, fork_server)
@@ -527,7 +533,7 @@ async def dies_while_it_runs(call: str, here: Path, environment: dict[str, str])
     """A service as on the page, whose tool never comes back."""
     program = f"""
 import asyncio, os
-from ledger import Ledger
+from ayes.ledger import Ledger
 
 async def main():
     async with Ledger.connect(name="billing") as ledger:
@@ -545,7 +551,7 @@ asyncio.run(main())
 async def test_the_page_works(shop, fork_server, name):
     """Each command of the page does what the page says."""
     here, environment = shop
-    async with Ledger.connect(environment["APPROVALS_STORE"]) as ledger:
+    async with Ledger.connect(environment["AYES_STORE"]) as ledger:
         await follow(ROOT / "docs" / name, here, environment, ledger, fork_server)
 
 
@@ -554,17 +560,17 @@ async def test_the_analysts_page_works(shop, fork_server):
     here, environment = shop
     for order, verdict in (("17", "approve"), ("18", "deny")):
         call = f"shop/order-{order}/refund-1"
-        await request_refund(environment["APPROVALS_STORE"], call)
+        await request_refund(environment["AYES_STORE"], call)
         code, _, err = await run(
-            ["approvals", verdict, call, "--as", "ana", "--reason", "As agreed."], here, environment
+            ["ayes", verdict, call, "--as", "ana", "--reason", "As agreed."], here, environment
         )
         assert code == 0, err
-    async with Ledger.connect(environment["APPROVALS_STORE"]) as ledger:
+    async with Ledger.connect(environment["AYES_STORE"]) as ledger:
         await follow(ROOT / "docs" / "asking.md", here, environment, ledger, fork_server)
 
 
 async def test_the_readme_works(tmp_path, fork_server):
-    """The service of the README asks, ana approves, it runs, and `approvals watch` sees all of it from another process."""
+    """The service of the README asks, ana approves, it runs, and `ayes watch` sees all of it from another process."""
     here = tmp_path / "here"
     call = "shop/order-17/refund-1"
     async with up(here) as environment, watched(environment, until="ToolReturned") as seen:
@@ -591,7 +597,7 @@ async def test_the_readme_works(tmp_path, fork_server):
 
 
 async def waits_for_people(call: str, environment: dict[str, str]) -> bool:
-    async with Ledger.connect(environment["APPROVALS_STORE"], role="observer") as observer:
+    async with Ledger.connect(environment["AYES_STORE"], role="observer") as observer:
         return await is_gated(observer, call)
 
 
@@ -605,9 +611,9 @@ async def until(there: Callable[[], Any]) -> None:
 async def watched(
     environment: dict[str, str], until: str
 ) -> AsyncIterator[asyncio.Task[list[dict[str, Any]]]]:
-    """What `approvals watch` prints in a process of its own, from the first fact to one of this type."""
+    """What `ayes watch` prints in a process of its own, from the first fact to one of this type."""
     watching = await asyncio.create_subprocess_exec(
-        "approvals", "watch", "--from", "1", "--json", env=environment, stdout=asyncio.subprocess.PIPE
+        "ayes", "watch", "--from", "1", "--json", env=environment, stdout=asyncio.subprocess.PIPE
     )  # fmt: skip
 
     async def read() -> list[dict[str, Any]]:
@@ -630,7 +636,7 @@ async def watched(
 async def test_another_language_can_do_it(shop):
     """The JSON of docs/services.md, sent by a plain NATS client that knows nothing of this package, runs a call."""
     _, environment = shop
-    store = environment["APPROVALS_STORE"]
+    store = environment["AYES_STORE"]
     sent = []
     for block in blocks(ROOT / "docs" / "services.md", "json"):
         found = re.findall(r"Send to `([^`]+)`:\s*$", block.before)
@@ -661,7 +667,7 @@ async def test_another_language_can_do_it(shop):
 async def test_the_executor_works(tmp_path):
     """The tools of examples/shop_tools.py run, once they are approved, in an executor that is given them."""
     async with up(tmp_path / "here", "--tools", "examples.shop_tools:tools", "-w", "shop") as environment:
-        store = environment["APPROVALS_STORE"]
+        store = environment["AYES_STORE"]
         async with ana_approves(store), Ledger.connect(store) as ledger:
             call = await ledger.request(
                 "shop/order-17/letter-1", "send_letter", {"to": "ben", "text": "Sorry."}
@@ -679,7 +685,7 @@ async def test_a_server_of_ones_own_works(tmp_path):
     environment = dict(os.environ) | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     }
-    environment.pop("APPROVALS_STORE", None)
+    environment.pop("AYES_STORE", None)
     own = [sys.executable, "examples/own_nats.py"]
     assert (await run([*own, "ana"], tmp_path, environment))[0] == 0
     passwords = json.loads((tmp_path / "passwords.json").read_text())
@@ -698,13 +704,13 @@ async def test_a_server_of_ones_own_works(tmp_path):
 
     try:
         await until(lambda: listens(port))
-        code, out, err = await run(["approvals", "setup", "--url", url("admin")], tmp_path, environment)
+        code, out, err = await run(["ayes", "setup", "--url", url("admin")], tmp_path, environment)
         assert code == 0, out + err
-        code, out, err = await run(["approvals", "doctor", "--url", url("admin")], tmp_path, environment)
+        code, out, err = await run(["ayes", "doctor", "--url", url("admin")], tmp_path, environment)
         assert code == 0, out + err
         workers = [
             await asyncio.create_subprocess_exec(
-                "approvals", "work", kind, "--url", url(kind), env=environment, stderr=subprocess.DEVNULL
+                "ayes", "work", kind, "--url", url(kind), env=environment, stderr=subprocess.DEVNULL
             )
             for kind in ("gate", "queue")
         ]
@@ -716,7 +722,7 @@ async def test_a_server_of_ones_own_works(tmp_path):
             await ledger.request("shop/order-17/refund-1", "refund", {"order": "A-17", "amount": 480})
             await until(lambda: is_gated(ledger, "shop/order-17/refund-1"))
         command = [
-            "approvals",
+            "ayes",
             "approve",
             "shop/order-17/refund-1",
             "--as",
@@ -726,7 +732,7 @@ async def test_a_server_of_ones_own_works(tmp_path):
         ]
         code, out, err = await run(command, tmp_path, environment)
         assert code == 0, out + err
-        command = ["approvals", "status", "--url", url("operator")]
+        command = ["ayes", "status", "--url", url("operator")]
         code, out, err = await run(command, tmp_path, environment)
         assert code == 0, out + err
         for worker in workers:

@@ -1,4 +1,4 @@
-"""`approvals doctor` and `approvals status`: quiet where all is as declared, loud where it is not, and without a trace."""
+"""`ayes doctor` and `ayes status`: quiet where all is as declared, loud where it is not, and without a trace."""
 
 import asyncio
 import json
@@ -7,13 +7,13 @@ import msgspec
 import pytest
 from stories import REF, question, request, told
 
-from ledger.address import Store
-from ledger.client import Ledger
-from ledger.port import Parked
-from ledger.streams import DURABLES, LEDGER, PARKED, PENDING
-from ops.commands import check
-from ops.workers import reactions, working
-from schemas import events as e
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Parked
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.streams import DURABLES, LEDGER, PARKED, PENDING
+from ayes.ops.commands import check
+from ayes.ops.workers import reactions, working
+from ayes.schemas import events as e
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 CALL = REF.call("c1")
@@ -140,7 +140,7 @@ async def test_a_missing_consumer_is_an_alarm(store, admin, doctor, status):
     code, found = await doctor()
     assert (code, bad(found)) == (1, {"streams and consumers"})
     assert (
-        "consumer gate is missing; `approvals up` or an administrator creates it"
+        "consumer gate is missing; `ayes up` or an administrator creates it"
         in (found["streams and consumers"]["detail"])
     )
     seen = await status()

@@ -3,18 +3,18 @@
 import pytest
 from stories import request
 
-from consumers.gate import Gate
-from consumers.steps import Append
-from ledger.client import Ledger
-from ledger.judging import InForce, Policies, of_edit
-from ledger.lifecycle import Status
-from schemas import events as e
-from schemas.digest import text_digest
-from schemas.errors import BadArguments, NotAllowed
-from schemas.events import Quorum
-from schemas.policy import read_policy
-from schemas.slots import CallRef, policy_slot
-from schemas.tools import Tool, ToolSpec, declaration
+from ayes.consumers.effects import Append
+from ayes.consumers.gate import Gate
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.policies import InForce, Policies, of_edit
+from ayes.schemas import events as e
+from ayes.schemas.digest import text_digest
+from ayes.schemas.errors import BadArguments, NotAllowed
+from ayes.schemas.events import Quorum
+from ayes.schemas.policy import read_policy
+from ayes.schemas.slots import CallRef, policy_slot
+from ayes.schemas.tools import Tool, ToolSpec, declaration
 
 POLICY = """
 [[rule]]
@@ -175,8 +175,8 @@ def test_an_edit_is_judged_with_whose_it_is():
     """The rule looks at the edited arguments, and at everything else as it was."""
     from stories import START
 
-    from ledger.lifecycle import call_of
-    from schemas.codec import Fact
+    from ayes.ledger.lifecycle import call_of
+    from ayes.schemas.codec import Fact
 
     wish = e.Wish(tool="refund", arguments='{"amount":100}')
     call = call_of(CALL, (Fact(1, START, CALL.requested, request(wish)),))

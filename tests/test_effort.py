@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from test_conditions import EXPRESSIONS
 
-from ledger.standing import Grant, covering
-from schemas import cel, conditions
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.errors import BadInput
-from schemas.policy import About, judge, read_policy
-from schemas.slots import GrantRef
-from schemas.tools import Tool, ToolSpec, declaration
+from ayes.ledger.grants import Grant, covering
+from ayes.schemas import condition_cost, conditions
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadInput
+from ayes.schemas.policy import About, judge, read_policy
+from ayes.schemas.slots import GrantRef
+from ayes.schemas.tools import Tool, ToolSpec, declaration
 
 
 def tool(schema):
@@ -198,4 +198,4 @@ def test_every_condition_that_can_be_compiled_can_be_counted(condition):
         conditions._compiled(condition)
     except ValueError:
         return
-    assert cel.read(condition)({}).steps > 0
+    assert condition_cost.read(condition)({}).steps > 0

@@ -17,18 +17,18 @@ from test_chain import FIRST as WISHED
 from test_organisation import FIRST, SECOND, THIRD, Shop, rule
 from test_organisation import REFUND as TOOL
 
-from consumers.gate import Gate
-from consumers.steps import Append
-from ledger.client import Ledger
-from ledger.lifecycle import Status, describe
-from ledger.port import Due, Port
-from ops.server import ensure_account
-from ops.workers import working
-from projections import pending
-from schemas import events as e
-from schemas.errors import AlreadyFilled, BadId, BadInput, BrokerRefused, DeadlinePassed, NotAllowed
-from schemas.policy import applied
-from schemas.slots import DelegationRef, policy_slot
+from ayes.consumers.effects import Append
+from ayes.consumers.gate import Gate
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Status, describe
+from ayes.ledger.log import Due, Port
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.workers import working
+from ayes.projections import pending
+from ayes.schemas import events as e
+from ayes.schemas.errors import AlreadyFilled, BadId, BadInput, BrokerRefused, DeadlinePassed, NotAllowed
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import DelegationRef, policy_slot
 
 SOON = 0.3
 

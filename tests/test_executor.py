@@ -13,22 +13,30 @@ import msgspec
 import pytest
 from stories import DECISIONS, EDIT, REF, Story, approval, life, request
 
-from consumers import executor
-from consumers.executor import HAND_ON_AFTER_S, HAND_ON_FOR_S, MAX_ATTEMPTS, Executor, Registered, Run, Sight
-from consumers.loop import MAX_TRIES, Worker
-from consumers.steps import Append, HandOn, Perform, Step
-from ledger import memory
-from ledger.client import Ledger
-from ledger.lifecycle import Call, Status, call_of
-from ledger.memory import Memory
-from ledger.performing import perform
-from ledger.streams import ACK_WAIT_S
-from projections.words import refused
-from schemas import events as e
-from schemas.codec import MAX_BYTES, encode
-from schemas.digest import call_digest
-from schemas.slots import Slot, ThreadRef
-from schemas.tools import ToolSpec, declaration
+from ayes.consumers import executor
+from ayes.consumers.effects import Append, HandOn, Perform, Step
+from ayes.consumers.executor import (
+    HAND_ON_AFTER_S,
+    HAND_ON_FOR_S,
+    MAX_ATTEMPTS,
+    Executor,
+    Registered,
+    Run,
+    Sight,
+)
+from ayes.consumers.worker import MAX_TRIES, Worker
+from ayes.ledger import in_memory
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.nats.streams import ACK_WAIT_S
+from ayes.ledger.tool_runner import perform
+from ayes.projections.refusal_texts import refused
+from ayes.schemas import events as e
+from ayes.schemas.codec import MAX_BYTES, encode
+from ayes.schemas.digest import call_digest
+from ayes.schemas.slots import Slot, ThreadRef
+from ayes.schemas.tools import ToolSpec, declaration
 
 CALL = REF.wish(1, 0)
 THREAD_OF_MANY = ThreadRef("acme", "many")
@@ -244,18 +252,18 @@ async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(monkeypatch
     for slot, event in APPROVED:
         await ledger.append(slot, event)
     handed_on = asyncio.Event()
-    retry = memory._Delivery.retry
+    retry = in_memory._Delivery.retry
 
     times = 0
 
-    async def noted(delivery: memory._Delivery, after_s: float) -> None:
+    async def noted(delivery: in_memory._Delivery, after_s: float) -> None:
         nonlocal times
         times += 1
         if times > MAX_TRIES:
             handed_on.set()
         await retry(delivery, min(after_s, 0.001))
 
-    monkeypatch.setattr(memory._Delivery, "retry", noted)
+    monkeypatch.setattr(in_memory._Delivery, "retry", noted)
     await handed_on.wait()
     new = Worker(ledger, Executor({"refund": ONCE}))
     running.append(asyncio.create_task(new.run()))

@@ -1,4 +1,4 @@
-"""`approvals policy explain`: why a call stands as it does, from the ledger alone.
+"""`ayes policy explain`: why a call stands as it does, from the ledger alone.
 
 Mostly on a real broker with a real gate; the command's own function is asked, and its JSON read. What is wrong with votes
 that do not count is a table over facts.
@@ -13,19 +13,19 @@ import pytest
 from program import approvals
 from stories import Story, request
 
-from ledger.client import Ledger
-from ledger.judging import Policies
-from ledger.lifecycle import call_of
-from ledger.votes import counted
-from ops.commands import policy as command
-from ops.commands.policy import explained
-from ops.workers import reactions, working
-from schemas import events as e
-from schemas.digest import text_digest
-from schemas.errors import BadSlot, UnknownCall
-from schemas.policy import read_policy
-from schemas.slots import ORGANISATION, CallRef, policies, policy_slot
-from schemas.tools import Tool, ToolSpec
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import call_of
+from ayes.ledger.policies import Policies
+from ayes.ledger.votes import counted
+from ayes.ops.commands import policy as command
+from ayes.ops.commands.policy import explained
+from ayes.ops.workers import reactions, working
+from ayes.schemas import events as e
+from ayes.schemas.digest import text_digest
+from ayes.schemas.errors import BadSlot, UnknownCall
+from ayes.schemas.policy import read_policy
+from ayes.schemas.slots import ORGANISATION, CallRef, policies, policy_slot
+from ayes.schemas.tools import Tool, ToolSpec
 
 CALL = CallRef.parse("shop/order-17/refund-1")
 REFUND = ToolSpec(
@@ -79,7 +79,7 @@ async def gate(store):
 
 @pytest.fixture
 def explain(store, capsys):
-    """What `approvals policy explain CALL --json` prints."""
+    """What `ayes policy explain CALL --json` prints."""
 
     async def told(call=CALL, *, json_=True):
         await command.explain(str(call), store=store, url=None, json=json_)
@@ -484,7 +484,7 @@ def test_what_a_limit_ended_is_no_other_word_while_the_rule_is_the_same(rule, di
 
 @pytest.mark.parametrize("votes", [one[1] for one in FLAWS])
 def test_a_vote_has_a_flaw_exactly_where_it_is_not_counted(votes):
-    """The sentences follow `ledger.votes`, which decides."""
+    """The sentences follow `ayes.ledger.votes`, which decides."""
     call = voted(votes)
     told = {one.reviewer for one in explained(call, Policies(), TOOL).votes if not one.flaw}
     refused = {name for name, cast in votes if cast.arguments == "{}"}

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from schemas import codec
-from schemas.codec import MAX_BYTES, Fact, decode, encode, fact_of
-from schemas.digest import call_digest, text_digest
-from schemas.errors import BadFact, BadId, BadSlot, TooLarge
-from schemas.events import TYPES, VERSION, Carried, Denied, Said, Withdrawn
-from schemas.ids import new_id, token
-from schemas.slots import (
+from ayes.schemas import codec
+from ayes.schemas.codec import MAX_BYTES, Fact, decode, encode, fact_of
+from ayes.schemas.digest import call_digest, text_digest
+from ayes.schemas.errors import BadFact, BadId, BadSlot, TooLarge
+from ayes.schemas.events import TYPES, VERSION, Carried, Denied, Said, Withdrawn
+from ayes.schemas.ids import new_id, token
+from ayes.schemas.slots import (
     DELEGATION,
     FILLED_BY,
     GRANT,

@@ -16,21 +16,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from stories import REF, SETTLED, START, UNSETTLED, Story, approval, disorder, life, lives, question, request
 
-from consumers.model import Asker
-from ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, evolve, refusal
-from ledger.lifecycle import SETTLED as ENDS
-from projections import pending
-from projections.calls import CALLS
-from projections.fold import Folding
-from projections.histories import HISTORIES, Conversation
-from projections.history import Assistant, Outcome, history
-from projections.pending import OPEN
-from projections.providers import PROVIDERS
-from projections.thread import thread_of
-from schemas import codec
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.slots import FILLED_BY, Slot, ThreadRef
+from ayes.consumers.model import Asker
+from ayes.ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, evolve, refusal
+from ayes.ledger.lifecycle import SETTLED as ENDS
+from ayes.projections import pending
+from ayes.projections.calls import CALLS
+from ayes.projections.fold import Folding
+from ayes.projections.formats import PROVIDERS
+from ayes.projections.histories import HISTORIES, Conversation
+from ayes.projections.history import Assistant, Outcome, history
+from ayes.projections.pending import OPEN
+from ayes.projections.thread import thread_of
+from ayes.schemas import codec
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import FILLED_BY, Slot, ThreadRef
 
 FOLDS = (OPEN, HISTORIES, CALLS)
 MODEL = "test:m"
@@ -43,7 +43,7 @@ def folds(resting):
 
 
 class Live:
-    """A folding that is driven as `ops/replay.py` drives it; what it recalls comes from a list of facts."""
+    """A folding that is driven as `ops/audit/replay.py` drives it; what it recalls comes from a list of facts."""
 
     def __init__(self, log, resting):
         self.log = log

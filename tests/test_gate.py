@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import REF, START, Story, question, request
 
-from consumers.gate import Case, Gate, verdict
-from consumers.steps import Append, CancelTimer, LookAgain, SetTimer, Step
-from ledger.client import Ledger
-from ledger.judging import InForce, Past, Policies
-from ledger.lifecycle import Call, call_of
-from ledger.memory import Memory
-from ledger.port import Due, Handed
-from ledger.standing import Grant, grants_of
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import call_digest
-from schemas.errors import Unavailable
-from schemas.policy import Also, Policy, Rule, applied, read_policy
-from schemas.quorums import met, needed
-from schemas.slots import GrantRef, policy_slot
-from schemas.tools import Tool, ToolSpec, declaration
+from ayes.consumers.effects import Append, CancelTimer, LookAgain, SetTimer, Step
+from ayes.consumers.gate import Case, Gate, verdict
+from ayes.ledger.client import Ledger
+from ayes.ledger.grants import Grant, grants_of
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.lifecycle import Call, call_of
+from ayes.ledger.log import Due, Handed
+from ayes.ledger.policies import InForce, Past, Policies
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.policy import Also, Policy, Rule, applied, read_policy
+from ayes.schemas.quorums import met, needed
+from ayes.schemas.slots import GrantRef, policy_slot
+from ayes.schemas.tools import Tool, ToolSpec, declaration
 
 CALL = REF.wish(1, 0)
 #: Asked by a gate of today: an editor does not count.

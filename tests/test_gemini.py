@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError as PydanticError
 from stories import REF, Story, disorder, facts_of, facts_told, lives
 
-from projections.history import Assistant, Entry, Note, Outcome, System, User, history
-from projections.providers.gemini import BLANK, FOREIGN, MALFORMED, OPENING, check, read, write
-from projections.thread import thread_of
-from schemas import events as e
-from schemas import jsontext
-from schemas.codec import Fact
-from schemas.conversations import Output, Reply, Spoken, Step, read_conversations
-from schemas.errors import BadInput
+from ayes.projections.formats.conversation import Output, Reply, Spoken, Step, read_conversations
+from ayes.projections.formats.gemini import BLANK, FOREIGN, MALFORMED, OPENING, check, read, write
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas import strict_json
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadInput
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "airline-gpt4o.jsonl"
 
@@ -450,8 +450,8 @@ def _places(value):
 def sent_arguments(raw: str) -> str:
     """Arguments as they come back: an object without blanks, or the text that was no object."""
     try:
-        value = jsontext.read(raw) if raw.strip() else {}
-    except jsontext.BadJson:
+        value = strict_json.read(raw) if raw.strip() else {}
+    except strict_json.BadJson:
         return raw
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, dict) else raw
 

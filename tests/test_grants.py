@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from test_organisation import FIRST, REFUND, SCHEMA, SECOND, THIRD, THREAD, Shop, rule
 
-from consumers.gate import Gate
-from consumers.steps import Append, LookAgain
-from ledger.client import Ledger
-from ledger.lifecycle import Status, describe
-from ledger.port import Port
-from ops.server import ensure_account
-from ops.workers import working
-from schemas import events as e
-from schemas.errors import (
+from ayes.consumers.effects import Append, LookAgain
+from ayes.consumers.gate import Gate
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Status, describe
+from ayes.ledger.log import Port
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.workers import working
+from ayes.schemas import events as e
+from ayes.schemas.errors import (
     AlreadyFilled,
     BadArguments,
     BadId,
@@ -29,9 +29,9 @@ from schemas.errors import (
     NotAllowed,
     UnknownTool,
 )
-from schemas.policy import applied
-from schemas.slots import CallRef, GrantRef, ThreadRef, grants, policy_slot
-from schemas.tools import ToolSpec
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, GrantRef, ThreadRef, grants, policy_slot
+from ayes.schemas.tools import ToolSpec
 
 ANAS = GrantRef("shop", "ana", "small")
 BENS = GrantRef("shop", "ben", "small")
@@ -392,7 +392,7 @@ async def test_a_grant_is_given_and_taken_back_once(shop: Shop):
         await shop.ledger.grant(ANAS, "refund", for_s=60, uses=3)
     await _refused(
         shop, lambda: shop.ledger.revoke_grant(BENS, "ana"), BadInput,
-        "there is no grant shop/ben/small. `approvals grant list` shows those that there are.",
+        "there is no grant shop/ben/small. `ayes grant list` shows those that there are.",
     )  # fmt: skip
     await shop.ledger.revoke_grant("shop/ana/small", "ben")
     with pytest.raises(AlreadyFilled, match="shop/ana/small is revoked: GrantRevoked by desk at 20"):

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import Story, question, request
 
-from ledger.lifecycle import call_of
-from projections.hearing import Heard, heard
-from projections.pending import Entry, entry
-from schemas import events as e
-from schemas.slots import CallRef
+from ayes.ledger.lifecycle import call_of
+from ayes.ops.commands.chat_vote import Heard, heard
+from ayes.projections.pending import Entry, entry
+from ayes.schemas import events as e
+from ayes.schemas.slots import CallRef
 
 
 def waits(ref: CallRef, tool: str, arguments: str) -> Entry:

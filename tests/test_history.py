@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import EDIT, REF, SETTLED, UNSETTLED, Story, approval, disorder, life, lives, question, request
 
-from ledger.lifecycle import Status, call_of
-from projections import pending, words
-from projections.history import (
+from ayes.ledger.lifecycle import Status, call_of
+from ayes.projections import pending, refusal_texts
+from ayes.projections.formats import PROVIDERS
+from ayes.projections.history import (
     Assistant,
     History,
     Note,
@@ -23,11 +24,10 @@ from projections.history import (
     encode,
     history,
 )
-from projections.providers import PROVIDERS
-from projections.thread import Thread, is_settled, thread_of
-from schemas import events as e
-from schemas.errors import Defect
-from schemas.slots import ThreadRef
+from ayes.projections.thread import Thread, is_settled, thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import Defect
+from ayes.schemas.slots import ThreadRef
 
 REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
 LOOK_UP = e.Wish(tool="look_up", arguments='{"order":"A-17"}', provider_id="call_b")
@@ -243,8 +243,8 @@ def test_turns_recorded_out_of_order_tell_nothing_twice():
     [
         ("returned", "done", "returned", "done", False),
         ("returned", "", "returned", "", False),
-        ("edited", "done", "returned", f"{words.changed(EDIT)}\n\ndone", False),
-        ("edited", "", "returned", words.changed(EDIT), False),
+        ("edited", "done", "returned", f"{refusal_texts.changed(EDIT)}\n\ndone", False),
+        ("edited", "", "returned", refusal_texts.changed(EDIT), False),
         ("failed", "no such order", "failed", "no such order", True),
         ("failed", " ", "failed", "`refund` was started and failed. It gave no reason.", True),
         ("denied", "", "denied", "refund was denied", True),
@@ -256,9 +256,15 @@ def test_turns_recorded_out_of_order_tell_nothing_twice():
         ("unknown_tool", "", "unknown_tool", "unknown_tool it is", True),
         ("digest_mismatch", "", "digest_mismatch", "digest_mismatch it is", True),
         ("happened", "paid out", "reconciled", "paid out", False),
-        ("happened", "", "reconciled", words.reconciled_in_silence("refund", happened=True), False),
+        ("happened", "", "reconciled", refusal_texts.reconciled_in_silence("refund", happened=True), False),
         ("did not happen", "nothing was paid", "reconciled", "nothing was paid", True),
-        ("did not happen", "", "reconciled", words.reconciled_in_silence("refund", happened=False), True),
+        (
+            "did not happen",
+            "",
+            "reconciled",
+            refusal_texts.reconciled_in_silence("refund", happened=False),
+            True,
+        ),
     ],
 )
 def test_each_ending_has_its_outcome(ending, output, kind, text, is_error):
@@ -379,12 +385,12 @@ def test_each_refusal_has_its_own_words(call, ending, text):
     """The model reads that nothing ran, who stopped it and why, under the tool's real name
     (B2, B5, B9, B32, B33, B37, B87).
     """
-    assert words.refused(call) == e.ToolRefused(ending=ending, text=text)
+    assert refusal_texts.refused(call) == e.ToolRefused(ending=ending, text=text)
 
 
 def test_no_two_endings_share_their_words():
     """Expired is not denied is not withdrawn is not superseded (I5)."""
-    texts = [words.refused(call).text for call, *_ in WORDS]
+    texts = [refusal_texts.refused(call).text for call, *_ in WORDS]
     assert len(set(texts)) == len(texts)
 
 
@@ -395,7 +401,7 @@ def test_no_two_endings_share_their_words():
 def test_what_nobody_refused_has_no_refusal(call):
     """An open, an approved or a running call is never told to the model as one that did not run."""
     with pytest.raises(Defect):
-        words.refused(call)
+        refusal_texts.refused(call)
 
 
 @pytest.mark.parametrize(
@@ -411,9 +417,9 @@ def test_what_nobody_refused_has_no_refusal(call):
     ],
 )
 def test_durations_read_as_people_say_them(seconds, said):
-    """A deadline reaches the model in words."""
+    """A deadline reaches the model in refusal_texts."""
     call = decided(e.Expired(rule="r", policy_version=1, after_s=seconds))
-    assert f"within {said}." in words.refused(call).text
+    assert f"within {said}." in refusal_texts.refused(call).text
 
 
 # ------------------------------------------------------------------------------------------------- threads

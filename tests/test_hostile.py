@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from program import Ended, approvals, in_process, up
 
-from consumers import desk, keeping
-from ledger.address import Store
-from ledger.client import Ledger
-from ledger.connection import Connection
-from ledger.jetstream import JetStream
-from ledger.mirror import Mirror
-from ops.accounts import ROLES, permissions
-from ops.server import ensure_account
-from ops.workers import reactions, working
-from schemas.codec import fact_of
-from schemas.errors import BrokerRefused
-from schemas.events import Carried, Said
-from schemas.ids import new_id
-from schemas.slots import ROOT, Slot, ThreadRef, subject_text
-from schemas.tools import ToolSpec
+from ayes.consumers import pending_service, supervision
+from ayes.ledger.client import Ledger
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.replica import Mirror
+from ayes.ops.broker.accounts import ROLES, permissions
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.workers import reactions, working
+from ayes.schemas.codec import fact_of
+from ayes.schemas.errors import BrokerRefused
+from ayes.schemas.events import Carried, Said
+from ayes.schemas.ids import new_id
+from ayes.schemas.slots import ROOT, Slot, ThreadRef, subject_text
+from ayes.schemas.tools import ToolSpec
 
 SHOP, POISON = "shop", ThreadRef("shop", "poison")
 REVIEWER = "reviewer-ana"
@@ -228,8 +228,8 @@ async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.Mo
             often.set()
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
-    monkeypatch.setattr(keeping, "AGAIN_S", 0.01)
-    monkeypatch.setattr(desk, "serve", failing)
+    monkeypatch.setattr(supervision, "AGAIN_S", 0.01)
+    monkeypatch.setattr(pending_service, "serve", failing)
     monkeypatch.setattr(Mirror, "run", failing)
     async with Ledger.connect(store) as service:
         await service.declare(SHOP, ToolSpec(name="pay", schema='{"type":"object"}'))
@@ -243,16 +243,16 @@ async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.Mo
 
 async def test_what_an_operator_must_mend_ends_a_worker(monkeypatch: pytest.MonkeyPatch):
     """A refusal is raised at once; any other error is told of and tried again, later each time."""
-    monkeypatch.setattr(keeping, "AGAIN_S", 0.001)
+    monkeypatch.setattr(supervision, "AGAIN_S", 0.001)
     problems = [ValueError("odd"), LookupError("odd"), BrokerRefused("no"), ValueError("never reached")]
 
     async def run() -> None:
         raise problems.pop(0)
 
     told: list[dict[str, Any]] = []
-    monkeypatch.setattr(keeping._log, "error", lambda _, **fields: told.append(fields), raising=False)
+    monkeypatch.setattr(supervision._log, "error", lambda _, **fields: told.append(fields), raising=False)
     with pytest.raises(BrokerRefused, match="no"):
-        await keeping.kept("it", run)
+        await supervision.kept("it", run)
     assert [(one["problem"], one["again_s"]) for one in told] == [
         ("ValueError: odd", 0.001),
         ("LookupError: odd", 0.002),

@@ -3,22 +3,22 @@
 import msgspec
 import pytest
 
-from consumers.gate import Gate
-from consumers.steps import Append
-from ledger import policies as proposals
-from ledger.client import Ledger
-from ledger.judging import InForce, Policies
-from ledger.lifecycle import Call, Status
-from ledger.memory import Memory
-from projections.words import refused
-from schemas import events as e
-from schemas.codec import MAX_BYTES, encode
-from schemas.digest import text_digest
-from schemas.errors import BadFile, NotAllowed, TooLarge
-from schemas.limits import MAX_REASON, MAX_TEXT, cut, fits
-from schemas.policy import applied, read_policy
-from schemas.slots import ORGANISATION, CallRef, GrantRef, policy_slot
-from schemas.tools import ToolSpec
+from ayes.consumers.effects import Append
+from ayes.consumers.gate import Gate
+from ayes.ledger import policy_proposals as proposals
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.policies import InForce, Policies
+from ayes.projections.refusal_texts import refused
+from ayes.schemas import events as e
+from ayes.schemas.codec import MAX_BYTES, encode
+from ayes.schemas.digest import text_digest
+from ayes.schemas.errors import BadFile, NotAllowed, TooLarge
+from ayes.schemas.limits import MAX_REASON, MAX_TEXT, cut, fits
+from ayes.schemas.policy import applied, read_policy
+from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, policy_slot
+from ayes.schemas.tools import ToolSpec
 
 SPEC = ToolSpec(name="refund", description="Pays back.", schema='{"type":"object"}')
 CALL = CallRef.parse("shop/order-17/refund-1")

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from consumers.gate import Case, Gate
-from consumers.steps import Append
-from ledger import Ledger
-from ledger.in_force import policy_in_force, subject_of, tool_of, void_policies, void_tools
-from ledger.judging import InForce
-from ledger.memory import Memory
-from ledger.port import Raw
-from ops.setup import apply_policy
-from schemas import events as e
-from schemas.codec import Fact, encode, fact_of
-from schemas.errors import BadFact, UnknownTool
-from schemas.policy import applied, read_policy
-from schemas.slots import ORGANISATION, CallRef, policy_slot, tool_slot
-from schemas.tools import ToolSpec, declaration, version_of
+from ayes.consumers.effects import Append
+from ayes.consumers.gate import Case, Gate
+from ayes.ledger import Ledger
+from ayes.ledger.in_force import policy_in_force, subject_of, tool_of, void_policies, void_tools
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.log import Raw
+from ayes.ledger.policies import InForce
+from ayes.ops.broker.setup import apply_policy
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, encode, fact_of
+from ayes.schemas.errors import BadFact, UnknownTool
+from ayes.schemas.policy import applied, read_policy
+from ayes.schemas.slots import ORGANISATION, CallRef, policy_slot, tool_slot
+from ayes.schemas.tools import ToolSpec, declaration, version_of
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 BLOCK = '[[rule]]\nname = "no"\ntools = ["*"]\nthen = "block"\n'

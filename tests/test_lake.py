@@ -1,4 +1,4 @@
-"""`approvals lake`: from a real broker into files, and back again to see that they are what the log says.
+"""`ayes lake`: from a real broker into files, and back again to see that they are what the log says.
 
 The recorded conversations are rehearsed by the real program; what they must come to is counted from their file.
 """
@@ -19,12 +19,12 @@ from conftest import DATA
 from program import APPROVALS, approvals, at_a_terminal, environment, last_seq, record, started, up
 from stories import REF, life
 
-from consumers.archivist import microseconds, read_manifest
-from ledger.client import Ledger
-from ops.bench.logs import mixed
-from ops.server import EmbeddedServer
-from schemas import events as e
-from schemas.conversations import read_conversations
+from ayes.ledger.client import Ledger
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.lake.writer import microseconds, read_manifest
+from ayes.projections.formats.conversation import read_conversations
+from ayes.schemas import events as e
+from bench.logs import mixed
 
 HERE = Path(__file__).parent
 SMALL = HERE.parent / "examples" / "recorded.jsonl"
@@ -419,7 +419,7 @@ def test_a_full_disk_is_said_in_a_sentence(broker, tmp_path):
         text=True,
         timeout=60,
         check=False,
-        env=environment(APPROVALS_STORE=str(broker)),
+        env=environment(AYES_STORE=str(broker)),
     )
     assert ended.returncode == 1, ended.stderr
     problem = json.loads(ended.stderr.splitlines()[-1])

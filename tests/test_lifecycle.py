@@ -8,12 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import DECISIONS, REF, SETTLED, START, UNSETTLED, Story, disorder, life, question, request
 
-from ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, describe, evolve, may_vote, refusal
-from ledger.lifecycle import SETTLED as SETTLED_STATUSES
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.errors import AlreadyDecided, AlreadyFilled, DeadlinePassed, NotAllowed, NotOpen, UnknownCall
-from schemas.slots import FILLED_BY, CallRef, Slot
+from ayes.ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, describe, evolve, may_vote, refusal
+from ayes.ledger.lifecycle import SETTLED as SETTLED_STATUSES
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import (
+    AlreadyDecided,
+    AlreadyFilled,
+    DeadlinePassed,
+    NotAllowed,
+    NotOpen,
+    UnknownCall,
+)
+from ayes.schemas.slots import FILLED_BY, CallRef, Slot
 
 CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
@@ -273,7 +280,7 @@ REFUSALS = [
     ("1 the very same vote, long after", LONG_DENIED, CALL.vote("ana"), EARLIER, LATER, None, ""),
     ("1 the very same decision", [*PENDING, (CALL.decided, DENIED_ONCE)], CALL.decided, DENIED_ONCE, LATER, None, ""),
     ("2 unknown before all else", [], CALL.vote("ana"), OTHER_BYTES, LATER, UnknownCall,
-     "acme/t1/1-0 was never requested. `approvals pending` lists what waits."),
+     "acme/t1/1-0 was never requested. `ayes pending` lists what waits."),
     ("3 decided before taken", LONG_DENIED, CALL.vote("ana"), OTHER_BYTES, LATER, AlreadyDecided,
      "acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
     ("3 decided by the clock: the same, of its own kind", life(CALL, WISH, "expired")[:3], CALL.withdrawn, e.Withdrawn(), LATER, DeadlinePassed,

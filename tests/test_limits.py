@@ -13,15 +13,15 @@ from test_chain import DONE, REFUND, Chain, Script
 from test_chain import FIRST as WISHED
 from test_organisation import FIRST, SECOND, THIRD, THREAD, Shop, rule
 
-from consumers.gate import Gate
-from consumers.steps import Append
-from ledger.judging import past
-from ledger.lifecycle import Status, call_of
-from ledger.port import Port
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.errors import Unavailable
-from schemas.slots import ORGANISATION, CallRef, ThreadRef
+from ayes.consumers.effects import Append
+from ayes.consumers.gate import Gate
+from ayes.ledger.lifecycle import Status, call_of
+from ayes.ledger.log import Port
+from ayes.ledger.policies import past
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.slots import ORGANISATION, CallRef, ThreadRef
 
 ASK = rule("money", "ask", 'voters = ["ana"]')
 

@@ -12,21 +12,21 @@ from typing import Any, Never
 
 import pytest
 
-from consumers import loop
-from consumers.executor import Executor, Registered
-from consumers.loop import MAX_TRIES, Worker
-from consumers.model import Asker, Question, Reply
-from consumers.steps import Append, Step
-from ledger.answers import Answer, Unknown
-from ledger.client import Ledger
-from ledger.lifecycle import Status
-from ledger.port import Delivery, Handed, Port
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import call_digest
-from schemas.errors import BrokerAway
-from schemas.slots import CallRef, Slot, ThreadRef
-from schemas.tools import ToolSpec
+from ayes.consumers import worker
+from ayes.consumers.effects import Append, Step
+from ayes.consumers.executor import Executor, Registered
+from ayes.consumers.model import Asker, Question, Reply
+from ayes.consumers.worker import MAX_TRIES, Worker
+from ayes.ledger.answers import Answer, Unknown
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.log import Delivery, Handed, Port
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import BrokerAway
+from ayes.schemas.slots import CallRef, Slot, ThreadRef
+from ayes.schemas.tools import ToolSpec
 
 THREAD = ThreadRef("shop", "t1")
 ONE, TWO = THREAD.call("one"), THREAD.call("two")
@@ -175,7 +175,7 @@ def as_(name: str, port: Port | Watched) -> Ledger:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries do not wait."""
-    monkeypatch.setattr(loop, "_backoff_s", lambda _tries: 0.01)
+    monkeypatch.setattr(worker, "_backoff_s", lambda _tries: 0.01)
 
 
 # ------------------------------------------------------------------------------------------ acknowledging
@@ -365,8 +365,8 @@ async def test_what_kills_its_worker_does_not_do_so_for_ever(
     port: Port, ledger: Ledger, at_once: None, monkeypatch: pytest.MonkeyPatch
 ):
     """Handed out too often without ever being settled, a delivery is parked untouched."""
-    monkeypatch.setattr(loop, "MAX_DELIVERIES", 1)
-    monkeypatch.setattr(loop, "MAX_TRIES", 10)
+    monkeypatch.setattr(worker, "MAX_DELIVERIES", 1)
+    monkeypatch.setattr(worker, "MAX_TRIES", 10)
     await ledger.append(ONE.requested, requested(1))
     stumbling = Stumbling(ONE)
     async with working(Worker(ledger, stumbling)):

@@ -9,17 +9,17 @@ from typing import Any, Never
 
 import pytest
 
-from consumers.loop import Worker
-from consumers.steps import Append, LookAgain, Perform, Step
-from ledger import mirror as mirror_module
-from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.mirror import Mirror
-from ledger.port import Handed, Port
-from ops.server import EmbeddedServer
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.slots import ORGANISATION, CallRef, GrantRef, Slot, ThreadRef, grants, policies, policy_slot
+from ayes.consumers.effects import Append, LookAgain, Perform, Step
+from ayes.consumers.worker import Worker
+from ayes.ledger import replica as mirror_module
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Handed, Port
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.replica import Mirror
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, Slot, ThreadRef, grants, policies, policy_slot
 
 THREADS = [ThreadRef("shop", "t1"), ThreadRef("shop", "t2"), ThreadRef("bank", "t1")]
 CALLS = [thread.call(name) for thread in THREADS for name in ("c1", "c2", "claim")]
@@ -293,7 +293,7 @@ async def test_it_goes_on_where_it_was_when_the_broker_comes_back(tmp_path: Path
 
 
 async def _streams(store: Path) -> None:
-    from ops.setup import declare_streams
+    from ayes.ops.broker.setup import declare_streams
 
     await declare_streams(store)
 

@@ -6,15 +6,15 @@ import msgspec
 import pytest
 from stories import REF, SETTLED, UNSETTLED, Story, life
 
-from consumers.model import MAX_ATTEMPTS, Ask, Asker, Question, Reply
-from consumers.steps import Append, Perform, Step
-from ledger.client import Ledger
-from ledger.memory import Memory
-from projections.history import Assistant, Outcome, User, digest
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.errors import Unavailable
-from schemas.tools import ToolSpec
+from ayes.consumers.effects import Append, Perform, Step
+from ayes.consumers.model import MAX_ATTEMPTS, Ask, Asker, Question, Reply
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Memory
+from ayes.projections.history import Assistant, Outcome, User, digest
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.tools import ToolSpec
 
 REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
 AGAIN = e.Wish(tool="refund", arguments='{"order":"B-40"}', provider_id="call_a")

@@ -15,22 +15,22 @@ from anything import fact
 from test_tables import judged_by, read, rows
 from test_verify import tell
 
-from ledger import streams
-from ledger.client import Ledger
-from ledger.lifecycle import Status, call_of, voids
-from ledger.port import Raw
-from ledger.streams import DURABLES, LEDGER, ensure, info
-from ops.server import EmbeddedServer
-from ops.verify import rebuild
-from ops.workers import reactions, working
-from projections import tables
-from projections.fold import Folding
-from projections.history import digest, history
-from projections.pending import OPEN
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.slots import CallRef, ThreadRef
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Status, call_of, voids
+from ayes.ledger.log import Raw
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.streams import DURABLES, LEDGER, ensure, info
+from ayes.ops.audit.verify import rebuild
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.workers import reactions, working
+from ayes.projections.fold import Folding
+from ayes.projections.history import digest, history
+from ayes.projections.lake import tables
+from ayes.projections.pending import OPEN
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import CallRef, ThreadRef
 
 OLD = Path(__file__).parent / "old_log"
 SAID = json.loads((OLD / "said.json").read_text())

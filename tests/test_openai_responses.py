@@ -13,14 +13,14 @@ from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
 from stories import REF, Story, disorder, facts_of, facts_told, lives
 
-from projections.history import Assistant, Entry, Note, Outcome, System, User, history
-from projections.providers.common import tool_name
-from projections.providers.openai_responses import check, read, write
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.conversations import Output, Reply, Spoken, Step, read_conversations
-from schemas.errors import BadInput
+from ayes.projections.formats.common import tool_name
+from ayes.projections.formats.conversation import Output, Reply, Spoken, Step, read_conversations
+from ayes.projections.formats.openai_responses import check, read, write
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadInput
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "airline-gpt4o.jsonl"
 

@@ -1,7 +1,7 @@
 """What an approval costs, counted on the wire: a guard that no clock has a part in.
 
 Everybody reaches the broker through a port that counts, so no client can leave anything out: the real gate and executor
-run as `approvals work gate executor` in a process of their own, service and reviewer as the benchmark has them.
+run as `ayes work gate executor` in a process of their own, service and reviewer as the benchmark has them.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from ledger import streams
-from ledger.address import Store
-from ledger.answers import Answer, Recorded
-from ledger.client import Ledger
-from ops.bench.cycle import REVIEWER, WORKSPACE, Desk, at_work
-from ops.server import EmbeddedServer
-from ops.setup import declare_streams
-from schemas import events as e
-from schemas.slots import ThreadRef
+from ayes.ledger.answers import Answer, Recorded
+from ayes.ledger.client import Ledger
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.credentials import Store
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.setup import declare_streams
+from ayes.schemas import events as e
+from ayes.schemas.slots import ThreadRef
+from bench.cycle import REVIEWER, WORKSPACE, Desk, at_work
 
 CYCLES = 20
 
@@ -172,7 +172,7 @@ async def test_an_approval_costs_so_much_and_no_more(wire):
     of service and reviewer, and their bytes. Gate and executor are in one process, and read nothing: the gate's connection
     hears the whole log for both, six facts a cycle. Its one request in twenty cycles is for the conversation as it was
     before it was heard of. Beside them the gate's process looks every five seconds, as the observer, at what is new in the
-    log (ops/witness.py): two requests, and each fact once, so what falls into the twenty cycles depends on the clock.
+    log (ops/broker/witness.py): two requests, and each fact once, so what falls into the twenty cycles depends on the clock.
     """
     counting, store, through = wire
     thread = ThreadRef(WORKSPACE, "conversation")

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from stories import REF, Story, request
 
-from consumers.gate import Case, Gate
-from consumers.loop import Worker
-from consumers.queue import Queue
-from ledger.client import Ledger
-from ledger.judging import InForce, Policies, Ruling, about, required, ruled
-from ledger.lifecycle import Call, Status, call_of
-from ledger.port import Port
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import call_digest
-from schemas.policy import applied, read_policy
-from schemas.slots import ORGANISATION, CallRef, Slot, ThreadRef, policies, policy_slot
-from schemas.tools import ToolSpec
+from ayes.consumers.gate import Case, Gate
+from ayes.consumers.pending_projector import Queue
+from ayes.consumers.worker import Worker
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.log import Port
+from ayes.ledger.policies import InForce, Policies, Ruling, about, required, ruled
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.policy import applied, read_policy
+from ayes.schemas.slots import ORGANISATION, CallRef, Slot, ThreadRef, policies, policy_slot
+from ayes.schemas.tools import ToolSpec
 
 THREAD = ThreadRef("shop", "t1")
 FIRST, SECOND, THIRD = (THREAD.call(f"c{number}") for number in (1, 2, 3))

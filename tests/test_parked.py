@@ -12,19 +12,19 @@ from program import in_process
 from test_accounts import signed_on
 from test_loop import working
 
-from consumers import loop
-from consumers.loop import Worker
-from consumers.steps import Append, Step
-from ledger import clock
-from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.port import Due, Handed, Mark, Parked, Port
-from ledger.streams import DURABLES
-from ops.accounts import ROLES
-from schemas import codec
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.slots import CallRef, ThreadRef
+from ayes.consumers import worker
+from ayes.consumers.effects import Append, Step
+from ayes.consumers.worker import Worker
+from ayes.ledger import clock
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Due, Handed, Mark, Parked, Port
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import DURABLES
+from ayes.ops.broker.accounts import ROLES
+from ayes.schemas import codec
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import CallRef, ThreadRef
 
 THREAD = ThreadRef("shop", "t1")
 ONE, TWO = THREAD.call("one"), THREAD.call("two")
@@ -62,12 +62,12 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = structlog.wrap_logger(
         structlog.ReturnLogger(), processors=[], wrapper_class=structlog.BoundLogger
     )
-    monkeypatch.setattr(loop, "_log", nowhere)
+    monkeypatch.setattr(worker, "_log", nowhere)
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "_backoff_s", lambda tries: 0.0)
+    monkeypatch.setattr(worker, "_backoff_s", lambda tries: 0.0)
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -105,7 +105,7 @@ async def test_what_is_parked_is_tried_again(port: Port, ledger: Ledger, at_once
         await port.mark(Mark("gate", parked.number, "retry", clock.now()))
         await until(lambda: parked_once_more(port, parked))
         [again] = await until_parked(port, "parked")
-        assert (again.seq, again.reason, again.tries) == (1, parked.reason, 2 * loop.MAX_TRIES)
+        assert (again.seq, again.reason, again.tries) == (1, parked.reason, 2 * worker.MAX_TRIES)
         gate.is_mended = True
         await port.mark(
             Mark("gate", parked.number, "retry", clock.now())
@@ -173,7 +173,7 @@ async def test_a_failing_part_does_not_end_a_worker(
             yield handed_out
 
     monkeypatch.setattr(type(port), "deliveries", failing)
-    monkeypatch.setattr(loop.Worker, "_renew", failing)  # not even to be awaited
+    monkeypatch.setattr(worker.Worker, "_renew", failing)  # not even to be awaited
     gate = Mending()
     gate.is_mended = True
     async with working(Worker(ledger, gate, ack_wait_s=0.3)) as running:
@@ -204,7 +204,7 @@ async def test_the_operator_and_nobody_else(
                 assert code == 0
                 two, one = sorted(listed.lines, key=lambda each: -each["seq"])
                 assert (one["consumer"], one["seq"], one["subject"]) == ("gate", 1, ONE.requested.subject)
-                assert (one["reason"], one["tries"]) == ("LookupError: out of order", loop.MAX_TRIES)
+                assert (one["reason"], one["tries"]) == ("LookupError: out of order", worker.MAX_TRIES)
                 plain = await approvals("ls")
                 assert "fact 1" in plain.out
                 assert "LookupError: out of order" in plain.out
@@ -238,7 +238,7 @@ async def test_the_operator_and_nobody_else(
 
     class Running:
         def __init__(self) -> None:
-            from ledger.address import Store
+            from ayes.ledger.nats.credentials import Store
 
             self.store = Store(store)
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import REF, SETTLED, START, UNSETTLED, Story, disorder, life, lives, question, request
 
-from ledger.lifecycle import Call, Status, call_of
-from ledger.port import Change
-from projections import pending
-from projections.fold import Folding
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.errors import TooLarge
-from schemas.slots import CallRef
+from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.log import Change
+from ayes.projections import pending
+from ayes.projections.fold import Folding
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import TooLarge
+from ayes.schemas.slots import CallRef
 
 REFUND = e.Wish(tool="refund", arguments='{"order": "A-17"}')
 CALL = REF.call("c")

@@ -17,16 +17,16 @@ from pathlib import Path
 import pytest
 from conftest import running
 
-from consumers.inbox import Inbox, changes
-from ledger import streams
-from ledger.address import Store
-from ledger.client import Ledger
-from ledger.jetstream import JetStream, _Bucket
-from ledger.port import Change, Pending
-from ops.commands import decide
-from projections import pending
-from projections.pending import Chosen, Entry
-from schemas.errors import BadInput, BrokerRefused
+from ayes.consumers.pending_view import Inbox, changes
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Change, Pending
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream, _Bucket
+from ayes.ops.commands import decide
+from ayes.projections import pending
+from ayes.projections.pending import Chosen, Entry
+from ayes.schemas.errors import BadInput, BrokerRefused
 
 START = datetime(2026, 3, 1, 9, tzinfo=UTC)
 
@@ -393,7 +393,7 @@ async def until_kept(ledger: Ledger, entries: int) -> None:
             await asyncio.sleep(0.1)
 
 
-# --------------------------------------------------------------------------------- approvals pending
+# --------------------------------------------------------------------------------- ayes pending
 
 
 async def test_the_command_shows_the_oldest(store: Path, capsys: pytest.CaptureFixture[str]):

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from program import approvals, ask, at_a_terminal, in_process, last_seq, until, up
 
-from ledger.client import Ledger
-from ops.server import EmbeddedServer
-from schemas.slots import CallRef
-from schemas.tools import ToolSpec
+from ayes.ledger.client import Ledger
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.schemas.slots import CallRef
+from ayes.schemas.tools import ToolSpec
 
 POLICY = """
 never_grant = ["erase"]
@@ -110,7 +110,7 @@ async def declare(store, *workspaces):
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """The store of a running `approvals up`: a policy is in force and tools are declared, which their callers run."""
+    """The store of a running `ayes up`: a policy is in force and tools are declared, which their callers run."""
     folder = tmp_path_factory.mktemp("shop")
     policy = folder / "policy.toml"
     policy.write_text(POLICY)
@@ -430,7 +430,7 @@ def test_all_is_what_was_shown(shop, within, thread):
     assert ended.code == 1
     told = {line["call"]: line["error"] for line in ended.lines}
     assert told[str(true)] is None
-    assert told[str(call)] == f"{call} is not what was shown. Look at it by itself: approvals show."
+    assert told[str(call)] == f"{call} is not what was shown. Look at it by itself: ayes show."
     assert "Voted" not in kinds(within("show", call, "--json", store=shop))
 
 
@@ -508,7 +508,7 @@ def test_the_organisations_policy_holds_in_every_workspace(shop, within, tmp_pat
 
 def test_a_store_from_before_there_was_an_organisation_gets_its_account(tmp_path, monkeypatch, within):
     """A broker that runs since then takes up the account when it is first needed."""
-    monkeypatch.setattr("ops.server.ROLES", ("gate", "service", "operator", "observer"))
+    monkeypatch.setattr("ayes.ops.broker.server.ROLES", ("gate", "service", "operator", "observer"))
     policy = tmp_path / "policy.toml"
     policy.write_text("")
 
@@ -582,7 +582,7 @@ BAD_INPUT = [
         4,
         "no grant may cover erase: people look at each call of it, as never_grant in the policy says.",
     ),
-    ("grant revoke shop/ana/nothing --as ben", 2, "there is no grant shop/ana/nothing. `approvals grant list`"),
+    ("grant revoke shop/ana/nothing --as ben", 2, "there is no grant shop/ana/nothing. `ayes grant list`"),
     ("grant revoke nothing --as ben", 2, "'nothing' is not of the form workspace/giver/name"),
     ("grant list -w a.b", 2, "workspace 'a.b' cannot be used"),
     (f"{AWAY} --from 2020-01-01 --until 2020-02-01", 2, "it was over at 2020-02-01 00:00 UTC. Give a later end."),

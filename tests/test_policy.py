@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import conditions
-from schemas.errors import BadFile
-from schemas.events import Quorum, Shadow, Stage
-from schemas.files import line_of, read_text
-from schemas.policy import MAX_RULES, NO_RULE, STRICTNESS, About, Policy, judge, read_policy
-from schemas.reviewer import Ballot, read_script, script_for, vote
+from ayes.ops.rehearsal.scripted_reviewer import Ballot, read_script, script_for, vote
+from ayes.schemas import conditions
+from ayes.schemas.errors import BadFile
+from ayes.schemas.events import Quorum, Shadow, Stage
+from ayes.schemas.policy import MAX_RULES, NO_RULE, STRICTNESS, About, Policy, judge, read_policy
+from ayes.schemas.toml_files import line_of, read_text
 
 AIRLINE = Path(__file__).parent.parent / "examples" / "airline.toml"
 
@@ -303,7 +303,7 @@ def test_the_index_by_tool_changes_nothing(rules, priorities, wishes):
 
 def test_more_tools_than_are_remembered_are_judged_all_the_same(monkeypatch):
     """The index forgets nothing and grows no further than it may."""
-    monkeypatch.setattr("schemas.policy._MOST_TOOLS", 2)
+    monkeypatch.setattr("ayes.schemas.policy._MOST_TOOLS", 2)
     policy = read_policy(ALLOW_ALL + BLOCK_X, "policy.toml")
 
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The contract of the log: what `ledger/port.py` promises, shown on JetStream and on its twin in memory."""
+"""The contract of the log: what `ledger/log.py` promises, shown on JetStream and on its twin in memory."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -9,17 +9,18 @@ import pytest
 from msgspec import structs
 from stories import told
 
-from ledger import clock, follow
-from ledger.answers import AlreadyRecorded, Recorded, Taken
-from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.port import Due, Mark, Parked, Port
-from ledger.streams import LEDGER, ensure
-from ledger.wire import Straight, Take
-from schemas import events as e
-from schemas.codec import encode
-from schemas.errors import BadSlot, BrokerRefused, TooLarge
-from schemas.slots import ROOT, CallRef, ThreadRef
+from ayes.ledger import clock
+from ayes.ledger.answers import AlreadyRecorded, Recorded, Taken
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Due, Mark, Parked, Port
+from ayes.ledger.nats import ordered_consumer
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.protocol import Straight, Take
+from ayes.ledger.nats.streams import LEDGER, ensure
+from ayes.schemas import events as e
+from ayes.schemas.codec import encode
+from ayes.schemas.errors import BadSlot, BrokerRefused, TooLarge
+from ayes.schemas.slots import ROOT, CallRef, ThreadRef
 
 THREAD = ThreadRef("shop", "t1")
 CALL = THREAD.call("refund-1")
@@ -177,7 +178,7 @@ async def test_what_is_lost_on_its_way_is_read_again(
     store: Path, monkeypatch: pytest.MonkeyPatch, lost: set[int]
 ):
     """Messages that never arrive, in the midst of others or as the last one: the follower misses none and sees none twice (B53, I11)."""
-    monkeypatch.setattr(follow, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(ordered_consumer, "HEARTBEAT_S", 0.2)
     delivered = 0
     async with Ledger.connect(store, role="admin") as ledger:
         for number in range(10):
@@ -210,7 +211,7 @@ async def test_a_log_that_was_made_anew_is_not_followed_on(
 
     One fact less than was read is enough.
     """
-    monkeypatch.setattr(follow, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(ordered_consumer, "HEARTBEAT_S", 0.2)
     async with Ledger.connect(store, role="admin") as ledger, aclosing(ledger.watch()) as facts:
         assert isinstance(ledger.port, JetStream)
         for number in range(3):
@@ -378,7 +379,7 @@ async def test_foreign_bytes_do_not_hide_what_comes_after_them(port: Port, ledge
 
 
 def _policy(version: int):
-    from schemas.slots import policy_slot
+    from ayes.schemas.slots import policy_slot
 
     return policy_slot("shop", version)
 

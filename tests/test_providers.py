@@ -12,12 +12,12 @@ from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
 from stories import REF, Story, disorder, facts_of, lives
 
-from projections.history import Assistant, Entry, Note, Outcome, System, User, history
-from projections.providers import PROVIDERS, anthropic, openai_chat, provider
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.conversations import Reply
-from schemas.errors import BadInput
+from ayes.projections.formats import PROVIDERS, anthropic, openai_chat, provider
+from ayes.projections.formats.conversation import Reply
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "airline-gpt4o.jsonl"
 

@@ -18,13 +18,13 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 from stories import REF, Story
 
-from consumers.model import Question, Reply
-from consumers.providers import PydanticAI, messages, parts
-from projections.history import Assistant, Entry, Note, Outcome, System, User, history
-from projections.providers import PROVIDERS
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.tools import Tool
+from ayes.consumers.model import Question, Reply
+from ayes.consumers.pydantic_ai_model import PydanticAI, messages, parts
+from ayes.projections.formats import PROVIDERS
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.tools import Tool
 
 SCHEMA = '{"type":"object","properties":{"order":{"type":"string"}},"required":["order"]}'
 REFUND = Tool("refund", "v1", e.ToolDeclared(description="Give money back.", schema=SCHEMA))

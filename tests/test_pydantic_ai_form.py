@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from stories import REF, Story, disorder, facts_of, lives
 
-from projections.history import Assistant, Entry, Note, Outcome, System, User, history
-from projections.providers import pydantic_ai
-from projections.providers.common import tool_name
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.conversations import Output, Reply, Spoken, Step
-from schemas.errors import BadInput
+from ayes.projections.formats import pydantic_ai
+from ayes.projections.formats.common import tool_name
+from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "airline-gpt4o.jsonl"
 
@@ -165,7 +165,7 @@ def test_a_growing_history_is_written_with_the_same_beginning(facts):
 
 def test_the_library_is_not_needed():
     """The form is plain JSON, and nobody who writes it loads pydantic-ai for it."""
-    program = "import sys, projections.providers.pydantic_ai; sys.exit('pydantic_ai' in sys.modules)"
+    program = "import sys, ayes.projections.formats.pydantic_ai; sys.exit('pydantic_ai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -20,17 +20,17 @@ from hypothesis import strategies as st
 from program import approvals, in_process
 from stories import SETTLED, START, UNSETTLED, approval, life
 
-from consumers.archivist import Archive
-from ledger.lifecycle import SETTLED as ENDED
-from ledger.lifecycle import Call, Status, call_of
-from ledger.port import Raw
-from ledger.standing import grants_of
-from ops.commands.ask import answer
-from projections.questions import QUESTIONS
-from schemas import events as e
-from schemas.codec import Fact, encode
-from schemas.policy import read_policy
-from schemas.slots import ORGANISATION, CallRef, GrantRef, Slot, ThreadRef, policy_slot
+from ayes.ledger.grants import grants_of
+from ayes.ledger.lifecycle import SETTLED as ENDED
+from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.log import Raw
+from ayes.ops.commands.ask import answer
+from ayes.ops.lake.writer import Archive
+from ayes.projections.lake.queries import QUESTIONS
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, encode
+from ayes.schemas.policy import read_policy
+from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, Slot, ThreadRef, policy_slot
 
 NAMES = tuple(QUESTIONS)
 
@@ -893,7 +893,7 @@ def test_without_a_lake_it_says_how_to_get_one(run, tmp_path):
     """No lake there is bad input, in a sentence; nothing is made."""
     refused = run("ask", "overrides", "--to", tmp_path / "nowhere")
     assert refused.code == 2
-    assert "approvals lake sync" in refused.err
+    assert "ayes lake sync" in refused.err
     assert not (tmp_path / "nowhere").exists()
 
 

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 from stories import DECISIONS, REF, SETTLED, UNSETTLED, Story, life
 
-from consumers.queue import Queue, Sight
-from consumers.steps import LookAgain, PutPending, Step
-from ledger.client import Ledger
-from ledger.lifecycle import Call, call_of
-from ledger.memory import Memory
-from projections import pending
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.slots import Slot
+from ayes.consumers.effects import LookAgain, PutPending, Step
+from ayes.consumers.pending_projector import Queue, Sight
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.lifecycle import Call, call_of
+from ayes.projections import pending
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import Slot
 
 CALL = REF.wish(1, 0)
 KEY = "acme.t1.1-0"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.events import Quorum
-from schemas.quorums import everybody, filled, is_among, is_plain, lacking, met, needed, seated
+from ayes.schemas.events import Quorum
+from ayes.schemas.quorums import everybody, filled, is_among, is_plain, lacking, met, needed, seated
 
 PEOPLE = ["ana", "ben", "cy", "dee", "ops-1"]
 VOTERS = st.lists(st.sampled_from([*PEOPLE, "*", "ops-*", "?e?"]), min_size=1, max_size=3).map(tuple)

@@ -18,30 +18,30 @@ import msgspec
 import pytest
 from nats.aio.msg import Msg
 
-from consumers.executor import Executor, Sight
-from consumers.gate import Gate
-from consumers.loop import Reaction, Worker
-from consumers.queue import Queue
-from consumers.tools import Registered, idempotency_key
-from ledger import clock, port
-from ledger.address import Store
-from ledger.client import Ledger
-from ledger.connection import Connection
-from ledger.jetstream import JetStream, _Delivery
-from ledger.lifecycle import Call, Status, call_of, describe
-from ledger.port import Due, Handed
-from ledger.streams import DURABLES
-from ops.server import ensure_account
-from ops.verify import rebuild
-from ops.workers import working
-from projections.pending import entry
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import call_digest
-from schemas.errors import AlreadyDecided, AlreadyFilled, DeadlinePassed, NotOpen, Refused
-from schemas.policy import applied
-from schemas.slots import CallRef, GrantRef, Slot, policy_slot
-from schemas.tools import ToolSpec
+from ayes.consumers.executor import Executor, Sight
+from ayes.consumers.gate import Gate
+from ayes.consumers.pending_projector import Queue
+from ayes.consumers.tools import Registered, idempotency_key
+from ayes.consumers.worker import Reaction, Worker
+from ayes.ledger import clock, log
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Call, Status, call_of, describe
+from ayes.ledger.log import Due, Handed
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream, _Delivery
+from ayes.ledger.nats.streams import DURABLES
+from ayes.ops.audit.verify import rebuild
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.workers import working
+from ayes.projections.pending import entry
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import AlreadyDecided, AlreadyFilled, DeadlinePassed, NotOpen, Refused
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, GrantRef, Slot, policy_slot
+from ayes.schemas.tools import ToolSpec
 
 #: How often each pair meets.
 TIMES = 200
@@ -75,7 +75,7 @@ class Overhearing(JetStream):
     """A connection that is handed all that its rivals are, at the same time, and not its share."""
 
     @asynccontextmanager
-    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[port.Delivery]]:
+    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[log.Delivery]]:
         arrived: asyncio.Queue[Msg] = asyncio.Queue()
         consumer = DURABLES[durable]
 
@@ -83,7 +83,7 @@ class Overhearing(JetStream):
             if f".{consumer.stream}.{consumer.name}." in msg.reply:
                 arrived.put_nowait(msg)
 
-        async def hand_out() -> AsyncIterator[port.Delivery]:
+        async def hand_out() -> AsyncIterator[log.Delivery]:
             while True:
                 msg = await arrived.get()
                 yield _Delivery(self, (msg.subject.encode(), msg.reply.encode(), msg.data, b""))
@@ -276,7 +276,7 @@ async def settled(shop: Shop, refs: Sequence[CallRef]) -> list[Call]:
     """Wait for the end of these calls, and see that everybody tells the same about them.
 
     Every slot holds one fact (B27, I6); the log, folded from its first fact or in any order, what is read live, the
-    queue (B35) and `approvals replay --verify` agree; and what ran, what was approved and what was told fit.
+    queue (B35) and `ayes replay --verify` agree; and what ran, what was approved and what was told fit.
     """
     for ref in refs:
         await shop.has_any(ref.finished, ref.client_finished)
@@ -308,7 +308,7 @@ async def settled(shop: Shop, refs: Sequence[CallRef]) -> list[Call]:
     return calls
 
 
-async def parked(shop: Shop) -> list[port.Parked]:
+async def parked(shop: Shop) -> list[log.Parked]:
     assert isinstance(shop.admin.port, JetStream)
     return await shop.admin.port.parked()
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import REF, facts_of, facts_told, lives
 
-from projections.history import Assistant, Entry, Outcome, System, User, history
-from projections.providers import PROVIDERS, anthropic, openai_chat
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.conversations import Output, Reply, Spoken, Step, read_conversations
-from schemas.errors import BadInput
+from ayes.projections.formats import PROVIDERS, anthropic, openai_chat
+from ayes.projections.formats.conversation import Output, Reply, Spoken, Step, read_conversations
+from ayes.projections.history import Assistant, Entry, Outcome, System, User, history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "airline-gpt4o.jsonl"
 BOTH = pytest.mark.parametrize(

@@ -12,25 +12,26 @@ from typing import Any
 
 import pytest
 
-from consumers import tools
-from consumers.executor import Executor, Registered
-from consumers.loop import Worker
-from consumers.queue import Queue
-from consumers.steps import PutPending
-from consumers.tools import Tools
-from ledger import client, jetstream
-from ledger.answers import Answer, Unknown
-from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.lifecycle import Status
-from ledger.memory import Lagging, Memory
-from ledger.requests import Reply
-from projections import pending
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.errors import AlreadyFilled, BrokerAway, NotOpen, Unavailable, UnknownCall
-from schemas.slots import DelegationRef, Slot, ThreadRef
-from schemas.tools import ToolSpec
+from ayes.consumers import tools
+from ayes.consumers.effects import PutPending
+from ayes.consumers.executor import Executor, Registered
+from ayes.consumers.pending_projector import Queue
+from ayes.consumers.tools import Tools
+from ayes.consumers.worker import Worker
+from ayes.ledger import client
+from ayes.ledger.answers import Answer, Unknown
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Lagging, Memory
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.nats import jetstream
+from ayes.ledger.nats.api import Reply
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.projections import pending
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import AlreadyFilled, BrokerAway, NotOpen, Unavailable, UnknownCall
+from ayes.schemas.slots import DelegationRef, Slot, ThreadRef
+from ayes.schemas.tools import ToolSpec
 
 THREAD = ThreadRef("shop", "t1")
 CALL = THREAD.call("refund-1")

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from consumers.tools import Tools, idempotency_key, load
-from ledger.client import Ledger
-from ledger.performing import perform
-from schemas import events as e
-from schemas.codec import MAX_BYTES
-from schemas.errors import BadInput
+from ayes.consumers.tools import Tools, idempotency_key, load
+from ayes.ledger.client import Ledger
+from ayes.ledger.tool_runner import perform
+from ayes.schemas import events as e
+from ayes.schemas.codec import MAX_BYTES
+from ayes.schemas.errors import BadInput
 
 
 def test_a_function_is_declared_by_its_signature():
@@ -112,9 +112,7 @@ async def test_a_slow_synchronous_tool_holds_nothing_up():
 
 def test_a_registry_is_loaded_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """`module:name`, from the current directory too; each mistake is a sentence that names the place."""
-    (tmp_path / "shop_tools_for_test.py").write_text(
-        "from consumers.tools import Tools\ntools = Tools()\nodd = 7\n"
-    )
+    (tmp_path / "shop_tools_for_test.py").write_text("from ayes import Tools\ntools = Tools()\nodd = 7\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert isinstance(load("shop_tools_for_test:tools"), Tools)
@@ -123,7 +121,7 @@ def test_a_registry_is_loaded_by_its_place(tmp_path: Path, monkeypatch: pytest.M
     for place, words in (
         ("nowhere_at_all:tools", "No module named 'nowhere_at_all'"),
         ("shop_tools_for_test:missing", "has no 'missing'"),
-        ("shop_tools_for_test:odd", "is a int, not a consumers.tools.Tools registry"),
+        ("shop_tools_for_test:odd", "is a int, not an ayes.Tools registry"),
     ):
         with pytest.raises(BadInput, match=words):
             load(place)

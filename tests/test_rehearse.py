@@ -17,16 +17,16 @@ from conftest import DATA
 from program import approvals, started, up
 from stories import life
 
-from ledger.client import Ledger
-from ledger.lifecycle import Status
-from ops.rehearse import _notice, _Seen
-from projections.history import history
-from projections.providers import PROVIDERS
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.conversations import read_conversations
-from schemas.slots import ThreadRef
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Status
+from ayes.ops.rehearsal.rehearse import _notice, _Seen
+from ayes.projections.formats import PROVIDERS
+from ayes.projections.formats.conversation import read_conversations
+from ayes.projections.history import history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import ThreadRef
 
 HERE = Path(__file__).parent
 SMALL = HERE / "data" / "small.jsonl"
@@ -47,7 +47,7 @@ BROKEN = "broken-arguments"
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """The store of a running `approvals up`; each test rehearses in a workspace of its own."""
+    """The store of a running `ayes up`; each test rehearses in a workspace of its own."""
     with up(tmp_path_factory.mktemp("rehearse") / "store") as ready:
         yield Path(ready["store"])
 
@@ -58,7 +58,7 @@ def workspace(request):
 
 
 def rehearsed(store, workspace, *options, file=SMALL, policy=POLICY):
-    """`approvals rehearse --json` to its end, on the running store."""
+    """`ayes rehearse --json` to its end, on the running store."""
     return approvals(
         *("rehearse", file, "--policy", policy, "-w", workspace, "--store", store, "--json"),
         *options,
@@ -279,7 +279,7 @@ def test_another_rehearsal_is_not_answered_by_the_first(store, workspace, tmp_pa
 
 
 def test_a_variable_names_no_place_to_rehearse_in(store, workspace):
-    """Where `APPROVALS_STORE` or `APPROVALS_URL` points, nothing is recorded: only where --store or --url says (A8)."""
+    """Where `AYES_STORE` or `AYES_URL` points, nothing is recorded: only where --store or --url says (A8)."""
     before = last_seq(store)
     words = ("rehearse", SMALL, "--policy", POLICY, "-w", workspace, "--json")
     ended = approvals(*words, store=store, timeout_s=110)
@@ -336,8 +336,8 @@ def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
     with started("rehearse", file, *options) as process:
         sentence = next(line for line in process.stderr if "call waits" in line)
         assert sentence.startswith("1 call waits for people and nothing else goes on: ")
-        assert sentence.endswith(f"approvals pending -w rehearsal --store {store}\n")
-        shown = approvals(*sentence.split("approvals ")[1].split(), "--json")
+        assert sentence.endswith(f"ayes pending -w rehearsal --store {store}\n")
+        shown = approvals(*sentence.split("ayes ")[1].split(), "--json")
         assert [one["call"] for one in shown.lines] == ["1-0"]
         for call in ("1-0", "2-0"):
             wait_for(store, ThreadRef("rehearsal", "same-id-twice").call(call).gated)

@@ -1,4 +1,4 @@
-"""`approvals replay --projection`: one projection folded again beside the live one, compared with it, put in its place.
+"""`ayes replay --projection`: one projection folded again beside the live one, compared with it, put in its place.
 
 On a real broker, and mostly through the function that the command is; what it writes to stdout is read as a script would.
 """
@@ -19,19 +19,20 @@ from stories import REF, approval, life, question, request, told
 from test_fold import _a_busy_log, rebuilt
 from test_verify import at_work, tell
 
-from ledger.client import Ledger
-from ledger.streams import LEDGER
-from ops import cli, replay, verify
-from ops.commands import replay as replaying
-from ops.verify import rebuild
-from projections import pending
-from projections.fold import Folding
-from projections.histories import HISTORIES
-from projections.history import history
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.errors import BadInput, TooLarge, Unavailable
-from schemas.slots import CallRef, ThreadRef
+from ayes.ledger.client import Ledger
+from ayes.ledger.nats.streams import LEDGER
+from ayes.ops import cli
+from ayes.ops.audit import replay, verify
+from ayes.ops.audit.verify import rebuild
+from ayes.ops.commands import replay as replaying
+from ayes.projections import pending
+from ayes.projections.fold import Folding
+from ayes.projections.histories import HISTORIES
+from ayes.projections.history import history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput, TooLarge, Unavailable
+from ayes.schemas.slots import CallRef, ThreadRef
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 
@@ -44,7 +45,7 @@ async def admin(store):
 
 @pytest.fixture
 def project(store, capsys):
-    """What `approvals replay --projection` ends with, the data that it writes, and its words."""
+    """What `ayes replay --projection` ends with, the data that it writes, and its words."""
 
     async def projected(name, *, until=None, into=None, diff=False, swap=False, json=True):
         code = await replaying.projected(
@@ -145,7 +146,7 @@ async def test_what_was_let_go_comes_again(admin, project, monkeypatch):
 
 
 async def test_histories_are_those_of_the_history_command(store, admin, project, capsys):
-    """For each thread exactly the entries that `approvals history` is made of."""
+    """For each thread exactly the entries that `ayes history` is made of."""
     facts = await recorded(admin)
     _, out, _ = await project("histories")
     found = rows(out)
@@ -471,7 +472,7 @@ async def test_facts_that_are_missing_are_named_and_passed_over(store, admin, pr
         assert found.differences == ("fact 4: the log does not have it, nor any before fact 6",)
         assert found.facts == found.until - 2
         code, out, err = await project("histories")
-        assert "the log does not have facts 4 to 5; see `approvals doctor`" in err
+        assert "the log does not have facts 4 to 5; see `ayes doctor`" in err
         entries = json.loads(rows(out)["acme.t1"])["entries"]
         assert [one["text"] for one in entries] == ["0", "1", "4", "5", "another", "another"]
         code, out, err = await project("pending")
@@ -530,7 +531,7 @@ def test_wrong_options_are_said(tmp_path, monkeypatch, capsys, options, said):
     handlers, level = logging.getLogger().handlers, logging.getLogger().level
     try:
         with pytest.raises(SystemExit) as end:
-            cli.app(["replay", *options, "--store", str(tmp_path / "none")], prog_name="approvals")
+            cli.app(["replay", *options, "--store", str(tmp_path / "none")], prog_name="ayes")
     finally:
         structlog.configure(**configured)
         logging.getLogger().handlers = handlers

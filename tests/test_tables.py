@@ -1,4 +1,4 @@
-"""What the tables of the log mean: `projections/tables.py` beside plain Python over the same facts.
+"""What the tables of the log mean: `projections/lake/tables.py` beside plain Python over the same facts.
 
 Nothing here touches a disk, but for the last of it: an archive that is filled in any batches has the same calls.
 """
@@ -20,16 +20,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stories import DECISIONS, EDIT, REF, START, Story, approval, life, lives, question, request
 
-from consumers.archivist import Archive, _arrow
-from ledger.lifecycle import Call, Status, call_of, voids
-from ledger.port import Raw
-from ledger.standing import delegations_of, grants_of
-from ops.bench.logs import mixed
-from projections import tables
-from projections.counting import Judge
-from schemas import events as e
-from schemas.codec import Fact, decode, encode, fact_of
-from schemas.slots import CallRef, DelegationRef, GrantRef, Slot, ThreadRef
+from ayes.ledger.grants import delegations_of, grants_of
+from ayes.ledger.lifecycle import Call, Status, call_of, voids
+from ayes.ledger.log import Raw
+from ayes.ops.lake.writer import Archive, _arrow
+from ayes.projections.lake import tables
+from ayes.projections.lake.counting import Judge
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, decode, encode, fact_of
+from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, ThreadRef
+from bench.logs import mixed
 
 SAMPLES = Path(__file__).parents[1] / "schemas" / "samples"
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
@@ -330,7 +330,7 @@ NO_SLOTS = (
 
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_where_a_fact_stands_is_read_off_its_subject(subject):
-    """As `schemas.slots` reads it."""
+    """As `ayes.schemas.slots` reads it."""
     Slot.parse(subject)
     (row,) = event_rows(raws_of([(subject, b"{}")]))
     assert tuple(row[column] for column in PLACES) == SUBJECTS[subject]
@@ -364,7 +364,7 @@ def calls_in(raws: list[Raw]) -> dict[CallRef, tuple[Call, list[Fact]]]:
 
 
 def expected(raws: list[Raw]) -> dict[tuple[str, str, str], dict]:
-    """A row for each call that was requested, of what counts for `ledger.lifecycle` from its request to its end."""
+    """A row for each call that was requested, of what counts for `ayes.ledger.lifecycle` from its request to its end."""
     found = {}
     for ref, (call, facts) in calls_in(raws).items():
         if call.requested is None:
@@ -394,7 +394,7 @@ def _within(call: Call, facts: list[Fact]) -> Call:
 
 
 def judged(raws: list[Raw]) -> dict[int, tuple[bool, str | None]]:
-    """Of each fact, whether it counts for `ledger.lifecycle`, and why not."""
+    """Of each fact, whether it counts for `ayes.ledger.lifecycle`, and why not."""
     found = {raw.seq: (False, None) for raw in raws}
     for call, facts in calls_in(raws).values():
         newer = {one.seq for one in call.newer}

@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 from program import approvals, ask, at_a_terminal, in_process, last_seq, started, up
 from stories import START, Story, approval, life, question, request
 
-from ledger.address import Login
-from ledger.client import Ledger
-from ledger.lifecycle import call_of
-from ops import logs, output
-from ops.commands.sql import _csv_cell, unlike_formula
-from ops.replay import until as read_until
-from ops.setup import apply_policy
-from ops.visible import ascii_json, flags, line, lines, visible
-from projections import pending
-from schemas import events as e
-from schemas.codec import Fact, encode
-from schemas.conversations import read_messages
-from schemas.digest import call_digest
-from schemas.errors import BadInput
-from schemas.slots import CallRef, ThreadRef
-from schemas.tools import ToolSpec
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import call_of
+from ayes.ledger.nats.credentials import Login
+from ayes.ops.audit.replay import until as read_until
+from ayes.ops.broker.setup import apply_policy
+from ayes.ops.commands.sql import _csv_cell, unlike_formula
+from ayes.ops.terminal import logs, output
+from ayes.ops.terminal.visible import ascii_json, flags, line, lines, visible
+from ayes.projections import pending
+from ayes.projections.formats.conversation import read_messages
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, encode
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import BadInput
+from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.tools import ToolSpec
 
 FIVE, SIX = '{"amount": 5}', '{"amount": 6}'
 #: Clears the screen, goes up, links elsewhere, turns the rest around, hides a word.
@@ -314,7 +314,7 @@ def test_odd_input_ends_in_a_sentence():
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """The store of a running `approvals up` without a policy, where `pay` is declared."""
+    """The store of a running `ayes up` without a policy, where `pay` is declared."""
     with up(tmp_path_factory.mktemp("terminal") / "store") as ready:
         store = Path(ready["store"])
 
@@ -537,7 +537,7 @@ def test_one_bad_value_in_the_bucket_hinders_nobody(shop, within, thread):
     assert all(str(call) in listed.out for call in calls[:2])
     for key in keys:
         assert f"warning: entry {key} of the queue cannot be read and is left out" in listed.err
-    assert "`approvals replay --projection pending --swap`" in listed.err
+    assert "`ayes replay --projection pending --swap`" in listed.err
     machine = within("pending", "-w", "shop", "--limit", "5", "--json", store=shop)
     assert {one["call"] for one in machine.lines} >= {"a", "b"}
     assert {json.loads(one)["key"] for one in machine.err.splitlines()} == set(keys)

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from ledger.client import Ledger
-from ledger.memory import Memory
-from schemas import jsontext
-from schemas.errors import AlreadyFilled, BadFact, BadFile, BadInput
-from schemas.events import Author, ToolDeclared
-from schemas.tools import Tool, ToolSpec, declaration, read_tools, schema_of, spec_of
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Memory
+from ayes.schemas import strict_json
+from ayes.schemas.errors import AlreadyFilled, BadFact, BadFile, BadInput
+from ayes.schemas.events import Author, ToolDeclared
+from ayes.schemas.tools import Tool, ToolSpec, declaration, read_tools, schema_of, spec_of
 
 SCHEMA = json.dumps(
     {
@@ -126,7 +126,7 @@ ANY_JSON = st.recursive(
 @given(ANY_JSON, st.booleans())
 def test_every_honest_json_text_is_read(value, ascii_only):
     """The strict reader refuses nothing that JSON says in only one way."""
-    assert jsontext.read(json.dumps(value, ensure_ascii=ascii_only)) == value
+    assert strict_json.read(json.dumps(value, ensure_ascii=ascii_only)) == value
 
 
 # -------------------------------------------------------------------------------------------- declarations

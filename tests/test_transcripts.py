@@ -10,18 +10,18 @@ import pytest
 from conftest import DATA
 from program import approvals, up
 
-from consumers.recorded import PROVIDER, RecordedAsker, recording
-from consumers.steps import Perform
-from ledger.client import Ledger
-from ops.rehearse import read_recordings
-from ops.transcripts import READ, SAYING, entries_of, payload_of, read_transcripts
-from projections.providers import PROVIDERS
-from projections.thread import thread_of
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.conversations import Output, Reply, Spoken, Step, read_conversations
-from schemas.errors import BadFile, BadInput
-from schemas.slots import ThreadRef
+from ayes.consumers.effects import Perform
+from ayes.ledger.client import Ledger
+from ayes.ops.rehearsal.recorded import PROVIDER, RecordedAsker, recording
+from ayes.ops.rehearsal.rehearse import read_recordings
+from ayes.ops.rehearsal.transcripts import READ, SAYING, entries_of, payload_of, read_transcripts
+from ayes.projections.formats import PROVIDERS
+from ayes.projections.formats.conversation import Output, Reply, Spoken, Step, read_conversations
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.slots import ThreadRef
 
 HERE = Path(__file__).parent
 SMALL = HERE / "data" / "small.jsonl"
@@ -92,7 +92,7 @@ def test_chat_transcripts_are_our_recordings(conversations, tmp_path):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """The store of a running `approvals up`; each test rehearses in a workspace of its own."""
+    """The store of a running `ayes up`; each test rehearses in a workspace of its own."""
     with up(tmp_path_factory.mktemp("transcripts") / "store") as ready:
         yield Path(ready["store"])
 

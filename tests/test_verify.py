@@ -1,4 +1,4 @@
-"""`approvals replay --verify`: clean where all is well, and it really finds what is not.
+"""`ayes replay --verify`: clean where all is well, and it really finds what is not.
 
 A check that cannot fail says nothing. So each thing that it looks for is done here, by an administrator who may do
 anything, behind the back of the ledger.
@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from stories import REF, SETTLED, UNSETTLED, approval, life, question, request, told
 
-from ledger.client import Ledger
-from ops import verify
-from ops.commands import replay as replaying
-from ops.rehearse import read_recordings, rehearse, review
-from ops.setup import apply_policy, declare_streams
-from ops.verify import rebuild
-from ops.workers import KINDS, reactions, working
-from schemas import events as e
-from schemas.errors import Unavailable
-from schemas.reviewer import Script
-from schemas.tools import ToolSpec
+from ayes.ledger.client import Ledger
+from ayes.ops.audit import verify
+from ayes.ops.audit.verify import rebuild
+from ayes.ops.broker.setup import apply_policy, declare_streams
+from ayes.ops.commands import replay as replaying
+from ayes.ops.rehearsal.rehearse import read_recordings, rehearse, review
+from ayes.ops.rehearsal.scripted_reviewer import Script
+from ayes.ops.workers import KINDS, reactions, working
+from ayes.schemas import events as e
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.tools import ToolSpec
 
 SMALL = Path(__file__).parent / "data" / "small.jsonl"
 POLICY = Path(__file__).parent.parent / "examples" / "airline.toml"
@@ -41,7 +41,7 @@ async def admin(store):
 
 @pytest.fixture
 def replay(store, capsys):
-    """What `approvals replay` ends with, and what it writes to stdout; to stderr it writes nothing."""
+    """What `ayes replay` ends with, and what it writes to stdout; to stderr it writes nothing."""
 
     async def replayed(*, verify=False, until=None, json=False):
         code = await replaying.verified(verify=verify, until=until, store=store, url=None, json=json)

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stories import REF, START, approval, disorder, request
 
-from ledger.lifecycle import Call, Status, call_of, evolve, void, voids
-from ledger.memory import Memory
-from projections.counting import judgements
-from schemas import events as e
-from schemas.codec import Fact, encode
-from schemas.digest import call_digest
-from schemas.slots import CLIENT, CallRef, Slot
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.lifecycle import Call, Status, call_of, evolve, void, voids
+from ayes.projections.lake.counting import judgements
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, encode
+from ayes.schemas.digest import call_digest
+from ayes.schemas.slots import CLIENT, CallRef, Slot
 
 CALL = REF.wish(1, 0)
 #: How often is said by the profile; see `make sim`.

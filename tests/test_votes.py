@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import REF, START, Story, question, request
 
-from ledger.lifecycle import Call, call_of
-from ledger.votes import Tally, asked, counted, tally
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import call_digest
-from schemas.events import Quorum, Stage
-from schemas.quorums import filled, met
+from ayes.ledger.lifecycle import Call, call_of
+from ayes.ledger.votes import Tally, asked, counted, tally
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.events import Quorum, Stage
+from ayes.schemas.quorums import filled, met
 
 CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')

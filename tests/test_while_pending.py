@@ -20,26 +20,26 @@ from hypothesis import strategies as st
 from stories import REF, START, Story, question, request
 from test_chain import DONE, OTHER, REFUND, SCHEMA, Chain, Script, kinds
 
-from consumers.gate import Case, Gate, Heard, said_since
-from consumers.loop import Worker
-from consumers.steps import Append, CancelTimer, SetTimer, Step
-from ledger.answers import Answer
-from ledger.client import Ledger
-from ledger.judging import Policies
-from ledger.lifecycle import Status, call_of
-from ledger.memory import Memory
-from ledger.port import Due, Handed, Port
-from ops.server import ensure_account
-from ops.workers import working
-from projections.history import Assistant, Entry, Outcome, User, history
-from projections.providers import PROVIDERS
-from projections.thread import Thread, thread_of
-from schemas import events as e
-from schemas.codec import Fact, decode, encode
-from schemas.errors import AlreadyDecided, AlreadyFilled, BadId, BadInput, StillPending
-from schemas.policy import applied
-from schemas.slots import CallRef, Slot, ThreadRef, policy_slot
-from schemas.tools import ToolSpec
+from ayes.consumers.effects import Append, CancelTimer, SetTimer, Step
+from ayes.consumers.gate import Case, Gate, Heard, said_since
+from ayes.consumers.worker import Worker
+from ayes.ledger.answers import Answer
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.lifecycle import Status, call_of
+from ayes.ledger.log import Due, Handed, Port
+from ayes.ledger.policies import Policies
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.workers import working
+from ayes.projections.formats import PROVIDERS
+from ayes.projections.history import Assistant, Entry, Outcome, User, history
+from ayes.projections.thread import Thread, thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, decode, encode
+from ayes.schemas.errors import AlreadyDecided, AlreadyFilled, BadId, BadInput, StillPending
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, Slot, ThreadRef, policy_slot
+from ayes.schemas.tools import ToolSpec
 
 # ------------------------------------------------------------------------------------------------ the rules
 

@@ -11,7 +11,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser as Theirs
 
-from ledger.wire import Parser, Straight, frame
+from ayes.ledger.nats.protocol import Parser, Straight, frame
 
 type Seen = list[tuple[Any, ...]]
 

@@ -6,20 +6,20 @@ import msgspec
 import pytest
 from stories import REF, Story
 
-from consumers.gate import Case, Gate, verdict
-from consumers.model import Ask, Asker, Question, Reply
-from consumers.steps import Append, Step
-from ledger.client import Ledger
-from ledger.judging import InForce, Origin, Policies, wished
-from ledger.lifecycle import Call, Status
-from ledger.memory import Memory
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import call_digest, text_digest
-from schemas.errors import AlreadyFilled
-from schemas.policy import read_policy
-from schemas.slots import CallRef, Slot, policy_slot
-from schemas.tools import ToolSpec
+from ayes.consumers.effects import Append, Step
+from ayes.consumers.gate import Case, Gate, verdict
+from ayes.consumers.model import Ask, Asker, Question, Reply
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.policies import InForce, Origin, Policies, wished
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest, text_digest
+from ayes.schemas.errors import AlreadyFilled
+from ayes.schemas.policy import read_policy
+from ayes.schemas.slots import CallRef, Slot, policy_slot
+from ayes.schemas.tools import ToolSpec
 
 REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
 AGAIN = e.Wish(tool="refund", arguments='{"order":"B-40"}', provider_id="call_a")

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from program import approvals, last_seq, record, up
 
-from ledger.address import Store
-from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.memory import Memory
-from ops import witness
-from ops.commands import check
-from ops.server import EmbeddedServer
-from ops.setup import declare_streams
-from schemas import events as e
-from schemas.errors import Unavailable
-from schemas.slots import ThreadRef
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ops.broker import witness
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.setup import declare_streams
+from ayes.ops.commands import check
+from ayes.schemas import events as e
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.slots import ThreadRef
 
 THREAD = ThreadRef("shop", "t1")
 FACTS = 41

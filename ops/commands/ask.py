@@ -9,14 +9,14 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from consumers.archivist import read_manifest
-from ops import output
-from ops.catalog import Row, opened
-from ops.commands.lake import default
-from ops.output import out, print_line, say
-from ops.visible import line
-from projections.questions import IN_FORCE, QUESTIONS, Question, uncited
-from schemas.errors import BadFile, BadInput
+from ayes.ops.commands.lake import default
+from ayes.ops.lake.catalog import Row, opened
+from ayes.ops.lake.writer import read_manifest
+from ayes.ops.terminal import output
+from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.visible import line
+from ayes.projections.lake.queries import IN_FORCE, QUESTIONS, Question, uncited
+from ayes.schemas.errors import BadFile, BadInput
 
 _NONE: Final = "-"
 
@@ -43,7 +43,7 @@ async def ask(name: str | None, *, show: bool, to: Path | None, store: Path | No
         if rows:
             output.console().print(_table(rows))
         else:
-            say("There is nothing of the kind in the lake. `approvals lake sync` brings it up to the log.")
+            say("There is nothing of the kind in the lake. `ayes lake sync` brings it up to the log.")
 
 
 def answer(lake: Path, question: Question) -> list[Row]:

@@ -8,19 +8,20 @@ import msgspec
 from msgspec import Struct
 from rich.table import Table
 
-from ledger.address import Store
-from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.requests import Requests
-from ledger.streams import ACK_WAIT_S, DURABLES, LEDGER, PARKED, drift, info, uses
-from ops import output, witness
-from ops.guard import alarms, readers
-from ops.output import out, print_line
-from ops.server import OLDEST
-from ops.verify import rebuild
-from schemas.errors import ApprovalsError, BrokerRefused, Unavailable
-from schemas.ids import new_id
-from schemas.slots import ROOT
+from ayes.ledger.client import Ledger
+from ayes.ledger.nats.api import Requests
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import ACK_WAIT_S, DURABLES, LEDGER, PARKED, drift, info, uses
+from ayes.ops.audit.verify import rebuild
+from ayes.ops.broker import witness
+from ayes.ops.broker.guard import alarms, readers
+from ayes.ops.broker.server import OLDEST
+from ayes.ops.terminal import output
+from ayes.ops.terminal.output import out, print_line
+from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
+from ayes.schemas.ids import new_id
+from ayes.schemas.slots import ROOT
 
 #: Who must not be able to write what. Each is tried, in a way that records nothing even where it is allowed.
 MUST_NOT: Final = (
@@ -141,7 +142,7 @@ async def _witnessed(ledger: Ledger, store: Store, *, deep: bool) -> Check:
 
 
 async def _promises(ledger: Ledger, *, deep: bool) -> Check:
-    """What `approvals replay --verify` says of the facts alone, where they are few enough."""
+    """What `ayes replay --verify` says of the facts alone, where they are few enough."""
     last = await ledger.port.last_seq()
     if not deep and last > READ_WHOLE:
         return Check("promises", ok=True, detail=f"not looked at: {last:,} facts; --deep does")
@@ -197,7 +198,7 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
         assert isinstance(port, JetStream)
         stream = await info(port.requests, f"STREAM.INFO.{LEDGER}")
         if stream is None:
-            raise BrokerRefused(f"there is no stream {LEDGER} here. `approvals up` creates it.")
+            raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
         consumers = [await _consumer(port.requests, name) for name in DURABLES]
         consumers = [one for one in consumers if one["exists"] or not DURABLES[one["name"]].optional]
         # Those for what was parked: where something is to be tried again.

@@ -19,23 +19,23 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from consumers import pages
-from consumers.inbox import changes
-from ledger.client import Ledger
-from ledger.lifecycle import Call, Status, describe
-from ledger.votes import Tally
-from ops import output
-from ops.labels import read_labels
-from ops.output import out, print_line, say
-from ops.server import ensure_account
-from projections import hearing
-from projections import pending as queue
-from projections.pending import BadEntry, Chosen, Entry
-from schemas import events as e
-from schemas.errors import AlreadyDecided, ApprovalsError, BadInput, DeadlinePassed, NotOpen
-from schemas.files import read_text
-from schemas.ids import token
-from schemas.slots import CallRef, ThreadRef
+from ayes.consumers import pending_client
+from ayes.consumers.pending_view import changes
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Call, Status, describe
+from ayes.ledger.votes import Tally
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.commands import chat_vote
+from ayes.ops.terminal import output
+from ayes.ops.terminal.labels import read_labels
+from ayes.ops.terminal.output import out, print_line, say
+from ayes.projections import pending as queue
+from ayes.projections.pending import BadEntry, Chosen, Entry
+from ayes.schemas import events as e
+from ayes.schemas.errors import AlreadyDecided, ApprovalsError, BadInput, DeadlinePassed, NotOpen
+from ayes.schemas.ids import token
+from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.toml_files import read_text
 
 DENIED: Final = 5
 EXPIRED: Final = 6
@@ -74,7 +74,7 @@ async def pending(
         if watch:
             await _watch_pending(ledger, workspace, json=json)
             return
-        entries, waiting, unreadable = await pages.oldest(ledger, limit, Chosen(workspace))
+        entries, waiting, unreadable = await pending_client.oldest(ledger, limit, Chosen(workspace))
     _tell_unreadable(unreadable, json=json)
     if json:
         for entry in entries:
@@ -83,7 +83,7 @@ async def pending(
         output.print_pending(entries, output.console())
         shown = "" if len(entries) == waiting else f", the oldest {len(entries)} shown"
         say()
-        say(f"{waiting} waiting{shown}. Next: approvals approve CALL --as NAME (or deny, or answer)")
+        say(f"{waiting} waiting{shown}. Next: ayes approve CALL --as NAME (or deny, or answer)")
     else:
         say("Nothing waits for a decision.")
 
@@ -148,7 +148,7 @@ async def vote(
     if digest and not _DIGEST.fullmatch(digest):
         raise BadInput(
             f"--digest {digest!r} is not a digest. It has {output.SHORT} to 64 hex digits; "
-            "`approvals pending` shows the first of them."
+            "`ayes pending` shows the first of them."
         )
     async with as_reviewer(name, store, url) as ledger:
         known = await ledger.known_call(ref)
@@ -180,7 +180,7 @@ async def vote_on_all(
     if chosen.thread:
         ThreadRef.parse(chosen.thread)
     async with as_reviewer(name, store, url) as ledger:
-        shown, _, unreadable = await pages.oldest(ledger, chosen=chosen)
+        shown, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
         _tell_unreadable(unreadable, json=json)
         if not shown:
             say("Nothing waits that fits. Nothing was recorded.")
@@ -246,9 +246,9 @@ async def hear(
     """Vote as a message of a chat says; nothing happens where it is no verdict."""
     async with as_reviewer(name, store, url) as ledger:
         chosen = Chosen(token("workspace", workspace))
-        waiting, _, unreadable = await pages.oldest(ledger, chosen=chosen)
+        waiting, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
         _tell_unreadable(unreadable, json=json)
-        found = hearing.heard(message, waiting)
+        found = chat_vote.heard(message, waiting)
         if found is None:
             raise BadInput(
                 f"this is no verdict on one of the {len(waiting):,} calls that wait in {workspace}. "
@@ -267,7 +267,7 @@ async def _vote_as_shown(ledger: Ledger, shown: Entry, name: str, ballot: Ballot
         known = await ledger.known_call(shown.ref)
         digest = known.asking.digest if known.asking else ""
         if (known.wish.tool, known.wish.arguments, digest) != (shown.tool, shown.arguments, shown.digest):
-            raise NotOpen(f"{shown.ref} is not what was shown. Look at it by itself: approvals show.")
+            raise NotOpen(f"{shown.ref} is not what was shown. Look at it by itself: ayes show.")
         # The wish and the question stand in slots, so what was just compared is what the vote is about.
         await _vote(ledger, shown.ref, name, ballot, digest)
     except ApprovalsError as problem:
@@ -345,13 +345,13 @@ async def withdraw(call: str, *, reason: str, store: Path | None, url: str | Non
 async def doubt(call: str, *, reason: str, store: Path | None, url: str | None, json: bool) -> None:
     async with Ledger.connect(store, url=url, role="service") as ledger:
         known = await ledger.doubt(call, reason)
-        await _tell(ledger, known, f"{call} is in doubt. Next: approvals reconcile {call}", json=json)
+        await _tell(ledger, known, f"{call} is in doubt. Next: ayes reconcile {call}", json=json)
 
 
 async def start(call: str, *, store: Path | None, url: str | None, json: bool) -> None:
     async with Ledger.connect(store, url=url, role="service") as ledger:
         known = await ledger.start(call)
-        told = f"{call} is yours to run, with {known.arguments}. Next: approvals finish {call}"
+        told = f"{call} is yours to run, with {known.arguments}. Next: ayes finish {call}"
         await _tell(ledger, known, told, json=json)
 
 
@@ -443,7 +443,7 @@ def _standing(call: Call, stands: Tally | None) -> str:
         return f"{call.ref}: {describe(call.decided)}{f', {edited}' if edited else ''}."
     if stands is not None:
         return f"{call.ref} waits for people: {output.vote_words(call, stands)}"
-    return f"{call.ref} is requested and not judged yet. Does a gate run? See approvals status."
+    return f"{call.ref} is requested and not judged yet. Does a gate run? See ayes status."
 
 
 def _code(call: Call, wanted: type[e.Event]) -> int:

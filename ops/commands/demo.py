@@ -9,22 +9,23 @@ from typing import Final
 
 import msgspec
 
-from consumers.inbox import changes
-from ledger.client import Ledger
-from ops import agent, output
-from ops.output import out, say
-from ops.server import EmbeddedServer
-from ops.setup import apply_policy, declare_streams
-from ops.visible import line
-from ops.workers import KINDS, durables, reactions, working
-from projections.history import history
-from projections.pending import Entry
-from projections.providers import openai_chat
-from projections.thread import Thread, thread_of
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.errors import Refused
-from schemas.slots import ThreadRef
+from ayes.consumers.pending_view import changes
+from ayes.ledger.client import Ledger
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.setup import apply_policy, declare_streams
+from ayes.ops.commands import demo_agent
+from ayes.ops.terminal import output
+from ayes.ops.terminal.output import out, say
+from ayes.ops.terminal.visible import line
+from ayes.ops.workers import KINDS, durables, reactions, working
+from ayes.projections.formats import openai_chat
+from ayes.projections.history import history
+from ayes.projections.pending import Entry
+from ayes.projections.thread import Thread, thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import Refused
+from ayes.schemas.slots import ThreadRef
 
 THREAD: Final = ThreadRef("demo", "tidy-up")
 REVIEWER: Final = "ana"
@@ -37,14 +38,14 @@ async def demo(*, json: bool) -> None:
         here = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-demo-")))
         files = here / "files"
         files.mkdir()
-        agent.fill(files)
+        demo_agent.fill(files)
         policy = here / "policy.toml"
-        policy.write_text(agent.POLICY)
+        policy.write_text(demo_agent.POLICY)
 
         server = await stack.enter_async_context(EmbeddedServer(here / "store"))
         store = server.store.path
-        tools = agent.tools_in(files)
-        started = reactions(KINDS, models={agent.PROVIDER: agent.Tidier()}, tools=tools)
+        tools = demo_agent.tools_in(files)
+        started = reactions(KINDS, models={demo_agent.PROVIDER: demo_agent.Tidier()}, tools=tools)
         await declare_streams(store, also=durables(started))
         await server.ensure_account(f"reviewer-{REVIEWER}")
         async with Ledger.connect(store, role="operator") as operator:
@@ -55,12 +56,14 @@ async def demo(*, json: bool) -> None:
 
         if not json:
             say(f"A broker runs at {server.url}, with a gate, a model, an executor and a queue beside it.")
-            say(f"The agent is asked: {agent.TASK!r}")
+            say(f"The agent is asked: {demo_agent.TASK!r}")
             say()
         refs = await tools.declare(service, THREAD.workspace)
-        opened = e.ThreadOpened(requester="ben", agent="tidier", model=f"{agent.PROVIDER}:tidier", tools=refs)
+        opened = e.ThreadOpened(
+            requester="ben", agent="tidier", model=f"{demo_agent.PROVIDER}:tidier", tools=refs
+        )
         await service.fill(THREAD.opened, opened)
-        await service.fill(THREAD.said("1"), e.Said(role="user", text=agent.TASK))
+        await service.fill(THREAD.said("1"), e.Said(role="user", text=demo_agent.TASK))
 
         deciding = asyncio.create_task(_decide(person, at_terminal=sys.stdin.isatty() and not json))
         try:
@@ -80,9 +83,9 @@ async def demo(*, json: bool) -> None:
         say(f"Left in the agent's folder: {', '.join(sorted(file.name for file in files.iterdir()))}.")
     say("The store is gone again. To keep one:")
     say()
-    say("  approvals up                          a broker and all workers, until Ctrl-C")
-    say("  approvals pending --watch             the queue, live, in another terminal")
-    say("  approvals rehearse FILE.jsonl         your own recorded conversations through all of this")
+    say("  ayes up                          a broker and all workers, until Ctrl-C")
+    say("  ayes pending --watch             the queue, live, in another terminal")
+    say("  ayes rehearse FILE.jsonl         your own recorded conversations through all of this")
 
 
 async def _until_done(service: Ledger, deciding: asyncio.Task[None], *, json: bool) -> Thread:

@@ -8,16 +8,16 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from ledger.client import Ledger
-from ledger.lifecycle import Call, may_vote
-from ops import output
-from ops.commands.decide import as_reviewer
-from ops.output import out, print_line, say
-from ops.times import moment
-from schemas import events as e
-from schemas.errors import BadInput, NotAllowed, Refused
-from schemas.ids import token
-from schemas.slots import CallRef, DelegationRef, GrantRef
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Call, may_vote
+from ayes.ops.commands.decide import as_reviewer
+from ayes.ops.terminal import output
+from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.times import moment
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput, NotAllowed, Refused
+from ayes.schemas.ids import token
+from ayes.schemas.slots import CallRef, DelegationRef, GrantRef
 
 
 class Like(NamedTuple):

@@ -12,24 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from consumers.archivist import (
-    Archive,
-    Manifest,
-    digest_of,
-    microseconds,
-    quoted,
-    read_manifest,
-)
-from ledger.address import Store
-from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.port import Raw
-from ledger.streams import LEDGER, info
-from ops.output import out, print_line, say
-from ops.progress import bar
-from ops.server import EmbeddedServer, is_running
-from ops.workers import until_signalled
-from schemas.errors import BadInput, BrokerRefused, Unavailable
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Raw
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import LEDGER, info
+from ayes.ops.broker.server import EmbeddedServer, is_running
+from ayes.ops.lake.writer import Archive, Manifest, digest_of, microseconds, quoted, read_manifest
+from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.progress import bar
+from ayes.ops.workers import until_signalled
+from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
 
 if TYPE_CHECKING:
     import duckdb
@@ -87,7 +80,7 @@ async def sync(*, to: Path | None, follow: bool, store: Path | None, url: str | 
         say("Stopped. Start it again to go on where it stood.")
         return 130
     if not json:
-        say('Next: approvals sql "SELECT tool, verdict, count(*) FROM calls GROUP BY ALL"')
+        say('Next: ayes sql "SELECT tool, verdict, count(*) FROM calls GROUP BY ALL"')
     return 0
 
 
@@ -110,7 +103,7 @@ async def _log_of(ledger: Ledger) -> str:
     assert isinstance(ledger.port, JetStream)
     stream = await info(ledger.port.requests, f"STREAM.INFO.{LEDGER}")
     if stream is None:
-        raise BrokerRefused(f"there is no stream {LEDGER} here. `approvals up` creates it.")
+        raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
     return re.sub("[^0-9]", "", stream["created"])
 
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import msgspec
 
-from ledger.client import Ledger
-from ledger.lifecycle import may_be_void
-from ops import output
-from ops.output import out, print_line, say
-from projections.history import history
-from projections.providers import PROVIDERS
-from projections.providers import provider as known_provider
-from projections.thread import thread_of
-from schemas import jsontext
-from schemas.codec import Fact
-from schemas.errors import BadFile, UnknownCall
-from schemas.files import read_text
-from schemas.slots import CallRef, ThreadRef
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import may_be_void
+from ayes.ops.terminal import output
+from ayes.ops.terminal.output import out, print_line, say
+from ayes.projections.formats import PROVIDERS
+from ayes.projections.formats import provider as known_provider
+from ayes.projections.history import history
+from ayes.projections.thread import thread_of
+from ayes.schemas import strict_json
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadFile, UnknownCall
+from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.toml_files import read_text
 
 
 async def show(call: str, *, store: Path | None, url: str | None, json: bool) -> None:
@@ -112,8 +112,8 @@ def _read_payload(file: str) -> dict[str, Any] | list[Any]:
     if not text.strip():
         raise BadFile(name, "", "is empty. It needs a JSON array of messages.")
     try:
-        payload = jsontext.read(text)
-    except jsontext.BadJson as problem:
+        payload = strict_json.read(text)
+    except strict_json.BadJson as problem:
         # Only what is no JSON at all has a line; the rest was seen when the text was read to its end.
         syntax = problem.__context__
         where = f"line {syntax.lineno}" if isinstance(syntax, jsonlib.JSONDecodeError) else ""

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import msgspec
 from msgspec import structs
 
-from ledger.client import Ledger
-from ledger.port import Mark, Parked, Raw
-from ledger.streams import DURABLES, LEDGER, OPERATOR
-from ops.output import out, print_line, say
-from schemas.errors import BadInput
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Mark, Parked, Raw
+from ayes.ledger.nats.streams import DURABLES, LEDGER, OPERATOR
+from ayes.ops.terminal.output import out, print_line, say
+from ayes.schemas.errors import BadInput
 
 
 async def ls(*, every: bool, store: Path | None, url: str | None, json: bool) -> None:
@@ -63,10 +63,10 @@ async def mark(
             if json:
                 out(msgspec.json.encode(_as_json(structs.replace(one, mark=marked))).decode())
             elif what == "retry":
-                say(f"{_name(one)} is handed to {one.consumer} again. What became of it: approvals parked ls")
+                say(f"{_name(one)} is handed to {one.consumer} again. What became of it: ayes parked ls")
             else:
                 say(
-                    f"{_name(one)} is off the list. It stays in `approvals parked ls --all`, and its fact in the log."
+                    f"{_name(one)} is off the list. It stays in `ayes parked ls --all`, and its fact in the log."
                 )
 
 
@@ -75,7 +75,7 @@ async def _numbered(ledger: Ledger, numbers: Sequence[int]) -> list[Parked]:
     if missing := [str(number) for number in numbers if number not in found]:
         raise BadInput(
             f"nothing is parked as number {', '.join(missing)}: it has changed since, or never was. "
-            "Look again: approvals parked ls --all"
+            "Look again: ayes parked ls --all"
         )
     return [found[number] for number in dict.fromkeys(numbers)]
 
@@ -84,7 +84,7 @@ def _may(what: str, one: Parked) -> None:
     if not one.is_open:
         raise BadInput(f"{_name(one)} is {_stands(one)} already: there is nothing to {what}.")
     if one.state == "again":
-        raise BadInput(f"{_name(one)} is being tried again. Wait for what becomes of it: approvals parked ls")
+        raise BadInput(f"{_name(one)} is being tried again. Wait for what becomes of it: ayes parked ls")
     if what == "retry" and not one.consumer:
         raise BadInput(
             f"{_name(one)} cannot be tried again, since it belongs to no consumer. It can be dropped."

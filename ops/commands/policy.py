@@ -9,30 +9,30 @@ import msgspec
 from msgspec import Struct
 from rich.table import Table
 
-from consumers.gate import Case, verdict
-from ledger.client import Ledger
-from ledger.judging import InForce, Origin, Policies, attributed, of_edit, origin, origin_slots
-from ledger.lifecycle import Call, call_of, describe, may_vote
-from ledger.standing import Delegation, delegated
-from ledger.votes import Ballot, Required, Tally, asked, counted, tally
-from ops import backtest as trying
-from ops import output
-from ops.backtest import Counts, Report
-from ops.labels import read_labels
-from ops.output import out, print_line, say
-from ops.visible import line
-from schemas import events as e
-from schemas.codec import Fact
-from schemas.digest import call_digest
-from schemas.errors import BadInput, UnknownCall
-from schemas.events import Shadow
-from schemas.files import read_text
-from schemas.ids import token
-from schemas.people import Accounts, is_excluded, is_mapped
-from schemas.policy import Policy, Rule, read_policy
-from schemas.quorums import is_among, seated
-from schemas.slots import CallRef, ThreadRef
-from schemas.tools import Tool
+from ayes.consumers.gate import Case, verdict
+from ayes.ledger.client import Ledger
+from ayes.ledger.grants import Delegation, delegated
+from ayes.ledger.lifecycle import Call, call_of, describe, may_vote
+from ayes.ledger.policies import InForce, Origin, Policies, attributed, of_edit, origin, origin_slots
+from ayes.ledger.votes import Ballot, Required, Tally, asked, counted, tally
+from ayes.ops.audit import backtest as trying
+from ayes.ops.audit.backtest import Counts, Report
+from ayes.ops.terminal import output
+from ayes.ops.terminal.labels import read_labels
+from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.visible import line
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import BadInput, UnknownCall
+from ayes.schemas.events import Shadow
+from ayes.schemas.ids import token
+from ayes.schemas.people import Accounts, is_excluded, is_mapped
+from ayes.schemas.policy import Policy, Rule, read_policy
+from ayes.schemas.quorums import is_among, seated
+from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.toml_files import read_text
+from ayes.schemas.tools import Tool
 
 #: Who else must agree to edited arguments; None: they may not run.
 type _Edited = Callable[[str], Required | None]
@@ -155,7 +155,7 @@ async def test(
     _print_lines([(rule.then, _in_short(policy, rule)) for rule in policy.rules])
     _print_lines(_shared(policy))
     rules = "1 rule" if len(policy.rules) == 1 else f"{len(policy.rules):,} rules"
-    say(f"{file} can be applied: {rules}. Next: approvals policy backtest {file}")
+    say(f"{file} can be applied: {rules}. Next: ayes policy backtest {file}")
 
 
 def said_to(wish: e.ToolRequested, workspace: str, policy: Policy) -> Word:
@@ -259,7 +259,7 @@ async def backtest(
         say(f"\nNot tried: {'; '.join(report.left_out)}.")
     if unreadable:
         say(
-            f"{unreadable:,} requests are not counted: this program cannot read them. `approvals watch` shows them."
+            f"{unreadable:,} requests are not counted: this program cannot read them. `ayes watch` shows them."
         )
 
 
@@ -310,7 +310,7 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
     facts = await ledger.read(ref, *origin_slots(ref))
     call = call_of(ref, facts)
     if call.requested is None:
-        raise UnknownCall(f"{ref} was never requested. `approvals pending` lists what waits.")
+        raise UnknownCall(f"{ref} was never requested. `ayes pending` lists what waits.")
     whence = origin(call, facts)
     names_requester, call = bool(call.wish.requester), attributed(call, whence)
     policies = await ledger.policies(ref.workspace)
@@ -468,7 +468,7 @@ def _vote(call: Call, fact: Fact, ballots: Sequence[Ballot], delegations: Sequen
 
 
 def _flaw(call: Call, fact: Fact, vote: e.Voted, delegations: Sequence[Delegation]) -> str:
-    """Why a vote does not count, in the order in which `ledger.votes` looks."""
+    """Why a vote does not count, in the order in which `ayes.ledger.votes` looks."""
     reviewer = fact.slot.tail[3]
     person = vote.on_behalf_of or reviewer
     if call.asking is None or call.gated is None or fact.seq < call.gated.seq:

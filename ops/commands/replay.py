@@ -7,21 +7,21 @@ from typing import Any, Final
 
 import msgspec
 
-from ledger.client import Ledger
-from ledger.jetstream import JetStream
-from ledger.port import Pending
-from ledger.streams import ensure_empty
-from ops.output import out, print_line, say
-from ops.replay import Until, projection, replay
-from ops.replay import until as read_until
-from ops.verify import Difference, caught_up, queue_differences, rebuild
-from projections import pending
-from projections.fold import Fold, Folding, Row
-from projections.pending import OPEN
-from schemas.codec import Fact
-from schemas.errors import BadId, BadInput, TooLarge, Unavailable
-from schemas.ids import token
-from schemas.slots import CallRef
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Pending
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import ensure_empty
+from ayes.ops.audit.replay import Until, projection, replay
+from ayes.ops.audit.replay import until as read_until
+from ayes.ops.audit.verify import Difference, caught_up, queue_differences, rebuild
+from ayes.ops.terminal.output import out, print_line, say
+from ayes.projections import pending
+from ayes.projections.fold import Fold, Folding, Row
+from ayes.projections.pending import OPEN
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadId, BadInput, TooLarge, Unavailable
+from ayes.schemas.ids import token
+from ayes.schemas.slots import CallRef
 
 #: One value of a bucket: NATS takes a message of 1 MiB, headers included.
 _MAX_ROW: Final = 1_000_000
@@ -78,7 +78,7 @@ async def projected(
     if (diff or swap) and fold is not OPEN:
         raise BadInput(
             f"there is no live copy of {name} to compare with: only the queue ({OPEN.name}) has one. "
-            "`approvals replay --verify` holds every history against what its model was sent."
+            "`ayes replay --verify` holds every history against what its model was sent."
         )
     if swap and stop is not None:
         raise BadInput(
@@ -90,7 +90,7 @@ async def projected(
         assert isinstance(ledger.port, JetStream)
         show: Show = _show
         if into is not None:
-            await ensure_empty(ledger.port.requests, into, f"approvals replay --projection {fold.name}")
+            await ensure_empty(ledger.port.requests, into, f"ayes replay --projection {fold.name}")
             show = functools.partial(_set, ledger.port.bucket(into))
         elif diff or swap:
             show = _nothing
@@ -135,7 +135,7 @@ async def _folded(ledger: Ledger, fold: Fold[Any], stop: Until, show: Show) -> t
                 shown += 1
 
     for gap in await replay(ledger, folding, until=stop, each=each, batch=batch):
-        say(f"the log does not have facts {gap.start:,} to {gap.stop - 1:,}; see `approvals doctor`")
+        say(f"the log does not have facts {gap.start:,} to {gap.stop - 1:,}; see `ayes doctor`")
     for row in folding.rows(fold):
         await show(row)
         shown += 1

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import msgspec
 
-from ops.commands.lake import default
-from ops.output import out, say
-from ops.report import report
-from schemas.errors import BadInput
+from ayes.ops.commands.lake import default
+from ayes.ops.lake.report import report
+from ayes.ops.terminal.output import out, say
+from ayes.schemas.errors import BadInput
 
 
 async def write(output: Path, *, title: str, to: Path | None, store: Path | None, json: bool) -> None:
@@ -17,7 +17,7 @@ async def write(output: Path, *, title: str, to: Path | None, store: Path | None
     except ModuleNotFoundError as missing:
         raise BadInput(
             f"a report needs {missing.name}, which is not installed. It comes with the extra `reports`: "
-            "pip install 'approval-ledger[analytics,reports]'."
+            "pip install 'ayes[analytics,reports]'."
         ) from None
     beside = output.with_name(f".{output.name}.writing")
     try:

@@ -11,29 +11,30 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from consumers.loop import Reaction
-from consumers.tools import Tools, load
-from ledger.address import Store
-from ledger.client import Ledger
-from ledger.in_force import policy_in_force
-from ledger.streams import DURABLES, streams
-from ops import output, witness
-from ops.commands.decide import PENDING
-from ops.guard import guard
-from ops.output import out, print_line, say
-from ops.progress import bar
-from ops.rehearse import Summary, read_recordings, refuse_other, review
-from ops.rehearse import rehearse as drive
-from ops.server import EmbeddedServer, ensure_account, is_running
-from ops.setup import apply_policy, apply_proposal, declare_streams, propose_policy
-from ops.workers import KINDS, durables, reactions, until_signalled, working
-from schemas.errors import BadInput, BrokerAway
-from schemas.events import PolicyApplied
-from schemas.files import read_text
-from schemas.policy import read_policy
-from schemas.reviewer import script_for
-from schemas.slots import ORGANISATION, CallRef, policies
-from schemas.tools import read_tools
+from ayes.consumers.tools import Tools, load
+from ayes.consumers.worker import Reaction
+from ayes.ledger.client import Ledger
+from ayes.ledger.in_force import policy_in_force
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.streams import DURABLES, streams
+from ayes.ops.broker import witness
+from ayes.ops.broker.guard import guard
+from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
+from ayes.ops.broker.setup import apply_policy, apply_proposal, declare_streams, propose_policy
+from ayes.ops.commands.decide import PENDING
+from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, review
+from ayes.ops.rehearsal.rehearse import rehearse as drive
+from ayes.ops.rehearsal.scripted_reviewer import script_for
+from ayes.ops.terminal import output
+from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.progress import bar
+from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
+from ayes.schemas.errors import BadInput, BrokerAway
+from ayes.schemas.events import PolicyApplied
+from ayes.schemas.policy import read_policy
+from ayes.schemas.slots import ORGANISATION, CallRef, policies
+from ayes.schemas.toml_files import read_text
+from ayes.schemas.tools import read_tools
 
 
 async def up(
@@ -111,7 +112,7 @@ async def setup(
         there = {"streams": list(streams()), "consumers": list(DURABLES)}
         out(msgspec.json.encode(there).decode())
     else:
-        say("The streams and consumers are there. Next: approvals doctor")
+        say("The streams and consumers are there. Next: ayes doctor")
 
 
 async def tool_declare(file: str, workspace: str, *, store: Path | None, url: str | None, json: bool) -> None:
@@ -161,7 +162,7 @@ async def policy_propose(
     else:
         say(
             f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved {call.ref}: "
-            f"approvals policy apply --proposal {call.ref}"
+            f"ayes policy apply --proposal {call.ref}"
         )
     return PENDING
 
@@ -232,7 +233,7 @@ async def rehearse(
 ) -> int:
     if form is not None and not with_workers:
         raise BadInput(
-            "`approvals work --recording` reads no other form than our own. Leave out --no-workers, or --form."
+            "`ayes work --recording` reads no other form than our own. Leave out --no-workers, or --form."
         )
     # All three files are read before anything is recorded.
     recorded = read_recordings(file, form)
@@ -296,7 +297,7 @@ async def _declare_missing(
     url: str | None,
     ack_wait_s: float,
 ) -> None:
-    """On a broker of one's own, create what these read from. Elsewhere an administrator did: `approvals setup`."""
+    """On a broker of one's own, create what these read from. Elsewhere an administrator did: `ayes setup`."""
     if url is None:
         await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
 
@@ -369,8 +370,8 @@ def _greet(server: EmbeddedServer, kinds: Sequence[str], *, json: bool) -> None:
     say(f"broker   {server.url}")
     say(f"store    {server.store.path}")
     say(f"workers  {', '.join(kinds) or 'none'}")
-    say(f"next     approvals pending --watch{where}")
-    say(f"         approvals status{where}")
+    say(f"next     ayes pending --watch{where}")
+    say(f"         ayes status{where}")
     say("Ctrl-C ends it, after what is in hand. Nothing is lost.")
 
 
@@ -386,7 +387,7 @@ def _tell_stalled(waiting: int, workspace: str, store: Path | None, url: str | N
     where = " --url URL" if url else "" if store in {None, Store().path} else f" --store {quote(str(store))}"
     say(
         f"{calls} for people and nothing else goes on: the script leaves this open, or more votes are needed. "
-        f"To decide by hand: approvals pending -w {workspace}{where}"
+        f"To decide by hand: ayes pending -w {workspace}{where}"
     )
 
 

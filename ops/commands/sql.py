@@ -1,6 +1,6 @@
 """For analysts: a query in SQL, asked of the lake.
 
-What a query may do is in `ops/sql.py`. Here is how its rows are shown: a table that fits the
+What a query may do is in `ops/lake/sql.py`. Here is how its rows are shown: a table that fits the
 terminal, JSON, CSV, or a Parquet file.
 """
 
@@ -22,12 +22,12 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from ops import output
-from ops.commands.lake import default
-from ops.output import out, print_line, say
-from ops.sql import MEMORY, TIMEOUT_S, Answer, Stopped, ask
-from ops.visible import line, visible, warning
-from schemas.errors import BadInput
+from ayes.ops.commands.lake import default
+from ayes.ops.lake.sql import MEMORY, TIMEOUT_S, Answer, Stopped, ask
+from ayes.ops.terminal import output
+from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.visible import line, visible, warning
+from ayes.schemas.errors import BadInput
 
 Form = Literal["table", "json", "csv", "raw csv"]
 
@@ -59,7 +59,7 @@ async def sql(
         _refuse_inside(parquet, archive)
     if query is None:
         if sys.stdin.isatty():
-            raise BadInput('name a query, as in approvals sql "FROM calls", or send one to stdin.')
+            raise BadInput('name a query, as in ayes sql "FROM calls", or send one to stdin.')
         query = sys.stdin.read()
     try:
         with _ctrl_c() as stopping:

@@ -1,0 +1,210 @@
+"""Analysts who ask without pause while facts come in: how fresh their answers are, and what they do to the archivist.
+
+A service appends 2,000 facts a second. The archivist follows, in a process of its own, as `ayes lake sync --follow` does. Two
+analysts, each a process, open the catalog anew and ask, one query after the other: the times to decision of all calls by tool, and when
+the newest fact was recorded. How old that is when the answer is there is how fresh the answer is. Then the same without analysts.
+
+Any error on either side ends the measurement.
+"""
+
+import asyncio
+import itertools
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import msgspec
+
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Raw
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.setup import declare_streams
+from ayes.ops.commands.lake import _write
+from ayes.ops.lake.writer import Archive
+from ayes.ops.workers import until_signalled
+from bench import logs
+from bench.logs import Log, Place
+from bench.results import SYNC, Result, compared
+
+WORKLOAD: Final = "analysts"
+_ANALYSTS: Final = 2
+#: Facts a second, and in how many steps they are appended.
+_RATE: Final = 2_000
+_STEPS: Final = 20
+_SECONDS: Final = 10.0
+#: What is there before: something to go through.
+_BEFORE: Final = 100_000
+_QUESTIONS: Final = (
+    """
+    SELECT tool, count(*), quantile_cont(date_diff('millisecond', gated_at, decided_at), [0.5, 0.9, 0.99])
+    FROM calls GROUP BY tool
+    """,
+    "SELECT max(recorded_at) FROM events",
+)
+
+
+async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
+    """Freshness, and what the analysts cost the archivist; on a log of its own, since these facts are many."""
+    before = min(log.facts, _BEFORE)
+    return await measured(
+        rounds, scratch / "analysts", before=before, seconds=_SECONDS * before / _BEFORE + 1
+    )
+
+
+async def measured(rounds: int, scratch: Path, *, before: int, seconds: float) -> list[Result]:
+    """So many facts are there before; each of the two lasts so many seconds."""
+    ages, with_them, without = list[float](), list[float](), list[float]()
+    store, archive = scratch / "store", scratch / "archive"
+    async with EmbeddedServer(store, sync=SYNC):
+        await declare_streams(store)
+        async with Ledger.connect(store, role="admin") as ledger:
+            places = logs.mixed(10**9, logs.AT_ONCE)
+            await logs.append_all(ledger, itertools.islice(places, before))
+            for _ in range(rounds):
+                alone, _ages = await _together(ledger, archive, places, 0, seconds)
+                beside, answered = await _together(ledger, archive, places, _ANALYSTS, seconds)
+                without.append(_part(alone, 0.99))
+                with_them.append(_part(beside, 0.99))
+                ages += answered
+            facts, version = await ledger.port.last_seq(), logs.broker_version(ledger)
+
+    def line(
+        what: str, unit: str, ours: list[float], floor: list[float], than: str, target: float | None = None
+    ) -> Result:
+        return compared(
+            WORKLOAD, what, unit, ours, floor, beside=than, better="lower", target=target, facts=facts, nats_server=version
+        )  # fmt: skip
+
+    half, most = _part(ages, 0.5), _part(ages, 0.95)
+    return [
+        line("age of an answer, median", "s", [half], [1.5], "as wanted", 1.0),
+        line("age of an answer, p95", "s", [most], [half], "the median"),
+        line("the archivist's transactions, p99", "ms", with_them, without, "without analysts", 2.0),
+    ]
+
+
+async def _together(
+    ledger: Ledger, archive: Path, places: Iterator[Place], analysts: int, seconds: float
+) -> tuple[list[float], list[float]]:
+    """Milliseconds of the archivist's transactions, and the ages of all answers in seconds."""
+    store = archive.parent / "store"
+    async with _process("follow", store, archive) as follower:
+        await _has_caught_up(ledger, archive)
+        async with asyncio.TaskGroup() as tasks:
+            asking = [
+                tasks.create_task(_ended(_process("ask", archive / "lake", seconds))) for _ in range(analysts)
+            ]
+            await _append(ledger, places, seconds)
+        follower.terminate()
+        transactions = await _told(follower)
+    return transactions, [age for one in asking for age in one.result()]
+
+
+async def _append(ledger: Ledger, places: Iterator[Place], seconds: float) -> None:
+    """2,000 facts in each second, evenly."""
+    begun = time.monotonic()
+    for step in range(int(seconds * _STEPS)):
+        await asyncio.sleep(max(0.0, begun + step / _STEPS - time.monotonic()))
+        step_of = itertools.islice(places, _RATE // _STEPS)
+        await asyncio.gather(*(ledger.fill(slot, ledger.stamped(event)) for slot, event in step_of))
+    late = time.monotonic() - begun - seconds
+    if late > 1.0:
+        raise AssertionError(f"{_RATE} facts a second were too many: {late:.1f} s late")
+
+
+async def _has_caught_up(ledger: Ledger, archive: Path) -> None:
+    end = await ledger.port.last_seq()
+    async with asyncio.timeout(120):
+        while True:
+            with suppress(OSError, msgspec.MsgspecError):
+                if msgspec.json.decode((archive / "lake" / "manifest.json").read_bytes())["until"] >= end:
+                    return
+            await asyncio.sleep(0.1)
+
+
+# ------------------------------------------------------------------------------------------- the processes
+
+
+@asynccontextmanager
+async def _process(*arguments: object) -> AsyncGenerator[Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", __spec__.name, *map(str, arguments), stdout=PIPE
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def _ended(running: AbstractAsyncContextManager[Process]) -> list[float]:
+    async with running as process:
+        return await _told(process)
+
+
+async def _told(process: Process) -> list[float]:
+    said, _ = await process.communicate()
+    if process.returncode != 0:
+        raise AssertionError(f"a process of the measurement ended with {process.returncode}")
+    return msgspec.json.decode(said, type=list[float])
+
+
+class _Timed(Archive):
+    """An archive that tells how many milliseconds each of its transactions took."""
+
+    transactions: list[float]
+
+    def take(self, batch: Sequence[Raw]) -> None:
+        begun = time.perf_counter()
+        super().take(batch)
+        self.transactions.append((time.perf_counter() - begun) * 1000)
+
+
+async def _follow(store: Path, directory: Path) -> None:
+    async with Ledger.connect(store, role="admin") as ledger:
+        with _Timed.open(directory, "bench") as archive:
+            archive.transactions = []
+            writing = asyncio.ensure_future(_write(ledger, archive, follow=True, wrote=lambda _seq: None))
+            try:
+                await until_signalled(writing)
+            finally:
+                writing.cancel()
+                with suppress(asyncio.CancelledError):
+                    await writing
+            print(msgspec.json.encode(archive.transactions).decode())
+
+
+def _ask(lake: Path, seconds: float) -> None:
+    ages = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with duckdb.connect(str(lake / "catalog.duckdb"), read_only=True) as db:
+            for question in _QUESTIONS:
+                rows = db.execute(question).fetchall()
+        newest = rows[0][0].replace(tzinfo=UTC)
+        ages.append((datetime.now(UTC) - newest).total_seconds())
+    print(msgspec.json.encode(ages).decode())
+
+
+def _part(values: list[float], part: float) -> float:
+    """The smallest value that so large a part of them does not exceed."""
+    return sorted(values)[min(len(values) - 1, int(part * len(values)))]
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["follow", store, directory]:
+            asyncio.run(_follow(Path(store), Path(directory)))
+        case ["ask", lake, seconds]:
+            _ask(Path(lake), float(seconds))
+        case _:
+            from bench.program import main
+
+            main(WORKLOAD)

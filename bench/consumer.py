@@ -1,0 +1,177 @@
+"""Being handed facts: our loop with a reaction that does nothing, beside nats-py's `fetch`.
+
+Both read the same requests off a durable consumer each, decode them, and acknowledge one by one; the clock stops when the
+broker has all acknowledgements. Ours is `consumers/worker.py` as every worker runs it: a task for each delivery, the room,
+the lease, what a log line would say. The floor fetches 500 at a time and decodes the event alone, without its place.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Never
+
+import msgspec
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from ayes.consumers.effects import Step
+from ayes.consumers.worker import Worker
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Handed
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import LEDGER
+from ayes.ops.broker.setup import declare_streams
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import ROOT, ThreadRef
+from bench import logs
+from bench.append import bare, broker
+from bench.logs import Log
+from bench.results import SYNC, Result, compared, in_turns
+
+WORKLOAD: Final = "consumer"
+#: Facts a second that are wanted.
+WANTED: Final = 20_000.0
+#: Whose deliveries these are. It is handed requests, and there is nothing else here.
+_DURABLE: Final = "gate"
+_MOST: Final = 20_000
+_FETCHED: Final = 500
+_PATIENCE_S: Final = 120.0
+
+
+async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
+    """Facts a second, with decoding and acknowledging, in one process."""
+    store, facts = scratch / "consumer", min(_MOST, log.facts)
+    async with (
+        broker(store, SYNC),
+        Ledger.connect(store, role="admin") as admin,
+        bare(store) as (client, jetstream),
+    ):
+        await logs.append_all(
+            admin,
+            (
+                next(logs.calling(ThreadRef("bench", f"t{number // logs.TURNS}").call(f"c{number}")))
+                for number in range(facts)
+            ),
+        )
+
+        async def ours() -> float:
+            await _anew(admin, store)
+            rate = await _handed_to_us(store, facts)
+            await _all_acknowledged(admin, _DURABLE)
+            return rate
+
+        async def floor() -> float:
+            rate = await _fetched(client, jetstream, facts)
+            await _all_acknowledged(admin, "bare")
+            await jetstream.delete_consumer(LEDGER, "bare")
+            return rate
+
+        rates, floors = await in_turns(rounds, ours, floor)
+        version = logs.broker_version(admin)
+
+    def line(beside: str, floor: list[float], target: float | None = None) -> Result:
+        return compared(
+            WORKLOAD, "handed, decoded, acknowledged", "facts/s", rates, floor, beside=beside,
+            better="higher", target=target, facts=facts, nats_server=version,
+        )  # fmt: skip
+
+    return [
+        line("wanted", [WANTED], 1.0),
+        line(f"nats-py, fetch({_FETCHED}), decode, ack", floors),
+    ]
+
+
+class Nothing:
+    """A reaction to which nothing follows from anything."""
+
+    durables = (_DURABLE,)
+    replaces = False
+
+    def __init__(self, facts: int) -> None:
+        self._left = facts
+        self.all_seen = asyncio.Event()
+
+    async def look(self, ledger: Ledger, handed: Handed) -> None:
+        match handed:
+            case Fact(event=e.ToolRequested()):
+                self._left -= 1
+            case _:
+                raise AssertionError(f"this was never recorded here: {handed}")
+        if not self._left:
+            self.all_seen.set()
+
+    def react(self, seen: None, handed: Handed) -> Sequence[Step[Never]]:
+        return ()
+
+    async def do(self, ledger: Ledger, work: Never) -> Never:
+        raise AssertionError("nothing was claimed")
+
+
+async def _handed_to_us(store: Path, facts: int) -> float:
+    async with Ledger.connect(store, role="gate") as ledger:
+        assert isinstance(ledger.port, JetStream)
+        reaction = Nothing(facts)
+        worker = Worker(ledger, reaction)
+        begun = time.perf_counter()
+        running = asyncio.create_task(worker.run())
+        async with asyncio.timeout(_PATIENCE_S):
+            await reaction.all_seen.wait()
+            worker.stop()
+            await running
+            await ledger.port.connection.client.flush()
+        return facts / (time.perf_counter() - begun)
+
+
+async def _fetched(client: Client, jetstream: JetStreamContext, facts: int) -> float:
+    decoder = msgspec.json.Decoder(e.ToolRequested)
+    fetching = await jetstream.pull_subscribe(
+        f"{ROOT}.*.*.call.*.requested",
+        durable="bare",
+        stream=LEDGER,
+        config=ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, max_ack_pending=1000),
+    )
+    begun = time.perf_counter()
+    got = 0
+    async with asyncio.timeout(_PATIENCE_S):
+        while got < facts:
+            for msg in await fetching.fetch(_FETCHED, timeout=5):
+                decoder.decode(msg.data)
+                await msg.ack()
+                got += 1
+        await client.flush()
+    spent = time.perf_counter() - begun
+    await fetching.unsubscribe()
+    return facts / spent
+
+
+async def _anew(admin: Ledger, store: Path) -> None:
+    """The durable, with all of the log before it."""
+    await _asked(admin, f"CONSUMER.DELETE.{LEDGER}.{_DURABLE}")
+    await declare_streams(store)
+
+
+async def _all_acknowledged(admin: Ledger, durable: str) -> None:
+    for _ in range(100):  # the last acknowledgements may be under way
+        consumer = await _asked(admin, f"CONSUMER.INFO.{LEDGER}.{durable}")
+        if not consumer["num_ack_pending"]:
+            break
+        await asyncio.sleep(0.05)
+    if consumer["num_pending"] or consumer["num_ack_pending"] or consumer["num_redelivered"]:
+        raise AssertionError(f"not everything was handed out once and acknowledged: {consumer}")
+
+
+async def _asked(admin: Ledger, what: str) -> dict[str, Any]:
+    assert isinstance(admin.port, JetStream)
+    answer = await streams.info(admin.port.requests, what)
+    assert answer is not None, what
+    return answer
+
+
+if __name__ == "__main__":
+    from bench.program import main
+
+    main(WORKLOAD)

@@ -1,0 +1,235 @@
+"""The oldest 50 of 10,000 calls that wait for people, among 100,000 that were decided.
+
+A service that asks again and again has an inbox, which is kept up by what changes, and takes no request to answer. A first
+request is what `ayes pending --limit 50` makes, over a connection that has just been made: it asks the pending_service, in a process of
+its own as in `ayes work queue`. Where there is none it reads the whole of the live queue (the key-value bucket), and decodes what is shown.
+
+The desk serves alone here. The queue's worker beside it would be handed all the facts of the ledger first, which takes long,
+and find each entry in its place.
+
+What is decided leaves a marker in the bucket for an hour. So these times are taken when all was decided longer ago, and
+the last lines say what it costs if all of it was decided within the hour. The ledger holds every one of the calls.
+"""
+
+import asyncio
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ayes.consumers import pending_service
+from ayes.consumers.pending_client import ROLE, SERVICE, SUBJECT, oldest
+from ayes.consumers.pending_view import Inbox
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import call_of
+from ayes.ops.broker.processes import die_with_parent, environment
+from ayes.projections import pending
+from ayes.projections.pending import Entry
+from ayes.schemas.codec import encode, fact_of
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.slots import CallRef, ThreadRef
+from bench import logs
+from bench.append import LATER, broker, timed
+from bench.logs import Log, Place
+from bench.results import Result, compared
+
+WORKLOAD: Final = "pending"
+#: Milliseconds that are wanted of a running service, and of a command's first request.
+WANTED_MS: Final = 0.2
+WANTED_FIRST_MS: Final = 5.0
+OLDEST: Final = 50
+#: As many wait, and ten times as many were decided.
+_MOST: Final = 10_000
+_DECIDED: Final = 10
+#: A round is so many requests, and its figure their median.
+_RUNS: Final = 7
+_IN_FLIGHT: Final = 500
+#: A desk starts within seconds.
+_PATIENCE_S: Final = 60.0
+_AT: Final = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+
+
+async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
+    """Milliseconds until the oldest are at hand."""
+    store = scratch / "pending"
+    waiting = max(OLDEST, min(_MOST, log.facts // 20))
+    # Reading waits for no disk, so writing it all need not either.
+    async with broker(store, LATER):
+        async with Ledger.connect(store, role="admin") as admin:
+            await logs.append_all(admin, _places(waiting))
+            await _show(admin, waiting)
+            facts, version = await admin.port.last_seq(), logs.broker_version(admin)
+        async with Ledger.connect(store, role="observer") as ledger, Inbox(ledger) as inbox:
+            again = [_again(inbox, waiting) for _ in range(rounds)]
+        read = [await _first(store, waiting) for _ in range(rounds)]
+        begun = [await _begin(store, waiting) for _ in range(rounds)]
+        async with _desk(store) as answered:
+            first = [await _first(store, waiting) for _ in range(rounds)]
+            await answered(rounds * _RUNS)
+        async with Ledger.connect(store, role="admin") as admin:
+            await _decide(admin, waiting)
+        marked_read = [await _first(store, waiting) for _ in range(rounds)]
+        async with _desk(store) as answered:
+            marked = [await _first(store, waiting) for _ in range(rounds)]
+            await answered(rounds * _RUNS)
+
+    def line(
+        what: str, ours: list[float], floor: list[float], beside: str, target: float | None = None
+    ) -> Result:
+        return compared(
+            WORKLOAD, what, "ms", ours, floor, beside=beside, better="lower", target=target,
+            facts=facts, nats_server=version, sync=LATER,
+        )  # fmt: skip
+
+    what = f"oldest {OLDEST} of {waiting:,}, {waiting * _DECIDED:,} decided"
+    return [
+        line(f"{what}, in a running service, p50", again, [WANTED_MS], "wanted", 1.0),
+        line(f"{what}, starting that service's inbox, p50", begun, read, "reading the bucket"),
+        line(f"{what}, first request, p50", first, [WANTED_FIRST_MS], "wanted", 1.0),
+        line(f"{what}, first request where nobody answers, p50", read, first, "answered by the desk"),
+        line(f"{what}, all within the hour, first request, p50", marked, first, "longer ago"),
+        line(
+            f"{what}, all within the hour, first request where nobody answers, p50", marked_read, read,
+            "longer ago",
+        ),
+    ]  # fmt: skip
+
+
+def _again(inbox: Inbox, waiting: int) -> float:
+    """Milliseconds until the oldest are at hand, of an inbox."""
+    times: list[float] = []
+    for _ in range(_RUNS):
+        begun = time.perf_counter()
+        found, there = inbox.oldest(OLDEST), len(inbox)
+        times.append(time.perf_counter() - begun)
+        _check(found, there, waiting)
+    return statistics.median(times) * 1000
+
+
+async def _begin(store: Path, waiting: int) -> float:
+    """Milliseconds until an inbox can be asked."""
+    times: list[float] = []
+    for _ in range(_RUNS):
+        async with Ledger.connect(store, role="observer") as ledger:
+            begun = time.perf_counter()
+            async with Inbox(ledger) as inbox:
+                times.append(time.perf_counter() - begun)
+                _check(inbox.oldest(OLDEST), len(inbox), waiting)
+    return statistics.median(times) * 1000
+
+
+async def _first(store: Path, waiting: int) -> float:
+    """Milliseconds until the oldest are at hand, of a command."""
+    times: list[float] = []
+    for _ in range(_RUNS):
+        async with Ledger.connect(store, role="observer") as ledger:
+            begun = time.perf_counter()
+            found, there, _ = await oldest(ledger, OLDEST)
+            times.append(time.perf_counter() - begun)
+            _check(found, there, waiting)
+    return statistics.median(times) * 1000
+
+
+@asynccontextmanager
+async def _desk(store: Path) -> AsyncGenerator[Callable[[int], Awaitable[None]]]:
+    """A desk that answers, in a process of its own; and a check that it answered most of so many requests.
+
+    Where it was too slow for one the bucket was read, and that is in the figure as it would be for everybody.
+    """
+    program = f"import asyncio, sys; from {__spec__.name} import serve; asyncio.run(serve(sys.argv[1]))"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program, str(store)),
+        stdin=subprocess.DEVNULL,
+        preexec_fn=die_with_parent(),
+        env=environment(),
+    )
+    try:
+        async with Ledger.connect(store, role="observer") as ledger:
+            begun = await _answered(ledger)
+
+            async def answered(many: int) -> None:
+                if await _answered(ledger) - begun - 1 <= many // 2:
+                    raise AssertionError("the desk was not asked, or did not answer")
+
+            yield answered
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def serve(store: str) -> None:
+    """Answer, until told to stop."""
+    async with Ledger.connect(store, role=ROLE) as ledger:
+        await pending_service.serve(ledger)
+
+
+async def _answered(ledger: Ledger) -> int:
+    """How many requests the desk has answered, this one included; waits until there is one that does."""
+    async with asyncio.timeout(_PATIENCE_S):
+        while True:
+            try:
+                await ledger.port.ask(SUBJECT, b"", _PATIENCE_S)
+                [told] = msgspec.json.decode(
+                    await ledger.port.ask(f"$SRV.STATS.{SERVICE}", b"", _PATIENCE_S)
+                )["endpoints"]
+                return int(told["num_requests"]) - int(told["num_errors"])
+            except Unavailable:
+                await asyncio.sleep(0.05)
+
+
+def _check(found: list[Entry], there: int, waiting: int) -> None:
+    if there != waiting or [one.ref for one in found] != [_call(number) for number in range(OLDEST)]:
+        raise AssertionError(f"{there} of {waiting} wait, and the oldest are not the first")
+
+
+def _call(number: int, thread: str = "t") -> CallRef:
+    return ThreadRef("bench", f"{thread}{number // logs.TURNS}").call(f"c{number}")
+
+
+def _places(waiting: int) -> Iterator[Place]:
+    """Calls that wait, each followed by those that were decided meanwhile."""
+    for number in range(waiting):
+        yield from itertools.islice(logs.calling(_call(number)), 2)
+        for other in range(number * _DECIDED, (number + 1) * _DECIDED):
+            yield from itertools.islice(logs.calling(_call(other, "d")), 4)
+
+
+async def _show(admin: Ledger, waiting: int) -> None:
+    """Put them into the live queue, as its worker would have."""
+
+    async def one(number: int) -> None:
+        call = _call(number)
+        facts = [
+            fact_of(2 * number + place, _AT, slot.subject, encode(admin.stamped(event)))
+            for place, (slot, event) in enumerate(itertools.islice(logs.calling(call), 2), 1)
+        ]
+        entry = pending.entry(call_of(call, tuple(facts)))
+        assert entry, f"{call} waits"
+        if not await admin.port.pending.put(pending.key(call), pending.encode(entry), 0):
+            raise AssertionError(f"{call} was in the queue before")
+
+    await timed(one, list(range(waiting)), _IN_FLIGHT)
+
+
+async def _decide(admin: Ledger, waiting: int) -> None:
+    """Leave the marker of each call that was decided."""
+
+    async def one(number: int) -> None:
+        if not await admin.port.pending.delete(pending.key(_call(number, "d")), 0):
+            raise AssertionError(f"{_call(number, 'd')} was decided before")
+
+    await timed(one, list(range(waiting * _DECIDED)), _IN_FLIGHT)
+
+
+if __name__ == "__main__":
+    from bench.program import main
+
+    main(WORKLOAD)

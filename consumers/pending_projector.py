@@ -1,0 +1,53 @@
+"""The queue: keeps the key-value bucket `pending` as the facts have it, for anybody to watch as a live inbox.
+
+It reads the entry's revision before the facts and names it when it writes. So when two copies of this worker, or two
+deliveries, are at the same call, the one with the older facts loses and looks again. And whoever has put an entry looks
+once more: a decision that was recorded meanwhile may have been handled before, when there was no entry to delete.
+
+For that the revision is the leader's, and the facts are newer than it: where an entry was ever written, they are read as
+of at least what the leader of the log has now (docs/decisions/0026).
+"""
+
+from collections.abc import Sequence
+from typing import Never
+
+from msgspec import Struct
+
+from ayes.consumers.effects import LookAgain, PutPending, Step
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Call
+from ayes.ledger.log import Handed
+from ayes.projections import pending
+from ayes.schemas.codec import Fact
+
+
+class Sight(Struct, frozen=True):
+    call: Call
+    #: What stands in the bucket now, and its revision.
+    value: bytes
+    revision: int
+
+
+class Queue:
+    durables = ("queue",)
+    replaces = True
+
+    async def look(self, ledger: Ledger, handed: Handed) -> Sight:
+        assert isinstance(handed, Fact)
+        ref = handed.slot.call_ref
+        assert ref, "the queue is handed facts about calls only"
+        value, revision = await ledger.port.pending.get(pending.key(ref))
+        if revision:
+            await ledger.port.last_seq()
+        return Sight(await ledger.call(ref, having=handed.slot), value, revision)
+
+    def react(self, seen: Sight, handed: Handed) -> Sequence[Step[Never]]:
+        entry = pending.entry(seen.call)
+        value = pending.encode(entry) if entry is not None else b""
+        if value == seen.value:
+            return ()
+        put = PutPending(pending.key(seen.call.ref), value, seen.revision)
+        return [put, LookAgain()] if value else [put]
+
+    async def do(self, ledger: Ledger, work: Never) -> Never:
+        raise AssertionError("the queue does nothing outside of the ledger and its bucket")

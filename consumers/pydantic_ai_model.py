@@ -1,0 +1,120 @@
+"""The model providers, through pydantic-ai's direct model interface: one request in, one response out.
+
+Our words are translated at this border, in both directions, and nowhere else. Calls are sent under our own ids: a
+provider's may repeat within a conversation. What only the provider understands (a thinking signature, encrypted
+reasoning, the id of an item) goes back to that provider alone, and is recorded as its own wire form has it wherever
+there is one (the convention is in `ayes.projections.formats.common`). So what was said live can be written for the
+provider's wire form, and what was read from a wire form can go on live.
+
+What is not sent live, for the library has no part for it, and what is lost: see `ayes.projections.formats.pydantic_ai`.
+The id of an item that holds a call is among it, as the call goes under an id of ours.
+A model that stands for several (a `FallbackModel`) is a provider of its own here: what one of them signed is
+recorded as the whole's, and sent to it alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from pydantic_ai import messages as pai
+from pydantic_ai.direct import model_request
+from pydantic_ai.models import Model as ProviderModel
+from pydantic_ai.models import ModelRequestParameters, infer_model
+from pydantic_ai.tools import ToolDefinition
+
+from ayes.consumers.model import Question, Reply
+from ayes.projections.formats.common import tool_name
+from ayes.projections.formats.pydantic_ai import recorded, responded
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.schemas import events as e
+
+
+class PydanticAI:
+    """Any model that pydantic-ai knows: the thread's `model` is its name, as in `openai:gpt-4o`.
+
+    Args:
+        model: use this one whatever the thread says (for tests, and for models that have no name).
+    """
+
+    def __init__(self, model: ProviderModel | None = None) -> None:
+        self._model = model
+
+    async def reply(self, question: Question) -> Reply:
+        model = self._model or infer_model(question.model)
+        tools = [
+            ToolDefinition(
+                name=tool.name,
+                description=tool.declared.description,
+                parameters_json_schema=msgspec.json.decode(tool.declared.schema),
+            )
+            for tool in question.tools
+        ]
+        response = await model_request(
+            model,
+            messages(question.history, provider=model.system),
+            model_request_parameters=ModelRequestParameters(function_tools=tools),
+        )
+        return Reply(
+            parts=parts(response, provider=model.system),
+            usage=e.Usage(response.usage.input_tokens, response.usage.output_tokens),
+            finish_reason=response.finish_reason or "",
+        )
+
+
+def messages(history: Sequence[Entry], *, provider: str) -> list[pai.ModelMessage]:
+    """The history as pydantic-ai takes it: requests and responses in turn, opaque parts only for their provider."""
+    written: list[pai.ModelMessage] = []
+    for entry in history:
+        match entry:
+            case System(text):
+                _ask(written, pai.SystemPromptPart(text))
+            case User(text) | Note(text):
+                _ask(written, pai.UserPromptPart(text))
+            case Assistant():
+                written.append(_response(entry, provider))
+            case Outcome(call, tool, _, kind, text, is_error):
+                # A person's or the policy's no is no error, and pydantic-ai has a word for it.
+                outcome: Literal["denied", "failed", "success"] = "success"
+                if is_error:
+                    outcome = "denied" if kind == "denied" else "failed"
+                name = tool_name(tool)
+                _ask(written, pai.ToolReturnPart(name, text, tool_call_id=_id(call), outcome=outcome))
+    return written
+
+
+def _ask(written: list[pai.ModelMessage], part: pai.ModelRequestPart) -> None:
+    if written and isinstance(written[-1], pai.ModelRequest):
+        written[-1] = pai.ModelRequest(parts=[*written[-1].parts, part])
+    else:
+        written.append(pai.ModelRequest(parts=[part]))
+
+
+def _response(turn: Assistant, provider: str) -> pai.ModelMessage:
+    wishes = sum(isinstance(part, e.Wish) for part in turn.parts)
+    ids = {call: _id(call) for call in (f"{turn.turn}-{index}" for index in range(wishes))}
+    said = {"kind": "response", "parts": responded(turn, ids, provider)}
+    [response] = pai.ModelMessagesTypeAdapter.validate_json(msgspec.json.encode([said]))
+    return response
+
+
+def parts(response: pai.ModelResponse, *, provider: str) -> tuple[e.Part, ...]:
+    """What the provider answered, in our words and in its order."""
+    [dumped] = pai.ModelMessagesTypeAdapter.dump_python([response], mode="json")
+    said = [_verbatim(*one) for one in zip(response.parts, dumped["parts"], strict=True)]
+    return recorded(said, lambda _part: provider)
+
+
+def _verbatim(part: pai.ModelResponsePart, dumped: Mapping[str, Any]) -> dict[str, Any]:
+    return {**dumped, "args": _arguments(part.args)} if isinstance(part, pai.ToolCallPart) else dict(dumped)
+
+
+def _arguments(args: str | Mapping[str, Any] | None) -> str:
+    """The very text that the model wrote, malformed or not; `args_as_json_str` would write it anew, and hide that.
+
+    Some providers hand on an object instead, and nothing where nothing was said.
+    """
+    return args or "{}" if isinstance(args, str) or args is None else msgspec.json.encode(args).decode()
+
+
+def _id(call: str) -> str:
+    return f"call-{call}"

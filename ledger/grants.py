@@ -1,0 +1,215 @@
+"""What people said in advance: grants ("calls like this, until then") and delegations ("Ben, in my place").
+
+Both are facts of the workspace, in slots under the name of whoever gave them, so only Ana's credentials can give what
+Ana gives. What they are worth at a moment is read off the facts:
+
+* A grant is its giver's vote for a call that was not made yet. It covers calls from when it was recorded until its end,
+  as often as it says: each use is a fact in a slot of its own, so two gates cannot spend the last use twice.
+* A delegation lets another person vote in one's place, within its time and until it is ended.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from operator import attrgetter
+from typing import Final
+
+from msgspec import Struct
+
+from ayes.ledger.lifecycle import Call
+from ayes.schemas import conditions, strict_json
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.policy import About
+from ayes.schemas.quorums import is_among
+from ayes.schemas.slots import DELEGATION, GRANT, DelegationRef, GrantRef
+
+#: Longer than this nobody should say yes in advance.
+MAX_S: Final = 366 * 86400.0
+MAX_USES: Final = 1000
+
+
+class Grant(Struct, frozen=True):
+    """A standing yes, and what became of it."""
+
+    ref: GrantRef
+    given: Fact
+    revoked: Fact | None = None
+    #: By number.
+    used: tuple[Fact, ...] = ()
+
+    @property
+    def granted(self) -> e.Granted:
+        assert isinstance(self.given.event, e.Granted)
+        return self.given.event
+
+    @property
+    def ends_at(self) -> datetime:
+        # What is recorded may be longer than any grant can be, or than any date.
+        return self.given.recorded_at + timedelta(seconds=max(0.0, min(self.granted.expires_in_s, MAX_S)))
+
+    @property
+    def left(self) -> int:
+        """How many more calls it may let run."""
+        return max(0, self.granted.uses - len(self.used))
+
+    def used_by(self, call: Call) -> bool:
+        """Is one of its uses this call's?"""
+        return any(
+            isinstance(fact.event, e.GrantUsed) and fact.event.call == str(call.ref) for fact in self.used
+        )
+
+    def standing(self, now: datetime) -> str:
+        """How it stands at this time: `in force`, `revoked`, `void`, `ended` or `used up`."""
+        if self.revoked is not None:
+            return "revoked"
+        if bad_grant(self.granted) is not None:
+            return "void"
+        if now >= self.ends_at:
+            return "ended"
+        return "in force" if self.left else "used up"
+
+
+class Delegation(Struct, frozen=True):
+    """One person's vote in another's hands, and whether it was ended before its time."""
+
+    ref: DelegationRef
+    given: Fact
+    ended: Fact | None = None
+
+    @property
+    def delegated(self) -> e.Delegated:
+        assert isinstance(self.given.event, e.Delegated)
+        return self.given.event
+
+    def holds(self, reviewer: str, tool: str, at: datetime, before: int | None = None) -> bool:
+        """May this reviewer vote in the giver's place on a call of this tool?
+
+        Args:
+            before: as it was before that fact of the log.
+        """
+        given = self.delegated
+        known = before is None or self.given.seq < before
+        ended = self.ended is not None and (before is None or self.ended.seq < before)
+        in_time = given.starts_at <= at < given.ends_at
+        return known and not ended and in_time and given.to == reviewer and is_among(tool, given.tools)
+
+
+def grants_of(facts: Iterable[Fact]) -> tuple[Grant, ...]:
+    """The grants among these facts of a workspace, the oldest first."""
+    found = []
+    for places in _by_name(facts, GRANT):
+        given = places.get("given")
+        if given is not None and isinstance(given.event, e.Granted):
+            _, giver, name, _ = given.slot.tail
+            used = tuple(fact for place, fact in places.items() if place.startswith("used"))
+            ref = GrantRef(given.slot.workspace, giver, name)
+            revoked = [fact for place, fact in places.items() if place.partition(".")[0] == "revoked"]
+            first = min(revoked, key=attrgetter("seq"), default=None)
+            found.append(Grant(ref, given, first, used))
+    return tuple(sorted(found, key=lambda one: one.given.seq))
+
+
+def delegations_of(facts: Iterable[Fact]) -> tuple[Delegation, ...]:
+    """The delegations among these facts of a workspace, the oldest first."""
+    found = []
+    for places in _by_name(facts, DELEGATION):
+        given = places.get("given")
+        if given is not None and isinstance(given.event, e.Delegated):
+            _, giver, name, _ = given.slot.tail
+            ref = DelegationRef(given.slot.workspace, giver, name)
+            found.append(Delegation(ref, given, places.get("ended")))
+    return tuple(sorted(found, key=lambda one: one.given.seq))
+
+
+def delegated(delegations: Iterable[Delegation], call: Call, vote: Fact) -> bool:
+    """Did the voter have the word of the person in whose place they voted, when they did?"""
+    event = vote.event
+    assert isinstance(event, e.Voted)
+    reviewer, tool = vote.slot.tail[3], call.wish.tool
+    return any(
+        one.ref.giver == event.on_behalf_of and one.holds(reviewer, tool, vote.recorded_at, vote.seq)
+        for one in delegations
+    )
+
+
+def covering(grants: Iterable[Grant], about: About, now: datetime) -> tuple[Grant, ...]:
+    """The grants that say yes to such a call, apart from how often each was used. What is uncertain does not."""
+    scope = about.scope
+    return tuple(grant for grant in grants if _covers(grant, about, scope, now))
+
+
+def _covers(grant: Grant, about: About, scope: conditions.Scope, now: datetime) -> bool:
+    granted = grant.granted
+    if bad_grant(granted) is not None:  # whoever may record one is not held to what our client refuses
+        return False
+    in_time = grant.given.recorded_at <= now < grant.ends_at
+    if grant.revoked is not None or not in_time or granted.tool != about.tool:
+        return False
+    if not (fnmatchcase(about.agent, granted.agent) and fnmatchcase(about.thread, granted.thread)):
+        return False
+    if granted.arguments is not None and not same(granted.arguments, about.args):
+        return False
+    try:
+        return not granted.when or conditions.holds(granted.when, scope)
+    except conditions.CannotSay:
+        return False
+
+
+def same(arguments: str, value: object) -> bool:
+    """Are these arguments (raw JSON text) that value? The order of keys does not matter; 1, 1.0 and true differ."""
+    try:
+        known = strict_json.read(arguments)
+    except ValueError:
+        return False
+    return json.dumps(known, sort_keys=True) == json.dumps(value, sort_keys=True)
+
+
+def _by_name(facts: Iterable[Fact], kind: str) -> Iterable[dict[str, Fact]]:
+    """For each giver and name, what stands where."""
+    found: dict[tuple[str, str], dict[str, Fact]] = defaultdict(dict)
+    for fact in facts:
+        match fact.slot.tail:
+            case (found_kind, giver, name, *place) if found_kind == kind:
+                found[giver, name][".".join(place)] = fact
+            case _:
+                pass
+    return found.values()
+
+
+def bad_grant(granted: e.Granted) -> str | None:
+    """What is wrong with a grant, to be given or recorded; None if it may be."""
+    if not 0 < granted.expires_in_s <= MAX_S:
+        return f"a grant ends: between now and {MAX_S / 86400:,.0f} days from now. {granted.expires_in_s:g} s is not."
+    if not 1 <= granted.uses <= MAX_USES:
+        return f"a grant has 1 to {MAX_USES:,} uses, not {granted.uses}."
+    if granted.arguments is not None and granted.when:
+        return "a grant is for exact arguments or for those that a condition holds for; give one of them."
+    if granted.when:
+        return _bad_condition(granted.when)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _bad_condition(when: str) -> str | None:
+    try:
+        conditions.check(when)
+    except conditions.BadCondition as problem:
+        return str(problem)
+    return None
+
+
+def bad_delegation(giver: str, given: e.Delegated, now: datetime) -> str | None:
+    """What is wrong with a delegation that somebody wants to give; None if it may be."""
+    if given.starts_at.tzinfo is None or given.ends_at.tzinfo is None:
+        return "a delegation's times need a time zone: nobody can tell which 9 o'clock is meant. Give them as UTC, say."
+    if given.to == giver:
+        return f"{giver} has their own vote already. Name somebody else."
+    if given.ends_at <= given.starts_at:
+        return f"it ends ({given.ends_at:%Y-%m-%d %H:%M} UTC) before it starts ({given.starts_at:%Y-%m-%d %H:%M} UTC)."
+    if given.ends_at <= now:
+        return f"it was over at {given.ends_at:%Y-%m-%d %H:%M} UTC. Give a later end."
+    return None

@@ -1,0 +1,279 @@
+"""Requests to the broker over one inbox: one answer, or a stream of them.
+
+nats-py's own `request` does not know that the broker *denied* the subject: it waits until the time is up. Here a
+denial fails the request at once, with the subject named.
+"""
+
+import asyncio
+import functools
+import itertools
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import nats.errors
+import structlog
+from msgspec import Struct
+from nats.aio.subscription import Subscription
+
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.protocol import Straight, Take, frame, write
+from ayes.schemas.errors import BrokerAway, BrokerRefused
+
+_log: Final = structlog.get_logger("ayes.ledger.nats.api")
+#: How long one answer may take.
+PATIENCE_S: Final = 5.0
+#: After how long a read is sent again: another replica may answer it. Each further wait is twice as long.
+AGAIN_S: Final = 0.3
+#: Statuses that end a stream of answers: end of batch, no match, too many matches, bad request, timed out, nobody there.
+_LAST: Final = frozenset({b"204", b"404", b"413", b"400", b"408", b"503"})
+_NOBODY: Final = b"503"
+_VERSION: Final = b"NATS/1.0 "
+_STORED: Final = b"\r\nNats-Sequence: "
+
+
+class Reply(Struct, frozen=True, gc=False):
+    """What the broker answered. Its headers are read when they are asked for: most answers are data alone."""
+
+    data: bytes
+    head: bytes
+
+    @property
+    def status(self) -> bytes:
+        """Three digits; empty for what is no more than data.
+
+        Whoever published a stored message chose its first line, and can make it look like a status. Behind it the
+        broker says where the message stands, which it does for no status of its own.
+        """
+        return self.head[9:12] if self.head.startswith(_VERSION) and _STORED not in self.head else b""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return header_lines(self.head)
+
+
+class Requests:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._client = connection.client
+        self._prefix = f"{connection.inbox}.{secrets.token_urlsafe(9)}"
+        self._numbers = itertools.count()
+        self._waiting: dict[bytes, asyncio.Future[Reply]] = {}
+        self._streams: dict[bytes, tuple[list[Reply], asyncio.Future[Reply]]] = {}
+        #: Which of the waiting asked on which subject, so that a denial finds them.
+        self._by_subject: defaultdict[str, set[asyncio.Future[Reply]]] = defaultdict(set)
+        connection.on_denied(self._denied)
+
+    async def start(self) -> None:
+        answers = await self._client.subscribe(f"{self._prefix}.*")
+        self._connection.straight[_number(answers)] = self._answered
+
+    async def send(
+        self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None, *, after: bytes = b""
+    ) -> asyncio.Future[Reply]:
+        """Publish a request and hand back the future of its answer.
+
+        Args:
+            after: frames that get no answer of their own and go out just before: the members of a batch.
+
+        Raises:
+            BrokerAway: the connection is down and its buffer is full, or it is closed.
+        """
+        token = b"%d" % next(self._numbers)
+        answer = self._expect(subject)
+        self._waiting[token] = answer
+        answer.add_done_callback(lambda _: self._waiting.pop(token, None))
+        await self._publish(subject, payload, token, answer, headers, after)
+        return answer
+
+    async def tell(self, subject: str, payload: bytes) -> None:
+        """Publish what nobody answers: an acknowledgement.
+
+        Raises:
+            nats.errors.Error: the connection is closed, or down and its buffer full.
+        """
+        await write(self._client, frame(subject, payload))
+
+    async def ask(
+        self, subject: str, payload: bytes, patience_s: float = PATIENCE_S, *, repeat: bool = False
+    ) -> Reply:
+        """One request, one answer.
+
+        Args:
+            repeat: it changes nothing, so it is sent again while no answer comes. The first answer counts.
+
+        Raises:
+            BrokerAway: no answer within `patience_s`.
+            BrokerRefused: these credentials may not publish to `subject`.
+        """
+
+        async def once() -> asyncio.Future[Reply]:
+            return await self.send(subject, payload)
+
+        answer = await self._patiently(once, subject, patience_s, repeat=repeat)
+        return answer.result()
+
+    async def collect(
+        self, subject: str, payload: bytes, patience_s: float = PATIENCE_S
+    ) -> tuple[list[Reply], Reply]:
+        """One request, many answers, ended by an empty message with a status: the answers, and that last one.
+
+        It is for reads, which change nothing, so it is sent again while the last answer does not come.
+
+        Raises:
+            BrokerAway: the last answer did not come within `patience_s`.
+            BrokerRefused: these credentials may not publish to `subject`.
+        """
+        collected: dict[asyncio.Future[Reply], list[Reply]] = {}
+
+        async def once() -> asyncio.Future[Reply]:
+            token = b"%d" % next(self._numbers)
+            last = self._expect(subject)
+            self._streams[token] = (collected.setdefault(last, []), last)
+            last.add_done_callback(lambda _: self._streams.pop(token, None))
+            await self._publish(subject, payload, token, last)
+            return last
+
+        last = await self._patiently(once, subject, patience_s, repeat=True)
+        return collected[last], last.result()
+
+    @asynccontextmanager
+    async def straight(self, subject: str, take: Take, *, queue: str = "") -> AsyncGenerator[None]:
+        """Have each message on a subject handed over as it is read off the connection: half the price of a callback."""
+        subscription = await self._client.subscribe(subject, queue)
+        number = _number(subscription)
+        self._connection.straight[number] = take
+        try:
+            yield
+        finally:
+            try:
+                if not self._client.is_closed:
+                    await subscription.unsubscribe()
+            except nats.errors.Error:
+                _log.debug("could not unsubscribe", subject=subject)
+            finally:
+                # Only now: what comes until then is handed over too, so that a worker can give it back.
+                del self._connection.straight[number]
+
+    async def _patiently(
+        self,
+        once: Callable[[], Awaitable[asyncio.Future[Reply]]],
+        subject: str,
+        patience_s: float,
+        *,
+        repeat: bool,
+    ) -> asyncio.Future[Reply]:
+        """The first request that was answered, of as many as it takes."""
+        asked: set[asyncio.Future[Reply]] = set()
+        now = asyncio.get_running_loop().time
+        until = now() + patience_s
+        again_s = AGAIN_S if repeat else patience_s
+        try:
+            while (left := until - now()) > 0:
+                asked.add(await once())
+                done, asked = await asyncio.wait(
+                    asked, timeout=min(again_s, left), return_when=asyncio.FIRST_COMPLETED
+                )
+                for one in done:
+                    if one.result().status != _NOBODY:
+                        return one
+                if done:
+                    # For a moment nobody may be there: while the broker reloads its accounts, or elects a leader.
+                    await asyncio.sleep(0.05)
+                else:
+                    again_s *= 2
+            raise BrokerAway(
+                f"the broker at {self._connection.login.url} did not answer {subject} within {patience_s:g} s. "
+                "Has it the ledger's streams? `ayes up` and an administrator's set-up create them."
+            )
+        finally:
+            for one in asked:
+                one.cancel()
+
+    async def _publish(
+        self,
+        subject: str,
+        payload: bytes,
+        token: bytes,
+        answer: asyncio.Future[Reply],
+        headers: Mapping[str, str] | None = None,
+        after: bytes = b"",
+    ) -> None:
+        request = frame(subject, payload, f"{self._prefix}.{token.decode()}", headers)
+        try:
+            await write(self._client, after + request if after else request)
+        except nats.errors.Error as problem:
+            answer.cancel()
+            raise BrokerAway(f"the broker at {self._connection.login.url} is away: {problem!r}") from None
+
+    def _expect(self, subject: str) -> asyncio.Future[Reply]:
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        key = subject.lower()
+        self._by_subject[key].add(answer)
+
+        def forget(done: asyncio.Future[Reply]) -> None:
+            waiting = self._by_subject.get(key)
+            if waiting is not None:
+                waiting.discard(done)
+                if not waiting:
+                    del self._by_subject[key]
+
+        answer.add_done_callback(forget)
+        return answer
+
+    def _answered(self, message: Straight) -> None:
+        subject, _, data, head = message
+        token = subject.rpartition(b".")[2]
+        answer = Reply(data, head)
+        waiting = self._waiting.get(token)
+        if waiting is not None:
+            if not waiting.done():
+                waiting.set_result(answer)
+            return
+        stream = self._streams.get(token)
+        if stream is None:
+            return  # too late: whoever asked has given up
+        collected, last = stream
+        if not data and answer.status in _LAST:
+            if not last.done():
+                last.set_result(answer)
+        else:
+            collected.append(answer)
+
+    def _denied(self, subject: str) -> None:
+        # The client lower-cases what the server says, so the comparison is without case.
+        for answer in tuple(self._by_subject.get(subject.lower(), ())):
+            if not answer.done():
+                answer.set_exception(
+                    BrokerRefused(
+                        f"the credentials of {self._connection.login.user or 'nobody'!r} may not write {subject}. "
+                        "Who may write what: docs/operators.md, or `ayes doctor`."
+                    )
+                )
+
+
+def _number(subscription: Subscription) -> bytes:
+    """By which the broker names a subscription in each message."""
+    return b"%d" % subscription._id  # noqa: SLF001
+
+
+def header_lines(raw: bytes) -> dict[str, str]:
+    """What nats-py's `Client._parse_header_lines` gives, which looks at each character of each name every time."""
+    found: dict[str, str] = {}
+    for line in raw.split(b"\r\n"):
+        name, colon, value = line.partition(b":")
+        if colon and (known := _header(name)) is not None:
+            found[known] = value.strip().decode("utf-8", "replace")
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _header(name: bytes) -> str | None:
+    """A header's name; None where nats-py passes the line over."""
+    try:
+        text = name.strip().decode("ascii")
+    except UnicodeDecodeError:
+        return None
+    return None if any(map(str.isspace, text)) else text

@@ -1,0 +1,106 @@
+"""Connecting to the broker: quickly, or with one sentence that says why not.
+
+nats-py's defaults keep a program without a broker waiting for 120 seconds (nats-io/nats.py#645). Here a first
+connection comes about within `timeout_s`, or fails; once it stood, it is kept up for ever.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Final
+
+import nats.errors
+import structlog
+from nats.aio.client import Client
+
+from ayes.ledger.nats.credentials import Login
+from ayes.ledger.nats.protocol import Parser
+from ayes.schemas.errors import BrokerAway, BrokerRefused
+
+_log: Final = structlog.get_logger("ayes.ledger.nats.connection")
+_DENIED: Final = re.compile(r"permissions violation for \w+ to \"(?P<subject>[^\"]+)\"", re.IGNORECASE)
+
+type OnDenied = Callable[[str], None]
+
+
+class Connection:
+    """One connection, and whoever wants to hear that the broker denied a subject."""
+
+    def __init__(self, login: Login) -> None:
+        self.login = login
+        self.client = Client()
+        parser = Parser(self.client)
+        self.client._ps = parser  # noqa: SLF001 - there is no other way in
+        #: Who takes the messages of a subscription as they are read off the connection, by its number.
+        self.straight = parser.straight
+        self.inbox = f"_INBOX.{login.user}" if login.user else "_INBOX"
+        self._on_denied: list[OnDenied] = []
+        #: nats-py says so only to its error callback: what `connect` raises is that no server was left to try.
+        self._not_known = False
+        #: Set when the connection is gone for good, not when it is being restored.
+        self.closed = asyncio.Event()
+
+    def on_denied(self, listener: OnDenied) -> None:
+        """Be told of each subject that the broker did not let us publish or subscribe to."""
+        self._on_denied.append(listener)
+
+    async def open(self, *, name: str, timeout_s: float = 3.0) -> None:
+        """Connect.
+
+        Raises:
+            BrokerAway: no broker answered within `timeout_s`.
+            BrokerRefused: it answered, and does not know these credentials.
+        """
+        login = self.login
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.client.connect(
+                    login.url,
+                    user=login.user or None,
+                    password=login.password or None,
+                    name=name,
+                    inbox_prefix=self.inbox.encode(),
+                    # While connecting for the first time: give up after two tries.
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0.1,  # type: ignore[arg-type]  # seconds; annotated too narrowly
+                    connect_timeout=1,
+                    error_cb=self._heard,
+                    closed_cb=self._closed,
+                    skip_subject_validation=True,  # slots validate theirs
+                    pending_size=8 * 1024 * 1024,
+                )
+        except (nats.errors.Error, OSError, TimeoutError):
+            await self.client.close()  # a half-open socket, if it came so far
+            if self._not_known:
+                raise BrokerRefused(
+                    f"the broker at {login.url} does not accept the credentials of {login.user or 'nobody'!r}. "
+                    "Give the store that it runs from (--store), or a URL with user and password."
+                ) from None
+            raise BrokerAway(
+                f"no NATS broker answers at {login.url} (tried for {timeout_s:g} s). "
+                "Start one with `ayes up`, or name another with --url."
+            ) from None
+        self.client.options["max_reconnect_attempts"] = -1
+        self.client.options["reconnect_time_wait"] = 0.25
+
+    async def close(self) -> None:
+        """Send what is still buffered, then close."""
+        if self.client.is_connected:
+            try:
+                await self.client.flush(timeout=2)
+            except (nats.errors.Error, TimeoutError):
+                _log.warning("closing with unsent messages", url=self.login.url)
+        if not self.client.is_closed:
+            await self.client.close()
+
+    async def _heard(self, problem: Exception) -> None:
+        self._not_known = self._not_known or "authorization" in str(problem).lower()
+        denied = _DENIED.search(str(problem))
+        if denied is None:
+            _log.debug("broker connection", problem=str(problem) or type(problem).__name__)
+            return
+        for listener in self._on_denied:
+            listener(denied["subject"])
+
+    async def _closed(self) -> None:
+        self.closed.set()

@@ -1,0 +1,208 @@
+"""Where a broker is, and how to sign on to it as a role.
+
+A store is a directory that a broker runs from. It says so in `address.json`, which only its owner can read: the
+URL while the broker runs, and a password for each user name. A broker that runs elsewhere is named by its URL.
+"""
+
+import errno
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from msgspec import Struct
+from platformdirs import user_data_path
+
+from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
+
+ADDRESS: Final = "address.json"
+
+
+class Login(Struct, frozen=True):
+    """What it takes to connect. User and password are empty where a broker asks for none."""
+
+    url: str
+    user: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        """Without the password: this ends up in logs."""
+        return f"Login({self.url!r}, user={self.user!r})"
+
+    @classmethod
+    def parse(cls, url: str) -> "Login":
+        """Read `nats://user:password@host:port`; the login's own URL is without user and password.
+
+        Raises:
+            BadInput: it is no such URL.
+        """
+        try:
+            parts = urlsplit(url if "://" in url else f"nats://{url}")
+            host, port = parts.hostname, parts.port or 4222
+        except ValueError:  # a bracket that is not closed, a port that is not a number
+            host = None
+        if not host:
+            # Without citing it: it may hold a password.
+            raise BadInput(
+                "the broker's URL has no host, or no sound port. It looks like nats://127.0.0.1:4222."
+            )
+        host = f"[{host}]" if ":" in host else host
+        return cls(
+            f"{parts.scheme}://{host}:{port}", unquote(parts.username or ""), unquote(parts.password or "")
+        )
+
+
+class Address(Struct, frozen=True):
+    """What `address.json` holds."""
+
+    #: Empty while no broker runs.
+    url: str = ""
+    #: By user name. Kept when the broker stops, so that clients find their way back.
+    passwords: dict[str, str] = {}
+    #: The last one used, kept for the same reason.
+    port: int = 0
+
+
+class Store:
+    """The directory that a broker runs from (default: `$AYES_STORE`, else the user's own)."""
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        named = path or os.environ.get("AYES_STORE")
+        self.path = Path(named).expanduser().absolute() if named else user_data_path("approval-ledger")
+
+    @classmethod
+    def login_for(cls, role: str, *, store: Path | str | None = None, url: str | None = None) -> Login:
+        """The login for the broker at `url` if one is given, else for `role` at the one that runs from `store`.
+
+        With neither, `$AYES_URL` names the broker if it is set.
+
+        Raises:
+            BadInput: the URL is none.
+            BrokerAway: no broker runs from the store.
+            BrokerRefused: the store has no such role.
+        """
+        url = url or (None if store else os.environ.get("AYES_URL"))
+        return Login.parse(url) if url else cls(store).login(role)
+
+    def login(self, role: str) -> Login:
+        """How to sign on as `role` to the broker that runs from here.
+
+        Raises:
+            BrokerAway: none does, as far as the store knows.
+            BrokerRefused: it has no such role.
+        """
+        address = self.read()
+        if not address.url:
+            raise BrokerAway(f"no broker runs in {self.path}; start one with `ayes up --store {self.path}`.")
+        if role not in address.passwords:
+            raise BrokerRefused(
+                f"the broker in {self.path} has no account {role!r}, only {', '.join(sorted(address.passwords))}. "
+                "Use one of these; a reviewer's is made by `ayes approve --as NAME` on the machine it runs on."
+            )
+        return Login(address.url, role, address.passwords[role])
+
+    def read(self) -> Address:
+        """What `address.json` says; an empty address where there is none.
+
+        Raises:
+            BadInput: the file is somebody else's, or a symbolic link.
+            BadFile: it is broken.
+        """
+        file = self.path / ADDRESS
+        try:
+            with os.fdopen(open_own(file, os.O_RDONLY), "rb") as content:
+                # Empty: a store that is just being made.
+                return msgspec.json.decode(content.read() or b"{}", type=Address)
+        except (FileNotFoundError, NotADirectoryError):
+            return Address()
+        except PermissionError:
+            raise BrokerRefused(
+                f"{file} belongs to somebody else. Ask its owner, or name another with --store."
+            ) from None
+        except msgspec.MsgspecError as problem:
+            raise BadFile(str(file), "", f"not an address of ours: {problem}") from None
+
+    def check(self) -> None:
+        """Refuse a store that somebody else prepared, or could exchange.
+
+        Raises:
+            BadInput: the directory, or what is in it, is another user's or a symbolic link; or others may rename it.
+        """
+        if self.path.is_symlink():
+            raise BadInput(f"{self.path} is a symbolic link. Name the directory itself with --store.")
+        for one in (self.path, *self.path.iterdir()):
+            try:
+                there = one.lstat()
+            except FileNotFoundError:
+                continue  # another process has just renamed what it wrote
+            _refuse_foreign(one, there)
+            if stat.S_ISLNK(there.st_mode):
+                raise _a_link(one)
+        for parent in self.path.resolve().parents:
+            if _others_may_write(parent.stat()):
+                raise BadInput(
+                    f"{parent} can be written by other users, who could put another store in place of {self.path}. Make it "
+                    "private (chmod go-w), or name another with --store."
+                )
+
+    def write(self, address: Address) -> None:
+        """Replace `address.json`, whole or not at all."""
+        self.write_private(ADDRESS, msgspec.json.format(msgspec.json.encode(address)))
+
+    def write_private(self, name: str, content: bytes) -> None:
+        """Replace a file that only its owner may read: written beside it, then renamed onto it."""
+        # mkstemp's files are 0600 from the first moment on.
+        handle, beside = tempfile.mkstemp(prefix=f".{name}-", dir=self.path)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(beside).replace(self.path / name)
+        except BaseException:
+            Path(beside).unlink(missing_ok=True)
+            raise
+
+
+def open_own(file: Path, flags: int) -> int:
+    """Open a file of a store, or create it, private to its owner.
+
+    Raises:
+        BadInput: it is somebody else's, or a symbolic link.
+        OSError: it cannot be opened.
+    """
+    try:
+        opened = os.open(file, flags | os.O_NOFOLLOW, 0o600)
+    except OSError as problem:
+        if problem.errno != errno.ELOOP:
+            raise
+        raise _a_link(file) from None
+    try:
+        _refuse_foreign(file, os.fstat(opened))
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened
+
+
+def _refuse_foreign(path: Path, there: os.stat_result) -> None:
+    if there.st_uid != os.geteuid():
+        raise BadInput(
+            f"{path} belongs to another user (id {there.st_uid}), who may know its passwords. Run this as that user, or name "
+            "another store with --store."
+        )
+
+
+def _a_link(path: Path) -> BadInput:
+    return BadInput(f"{path} is a symbolic link, and nothing in a store may be one. Remove it.")
+
+
+def _others_may_write(there: os.stat_result) -> bool:
+    """May anybody but its owner, root and the members of our own group rename what is in this directory?"""
+    if there.st_mode & stat.S_ISVTX:
+        return False
+    by_group = there.st_mode & stat.S_IWGRP and there.st_gid not in {0, os.getegid()}
+    return bool(there.st_mode & stat.S_IWOTH or by_group)

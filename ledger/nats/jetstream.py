@@ -1,0 +1,570 @@
+"""The real thing: the port over NATS JetStream.
+
+Who may answer a read (docs/decisions/0026): on three nodes any replica answers a direct get, and it may not have what
+was acknowledged a millisecond ago. So a port remembers the last fact that it was told of, by an acknowledgement, a
+delivery or a read, and takes no answer from before it: a replica says up to where it has the log
+(`Nats-UpTo-Sequence`). That nothing is there is believed from the stream's leader alone.
+"""
+
+import asyncio
+import base64
+import re
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from ayes.ledger import clock, log
+from ayes.ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.api import Reply, Requests
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.group_commit import Ack, Commits
+from ayes.ledger.nats.ordered_consumer import Start, follow, meta
+from ayes.ledger.nats.protocol import Straight
+from ayes.schemas.codec import Fact, fact_of
+from ayes.schemas.errors import BadId, BrokerAway, BrokerRefused, Unavailable
+from ayes.schemas.slots import ROOT, CallRef, Slot, subject_text
+
+#: How long an append goes on trying to learn what became of it.
+APPEND_PATIENCE_S: Final = 10.0
+#: How long replicas may take to catch up with what this port was told of.
+_CATCH_UP_S: Final = 5.0
+#: The server answers `multi_last` for at most so many subjects (ADR-31); beyond, a thread is read in pages.
+_PAGE: Final = 1000
+
+
+class JetStream:
+    """The port over one connection. `open` and `close` it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.requests = Requests(connection)
+        self._commits = Commits(self.requests)
+        #: The last fact of the log that this port knows to be recorded.
+        self._told = 0
+        self.pending = self.bucket("pending")
+
+    async def open(self) -> None:
+        await self.requests.start()
+
+    def bucket(self, name: str) -> log.Pending:
+        """A key-value bucket, which must be there."""
+        return _Bucket(self, name)
+
+    # ------------------------------------------------------------------------------------------ writing
+
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+        """Fill a slot, and find out what became of it: by reading the slot whenever the answer was not a plain yes.
+
+        Raises:
+            BrokerRefused: the broker will never take it: permissions, no such stream, over its limits.
+        """
+        why = ""
+        try:
+            async with asyncio.timeout(APPEND_PATIENCE_S):
+                while True:
+                    try:
+                        ack = await self._commits.publish(slot.subject, raw)
+                        if ack.error is None:
+                            self._hear(ack.seq)
+                            return Recorded(ack.seq)
+                        why = ack.error.description
+                        if why == _FULL:
+                            raise BrokerRefused(
+                                "the ledger is full: it holds as many bytes as its stream may (max_bytes), and nothing more "
+                                "can be recorded. An administrator gives it more: `ayes setup --max-bytes`."
+                            )
+                    except BrokerAway as away:
+                        ack, why = Ack(), str(away)
+                    # Taken by somebody, or by this very event before its answer was lost; or refused for a passing
+                    # reason (on three replicas 10164, "in process"; in a batch 10201). The slot itself knows.
+                    if (standing := await self._leaders(slot)) is not None:
+                        same = standing.event.id == event_id
+                        return AlreadyRecorded(standing.seq) if same else Taken(standing)
+                    if ack.error is not None and ack.error.err_code not in _PASSING:
+                        raise BrokerRefused(f"the broker refuses {slot.subject}: {why}.")
+                    await asyncio.sleep(0.05)
+        except (TimeoutError, BrokerAway):
+            return Unknown(why or "no answer from the broker")
+
+    async def _leaders(self, slot: Slot) -> Fact | None:
+        """What stands in the slot, from the stream's leader: a replica may be behind."""
+        return await self.latest(slot.subject)
+
+    def _hear(self, seq: int) -> None:
+        self._told = max(self._told, seq)
+
+    # ------------------------------------------------------------------------------------------ reading
+
+    async def latest(self, subjects: str) -> Fact | None:
+        message = await self.leaders_message(streams.LEDGER, last_by_subj=subjects)
+        if message is None:
+            return None
+        self._hear(message.seq)
+        return _fact(message)
+
+    async def leaders_message(self, stream: str, **which: str | int) -> log.Raw | None:
+        """A message as the leader of a stream has it; None where it has none."""
+        body = msgspec.json.encode(which)
+        reply = await self.requests.ask(f"$JS.API.STREAM.MSG.GET.{stream}", body, repeat=True)
+        answer = msgspec.json.decode(reply.data)
+        if problem := answer.get("error"):
+            if problem["code"] == 404:
+                return None
+            raise BrokerAway(f"the broker cannot read {which} of {stream}: {problem['description']}.")
+        message = answer["message"]
+        return log.Raw(
+            message["seq"],
+            _time(message["time"]),
+            subject_text(message["subject"].encode()),
+            base64.b64decode(message.get("data", "")),
+        )
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        return tuple([_fact(one) for one in await self._every(streams.LEDGER, subjects)])
+
+    async def read_few(self, *subjects: str) -> list[log.Raw] | None:
+        return await self._few(streams.LEDGER, subjects)
+
+    async def _every(self, stream: str, subjects: tuple[str, ...]) -> list[log.Raw]:
+        """Every message on the subjects, in the order of the stream."""
+        found = await self._few(stream, subjects)
+        if found is None:
+            found = [raw for one in subjects async for page in self.scan(1, one, stream) for raw in page]
+        each = {raw.seq: raw for raw in found}
+        return [each[seq] for seq in sorted(each)]
+
+    async def _few(self, stream: str, subjects: tuple[str, ...]) -> list[log.Raw] | None:
+        """The last message on each subject; of the log none from before what this client was told."""
+        told, until = self._told if stream == streams.LEDGER else 0, time.monotonic() + _CATCH_UP_S
+        while True:
+            found, last = await self._get(stream, {"multi_last": list(subjects), "batch": _PAGE})
+            if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
+                return None
+            if last.status == b"404":
+                # It does not say up to where it has the stream, so the leader is asked.
+                if not any([await self.leaders_message(stream, last_by_subj=one) for one in subjects]):
+                    return []
+            elif int(last.headers["Nats-UpTo-Sequence"]) >= told:
+                messages = [_direct(msg) for msg in found]
+                if stream == streams.LEDGER:
+                    self._hear(max((one.seq for one in messages), default=0))
+                return messages
+            await self._behind(until, subjects)
+
+    async def scan(
+        self, start: int, subjects: str = f"{ROOT}.>", stream: str = streams.LEDGER
+    ) -> AsyncGenerator[list[log.Raw]]:
+        """The messages from that sequence on, in pages, up to the end. Unlike `raw` it takes no consumer."""
+        seq = start
+        until = time.monotonic() + _CATCH_UP_S
+        while True:
+            found, last = await self._get(stream, {"seq": seq, "next_by_subj": subjects, "batch": _PAGE})
+            if found:
+                page = [_direct(msg) for msg in found]
+                yield page
+                seq = page[-1].seq + 1
+                until = time.monotonic() + _CATCH_UP_S
+                if stream == streams.LEDGER:
+                    self._hear(page[-1].seq)
+            if found and last.headers.get("Nats-Num-Pending", "0") != "0":
+                continue
+            if await self.leaders_message(stream, seq=seq, next_by_subj=subjects) is None:
+                return
+            await self._behind(until, (subjects,))
+
+    async def _behind(self, until: float, subjects: Collection[str]) -> None:
+        """The replica that answered is behind: let another one answer, or this one catch up."""
+        if time.monotonic() > until:
+            raise Unavailable(
+                f"{', '.join(subjects)} cannot be read as of what is recorded: the replicas that answer are behind."
+            )
+        await asyncio.sleep(0.005)
+
+    async def at(self, seq: int) -> log.Raw | None:
+        return await self.leaders_message(streams.LEDGER, seq=seq)
+
+    async def _get(self, stream: str, body: dict[str, Any]) -> tuple[list[Reply], Reply]:
+        found, last = await self.requests.collect(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body))
+        if last.status not in {b"204", b"404", b"413"}:
+            raise BrokerAway(f"the broker cannot read {body}: {last.headers}.")
+        return found, last
+
+    async def last_seq(self) -> int:
+        stream = await streams.info(self.requests, f"STREAM.INFO.{streams.LEDGER}")
+        if stream is None:
+            raise BrokerRefused(f"there is no stream {streams.LEDGER} here. `ayes up` creates it.")
+        last = int(stream["state"]["last_seq"])
+        self._hear(last)
+        return last
+
+    async def clock(self) -> datetime:
+        stream = await streams.info(self.requests, f"STREAM.INFO.{streams.LEDGER}")
+        if stream is None:
+            raise BrokerRefused(f"there is no stream {streams.LEDGER} here. `ayes up` creates it.")
+        return _time(stream["ts"])
+
+    async def follow(
+        self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
+    ) -> AsyncGenerator[list[Fact]]:
+        found = self._messages(streams.LEDGER, subjects, start, until_end=until_end)
+        async with aclosing(found) as batches:
+            async for batch in batches:
+                self._hear(batch[-1].seq)
+                yield [_fact(one) for one in batch]
+
+    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[log.Raw]]:
+        async with aclosing(self._messages(streams.LEDGER, (), start, until_end=until_end)) as batches:
+            async for batch in batches:
+                self._hear(batch[-1].seq)
+                yield batch
+
+    def _messages(
+        self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
+    ) -> AsyncGenerator[list[log.Raw]]:
+        return follow(
+            self.requests,
+            stream,
+            subjects,
+            inbox=self.connection.inbox,
+            start=start,
+            until_end=until_end,
+        )
+
+    # --------------------------------------------------------------------------------------- consumers
+
+    @asynccontextmanager
+    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[log.Delivery]]:
+        consumer = streams.DURABLES[durable]
+        arrived: deque[Straight] = deque()
+        something = asyncio.Event()
+        own = f".{consumer.stream}.{consumer.name}.".encode()
+
+        def take(message: Straight) -> None:
+            # Others may be able to publish to this subject; only the broker delivers with such a reply.
+            if own in message[1]:
+                arrived.append(message)
+                something.set()
+
+        async def hand_out() -> AsyncIterator[log.Delivery]:
+            while True:
+                while arrived:
+                    yield _Delivery(self, arrived.popleft())
+                something.clear()
+                await something.wait()
+
+        try:
+            async with self.requests.straight(consumer.deliver_subject, take, queue=consumer.name):
+                yield hand_out()
+        finally:
+            if not self.connection.client.is_closed:
+                # What arrived and was not begun goes back at once, so that somebody else gets it.
+                for _, reply, _, _ in arrived:
+                    await self.requests.tell(reply.decode(), b"-NAK")
+
+    async def set_timer(self, call: CallRef, at: datetime) -> None:
+        """Have the broker hand out a hint at `at` (ADR-51). Setting it again replaces it."""
+        headers = {
+            "Nats-Schedule": f"@at {at.astimezone(UTC).isoformat().replace('+00:00', 'Z')}",
+            "Nats-Schedule-Target": _timer("due", call),
+        }
+        await self._publish(_timer("set", call), msgspec.json.encode({"call": str(call)}), headers)
+
+    async def cancel_timer(self, call: CallRef) -> None:
+        body = msgspec.json.encode({"filter": _timer("set", call)})
+        answer = msgspec.json.decode(
+            (await self.requests.ask(f"$JS.API.STREAM.PURGE.{streams.TIMERS}", body)).data
+        )
+        if problem := answer.get("error"):
+            raise BrokerRefused(f"the broker does not cancel the timer of {call}: {problem['description']}.")
+
+    async def park(self, parked: log.Parked) -> bool:
+        role = streams.DURABLES[parked.consumer].role
+        subject = f"parked.{role}.{parked.consumer}.{parked.seq}"
+        headers = {_REPLACES: str(parked.number)} if parked.number else {}
+        return await self._replace(subject, msgspec.json.encode(parked), headers)
+
+    async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[log.Parked]:
+        subjects = "parked.>" if consumer == "*" else f"parked.*.{consumer}.*"
+        found = [_parked(one) for one in await self._every(streams.PARKED, (subjects,))]
+        marks = {one.number: one for one in found if isinstance(one, log.Mark)}
+        every = (
+            structs.replace(one, mark=marks.get(one.number)) for one in found if isinstance(one, log.Parked)
+        )
+        return [one for one in every if whole or one.is_open]
+
+    async def parked_at(self, number: int) -> log.Parked | None:
+        found = await self.leaders_message(streams.PARKED, seq=number)
+        one = None if found is None else _parked(found)
+        return one if isinstance(one, log.Parked) else None
+
+    async def mark(self, mark: log.Mark) -> None:
+        subject = f"parked.{streams.OPERATOR}.{mark.consumer or _NOBODYS}.{mark.number}"
+        await self._publish(subject, msgspec.json.encode(mark))
+
+    async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
+        # Asked once: while nobody is there the broker says so at once, and whoever asks has another way.
+        try:
+            async with asyncio.timeout(patience_s):
+                answer = await (await self.requests.send(subject, body))
+        except TimeoutError:
+            raise BrokerAway(f"nobody answered {subject} within {patience_s:g} s.") from None
+        if answer.status:
+            raise BrokerAway(f"nobody is there who would answer {subject}.")
+        if _REFUSED in answer.headers:
+            raise BrokerRefused(f"{subject}: {answer.headers[_REFUSED]}")
+        return answer.data
+
+    async def _publish(self, subject: str, raw: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Publish to one of the side streams.
+
+        Raises:
+            Unavailable: not acknowledged.
+        """
+        if not await self._replace(subject, raw, headers):
+            raise BrokerRefused(f"the broker refuses {subject}: somebody else wrote it.")
+
+    async def _replace(self, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> bool:
+        """Publish to one of the side streams; False where it does not hold what this would replace.
+
+        Raises:
+            Unavailable: not acknowledged.
+        """
+        answer = await self.requests.send(subject, raw, headers)
+        try:
+            async with asyncio.timeout(APPEND_PATIENCE_S):
+                ack = msgspec.json.decode((await answer).data, type=Ack)
+        except (TimeoutError, msgspec.MsgspecError) as problem:
+            raise BrokerAway(f"the broker did not take {subject}: {problem!r}.") from None
+        if ack.error is None:
+            return True
+        if ack.error.err_code in _OUTRUN:
+            return False
+        raise BrokerRefused(f"the broker refuses {subject}: {ack.error.description}.")
+
+
+#: The header with which a service says why it does not answer.
+_REFUSED: Final = "Nats-Service-Error"
+
+#: What the broker says when a stream is full. Its code, 10077, is also that of a slot that is
+#: taken.
+_FULL: Final = "maximum bytes exceeded"
+
+#: Refusals that may be over in a moment: in process on a replica, a batch that was a duplicate, no leader just now.
+_PASSING: Final = frozenset({0, 10008, 10164, 10201, 10077, 10071})
+
+
+class _Delivery:
+    def __init__(self, jetstream: JetStream, message: Straight) -> None:
+        subject, reply, data, _ = message
+        self._requests = jetstream.requests
+        self._reply = reply.decode()
+        at = meta(self._reply)
+        self.tries = at.tries
+        self.number = at.seq
+        self.handed = _handed(log.Raw(at.seq, at.recorded_at, subject_text(subject), data))
+        if isinstance(self.handed, Fact):
+            jetstream._hear(at.seq)  # noqa: SLF001 - one object in two parts
+
+    async def ack(self) -> None:
+        await self._requests.tell(self._reply, b"+ACK")
+
+    async def retry(self, after_s: float) -> None:
+        await self._requests.tell(self._reply, b'-NAK {"delay": %d}' % int(after_s * 1e9))
+
+    async def in_progress(self) -> None:
+        # Asked, not told: while the connection is down nats-py would keep it for later, and we would think we live.
+        await self._requests.ask(self._reply, b"+WPI")
+
+
+#: How long the marker of a deleted entry stays, for those who follow.
+_MARKER_S: Final = 3600
+
+
+class _Bucket:
+    """A key-value bucket (ADR-8), written with the revision that a write replaces."""
+
+    def __init__(self, jetstream: JetStream, name: str, *, marker_s: int = _MARKER_S) -> None:
+        self._jetstream = jetstream
+        self._stream = streams.bucket_stream(name)
+        self._prefix = f"$KV.{name}."
+        self._marker_s = marker_s
+
+    async def get(self, key: str) -> tuple[bytes, int]:
+        last = await self._jetstream.leaders_message(self._stream, last_by_subj=f"{self._prefix}{key}")
+        return (b"", 0) if last is None else (last.data, last.seq)
+
+    async def put(self, key: str, value: bytes, replaces: int) -> bool:
+        return await self._write(key, value, {_REPLACES: str(replaces)})
+
+    async def delete(self, key: str, replaces: int) -> bool:
+        # The marker itself goes after a time. Who follows starts over before it could miss one.
+        headers = {
+            _REPLACES: str(replaces),
+            "KV-Operation": "PURGE",
+            "Nats-Rollup": "sub",
+            "Nats-TTL": f"{self._marker_s}s",
+        }
+        return await self._write(key, b"", headers)
+
+    async def _write(self, key: str, value: bytes, headers: dict[str, str]) -> bool:
+        return await self._jetstream._replace(self._prefix + key, value, headers)
+
+    async def entries(self) -> dict[str, bytes]:
+        found, _ = await self._all()
+        return found
+
+    async def last_revision(self) -> int:
+        stream = await streams.info(self._jetstream.requests, f"STREAM.INFO.{self._stream}")
+        if stream is None:
+            raise BrokerRefused(f"there is no bucket {self._stream} here. `ayes up` creates it.")
+        return int(stream["state"]["last_seq"])
+
+    async def follow(self) -> AsyncGenerator[log.Change]:
+        while True:
+            begun = clock.now()
+            try:
+                # Of the last writes the markers may have gone: what there was before the reading is read by then.
+                last = await self.last_revision()
+                found, position = await self._all()
+            except BrokerAway:
+                await asyncio.sleep(0.25)
+                continue
+            position = max(position, last + 1)
+            yield log.Change(found, whole=True, revision=position - 1)
+            async with aclosing(self._since(position, begun)) as changes:
+                async for change in changes:
+                    yield change
+
+    async def _all(self) -> tuple[dict[str, bytes], int]:
+        """Every entry that there is, and the sequence at which to go on."""
+        found: dict[str, bytes] = {}
+        position: int | None = None
+        # What is written anew while it is read moves behind the end that the reading set out for: so once more, from
+        # there. That takes milliseconds, and nobody writes an entry anew twice within them.
+        for _ in range(2):
+            async with aclosing(self._read(position, until_end=True)) as batches:
+                async for batch in batches:
+                    found.update(self._entries(batch))
+                    position = batch[-1].seq + 1
+        return {key: value for key, value in found.items() if value}, position or 1
+
+    async def _since(self, position: int, begun: datetime) -> AsyncGenerator[log.Change]:
+        """What changes from that position on, which was still to come at `begun`; for half as long as a marker lives.
+
+        Until then every marker of what was deleted since is there to be read, however long the broker was out of reach.
+        By the clock on the wall: the loop's own may stand still while the machine sleeps.
+        """
+        trust = timedelta(seconds=self._marker_s / 2)
+        async with aclosing(self._read(position, until_end=False)) as batches:
+            coming = asyncio.ensure_future(anext(batches))
+            try:
+                while True:
+                    await asyncio.wait({coming}, timeout=trust.total_seconds() / 60)
+                    # Before a word is handed on: what came after too long a silence may come after a gap.
+                    if not begun <= clock.now() < begun + trust:
+                        return
+                    if coming.done():
+                        batch = coming.result()
+                        changed = self._entries(batch)
+                        yield log.Change(changed, whole=False, revision=batch[-1].seq)
+                        coming = asyncio.ensure_future(anext(batches))
+            finally:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+    def _read(self, start: Start, *, until_end: bool) -> AsyncGenerator[list[log.Raw]]:
+        return self._jetstream._messages(self._stream, (f"{self._prefix}>",), start, until_end=until_end)  # noqa: SLF001 - one object in two parts
+
+    def _entries(self, batch: list[log.Raw]) -> dict[str, bytes]:
+        """Each by its key. A subject with other bytes than a key's is not an entry: nobody could name it."""
+        return {one.subject.removeprefix(self._prefix): one.data for one in batch if "\\" not in one.subject}
+
+
+_REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"
+#: Somebody else wrote the key in between: on one server 10071, on three mostly 10164.
+_OUTRUN: Final = frozenset({10071, 10164})
+
+
+def _handed(raw: log.Raw) -> log.Handed | log.Parked | log.Mark:
+    """What was delivered. Never raises: what it should be and is not becomes a fact that is carried."""
+    match raw.subject.split("."):
+        case ["timer", "due", workspace, thread, call]:
+            with suppress(BadId):
+                return log.Due(CallRef(workspace, thread, call), raw.seq, raw.recorded_at)
+        case ["parked", *_]:
+            return _parked(raw)
+        case _:
+            pass
+    return _fact(raw)
+
+
+#: Stands for the consumer in what is said of an entry that is not valid.
+_NOBODYS: Final = "_"
+
+
+def _parked(raw: log.Raw) -> log.Parked | log.Mark:
+    """An entry of `PARKED`. Never raises: one that is not valid is an entry of no consumer, and says what is wrong.
+
+    An entry counts only under the name of the consumer's own role, which only that role can write.
+    """
+    match raw.subject.split("."):
+        case ["parked", streams.OPERATOR, consumer, number]:
+            kind: type[log.Parked | log.Mark] = log.Mark
+            name, place = "" if consumer == _NOBODYS else consumer, number
+        case ["parked", role, consumer, number] if (
+            known := streams.DURABLES.get(consumer)
+        ) and known.role == role:
+            kind, name, place = log.Parked, consumer, number
+        case _:
+            return _not_parked(raw, "there is no such consumer")
+    try:
+        found = msgspec.json.decode(raw.data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        return _not_parked(raw, str(problem))
+    said = found.number if isinstance(found, log.Mark) else found.seq
+    if (found.consumer, str(said)) != (name, place):
+        return _not_parked(raw, "it names another fact than its subject does")
+    return found if isinstance(found, log.Mark) else structs.replace(found, number=raw.seq, mark=None)
+
+
+def _not_parked(raw: log.Raw, why: str) -> log.Parked:
+    reason = f"this entry is not a valid parked delivery: {why}"
+    return log.Parked("", 0, raw.subject, reason, 0, raw.recorded_at, number=raw.seq)
+
+
+def _fact(raw: log.Raw) -> Fact:
+    return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
+
+
+def _direct(answer: Reply) -> log.Raw:
+    """What a direct get answers with (ADR-31): of its seven headers, the three that say where and when it stands."""
+    if answer.status:
+        raise Unavailable(f"the broker cannot read: {answer.status.decode()} {answer.headers}.")
+    found = dict(_DIRECT.findall(answer.head))
+    if len(found) < 3:  # no direct get, but an error of the API: a broker that is just starting
+        raise BrokerAway(f"the broker cannot read yet: {answer.data[:200]!r}.")
+    return log.Raw(
+        int(found[b"Sequence"]),
+        _time(found[b"Time-Stamp"].decode()),
+        subject_text(found[b"Subject"]),
+        answer.data,
+    )
+
+
+_DIRECT: Final = re.compile(rb"\nNats-(Sequence|Time-Stamp|Subject): ?([^\r\n]*)")
+
+
+def _time(text: str) -> datetime:
+    """RFC 3339 with nanoseconds, cut to microseconds like everywhere else here."""
+    return datetime.fromisoformat(text)
+
+
+def _timer(kind: str, call: CallRef) -> str:
+    return f"timer.{kind}.{call.workspace}.{call.thread}.{call.call}"

@@ -1,0 +1,221 @@
+"""Following a stream in order, without a gap, for as long as it takes.
+
+An ephemeral push consumer without acknowledgements, as ADR-17 describes the "ordered consumer": when a message is
+missing, or nothing is heard for two heartbeats, or the broker was away, it is thrown away and a new one starts
+behind the last message that was seen. nats-py has one too; its watchdog ends with the first reset that gets no
+answer, and a follower whose broker restarts would then wait for ever.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from ayes.ledger.log import Raw
+from ayes.ledger.nats.api import Requests, header_lines
+from ayes.ledger.nats.protocol import Straight
+from ayes.schemas.errors import BrokerRefused, LogLost, Unavailable
+from ayes.schemas.ids import new_id
+from ayes.schemas.slots import subject_text
+
+_log: Final = structlog.get_logger("ayes.ledger.nats.ordered_consumer")
+HEARTBEAT_S: Final = 1.0
+#: So many messages are handed on together at most.
+_TOGETHER: Final = 256
+_CONTROL: Final = b"NATS/1.0 100"
+_STORED: Final = b"$JS.ACK."
+
+
+class Meta(Struct, frozen=True, gc=False):
+    """Where a delivered message stands: read off its reply subject, not asked for."""
+
+    tries: int
+    seq: int
+    recorded_at: datetime
+
+
+def meta(reply: str) -> Meta:
+    """Read `$JS.ACK.[domain.account.]stream.consumer.tries.seq.delivery.time.left` (ADR-15)."""
+    tokens = reply.split(".")
+    tries, seq, _delivery, time, _left = tokens[4:9] if len(tokens) == 9 else tokens[6:11]
+    return Meta(int(tries), int(seq), _time(time))
+
+
+def _time(nanoseconds: str | bytes) -> datetime:
+    return datetime.fromtimestamp(int(nanoseconds) // 1000 / 1e6, UTC)
+
+
+type Start = int | datetime | None
+
+
+async def follow(
+    requests: Requests,
+    stream: str,
+    subjects: tuple[str, ...],
+    *,
+    inbox: str,
+    start: Start,
+    until_end: bool,
+) -> AsyncGenerator[list[Raw]]:
+    """Messages of `stream` in order, those together that came together.
+
+    Args:
+        subjects: none for all that the stream holds: over a million subjects, counting which of them match takes long.
+        start: from which sequence or time on; None: each subject's last.
+        until_end: stop at what was the end when the reading began.
+    """
+    position = start
+    stop: int | None = None
+    while True:
+        # An inbox for each consumer: one that was given up lives as long as somebody listens, and what it goes on
+        # saying must not be taken for the next one's.
+        async with _listening(requests, f"{inbox}.{new_id()}") as (deliver, arrived, heard):
+            created = await _create(requests, stream, subjects, deliver, position, patient=not until_end)
+            if isinstance(position, int) and position != start:
+                # Else it would wait behind the end, and pass over what is recorded there anew.
+                last_seq = await _last_seq(requests, stream, patient=not until_end)
+                if last_seq < position - 1:
+                    raise LogLost(
+                        f"{stream} ends at {last_seq}, and {position - 1} was read from it before: it has lost its "
+                        "end, or it is another one. Start this again, so that it reads from the beginning."
+                    )
+            if until_end and stop is None:
+                stop = await _last_seq(requests, stream, patient=False)
+            if until_end and created["num_pending"] == 0:
+                return
+            mine = f".{stream}.{created['name']}.".encode()
+            expected = 1
+            lost = ended = False
+            while not (lost or ended):
+                if not arrived and not await heard():
+                    _log.debug("nothing heard, starting a new consumer", stream=stream, position=position)
+                    break
+                found: list[Raw] = []
+                while arrived and len(found) < _TOGETHER:
+                    subject, reply, data, headers = arrived.popleft()
+                    # What is stored has the stream's reply subject, and may have any headers: also those of a control message.
+                    if not data and headers.startswith(_CONTROL) and not reply.startswith(_STORED):
+                        last = await _answer_control(requests, reply, headers)
+                        lost = last is not None and last != expected - 1
+                        if lost:
+                            break
+                        continue
+                    # As in `meta`, but no more of it than keeps the order: this is done for each fact of a replay.
+                    _, own, place = reply.partition(mine)
+                    if not own:
+                        continue  # of a consumer that was asked for in vain, while the broker was away
+                    _tries, seq_, delivery, time, left = place.split(b".")[:5]
+                    seq = int(seq_)
+                    if lost := int(delivery) != expected:
+                        break
+                    if ended := stop is not None and seq > stop:
+                        break
+                    expected += 1
+                    position = seq + 1
+                    found.append(Raw(seq, _time(time), subject_text(subject), data))
+                    if ended := until_end and (left == b"0" or seq == stop):
+                        break
+                if found:
+                    yield found
+            if ended:
+                return
+            if lost:
+                _log.debug("messages were lost, starting a new consumer", stream=stream, position=position)
+
+
+@asynccontextmanager
+async def _listening(
+    requests: Requests, deliver: str
+) -> AsyncGenerator[tuple[str, deque[Straight], Callable[[], Awaitable[bool]]]]:
+    """A subject to deliver to, what has arrived there, and a way to wait for more: False after two silent heartbeats."""
+    arrived: deque[Straight] = deque()
+    something = asyncio.Event()
+
+    def take(message: Straight) -> None:
+        arrived.append(message)
+        something.set()
+
+    async def heard() -> bool:
+        something.clear()
+        try:
+            async with asyncio.timeout(HEARTBEAT_S * 2.5):
+                await something.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async with requests.straight(deliver, take):
+        yield deliver, arrived, heard
+
+
+async def _create(
+    requests: Requests, stream: str, subjects: tuple[str, ...], deliver: str, start: Start, *, patient: bool
+) -> dict[str, Any]:
+    """An ephemeral consumer."""
+    match start:
+        case None:
+            begin: dict[str, Any] = {"deliver_policy": "last_per_subject"}
+        case datetime():
+            begin = {
+                "deliver_policy": "by_start_time",
+                "opt_start_time": start.isoformat().replace("+00:00", "Z"),
+            }
+        case int():
+            begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(start, 1)}
+    config = begin | {
+        "deliver_subject": deliver,
+        "ack_policy": "none",
+        "max_deliver": 1,
+        "flow_control": True,
+        "idle_heartbeat": int(HEARTBEAT_S * 1e9),
+        "mem_storage": True,
+        "num_replicas": 1,
+        "inactive_threshold": int(5e9),
+    }
+    if subjects:
+        config["filter_subjects"] = list(subjects)
+    body = msgspec.json.encode({"stream_name": stream, "config": config})
+    return await _asked(requests, stream, "CONSUMER.CREATE", body, patient=patient)
+
+
+async def _last_seq(requests: Requests, stream: str, *, patient: bool) -> int:
+    answer = await _asked(requests, stream, "STREAM.INFO", b"", patient=patient)
+    return int(answer["state"]["last_seq"])
+
+
+async def _asked(requests: Requests, stream: str, what: str, body: bytes, *, patient: bool) -> dict[str, Any]:
+    """What the broker says about a stream; the patient wait for as long as it is away."""
+    while True:
+        try:
+            answer = msgspec.json.decode((await requests.ask(f"$JS.API.{what}.{stream}", body)).data)
+        except BrokerRefused:
+            raise
+        except (Unavailable, msgspec.MsgspecError):
+            if not patient:
+                raise
+            await asyncio.sleep(0.25)
+            continue
+        if problem := answer.get("error"):
+            raise BrokerRefused(f"the broker does not let {stream} be followed: {problem['description']}.")
+        return dict(answer)
+
+
+async def _answer_control(requests: Requests, reply: bytes, headers: bytes) -> int | None:
+    """Flow control: the broker goes on when it hears back, straight or through a heartbeat that says it is stalled.
+
+    Answers with how many a heartbeat says were delivered.
+    """
+    if reply:
+        await requests.tell(reply.decode(), b"")
+        return None
+    said = header_lines(headers)
+    if stalled := said.get("Nats-Consumer-Stalled"):
+        await requests.tell(stalled, b"")
+    last = said.get("Nats-Last-Consumer")
+    return None if last is None else int(last)

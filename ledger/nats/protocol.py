@@ -1,0 +1,124 @@
+"""What passes over the connection for each message: read off it and written to it without detours.
+
+nats-py keeps the connection: it connects, authenticates, reconnects, answers pings. But each message that it reads costs
+it two regular expressions, a queue, a task and a dictionary of headers, and each that it writes two checks and two calls
+(docs/performance.md says how much that is). A ledger reads and writes little else than messages, so these two are here:
+a parser that takes messages itself and leaves every other line to nats-py's, and frames of bytes
+(docs.nats.io/reference/reference-protocols/nats-protocol).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import nats.errors
+import structlog
+from nats.aio.client import Client
+from nats.errors import ProtocolError
+from nats.protocol.parser import Parser as Theirs
+
+_log: Final = structlog.get_logger("ayes.ledger.nats.protocol")
+
+#: A message as it came: subject, reply subject, data, headers (empty where it has none).
+type Straight = tuple[bytes, bytes, bytes, bytes]
+type Take = Callable[[Straight], None]
+
+
+class Parser(Theirs):
+    """Hands messages of subscriptions that want them so to whoever takes them, by the number of the subscription."""
+
+    def __init__(self, client: Client) -> None:
+        self.straight: dict[bytes, Take] = {}
+        super().__init__(client)
+
+    def reset(self) -> None:
+        super().reset()
+        self._rest = bytearray()
+        #: How long the frame is at least that `_rest` begins with.
+        self._whole = 0
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Take what has come; what is not whole waits for the rest.
+
+        Raises:
+            ProtocolError: no server speaks like this.
+        """
+        rest = self._rest
+        if rest:
+            rest += data
+            if len(rest) < self._whole:
+                return
+            data = bytes(rest)
+            rest.clear()
+        begin = 0
+        self._whole = 0
+        while (end := data.find(b"\r\n", begin)) >= 0:
+            start = end + 2
+            if data.startswith((b"MSG ", b"HMSG "), begin):
+                try:
+                    # By spaces alone: a subject may hold the other characters that `split()` takes for white space.
+                    kind, subject, sid, *others, size = data[begin:end].split(b" ")
+                    number = int(sid)
+                    after = start + int(size)
+                    headers = start + int(others.pop()) if kind == b"HMSG" else start
+                    reply = others[0] if others else b""
+                    if not start <= headers <= after:
+                        raise ValueError("sizes that cannot be")  # noqa: TRY301 - told below, with the line
+                except (ValueError, IndexError):
+                    raise ProtocolError(f"nats: malformed {data[begin:end]!r}") from None
+                if after + 2 > len(data):
+                    self._whole = after + 2 - begin
+                    break
+                begin = after + 2
+                take = self.straight.get(sid)
+                if take is not None:
+                    take((subject, reply, data[headers:after], data[start:headers]))
+                else:
+                    head = data[start:headers] or None
+                    await self._hand_on(number, subject, reply, data[headers:after], head)
+            else:
+                line = data[begin:start]
+                begin = start
+                try:
+                    await super().parse(line)
+                except (ValueError, LookupError, TypeError) as problem:
+                    raise ProtocolError(f"nats: malformed {line!r}: {problem}") from None
+        self._rest += data[begin:]
+
+    async def _hand_on(
+        self, number: int, subject: bytes, reply: bytes, data: bytes, head: bytes | None
+    ) -> None:
+        """Give a message to nats-py, and pass over one that it cannot read: an error would end its reading for good.
+
+        Anybody who may publish chooses a message's headers, and their status need not be text.
+        """
+        try:
+            await self.nc._process_msg(number, subject, reply, data, head)  # noqa: SLF001 - as theirs
+        except (ValueError, LookupError, TypeError) as problem:
+            _log.warning(
+                "a message that cannot be read was passed over", subject=subject, problem=str(problem)
+            )
+
+
+def frame(subject: str, payload: bytes, reply: str = "", headers: Mapping[str, str] | None = None) -> bytes:
+    """A message as it is published. Header values are one line each."""
+    to = f"{subject} {reply}" if reply else subject
+    if not headers:
+        return b"PUB %b %d\r\n%b\r\n" % (to.encode(), len(payload), payload)
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    head = f"NATS/1.0\r\n{lines}\r\n".encode()
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (to.encode(), len(head), len(head) + len(payload), head, payload)
+
+
+async def write(client: Client, frames: bytes) -> None:
+    """Write frames to the connection; while it is being restored they wait, as far as there is room.
+
+    Raises:
+        nats.errors.Error: it is closed, or there is no room.
+    """
+    if client.is_closed:
+        raise nats.errors.ConnectionClosedError
+    if not client.is_connected and client._pending_data_size + len(frames) > client._max_pending_size:  # noqa: SLF001
+        raise nats.errors.OutboundBufferLimitError
+    await client._send_command(frames)  # noqa: SLF001
+    if client._flush_queue is not None and client._flush_queue.empty():  # noqa: SLF001
+        await client._flush_pending()  # noqa: SLF001

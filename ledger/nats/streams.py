@@ -1,0 +1,552 @@
+"""What the broker must hold: streams and durable consumers, declared here and nowhere else.
+
+`ensure` creates what is missing. Of what is there it changes the bounds alone, and only where one is absent or wider than
+declared (`_missing_bounds`); `drift` says where what is there differs from what is declared. The flags of `LEDGER` make it
+a ledger, and an administrator can still switch them off, which is why drift is an alarm (design, section 3).
+"""
+
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from ayes.ledger.nats.api import Requests
+from ayes.schemas.codec import MAX_BYTES
+from ayes.schemas.errors import BadInput, BrokerRefused
+from ayes.schemas.slots import ROOT
+
+LEDGER: Final = "LEDGER"
+TIMERS: Final = "TIMERS"
+PARKED: Final = "PARKED"
+PENDING: Final = "KV_pending"
+
+#: The role that says what becomes of what was parked.
+OPERATOR: Final = "operator"
+
+_SECOND_NS: Final = 1_000_000_000
+
+#: The most bytes of each stream, unless `ensure` is told otherwise. The broker reserves them, and
+#: takes less where the disk has less (`_fitting`). 16 GiB hold about 30 million facts
+#: (docs/capacity.md).
+MAX_BYTES_OF: Final[dict[str, int]] = {
+    LEDGER: 16 << 30,
+    TIMERS: 256 << 20,
+    PARKED: 256 << 20,
+    PENDING: 2 << 30,
+}
+#: The least that a stream is bounded to.
+LEAST_BYTES: Final = 16 << 20
+#: The most consumers of each stream. 1,000 is what nats-server 2.15 takes where nothing is
+#: declared; 2.14 takes any number.
+MAX_CONSUMERS: Final = 1_000
+#: How long a reader's consumer may outlive its reader. Clients ask for five seconds to five
+#: minutes.
+READER_GONE_S: Final = 300
+#: Which part of a bound is an alarm.
+ALARM: Final = 0.8
+#: "insufficient storage resources available": the broker has less room than a stream would reserve.
+_NO_ROOM: Final = 10047
+#: The bounds that `ensure` brings up to date on a stream that is there.
+_BOUNDS: Final = ("max_bytes", "max_consumers", "consumer_limits")
+
+
+def _common(replicas: int, max_bytes: int) -> dict[str, Any]:
+    return {
+        "storage": "file",
+        "num_replicas": replicas,
+        "allow_direct": True,
+        "compression": "none",
+        # Nothing ages, nothing is let go of.
+        "max_age": 0,
+        "max_msgs": -1,
+        "max_bytes": max_bytes,
+        "max_consumers": MAX_CONSUMERS,
+    }
+
+
+#: What the broker lets a consumer outlive its reader. Not on streams that our durables read: there it
+#: would give them the same end, and a gate that is stopped for five minutes would begin anew
+#: (decision 0020). `dismiss_abandoned` does it there.
+_READERS_ONLY: Final[dict[str, Any]] = {"consumer_limits": {"inactive_threshold": READER_GONE_S * _SECOND_NS}}
+
+
+def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
+    """Each stream's declared configuration, as the JetStream API takes it (ADR-1, ADR-8 for the bucket)."""
+    return {
+        LEDGER: _common(replicas, MAX_BYTES_OF[LEDGER])
+        | {
+            "subjects": [f"{ROOT}.>"],
+            "retention": "limits",
+            # At most one fact a slot, for ever; the second one is refused with error 10077.
+            "max_msgs_per_subject": 1,
+            "discard": "new",
+            "discard_new_per_subject": True,
+            "deny_delete": True,
+            "deny_purge": True,
+            "allow_rollup_hdrs": False,
+            # Batches of group commit (ADR-50). Room for their headers beside the payload.
+            "allow_atomic": True,
+            "max_msg_size": MAX_BYTES + 1024,
+        },
+        # `discard: new` cannot hold schedules (ADR-51), so deadlines live apart. A work queue: a hint that was
+        # handled is gone. No max_age: it would drop a deadline that is further away.
+        TIMERS: _common(replicas, MAX_BYTES_OF[TIMERS])
+        | {
+            "subjects": ["timer.>"],
+            "retention": "workqueue",
+            "max_msgs_per_subject": 1,
+            "discard": "old",
+            "allow_msg_schedules": True,
+            "allow_msg_ttl": True,
+            "allow_rollup_hdrs": True,
+        },
+        # When it is full, the oldest are let go of: what is parked now matters more.
+        PARKED: _common(replicas, MAX_BYTES_OF[PARKED])
+        | {"subjects": ["parked.>"], "retention": "limits", "max_msgs_per_subject": 1, "discard": "old"},
+        PENDING: bucket("pending", replicas),
+    }
+
+
+def bucket(name: str, replicas: int = 1) -> dict[str, Any]:
+    """A key-value bucket as every NATS client knows it (ADR-8). Deleted keys leave a marker that ages by itself."""
+    return (
+        _common(replicas, MAX_BYTES_OF[PENDING])
+        | _READERS_ONLY
+        | {
+            "subjects": [f"$KV.{name}.>"],
+            "retention": "limits",
+            "max_msgs_per_subject": 1,
+            "discard": "new",
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "allow_msg_ttl": True,
+        }
+    )
+
+
+def bucket_stream(name: str) -> str:
+    """The stream that a bucket is."""
+    return f"KV_{name}"
+
+
+async def ensure_empty(requests: Requests, name: str, description: str) -> None:
+    """Create a bucket, or empty the one that was created with this description.
+
+    Raises:
+        BadInput: a bucket of that name is there, and it was made for something else.
+    """
+    stream = bucket_stream(name)
+    there = await info(requests, f"STREAM.INFO.{stream}")
+    if there is not None and there["config"].get("description") != description:
+        raise BadInput(
+            f"there is a bucket {name!r} already, which was not made for this. Choose another name, or delete it."
+        )
+    if there is None:
+        body = {"name": stream, "description": description, **bucket(name)}
+        await _ensure(requests, f"STREAM.{{}}.{stream}", body)
+        return
+    answer = msgspec.json.decode((await requests.ask(f"$JS.API.STREAM.PURGE.{stream}", b"{}")).data)
+    if problem := answer.get("error"):
+        raise BrokerRefused(f"the broker does not empty bucket {name}: {problem['description']}.")
+
+
+class Durable(Struct, frozen=True):
+    """A durable push consumer: who is handed which subjects, shared by all processes of that name."""
+
+    name: str
+    role: str
+    subjects: tuple[str, ...]
+    stream: str = LEDGER
+    #: Handed out and not yet acknowledged, over all processes. Bounds what a crash hands out again.
+    at_once: int = 512
+    #: Created when it is first needed: the `-recorded` ones are those of `ayes rehearse`.
+    optional: bool = False
+
+    @property
+    def deliver_subject(self) -> str:
+        return f"deliver.{self.role}.{self.name}"
+
+    @property
+    def sealed(self) -> bool:
+        """Only what others may create consumers on needs a seal, and a work queue takes none."""
+        return self.stream != TIMERS
+
+    @property
+    def again(self) -> "Durable":
+        """The consumer that is handed what this one parked, when it is to be tried again."""
+        subjects = tuple(f"parked.{role}.{self.name}.*" for role in (self.role, OPERATOR))
+        return Durable(f"{self.name}-parked", self.role, subjects, PARKED, at_once=64, optional=self.optional)
+
+    def config(self, ack_wait_s: float) -> dict[str, Any]:
+        return {
+            "durable_name": self.name,
+            "deliver_subject": self.deliver_subject,
+            "deliver_group": self.name,
+            "deliver_policy": "by_start_time" if self.sealed else "all",
+            "ack_policy": "explicit",
+            # Whoever works longer says so (`Delivery.in_progress`); whoever is silent is taken for dead.
+            "ack_wait": int(ack_wait_s * _SECOND_NS),
+            # The loop parks what cannot be handled; the broker must not drop it before.
+            "max_deliver": -1,
+            "max_ack_pending": self.at_once,
+            "replay_policy": "instant",
+            "filter_subjects": list(self.subjects),
+        }
+
+
+def _call(*tails: str) -> tuple[str, ...]:
+    return tuple(f"{ROOT}.*.*.call.*.{tail}" for tail in tails)
+
+
+_SAID: Final = f"{ROOT}.*.*.said.*"
+
+_REPLIED: Final = f"{ROOT}.*.*.turn.*.replied"
+
+_MODEL: Final = (
+    f"{ROOT}.*.*.opened",
+    _SAID,
+    _REPLIED,
+    # `late` too: where a void fact stands in `finished`, the end stands there.
+    *_call("finished", "finished.client", "late.>", "reconciled", "reconciled.*"),
+)
+
+#: Claims for the sake of those that decline a call, in older logs also revoke it: the model must be told.
+_EXECUTOR: Final = _call("decided", "claim.*", "revoked.*")
+
+#: Every durable consumer: those that work, and for each the one that is handed again what it parked.
+DURABLES: Final[dict[str, Durable]] = {
+    durable.name: durable
+    for working in (
+        Durable("gate", "gate", (*_call("requested", "vote.*", "withdrawn"), _SAID, _REPLIED)),
+        Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
+        Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
+        Durable("model", "model", _MODEL, at_once=256),
+        Durable("executor", "executor", _EXECUTOR, at_once=256, optional=True),
+        # Closes what will never run, where no executor with tools does.
+        Durable("closer", "executor", _EXECUTOR, at_once=256, optional=True),
+        Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True),
+        Durable("model-recorded", "model", _MODEL, at_once=256, optional=True),
+    )
+    for durable in (working, working.again)
+}
+
+#: How long a silent worker is taken for alive.
+ACK_WAIT_S: Final = 30.0
+
+
+async def ensure(
+    requests: Requests,
+    *,
+    replicas: int = 1,
+    ack_wait_s: float = ACK_WAIT_S,
+    also: Sequence[str] = (),
+    max_bytes: int | None = None,
+) -> None:
+    """Create the streams and durables that are missing, and bound what has no bound.
+
+    The rest stays as it is: see `drift`.
+
+    Args:
+        also: which of the optional durables, each with the one for what it parks.
+        max_bytes: the most bytes of `LEDGER`. None: what it is bounded to already, else `MAX_BYTES_OF`.
+
+    Raises:
+        BadInput: `max_bytes` is less than the ledger holds already, or than the least.
+        BrokerRefused: the broker does not allow it, has no room for `max_bytes`, or is older than 2.14.
+    """
+    await dismiss_abandoned(requests)
+    for name, config in streams(replicas).items():
+        there = await info(requests, f"STREAM.INFO.{name}")
+        asked = max_bytes if name == LEDGER else None
+        if there is None:
+            if asked is not None:
+                _check_bound(asked, 0)
+                config["max_bytes"] = asked
+            body = {"name": name, **config}
+            await _ensure(requests, f"STREAM.{{}}.{name}", body, exactly=asked is not None)
+        elif changes := _missing_bounds(config, there, asked):
+            body = there["config"] | changes
+            await _fitting(
+                requests,
+                f"STREAM.UPDATE.{name}",
+                body,
+                exactly=asked is not None or "max_bytes" not in changes,
+            )
+    for durable in DURABLES.values():
+        if durable.optional and durable.name.removesuffix("-parked") not in also:
+            continue
+        what = f"CONSUMER.{{}}.{durable.stream}.{durable.name}"
+        config = durable.config(ack_wait_s) | ({"opt_start_time": _seal()} if durable.sealed else {})
+        await _ensure(requests, what, {"stream_name": durable.stream, "config": config, "action": "create"})
+        await _subscribe_to_more(requests, what, durable)
+
+
+async def _subscribe_to_more(requests: Requests, what: str, durable: Durable) -> None:
+    """Give a consumer of an earlier version the subjects that were added since; all else stays as it is.
+
+    The facts on those subjects are all still to come, so nothing is passed over.
+    """
+    there = await info(requests, what.format("INFO"))
+    if there is None or set(durable.subjects) <= set(_filter(there["config"])):
+        return
+    config = {name: value for name, value in there["config"].items() if name != "filter_subject"}
+    config["filter_subjects"] = list(durable.subjects)
+    body = {"stream_name": durable.stream, "config": config, "action": "update"}
+    create = what.format("CREATE")
+    answer = msgspec.json.decode((await requests.ask(f"$JS.API.{create}", msgspec.json.encode(body))).data)
+    if problem := answer.get("error"):
+        raise BrokerRefused(
+            f"the broker does not let consumer {durable.name} subscribe to more: {problem['description']}. "
+            "These credentials must be an administrator's."
+        )
+
+
+def _filter(config: dict[str, Any]) -> list[str]:
+    """The subjects of a consumer. One alone comes back under another name."""
+    return config.get("filter_subjects") or [config.get("filter_subject", "")]
+
+
+async def _ensure(requests: Requests, what: str, body: dict[str, Any], *, exactly: bool = False) -> None:
+    """Create `what`, with INFO or CREATE in its braces, unless it is there. Two who do so at once have made it once."""
+    if await info(requests, what.format("INFO")) is not None:
+        return
+    try:
+        await _fitting(requests, what.format("CREATE"), body, exactly=exactly or "max_bytes" not in body)
+    except BrokerRefused:
+        if await info(requests, what.format("INFO")) is None:
+            raise
+
+
+async def _fitting(requests: Requests, change: str, body: dict[str, Any], *, exactly: bool) -> None:
+    """Have the broker make a change; where it has no room for `max_bytes`, with half of it."""
+    while True:
+        answer = msgspec.json.decode(
+            (await requests.ask(f"$JS.API.{change}", msgspec.json.encode(body))).data
+        )
+        problem = answer.get("error")
+        if problem is None:
+            return
+        if problem.get("err_code") != _NO_ROOM:
+            raise BrokerRefused(
+                f"the broker refuses {change}: {problem['description']}. It must be nats-server 2.14 or newer, "
+                "with JetStream, and these credentials must be an administrator's."
+            )
+        if exactly or body["max_bytes"] // 2 < LEAST_BYTES:
+            raise BrokerRefused(
+                f"the broker refuses {change}: it has no room for {body['max_bytes']:,} bytes. Name fewer with "
+                "--max-bytes, or give it more disk (max_file_store in its configuration)."
+            )
+        body = body | {"max_bytes": body["max_bytes"] // 2}
+
+
+def _missing_bounds(declared: dict[str, Any], there: dict[str, Any], max_bytes: int | None) -> dict[str, Any]:
+    """Which bounds a stream lacks, or has wider than declared; what is narrower stays."""
+    live, held = there["config"], there["state"]["bytes"]
+    changes = {}
+    if max_bytes is not None and live.get("max_bytes") != max_bytes:
+        _check_bound(max_bytes, held)
+        changes["max_bytes"] = max_bytes
+    elif not _is_bounded(live, "max_bytes"):
+        changes["max_bytes"] = max(declared["max_bytes"], 2 * held)
+    changes |= {
+        key: declared[key]
+        for key in ("max_consumers", "consumer_limits")
+        if key in declared and not _is_as_narrow(key, live, declared)
+    }
+    return changes
+
+
+def _check_bound(max_bytes: int, held: int) -> None:
+    if max_bytes < LEAST_BYTES:
+        raise BadInput(f"--max-bytes {max_bytes:,} is too small: the least is {LEAST_BYTES:,} bytes.")
+    if max_bytes < held:
+        raise BadInput(f"--max-bytes {max_bytes:,} is less than the ledger holds already: {held:,} bytes.")
+
+
+def _is_bounded(live: dict[str, Any], key: str) -> bool:
+    return int(live.get(key) or -1) > 0
+
+
+def _is_as_narrow(key: str, live: dict[str, Any], declared: dict[str, Any]) -> bool:
+    """Is this bound there, and no wider than declared? Any number of bytes is as good."""
+    if key == "consumer_limits":
+        limit = int((live.get(key) or {}).get("inactive_threshold", 0))
+        return 0 < limit <= int(declared[key]["inactive_threshold"])
+    return _is_bounded(live, key) and (key == "max_bytes" or int(live[key]) <= int(declared[key]))
+
+
+class Use(Struct, frozen=True):
+    """How much of what a stream may hold is taken."""
+
+    stream: str
+    #: `bytes` or `consumers`.
+    what: str
+    taken: int
+    most: int
+
+    @property
+    def is_alarming(self) -> bool:
+        return self.taken >= ALARM * self.most
+
+    def __str__(self) -> str:
+        return f"{self.stream} holds {self.taken:,} of {self.most:,} {self.what}"
+
+
+async def uses(requests: Requests) -> list[Use]:
+    """What is taken of each bound that the streams have."""
+    found = []
+    for name in streams():
+        stream = await info(requests, f"STREAM.INFO.{name}")
+        if stream is None:
+            continue
+        config, state = stream["config"], stream["state"]
+        found += [
+            Use(name, what, state[taken], config[most])
+            for what, taken, most in (
+                ("bytes", "bytes", "max_bytes"),
+                ("consumers", "consumer_count", "max_consumers"),
+            )
+            if _is_bounded(config, most)
+        ]
+    return found
+
+
+class Undeclared(Struct, frozen=True):
+    """A consumer that outlives its reader, and that nobody declared."""
+
+    stream: str
+    name: str
+    #: Whose inbox it delivers to, as far as that tells.
+    role: str
+    #: A durable is an administrator's. Only what is none is abandoned.
+    durable: bool
+    #: None: for ever.
+    gone_after_s: float | None
+
+    def __str__(self) -> str:
+        end = "for ever" if self.gone_after_s is None else f"{self.gone_after_s:,.0f} s"
+        whose = f" by {self.role}" if self.role else ""
+        return f"consumer {self.name} on {self.stream}{whose} is kept {end} without a reader"
+
+
+async def undeclared(requests: Requests) -> list[Undeclared]:
+    """The consumers that nobody declared and that outlive their readers for too long."""
+    return [
+        one
+        for stream in streams()
+        for config in await _consumers(requests, stream)
+        if (one := _undeclared(stream, config)) is not None
+    ]
+
+
+def _undeclared(stream: str, config: dict[str, Any]) -> Undeclared | None:
+    name = config.get("durable_name") or config["name"]
+    if (known := DURABLES.get(name)) is not None and known.stream == stream:
+        return None
+    after_s = config.get("inactive_threshold", 0) / _SECOND_NS
+    durable = "durable_name" in config
+    # One that is no durable and names no time ends after five seconds.
+    if after_s <= READER_GONE_S and not (durable and after_s == 0):
+        return None
+    match config.get("deliver_subject", "").split("."):
+        case ["_INBOX", role, *_]:
+            pass
+        case _:
+            role = ""
+    return Undeclared(stream, name, role, durable, after_s or None)
+
+
+async def dismiss_abandoned(requests: Requests) -> list[Undeclared]:
+    """Delete the consumers that `undeclared` finds, but no durables.
+
+    Everybody who reads may make one that is kept for years (security review, C6). The broker cannot forbid it on a
+    stream that has durables, so whoever administers it puts an end to it.
+    """
+    gone = [one for one in await undeclared(requests) if not one.durable]
+    for one in gone:
+        await requests.ask(f"$JS.API.CONSUMER.DELETE.{one.stream}.{one.name}", b"")
+    return gone
+
+
+async def _consumers(requests: Requests, stream: str) -> list[dict[str, Any]]:
+    """The configurations of all consumers of a stream; none where there is no stream."""
+    found: list[dict[str, Any]] = []
+    while True:
+        body = msgspec.json.encode({"offset": len(found)})
+        answer = msgspec.json.decode((await requests.ask(f"$JS.API.CONSUMER.LIST.{stream}", body)).data)
+        if (problem := answer.get("error")) is not None:
+            if problem["code"] == 404:
+                return []
+            raise BrokerRefused(
+                f"the broker does not list the consumers of {stream}: {problem['description']}."
+            )
+        page = answer.get("consumers") or []
+        found += [one["config"] | {"name": one["name"]} for one in page]
+        if not page or len(found) >= answer["total"]:
+            return found
+
+
+def _seal() -> str:
+    """A start long before the first fact, at a time that nobody can guess.
+
+    Whoever may create an ephemeral consumer may also name a durable one in the request's body, and so rewrite
+    its filter or pause it. The server lets nobody change the start time, so who does not know it can change nothing.
+    """
+    before = datetime(1990, 1, 1, tzinfo=UTC) + timedelta(microseconds=secrets.randbelow(10**15))
+    return before.isoformat().replace("+00:00", "Z")
+
+
+async def drift(requests: Requests, *, replicas: int = 1) -> list[str]:
+    """Where the broker differs from what is declared, one sentence each; empty when all is as it should be."""
+    found: list[str] = []
+    for name, declared in streams(replicas).items():
+        stream = await info(requests, f"STREAM.INFO.{name}")
+        if stream is None:
+            found.append(f"stream {name} is missing; `ayes up` or an administrator creates it")
+            continue
+        found += _differences(f"stream {name}", declared, stream["config"], ignore={"num_replicas", *_BOUNDS})
+        found += [
+            f"stream {name}: {key} is {stream['config'].get(key)!r}, wider than the declared {declared[key]!r}; "
+            "`ayes setup` bounds it"
+            for key in _BOUNDS
+            if key in declared and not _is_as_narrow(key, stream["config"], declared)
+        ]
+    for durable in DURABLES.values():
+        consumer = await info(requests, f"CONSUMER.INFO.{durable.stream}.{durable.name}")
+        if consumer is None and durable.optional:
+            continue
+        if consumer is None:
+            found.append(f"consumer {durable.name} is missing; `ayes up` or an administrator creates it")
+            continue
+        found += _differences(
+            f"consumer {durable.name}", durable.config(ACK_WAIT_S), consumer["config"], ignore={"ack_wait"}
+        )
+    return found
+
+
+async def info(requests: Requests, subject: str) -> dict[str, Any] | None:
+    """What the JetStream API says about a stream or consumer; None when there is none.
+
+    Raises:
+        BrokerRefused: it says anything else than that.
+    """
+    answer = msgspec.json.decode((await requests.ask(f"$JS.API.{subject}", b"", repeat=True)).data)
+    problem = answer.get("error")
+    if problem is None:
+        return dict(answer)
+    if problem["code"] == 404:
+        return None
+    raise BrokerRefused(f"the broker refuses {subject}: {problem['description']}.")
+
+
+def _differences(what: str, declared: dict[str, Any], live: dict[str, Any], ignore: set[str]) -> list[str]:
+    # The server leaves out what is at its default; 0, false, empty and absent are one thing.
+    live = live | ({"filter_subjects": _filter(live)} if "filter_subject" in live else {})
+    return [
+        f"{what}: {key} is {live.get(key)!r}, declared is {value!r}"
+        for key, value in declared.items()
+        if key not in ignore and (live.get(key) or None) != (value or None)
+    ]

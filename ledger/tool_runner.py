@@ -1,0 +1,81 @@
+"""Running a Python tool: arguments in as the raw JSON that was approved, a fact about how it went out.
+
+Both the executor and a service that runs its own tools come through here.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from ayes.schemas.codec import MAX_BYTES
+from ayes.schemas.events import ToolFailed, ToolReturned
+
+type Function = Callable[..., Any] | Callable[..., Awaitable[Any]]
+
+#: Room for the envelope beside an output, which JSON may have to escape.
+_MOST: Final = MAX_BYTES - 4096
+
+
+#: `workspace/thread/call` of the call that is running here, the same for every attempt at it.
+idempotency_key: ContextVar[str] = ContextVar("idempotency_key")
+
+
+async def perform(
+    function: Function, arguments: str, attempt: int, *, key: str = ""
+) -> ToolReturned | ToolFailed:
+    """Call the function with the named arguments, at once. Synchronous ones run in a thread of their own.
+
+    What it returns becomes text: a string as it is, everything else as JSON. What it raises becomes `ToolFailed`;
+    only cancellation gets through, because then nobody knows how far it came.
+
+    Args:
+        key: what the function reads as `idempotency_key.get()`, to hand on to whatever it calls.
+    """
+    before = idempotency_key.set(key)
+    try:
+        named = msgspec.json.decode(arguments)
+        if inspect.iscoroutinefunction(function):
+            value = await function(**named)
+        else:
+            value = await _in_a_thread(partial(function, **named))
+            if inspect.isawaitable(value):
+                value = await value
+        output = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        size = len(msgspec.json.encode(output))
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - a tool may raise anything, and the model must hear of it
+        return ToolFailed(error=described(problem), attempt=attempt)
+    finally:
+        idempotency_key.reset(before)
+    if size > _MOST:
+        return ToolFailed(
+            error=f"The tool ran, but its output of {size:,} bytes is over the limit of {_MOST:,}. "
+            "It must return less, or a reference.",
+            attempt=attempt,
+        )
+    return ToolReturned(output=output, attempt=attempt)
+
+
+async def _in_a_thread(function: Callable[[], Any]) -> Any:
+    """Run it in a thread that was started for it.
+
+    `asyncio.to_thread` has a few threads for all: a call could be claimed and wait for one, and be in doubt after a
+    crash although it never ran. How many calls run at once is for whoever claims them.
+    """
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tool")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, copy_context().run, function)
+    finally:
+        thread.shutdown(wait=False)
+
+
+def described(problem: BaseException) -> str:
+    """An exception in words that can be recorded."""
+    text = f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__
+    # Half a surrogate pair cannot be recorded; the sentence around it can.
+    return text.encode("utf-8", "replace").decode()[: _MOST // 8]

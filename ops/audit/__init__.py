@@ -1,0 +1,1 @@
+"""Replaying, verifying and backtesting a log."""

@@ -1,0 +1,253 @@
+"""Rebuilding everything from the first fact, and comparing it with what is live.
+
+Three things are compared, and each could fail:
+
+* the queue: what the log says is open, byte for byte with what stands in the key-value bucket;
+* the histories: each reply carries the digest of what its model was sent; made again from the log, it must be the same;
+* the promises: no approval is for other bytes than its call holds, and no tool was started again unless it is declared
+  repeatable.
+
+That nothing starts without an approval of exactly its bytes is not compared: `ayes.ledger.lifecycle` counts no other start.
+What does not count is listed as void, with the reason. It changes nothing, so it is not a difference.
+"""
+
+import asyncio
+import time
+from collections import Counter
+
+from msgspec import Struct
+
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Call, describe, voids
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import DURABLES, LEDGER, info
+from ayes.ops.audit.replay import Until, replay
+from ayes.projections.calls import CALLS
+from ayes.projections.fold import Folding
+from ayes.projections.histories import HISTORIES, Conversation
+from ayes.projections.history import digest, history
+from ayes.projections.pending import OPEN, key
+from ayes.projections.thread import Thread
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.slots import tool_slot
+
+#: How long the live queue may take to come to where the replay ended.
+_CATCH_UP_S = 15.0
+#: What the queue's worker is handed.
+_QUEUED = DURABLES["queue"].subjects
+
+
+class VoidFact(Struct, frozen=True):
+    """A fact that does not count."""
+
+    seq: int
+    subject: str
+    #: What it is and who wrote it, in a few words.
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"fact {self.seq}: {self.subject} is void ({self.what}): {self.why}"
+
+
+class Rebuilt(Struct, frozen=True):
+    """What the log comes to, and where it differs from what is live."""
+
+    facts: int
+    #: The last fact that was read; 0 when there is none.
+    until: int
+    threads: int
+    #: By status.
+    calls: dict[str, int]
+    pending: int
+    #: Replies whose history was made again.
+    histories: int
+    seconds: float
+    #: One sentence each, in the order of the log; empty when nothing differs.
+    differences: tuple[str, ...] = ()
+    #: What does not count, in the order of the log: it changes nothing, and stays in the log.
+    void: tuple[VoidFact, ...] = ()
+
+
+async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) -> Rebuilt:
+    """Fold the whole log, up to a sequence number or time if one is given.
+
+    Args:
+        verify: compare with what is live. The queue only where the whole log is folded: it is live at the end.
+    """
+    begun = time.monotonic()
+    tools: dict[str, e.ToolDeclared] = {}
+    statuses: Counter[str] = Counter()
+    # What went on after it had been let go is examined again, and is wrong but once.
+    differences: set[tuple[int, str]] = set()
+    void: dict[int, VoidFact] = {}
+    count = last = threads = histories = 0
+    folding = Folding(OPEN, CALLS, HISTORIES)
+
+    def each(fact: Fact) -> None:
+        nonlocal count, last, threads, histories
+        count, last = count + 1, fact.seq
+        if isinstance(fact.event, e.Carried) and fact.event.problem and fact.slot.call_ref is None:
+            void[fact.seq] = _void(fact, fact.event.problem)
+        elif isinstance(fact.event, e.ToolDeclared):
+            tools[fact.slot.subject] = fact.event
+        elif isinstance(fact.event, e.ThreadOpened):
+            threads += 1
+        elif isinstance(fact.event, e.ModelReplied) and fact.event.history_digest and verify:
+            histories += 1
+
+    def examine_call(call: Call) -> None:
+        statuses[str(call.status)] += 1
+        void.update((one.fact.seq, _void(one.fact, one.why)) for one in voids(call))
+        if verify:
+            differences.update(_broken_promises(call, tools))
+
+    def examine_thread(conversation: Conversation) -> None:
+        if verify:
+            differences.update(_other_histories(conversation.thread))
+
+    async def batch() -> None:
+        for wanted in folding.ended(CALLS):
+            examine_call(wanted.call)
+        for wanted in folding.recalled(CALLS):
+            statuses[str(wanted.call.status)] -= 1
+        for conversation in folding.ended(HISTORIES):
+            examine_thread(conversation)
+        folding.ended(OPEN)
+        folding.recalled(HISTORIES)
+
+    gaps = await replay(ledger, folding, until=until, each=each, batch=batch)
+    for wanted in folding.things(CALLS):
+        examine_call(wanted.call)
+    for conversation in folding.things(HISTORIES):
+        examine_thread(conversation)
+    differences.update(
+        (gap.start, f"the log does not have it, nor any before fact {gap.stop}") for gap in gaps
+    )
+    found = [f"fact {seq}: {what}" for seq, what in sorted(differences)]
+    pending = len(list(folding.rows(OPEN)))
+    if verify and until is None:
+        await caught_up(ledger)
+        found += map(str, await queue_differences(ledger, folding))
+    return Rebuilt(
+        facts=count,
+        until=last,
+        threads=threads,
+        calls={status: number for status, number in sorted(statuses.items()) if number},
+        pending=pending,
+        histories=histories,
+        seconds=round(time.monotonic() - begun, 3),
+        differences=tuple(found),
+        void=tuple(void[seq] for seq in sorted(void)),
+    )
+
+
+def _void(fact: Fact, why: str) -> VoidFact:
+    what = "not a fact" if isinstance(fact.event, e.Carried) else describe(fact)
+    return VoidFact(fact.seq, fact.slot.subject if fact.slot.workspace else fact.slot.tail[0], what, why)
+
+
+def _other_histories(thread: Thread) -> list[tuple[int, str]]:
+    """Make each reply's history again, and hold its digest against the recorded one."""
+    wrong = []
+    for number, turn in thread.turns.items():
+        if turn.reply is None or not turn.reply.history_digest or turn.replied is None:
+            continue
+        now = digest(history(thread, before_turn=number).entries)
+        if now != turn.reply.history_digest:
+            what = (
+                f"turn {number} of {thread.ref} was asked with a history of digest "
+                f"{turn.reply.history_digest[:16]}, but the log gives {now[:16]}"
+            )
+            wrong.append((turn.replied.seq, what))
+    return wrong
+
+
+def _broken_promises(call: Call, tools: dict[str, e.ToolDeclared]) -> list[tuple[int, str]]:
+    """What should not have happened, among what counts."""
+    broken: list[tuple[int, str]] = []
+    ref = call.ref
+    if call.requested is None or call.decided is None:
+        return broken
+    if isinstance(call.decided.event, e.Approved) and call.flaw == "digest_mismatch":
+        broken.append((call.decided.seq, f"the approval of {ref} is for other bytes than it holds"))
+    if len(call.starts) > 1:
+        declared = tools.get(tool_slot(ref.workspace, call.wish.tool, call.wish.tool_version).subject)
+        if declared is None or not declared.repeatable:
+            what = f"{ref} was started {len(call.starts)} times and is not repeatable"
+            broken.append((call.starts[1].seq, what))
+    return broken
+
+
+class Difference(Struct, frozen=True):
+    """Where an entry of the live queue is not what the log gives."""
+
+    key: str
+    #: Empty: there is none.
+    live: bytes
+    #: What it may be: the log goes on while we look.
+    log: tuple[bytes, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"pending entry {self.key}: live is {_text(self.live) or 'no entry'}, "
+            f"but the log gives {_text(b' or '.join(self.log)) or 'no entry'}"
+        )
+
+
+def _text(value: bytes) -> str:
+    """What stands in the bucket may be anything; what is not UTF-8 is spelled out."""
+    return value.decode(errors="backslashreplace")
+
+
+async def queue_differences(ledger: Ledger, folding: Folding) -> list[Difference]:
+    """Where the live queue is not what this folding of the whole log shows, by key.
+
+    Facts may come while we look, so the bucket is read between two readings of the log, and each entry may be as
+    it should be at any fact in between.
+    """
+    live = await ledger.port.pending.entries()
+    wanted = {row.key: row.value for row in folding.rows(OPEN)}
+    allowed = {name: {wanted.get(name, b"")} for name in {*wanted, *live}}
+
+    def each(fact: Fact) -> None:
+        if (ref := fact.slot.call_ref) is not None and OPEN.key(fact.slot) is not None:
+            row = folding.row(OPEN, fact.slot)
+            allowed.setdefault(key(ref), {b""}).add(row.value if row else b"")
+
+    await replay(ledger, folding, each=each)
+    return [
+        Difference(name, live.get(name, b""), tuple(sorted(values)))
+        for name, values in sorted(allowed.items())
+        if live.get(name, b"") not in values
+    ]
+
+
+async def caught_up(ledger: Ledger) -> None:
+    """Wait until the queue's worker has handled every fact that it is handed, up to the last one that there is now.
+
+    Its acknowledgements tell, and nothing else does: for a moment after an append the broker counts no fact as waiting.
+
+    Raises:
+        Unavailable: it has not. Then there is nothing to compare yet.
+    """
+    assert isinstance(ledger.port, JetStream)
+    queued = max([fact.seq for one in _QUEUED if (fact := await ledger.port.latest(one))], default=0)
+    behind = 0
+    try:
+        async with asyncio.timeout(_CATCH_UP_S):
+            while True:
+                consumer = await info(ledger.port.requests, f"CONSUMER.INFO.{LEDGER}.queue")
+                if consumer is None:
+                    raise Unavailable("there is no consumer 'queue' here. `ayes up` creates it.")
+                if consumer["ack_floor"]["stream_seq"] >= queued:
+                    return
+                behind = consumer["num_pending"] + consumer["num_ack_pending"]
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise Unavailable(
+            f"the queue's worker is {behind} facts behind, so there is nothing to compare yet. "
+            "Does it run? See ayes status."
+        ) from None

@@ -1,0 +1,46 @@
+"""Alarms while the broker runs: settings that changed, and bounds that are nearly reached."""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from ayes.ledger.client import Ledger
+from ayes.ledger.nats.api import Requests
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import dismiss_abandoned, drift, undeclared, uses
+from ayes.schemas.errors import Unavailable
+
+_log: Final = structlog.get_logger("ayes.ops.broker.guard")
+EVERY_S: Final = 60.0
+
+
+async def alarms(requests: Requests) -> list[str]:
+    """What differs from what is declared, and what is at 80 % of its bound: one sentence each.
+
+    Needs no more rights than an operator's. See `readers` for what only an administrator may look at.
+    """
+    return [*await drift(requests), *(str(one) for one in await uses(requests) if one.is_alarming)]
+
+
+async def readers(requests: Requests) -> list[str]:
+    """The consumers that nobody declared and that outlive their readers, for an administrator."""
+    return [str(one) for one in await undeclared(requests)]
+
+
+async def guard(ledger: Ledger, every_s: float = EVERY_S) -> None:
+    """Look each minute, as an administrator: log new alarms, and end abandoned consumers."""
+    assert isinstance(ledger.port, JetStream)
+    requests = ledger.port.requests
+    known: set[str] = set()
+    while True:
+        try:
+            for one in await dismiss_abandoned(requests):
+                _log.error("a consumer that nobody declared was deleted", consumer=str(one))
+            now = {*await alarms(requests), *await readers(requests)}
+            for alarm in sorted(now - known):
+                _log.error("the broker is not as it should be", alarm=alarm)
+            known = now
+        except Unavailable as problem:
+            _log.debug("the broker cannot be looked at now", problem=str(problem))
+        await asyncio.sleep(every_s)

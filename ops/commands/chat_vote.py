@@ -1,0 +1,90 @@
+"""Verdicts in free text, as they come from a chat: what counts as one, and about which call.
+
+    approve refund-1         ok 8dcc6a06f0a1             deny order-17/refund-1: the order was refunded before
+    > refund {"order":"A-17"}
+    ok
+
+People write all sorts of things beside an open question, and none of them may be taken for a yes. So a message is a verdict
+only if all of it is one:
+
+* one word that says yes or no, and nothing that could take it back: no second thought, no question mark, no condition;
+* about one call that the message says: by the last parts of its name, by its digest (12 hex digits or more), or by
+  a quote of its question. A bare word was written under some message that is not seen here. That may have been about
+  another call than the one that waits by now, so it is not a verdict, even where only one call waits. The same holds
+  for a quote of the tool's name alone;
+* after a no a colon and a reason may follow, which the model reads. After a yes nothing may.
+
+Everything else is no verdict, and nothing happens. Reactions are none at all: they can be taken away again, and a vote cannot.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from msgspec import Struct
+
+from ayes.projections.pending import Entry
+
+
+class Heard(Struct, frozen=True):
+    """A verdict that somebody wrote, and the call that it is about."""
+
+    about: Entry
+    verdict: Literal["approve", "deny"]
+    reason: str = ""
+
+
+_YES: Final = frozenset({"yes", "approve", "approved", "ok", "okay", "lgtm"})
+_NO: Final = frozenset({"no", "deny", "denied", "reject", "rejected"})
+#: Of a digest, so that nobody makes another call with the same beginning.
+_SHORTEST: Final = 12
+#: A word, the call it is about if it says so, and after a colon the reason.
+_VERDICT: Final = re.compile(
+    r"(?P<word>[A-Za-z]+)(?: +(?P<ref>[A-Za-z0-9_/-]+))?(?: *: *(?P<reason>\S.*))?[.!]?", re.DOTALL
+)
+
+
+def heard(message: str, waiting: Sequence[Entry]) -> Heard | None:
+    """The verdict that this whole message is; None if it is none, or if it is not clear about which call."""
+    lines = message.strip().splitlines()
+    quoted = [line.strip().removeprefix(">").strip() for line in lines if line.strip().startswith(">")]
+    said = "\n".join(line for line in lines if not line.strip().startswith(">")).strip()
+    found = _VERDICT.fullmatch(said)
+    if found is None:
+        return None
+    word, ref, reason = found["word"].lower(), found["ref"], (found["reason"] or "").strip()
+    if word not in _YES | _NO or (word in _YES and reason):
+        return None
+    about = [
+        one
+        for one in waiting
+        if (_is_named(one, ref) if ref else _is_told_by(one, quoted)) and _is_quoted(one, quoted)
+    ]
+    if len(about) != 1:
+        return None
+    return Heard(about[0], "approve" if word in _YES else "deny", reason)
+
+
+def _is_named(one: Entry, ref: str) -> bool:
+    """Is it the call of that name (its own id, with its thread, or with its workspace) or of that digest?"""
+    parts = str(one.ref).split("/")
+    return ref in {"/".join(parts[start:]) for start in range(len(parts))} or _begins(one.digest, ref)
+
+
+def _is_told_by(one: Entry, quoted: Sequence[str]) -> bool:
+    """Is something quoted that says which call it is about, and not only which tool or workspace?"""
+    return any(line not in {"", one.tool, one.workspace} for line in quoted)
+
+
+def _is_quoted(one: Entry, quoted: Sequence[str]) -> bool:
+    """Does what was quoted stand in the question, whole words of it?"""
+    shown = f"{one.ref} {one.tool} {one.arguments}"
+    return all(_has(shown, line) or _begins(one.digest, line) for line in quoted if line)
+
+
+def _has(text: str, part: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(part)}(?![\w-])", text) is not None
+
+
+def _begins(digest: str, part: str) -> bool:
+    return len(part) >= _SHORTEST and digest.startswith(part)

@@ -1,0 +1,1 @@
+"""Writing, querying and reporting from the lake."""

@@ -1,0 +1,43 @@
+"""Our own questions to the lake: those of `ask` and of the report. What anybody else types goes through `ops/lake/sql.py`."""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ayes.ops.lake.writer import read_manifest
+from ayes.schemas.errors import BadInput, Unavailable
+
+type Row = Mapping[str, Any]
+
+
+@contextmanager
+def opened(lake: Path) -> Generator[Callable[[str], list[Row]]]:
+    """What a query answers, each row by its columns: from one state of the lake, however many are asked.
+
+    Raises:
+        BadInput: there is no lake, not one of this version, or no DuckDB to ask it with.
+        Unavailable: its files cannot be read.
+    """
+    try:
+        import duckdb
+    except ModuleNotFoundError:
+        raise BadInput(
+            "asking the lake needs duckdb, which is not installed. pip install 'ayes[analytics]'."
+        ) from None
+    read_manifest(lake)
+    try:
+        with duckdb.connect(str(lake / "catalog.duckdb"), read_only=True) as db:
+
+            def rows(query: str) -> list[Row]:
+                result = db.execute(query)
+                columns = [column[0] for column in result.description or ()]
+                return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
+
+            yield rows
+    except duckdb.Error as problem:
+        said = str(problem).partition("\n")[0]
+        raise Unavailable(
+            f"the lake in {lake} cannot be asked: {said} "
+            "`ayes lake verify` finds what is wrong with it; `ayes lake sync` writes the catalog anew."
+        ) from None

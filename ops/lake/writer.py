@@ -1,0 +1,596 @@
+"""The archivist: writes the log into tables that analysts read without us.
+
+    the log ──► working.duckdb   what is fresh, open calls, and how far it came; private, one transaction a batch
+                     │ publish
+                     ▼
+    lake/  events-*.parquet  calls-*.parquet  open-*.parquet    written under another name, then renamed; never changed
+           manifest.json     which files there are, up to which fact, with their digests
+           catalog.duckdb    views over these files; swapped by rename
+
+Rows and checkpoint are one transaction, so a crash at any moment loses none and doubles none. Which files belong to the lake
+stands in the working file too: one that was written and not entered is removed at the next start, and one that was replaced
+stays for as long as somebody may have the catalog open that names it. All of it can be rebuilt from the log; delete it, and it is.
+
+Only the archivist opens the working file. DuckDB locks it against everybody else, and a lock that an analyst held would stop the
+writing; so analysts get files that nobody writes to.
+"""
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from ayes.ledger.log import Raw
+from ayes.projections.lake import tables
+from ayes.projections.lake.counting import Judge, Judged
+from ayes.schemas.errors import BadInput, Unavailable
+
+if TYPE_CHECKING:
+    import duckdb
+
+_log: Final = structlog.get_logger("ayes.ops.lake.writer")
+
+#: A file's rows at most, once small ones are put together; half of that stays as it is. Larger ones are not read faster by
+#: as much as it matters (0.2 ms a file), and are held in memory while they are written.
+ROWS_A_FILE: Final = 250_000
+#: And its bytes, for facts that are large.
+BYTES_A_FILE: Final = 128_000_000
+#: Of so many small files one is made.
+SMALL_FILES: Final = 16
+#: How long a file stays that was put together with others, for whoever is reading it.
+KEEP_S: Final = 60.0
+
+#: The default checkpoint after 16 MB rewrites the last row group each time: up to fifteen times slower at the worst moment.
+#: One thread: a second hardly makes it faster, and each holds rows of its own in memory.
+_SETTINGS: Final = {"wal_autocheckpoint": "256MB", "threads": "1", "memory_limit": "2GB"}
+#: What the lake has files of, in the order of the log: events, and calls by the fact with which they ended.
+_TABLES: Final = ("events", "calls")
+#: What files it writes into the lake; anything else there is somebody else's, and stays.
+_OURS: Final = re.compile(
+    r"(events|calls|open)-[0-9-]+[.](parquet|writing)|(manifest|catalog[.][0-9]+)[.]writing([.]wal)?"
+)
+
+
+class Segment(Struct, frozen=True):
+    """A file of the lake: rows of one table, in the order of the log."""
+
+    table: str
+    file: str
+    #: The first and last fact that its rows are of; a call is of the fact with which it ended.
+    first: int
+    last: int
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class Manifest(Struct, frozen=True):
+    """What a lake consists of."""
+
+    version: int
+    #: When the broker created the log.
+    log: str
+    #: The last fact that is in it.
+    until: int
+    segments: tuple[Segment, ...]
+    #: The calls that are open by then.
+    open: Segment
+
+
+class Archive:
+    """A directory with a working file and a lake. One process at a time writes to it."""
+
+    def __init__(self, directory: Path, db: "duckdb.DuckDBPyConnection", log: str) -> None:
+        self.directory = directory
+        self.log = log
+        self._db = db
+        self._judge = Judge()
+
+    @classmethod
+    @contextmanager
+    def open(cls, directory: Path, log: str) -> Generator[Self]:
+        """Open the archive of this log, or begin one.
+
+        Args:
+            log: when the broker created it; one that was created anew is another.
+
+        Raises:
+            BadInput: the archive is of another log, or of another version.
+            Unavailable: another process has it open, or its working file is broken.
+        """
+        import duckdb
+
+        directory = directory.resolve()  # views name the files by their whole path
+        path = directory / "working.duckdb"
+        # Whatever is written here, by DuckDB too, is its owner's alone, wherever the directory is.
+        before = os.umask(0o077)
+        try:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                db = duckdb.connect(str(path), config=dict(_SETTINGS))
+            except (duckdb.Error, OSError) as problem:
+                raise _cannot_open(path, problem) from None
+            try:
+                archive = cls(directory, db, log)
+                try:
+                    path.chmod(0o600)
+                    archive._begin()
+                except (duckdb.Error, OSError) as problem:
+                    raise _cannot_open(path, problem) from None
+                yield archive
+            finally:
+                with suppress(duckdb.Error):  # what could not be written was told already
+                    db.close()
+        finally:
+            os.umask(before)
+
+    @property
+    def lake(self) -> Path:
+        return self.directory / "lake"
+
+    @property
+    def until(self) -> int:
+        """The last fact that it has; 0 when there is none."""
+        return int(self._one("SELECT seq FROM checkpoint"))
+
+    @property
+    def fresh(self) -> int:
+        """How many facts wait to be published."""
+        return int(self._one("SELECT count(*) FROM fresh"))
+
+    @property
+    def full(self) -> bool:
+        """Is what waits enough for a file that need not be put together with others?"""
+        query = "SELECT count(*), coalesce(sum(octet_length(payload)), 0) FROM fresh"
+        ((rows, size),) = self._db.execute(query).fetchall()
+        return _is_large(rows, size)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The files of the lake, by table and in the order of the log."""
+        return tuple(one for one in self._entered() if one.table in _TABLES)
+
+    def take(self, batch: Sequence[Raw]) -> None:
+        """Write the next facts of the log, and how far it came, or nothing; what it has already is passed over.
+
+        Args:
+            batch: in the order of the log.
+        """
+        if not batch:
+            return
+        until = self.until
+        new = [raw for raw in batch if raw.seq > until]
+        if not new:
+            return
+        with self._writing():
+            known = len(self._judge.odd)
+            try:
+                judged = self._judge.judge(new, self._recorded)
+                odd = list(self._judge.odd)[known:]
+                self._db.register("arrived", _arrow(new, judged))
+                with self._transaction():
+                    # Reading it can wait until files are made, and is then done once for many.
+                    self._db.execute("INSERT INTO fresh SELECT * FROM arrived")
+                    if odd:
+                        self._db.execute("INSERT INTO odd_calls SELECT unnest(?)", [odd])
+                    self._db.execute("UPDATE checkpoint SET seq = ?", [new[-1].seq])
+            except BaseException:
+                self._judge = self._new_judge()
+                raise
+            finally:
+                self._db.unregister("arrived")
+
+    def _recorded(self, calls: Collection[str]) -> list[Raw]:
+        """What the archive has of these calls, in the order of the log."""
+        wanted = "SELECT unnest(?) AS call"
+        subject = "array_to_string(string_split(subject, '.')[:5], '.')"
+        sources = ["fresh"]
+        if files := [one.file for one in self._entered() if one.table == "events"]:
+            sources.append(f"read_parquet([{', '.join(quoted(self.lake / file) for file in files)}])")
+        found: list[Raw] = []
+        for source in reversed(sources):
+            # Which they are is found without their bytes, which are most of what a file holds.
+            seqs = self._db.execute(
+                f"SELECT seq FROM {source} WHERE {subject} IN ({wanted})", [list(calls)]
+            ).fetchall()
+            if seqs:
+                rows = self._db.execute(
+                    f"SELECT seq, recorded_at, subject, payload FROM {source} "
+                    "WHERE seq IN (SELECT unnest(?)) ORDER BY seq",
+                    [[seq for (seq,) in seqs]],
+                ).fetchall()
+                found += [Raw(seq, at.replace(tzinfo=UTC), where, data) for seq, at, where, data in rows]
+        return found
+
+    def _new_judge(self) -> Judge:
+        return Judge(call for (call,) in self._db.execute("SELECT call FROM odd_calls").fetchall())
+
+    def publish(self, *, keep_s: float = KEEP_S) -> int:
+        """Hand what is fresh over to the lake; answers with the last fact that it has by then."""
+        with self._writing():
+            until = self.until
+            if self.fresh or not self._is_shown():
+                self.lake.mkdir(exist_ok=True)
+                self._hand_over()
+                while small := _together(self.segments):
+                    self._compact(small)
+                self._show(until)
+                self._sweep(keep_s)
+            return until
+
+    def _hand_over(self) -> None:
+        """Make files of what is fresh, and of the calls that ended with it; in the working file that is one step."""
+        with self._transaction():
+            ((first, last, rows),) = self._db.execute(
+                "SELECT min(seq), max(seq), count(*) FROM fresh"
+            ).fetchall()
+            if rows:
+                events = self._export("events", tables.READ, first, last, rows)
+                self._enter(events)
+                self._end_calls(f"read_parquet({quoted(self.lake / events.file)})", first)
+                self._db.execute("DELETE FROM fresh")
+
+    def _end_calls(self, events: str, first: int) -> None:
+        """Make a file of the calls that ended with these events, and keep what is of those that are open.
+
+        Once for all that is handed over together: done at each batch, this cost more than the writing of it.
+        """
+        key = "workspace, thread, call"
+        self._db.execute(
+            f"CREATE TEMP TABLE story AS SELECT {', '.join(tables.OF_CALLS)} FROM {events} WHERE stands_as IS NOT NULL"
+        )
+        # Of the calls that were open, only those are gone through that ended.
+        self._db.execute(
+            "INSERT INTO story SELECT * FROM open_events "
+            f"SEMI JOIN (SELECT {key} FROM story WHERE {tables.ENDS}) USING ({key})"
+        )
+        self._db.execute(
+            f"CREATE TEMP TABLE calls AS SELECT * FROM ({tables.calls('story')}) "
+            "WHERE ended_at IS NOT NULL ORDER BY last_seq"
+        )
+        ((begin, end, rows),) = self._db.execute(
+            "SELECT min(last_seq), max(last_seq), count(*) FROM calls"
+        ).fetchall()
+        if rows:
+            self._enter(self._export("calls", "FROM calls", begin, end, rows))
+        self._db.execute(f"DELETE FROM open_events WHERE ({key}) IN (SELECT ({key}) FROM calls)")
+        self._db.execute(
+            f"INSERT INTO open_events SELECT * FROM story ANTI JOIN calls USING ({key}) WHERE seq >= {first}"
+        )
+        self._db.execute("DROP TABLE story")
+        self._db.execute("DROP TABLE calls")
+
+    # --------------------------------------------------------------------------------------- the working file
+
+    def _begin(self) -> None:
+        with self._transaction():
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS fresh ({tables.RAW})")
+            # The events of calls without an end.
+            wanted = [one for one in tables.COLUMNS.split(", ") if one.split()[0] in tables.OF_CALLS]
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS open_events ({', '.join(wanted)})")
+            # The calls that the lifecycle was asked about; see projections/lake/counting.py.
+            self._db.execute("CREATE TABLE IF NOT EXISTS odd_calls (call VARCHAR)")
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS segments "
+                "(kind VARCHAR, file VARCHAR, first UBIGINT, last UBIGINT, rows UBIGINT, bytes UBIGINT, sha256 VARCHAR)"
+            )
+            # Files that were replaced, and since when no catalog names them; no time while one does.
+            self._db.execute("CREATE TABLE IF NOT EXISTS retired (file VARCHAR, since DOUBLE)")
+            self._db.execute(
+                "CREATE TABLE IF NOT EXISTS checkpoint (seq UBIGINT, log VARCHAR, version INTEGER, shown_in VARCHAR)"
+            )
+            if not self._one("SELECT count(*) FROM checkpoint"):
+                self._db.execute("INSERT INTO checkpoint VALUES (0, ?, ?, NULL)", [self.log, tables.VERSION])
+        log, version = self._db.execute("SELECT log, version FROM checkpoint").fetchall()[0]
+        if log != self.log:
+            raise BadInput(
+                f"the archive in {self.directory} is of another log than the one that runs (created {log}, not {self.log}). "
+                "Archive this one into a directory of its own; if the other log is gone, that archive is what is left of it."
+            )
+        if version != tables.VERSION:
+            raise BadInput(
+                f"the archive in {self.directory} is of version {version}, and this program writes version {tables.VERSION}. "
+                "Sync into a new directory: all of it is in the log."
+            )
+        self._judge = self._new_judge()
+        self._check_lake()
+        self._sweep(KEEP_S)
+
+    def _check_lake(self) -> None:
+        """The lake of another working file is never swept away, nor written over."""
+        shown = _read_manifest(self.lake)
+        if isinstance(shown, Manifest):
+            ours = (shown.version, shown.log) == (tables.VERSION, self.log) and shown.until <= self.until
+        else:
+            # A manifest that is lost or broken is written anew, by whoever knows which files there are.
+            ours = isinstance(shown, FileNotFoundError) or bool(self._entered())
+        if not ours:
+            raise BadInput(
+                f"the lake in {self.lake} is not what the working file beside it has written, which came to fact {self.until:,}. "
+                "Move both away, or sync into a new directory: all of it is in the log."
+            )
+
+    @contextmanager
+    def _transaction(self) -> Generator[None]:
+        self._db.execute("BEGIN TRANSACTION")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            import duckdb
+
+            with suppress(duckdb.Error):  # it may have done so by itself
+                self._db.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _writing(self) -> Generator[None]:
+        """Say what it means when DuckDB or the disk will not."""
+        import duckdb
+
+        try:
+            yield
+        except (duckdb.Error, OSError) as problem:
+            raise Unavailable(
+                f"the archive in {self.directory} cannot be written: {_first_line(problem)} What it has is whole, and the rest is "
+                "in the log. Make room, or look after the disk, and sync again; if that does not help, sync into a new directory."
+            ) from None
+
+    def _one(self, query: str) -> Any:
+        return self._db.execute(query).fetchall()[0][0]
+
+    # ----------------------------------------------------------------------------------------------- the lake
+
+    def _export(self, table: str, query: str, first: int, last: int, rows: int) -> Segment:
+        """Write rows of a table, in the order of the log, to a file of the lake."""
+        file = self.lake / f"{table}-{first:012d}-{last:012d}.parquet"
+        digest = self._write(file, query)
+        return Segment(table, file.name, first, last, rows, file.stat().st_size, digest)
+
+    def _write(self, file: Path, query: str) -> str:
+        """Write a file whole or not at all; answers with its digest."""
+        beside = file.with_suffix(".writing")
+        self._db.execute(
+            f"COPY ({query}) TO {quoted(beside)} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+        )
+        digest = digest_of(beside)
+        _rename(beside, file)
+        return digest
+
+    def _entered(self) -> tuple[Segment, ...]:
+        rows = self._db.execute("SELECT * FROM segments ORDER BY kind, first").fetchall()
+        return tuple(Segment(*row) for row in rows)
+
+    def _enter(self, segment: Segment, *, instead_of: Iterable[Segment] = ()) -> None:
+        for one in instead_of:
+            self._db.execute("DELETE FROM segments WHERE file = ?", [one.file])
+            self._db.execute("INSERT INTO retired VALUES (?, NULL)", [one.file])
+        self._db.execute(
+            "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)", list(msgspec.structs.astuple(segment))
+        )
+
+    def _compact(self, small: Sequence[Segment]) -> None:
+        """Make one file of several that follow each other."""
+        files = ", ".join(quoted(self.lake / one.file) for one in small)
+        first, last, rows = small[0].first, small[-1].last, sum(one.rows for one in small)
+        whole = self._export(small[0].table, f"FROM read_parquet([{files}])", first, last, rows)
+        with self._transaction():
+            self._enter(whole, instead_of=small)
+
+    def _show(self, until: int) -> None:
+        """Let everybody see the lake as it is now: a catalog of views, and then the manifest, which says that this was done."""
+        file = self.lake / f"open-{until:012d}.parquet"
+        digest = self._write(file, tables.calls("open_events"))
+        rows = int(self._one(f"SELECT count(*) FROM read_parquet({quoted(file)})"))
+        before = [one for one in self._entered() if one.table not in _TABLES]
+        with self._transaction():
+            shown = Segment("open_calls", file.name, 0, until, rows, file.stat().st_size, digest)
+            self._enter(shown, instead_of=before)
+        manifest = self._manifest()
+        write_catalog(self._db, self.lake, manifest)
+        _write_text(self.lake / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        self._db.execute("UPDATE retired SET since = ? WHERE since IS NULL", [time.time()])
+        self._db.execute("UPDATE checkpoint SET shown_in = ?", [str(self.lake)])
+
+    def _manifest(self) -> Manifest:
+        (open_calls,) = (one for one in self._entered() if one.table not in _TABLES)
+        return Manifest(tables.VERSION, self.log, open_calls.last, self.segments, open_calls)
+
+    def _is_shown(self) -> bool:
+        """Does everybody see all that was handed over? Not if it was interrupted before that."""
+        shown = _read_manifest(self.lake)
+        return (
+            isinstance(shown, Manifest)
+            and (self.lake / "catalog.duckdb").exists()
+            # Its views name whole paths, so one that was moved is written anew.
+            and self._one("SELECT shown_in FROM checkpoint") == str(self.lake)
+            and shown.until == self.until
+            and shown == self._manifest()
+        )
+
+    def _sweep(self, keep_s: float) -> None:
+        """Remove what belongs to nothing: half-written files, and those that were replaced a while ago."""
+        self._db.execute("DELETE FROM retired WHERE since <= ?", [time.time() - keep_s])
+        if not self.lake.is_dir():
+            return
+        retired = self._db.execute("SELECT file FROM retired").fetchall()
+        known = {one.file for one in self._entered()} | {file for (file,) in retired}
+        for file in self.lake.iterdir():
+            if _OURS.fullmatch(file.name) and file.name not in known:
+                file.unlink(missing_ok=True)
+
+
+def read_manifest(lake: Path) -> Manifest:
+    """What a lake consists of.
+
+    Raises:
+        BadInput: there is none, it cannot be read, or a newer program wrote it.
+    """
+    manifest = _read_manifest(lake)
+    if isinstance(manifest, FileNotFoundError):
+        raise BadInput(f"there is no lake in {lake}. `ayes lake sync` makes one.")
+    if isinstance(manifest, Exception):
+        raise BadInput(
+            f"{lake / 'manifest.json'} cannot be read: {manifest}. `ayes lake sync` writes it anew."
+        )
+    if manifest.version != tables.VERSION:
+        raise BadInput(
+            f"the lake in {lake} is of version {manifest.version}, and this program reads version {tables.VERSION}. "
+            "Use the program that wrote it, or sync into a new directory."
+        )
+    return manifest
+
+
+def _read_manifest(lake: Path) -> Manifest | Exception:
+    """What everybody sees of a lake, or why nobody can tell."""
+    try:
+        return msgspec.json.decode((lake / "manifest.json").read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        return problem
+
+
+def write_catalog(db: "duckdb.DuckDBPyConnection", lake: Path, manifest: Manifest) -> None:
+    """A DuckDB file with nothing in it but views of the lake's files; swapped in by rename, so readers keep what they opened."""
+    import duckdb
+
+    beside = lake / f"catalog.{os.getpid()}.writing"
+    beside.unlink(missing_ok=True)
+    # Beside what the connection has open already: a database of its own takes twice as long to come up. Older DuckDBs can open it.
+    db.execute(f"ATTACH {quoted(beside)} AS catalog (STORAGE_VERSION 'v1.2.0')")
+    try:
+        db.execute("USE catalog")
+        db.execute("BEGIN TRANSACTION")
+        db.execute(f"CREATE VIEW events AS {_reading(lake, manifest, 'events')}")
+        db.execute(
+            f"CREATE VIEW open_calls AS SELECT * FROM read_parquet({quoted(lake / manifest.open.file)})"
+        )
+        ended = _reading(lake, manifest, "calls")
+        db.execute(f"CREATE VIEW calls AS ({ended}) UNION ALL SELECT * FROM open_calls")
+        for name, query in tables.VIEWS.items():
+            db.execute(f"CREATE VIEW {name} AS {query}")
+        for name, query in tables.MACROS.items():
+            db.execute(f"CREATE MACRO {name} AS TABLE {query}")
+        db.execute("COMMIT")
+    finally:
+        with suppress(duckdb.Error):  # whatever went wrong is told already
+            db.rollback()
+        with suppress(duckdb.Error):
+            db.execute("USE working")
+            db.execute("DETACH catalog")
+    _rename(beside, lake / "catalog.duckdb")
+
+
+def _reading(lake: Path, manifest: Manifest, table: str) -> str:
+    """The rows of a table that stand in files; none at all where there is no file yet."""
+    files = ", ".join(quoted(lake / one.file) for one in manifest.segments if one.table == table)
+    if files:
+        return f"SELECT * FROM read_parquet([{files}])"
+    if table == "calls":
+        return "SELECT * FROM open_calls LIMIT 0"
+    columns = (column.split(maxsplit=1) for column in tables.EVENTS.replace(" NOT NULL", "").split(", "))
+    return f"SELECT {', '.join(f'CAST(NULL AS {kind}) AS {name}' for name, kind in columns)} LIMIT 0"
+
+
+def _together(segments: Iterable[Segment]) -> Sequence[Segment]:
+    """The files of a table that are to be made one: so many small ones in a row that it pays, or as much as one may hold."""
+    for table in _TABLES:
+        found: list[Segment] = []
+        for segment in segments:
+            if segment.table != table:
+                continue
+            if _is_large(segment.rows, segment.bytes):
+                found.clear()  # only those are put together that follow each other
+                continue
+            found.append(segment)
+            enough = _is_large(sum(one.rows for one in found), sum(one.bytes for one in found))
+            if len(found) == SMALL_FILES or (enough and len(found) > 1):
+                return found
+    return ()
+
+
+def _is_large(rows: int, size: int) -> bool:
+    return rows * 2 >= ROWS_A_FILE or size * 2 >= BYTES_A_FILE
+
+
+def _arrow(batch: Sequence[Raw], judged: Judged) -> Any:
+    import pyarrow as pa
+
+    # What fills a place in a row counts; the rest is said of the few that are not of a plain story.
+    counts, void = [place is not None for place in judged.stands_as], pa.nulls(len(batch), pa.string())
+    if judged.others:
+        for index, one in judged.others.items():
+            counts[index] = one.counts
+        whys = {index: one.void for index, one in judged.others.items()}
+        void = pa.array([whys.get(index) for index in range(len(batch))], pa.string())
+    return pa.table(
+        {
+            "seq": pa.array([one.seq for one in batch], pa.uint64()),
+            "recorded_at": pa.array([one.recorded_at for one in batch], pa.timestamp("us")),
+            "subject": pa.array([one.subject for one in batch], pa.string()),
+            "payload": pa.array([one.data for one in batch], pa.binary()),
+            "counts": pa.array(counts, pa.bool_()),
+            "stands_as": pa.array(judged.stands_as, pa.string()),
+            "void": void,
+        }
+    )
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def microseconds(at: datetime) -> int:
+    since = at - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _cannot_open(path: Path, problem: Exception) -> Unavailable:
+    said = _first_line(problem)
+    if "Could not set lock" in said:
+        return Unavailable(
+            f"another process writes the archive in {path.parent}. One at a time does; stop that one first."
+        )
+    return Unavailable(
+        f"the working file {path} cannot be opened: {said} If the disk is full, make room; if it is broken, move it and {path.parent / 'lake'} away, and sync "
+        "again: all of it is in the log."
+    )
+
+
+def _first_line(problem: Exception) -> str:
+    said = str(problem).partition("\n")[0].rstrip(".")
+    return f"{said}."
+
+
+def quoted(value: object) -> str:
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+def digest_of(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _write_text(file: Path, content: bytes) -> None:
+    beside = file.with_suffix(".writing")
+    beside.write_bytes(content)
+    _rename(beside, file)
+
+
+def _rename(beside: Path, file: Path) -> None:
+    """Make a file that was written beside it the one that everybody sees, once it is on disk."""
+    with beside.open("rb") as content:
+        os.fsync(content.fileno())
+    beside.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

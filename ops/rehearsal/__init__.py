@@ -1,0 +1,1 @@
+"""Playing recorded conversations against a policy."""

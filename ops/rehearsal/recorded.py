@@ -1,0 +1,201 @@
+"""Answering from a recording: a model that says again what it once said, and tools that give again what they gave.
+
+For rehearsals: everything between the model and the tools is the real thing. Recorded tools have no effect, so they
+are declared repeatable, and a rehearsal that was killed goes on where it stood.
+
+Several rehearsals may share a broker, and then its consumers. Each is handed threads of the others too, and leaves
+them alone: whoever has their recording is handed them in its turn.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from ayes.consumers.effects import Perform, Step
+from ayes.consumers.executor import Executor, Run, Sight
+from ayes.consumers.model import Ask, Asker, Question, Reply
+from ayes.consumers.tools import Registered
+from ayes.ledger.client import Ledger
+from ayes.ledger.log import Handed
+from ayes.projections.formats import conversation as recorded
+from ayes.projections.thread import Thread
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadFile, BadInput, Unavailable
+from ayes.schemas.slots import ThreadRef
+from ayes.schemas.tools import ToolSpec
+
+#: What the model of a rehearsed thread is called, and who runs its tools.
+PROVIDER: Final = "recorded"
+
+
+class Exchange(Struct, frozen=True):
+    """One turn of a recording: what was said before it, what the model answered, what its tools gave."""
+
+    said: tuple[recorded.Spoken, ...]
+    #: None at the end: something was said, and the model was not asked again.
+    reply: recorded.Reply | None
+    outputs: tuple[recorded.Output, ...] = ()
+
+
+class Recording(Struct, frozen=True):
+    """A conversation as turns. The n-th exchange with a reply is turn n."""
+
+    id: str
+    exchanges: tuple[Exchange, ...]
+
+    @property
+    def turns(self) -> int:
+        return sum(one.reply is not None for one in self.exchanges)
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return tuple(sorted({wish.tool for one in self.exchanges if one.reply for wish in one.reply.wishes}))
+
+
+def recording(
+    name: str, steps: Sequence[recorded.Step], path: str, place: str, *, as_it_came: bool = False
+) -> Recording:
+    """Cut a conversation into turns.
+
+    Args:
+        place: where it stands in the file at `path`; empty if it is all of it.
+        as_it_came: with whatever is said between two replies. Else only a user's message stands there, after system
+            messages at the very beginning.
+
+    Raises:
+        BadFile: it did not go turn by turn, so no live conversation could go the same way again.
+    """
+
+    def refuse(problem: str) -> BadFile:
+        return BadFile(path, place and f"{place} ({name})", f"{problem} It cannot be rehearsed.")
+
+    exchanges: list[Exchange] = []
+    said: list[recorded.Spoken] = []
+    for step in steps:
+        match step:
+            case recorded.Spoken(role):
+                if as_it_came:
+                    pass
+                elif said and said[-1].role == "user":
+                    raise refuse("something is said after a user's message and before the model answers.")
+                elif exchanges and exchanges[-1].outputs:
+                    raise refuse("a tool's output is followed by something said, not by the model.")
+                elif exchanges and role == "system":
+                    raise refuse("a system message stands in the midst of it.")
+                said.append(step)
+            case recorded.Reply():
+                goes_on = exchanges and exchanges[-1].outputs
+                if not goes_on and all(one.role != "user" for one in said):
+                    raise refuse("the model speaks without having been spoken to.")
+                exchanges.append(Exchange(tuple(said), step))
+                said = []
+            case recorded.Output():
+                last = exchanges.pop()
+                exchanges.append(Exchange(last.said, last.reply, (*last.outputs, step)))
+    if said:
+        exchanges.append(Exchange(tuple(said), None))
+    return Recording(name, tuple(exchanges))
+
+
+def message_id(exchange: int, number: int) -> str:
+    """The id of the n-th thing that is said before an exchange's reply, both counted from 0."""
+    return f"{exchange}-{number}"
+
+
+def recorded_spec(tool: str) -> ToolSpec:
+    """A recorded tool's contract: the arguments are whatever the recording has, so any object fits."""
+    return ToolSpec(
+        name=tool,
+        description="Answers from a recording.",
+        schema='{"type":"object"}',
+        repeatable=True,
+        run_by=PROVIDER,
+    )
+
+
+class RecordedModel:
+    """Says in turn n of a thread what the recording says there."""
+
+    def __init__(self, recordings: Mapping[str, Recording]) -> None:
+        self._replies = {
+            (name, turn): one.reply
+            for name, found in recordings.items()
+            for turn, one in enumerate(found.exchanges, 1)
+            if one.reply is not None
+        }
+
+    async def reply(self, question: Question) -> Reply:
+        said = self._replies.get((question.thread.thread, question.turn))
+        if said is None:
+            raise BadInput(f"the recording of {question.thread} has no turn {question.turn}")
+        return Reply(parts=said.parts)
+
+
+class RecordedAsker(Asker):
+    """Asks the recorded model, about the threads of its recordings."""
+
+    def __init__(self, recordings: Mapping[str, Recording], *, durable: str = "model-recorded") -> None:
+        super().__init__({PROVIDER: RecordedModel(recordings)}, durable=durable)
+        self._known = frozenset(recordings)
+        self._said_before = {
+            (name, turn): frozenset(message_id(turn - 1, number) for number in range(len(one.said)))
+            for name, found in recordings.items()
+            for turn, one in enumerate(found.exchanges, 1)
+        }
+
+    async def look(self, ledger: Ledger, handed: Handed) -> Thread:
+        seen = await super().look(ledger, handed)
+        if seen.ref.thread not in self._known and self.react(seen, handed):
+            raise _not_ours(seen.ref)
+        return seen
+
+    def react(self, seen: Thread, handed: Handed) -> Sequence[Step[Ask]]:
+        """As the live one does, but never before all that the recording has before a reply was said."""
+        return [step for step in super().react(seen, handed) if not self._is_early(seen, step)]
+
+    def _is_early(self, seen: Thread, step: Step[Ask]) -> bool:
+        if not isinstance(step, Perform):
+            return False
+        said = {fact.slot.tail[1] for fact in seen.said}
+        return not self._said_before.get((seen.ref.thread, step.work.turn), frozenset()) <= said
+
+
+class RecordedExecutor(Executor):
+    """Gives for each call of a thread what its tool gave in the recording."""
+
+    def __init__(self, recordings: Mapping[str, Recording], *, durable: str = "executor-recorded") -> None:
+        self._outputs = {
+            (name, f"{turn}-{index}"): output
+            for name, found in recordings.items()
+            for turn, one in enumerate(found.exchanges, 1)
+            for index, output in enumerate(one.outputs)
+        }
+        tools = {tool for found in recordings.values() for tool in found.tools}
+        registry = {tool: Registered(recorded_spec(tool), _never) for tool in sorted(tools)}
+        super().__init__(registry, group=PROVIDER, durable=durable)
+        self._known = frozenset(recordings)
+
+    async def look(self, ledger: Ledger, handed: Handed) -> Sight:
+        seen = await super().look(ledger, handed)
+        call = seen.call
+        ours = call.requested is None or call.wish.run_by != PROVIDER or call.ref.thread in self._known
+        if not ours and self.react(seen, handed):
+            raise _not_ours(call.ref.thread_ref)
+        return seen
+
+    async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed:
+        output = self._outputs.get((work.call.thread, work.call.call))
+        if output is None:
+            return e.ToolFailed(error=f"the recording has no output for {work.call}", attempt=work.attempt)
+        if output.is_error:
+            return e.ToolFailed(error=output.text, attempt=work.attempt)
+        return e.ToolReturned(output=output.text, attempt=work.attempt)
+
+
+def _not_ours(ref: ThreadRef) -> Unavailable:
+    return Unavailable(f"{ref} is of another recording; a rehearsal of that one goes on with it.")
+
+
+def _never(**_arguments: object) -> None:
+    raise AssertionError("a recorded tool is looked up, not called")

@@ -1,0 +1,403 @@
+"""Rehearsing recorded conversations: the real ledger, gate and people's side; model and tools answer as they once did.
+
+For each conversation a driver says what the user said, each time when the recording has it, and waits until the
+model has answered and all its calls are settled. It can be killed anywhere: every fact it appends has a place of
+its own, so starting again goes on where it stood. Starting another one in the same workspace, with another file,
+policy or reviewer, would answer from facts of the first: `refuse_other` looks for that before anything is recorded.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Final
+
+import structlog
+from msgspec import Struct
+
+from ayes.consumers.pending_view import changes
+from ayes.ledger.client import Ledger
+from ayes.ledger.lifecycle import Call, Status
+from ayes.ops.rehearsal.recorded import PROVIDER, Exchange, Recording, message_id, recorded_spec, recording
+from ayes.ops.rehearsal.scripted_reviewer import Ballot, Script, vote
+from ayes.ops.rehearsal.transcripts import payload_of, read_transcripts
+from ayes.projections.formats import PROVIDERS, Payload
+from ayes.projections.formats.conversation import read_conversations
+from ayes.projections.history import history
+from ayes.projections.pending import Entry
+from ayes.projections.thread import Thread, thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import AlreadyDecided, AlreadyFilled, BadInput, DeadlinePassed, NotOpen
+from ayes.schemas.slots import ROOT, Slot, ThreadRef, policies
+
+_log: Final = structlog.get_logger("ayes.ops.rehearsal.rehearse")
+
+#: How many conversations are under way at once.
+AT_ONCE: Final = 64
+#: After so long without a fact, it is said that calls wait for people.
+QUIET_S: Final = 3.0
+
+
+class Summary(Struct, frozen=True):
+    """What came of it. `gated`, `approved` and `denied` count the calls that people were asked about."""
+
+    conversations: int = 0
+    calls: int = 0
+    gated: int = 0
+    approved: int = 0
+    denied: int = 0
+    #: Calls that are closed, whether they ran or not.
+    finished: int = 0
+    #: Conversations whose history, written in the recording's form, is what was `Expected`.
+    identical: int = 0
+    different: int = 0
+    facts: int = 0
+    seconds: float = 0.0
+
+
+class Expected(Struct, frozen=True):
+    """What a conversation's history must be written as, if all went as it was recorded.
+
+    Of our own form these are the messages as they stand in the file. A transcript in another form may say one thing
+    in several ways, so what counts is its steps: they are written by the same writer, without a ledger. What the
+    form cannot carry is then lost on both sides, and is no difference.
+    """
+
+    form: str
+    payload: Payload
+
+
+def read_recordings(path: str, form: str | None = None) -> dict[str, tuple[Expected, Recording]]:
+    """Read and check a whole file, by conversation id.
+
+    Args:
+        form: one of `PROVIDERS`; None: our own (`ayes.projections.formats.conversation`).
+
+    Raises:
+        BadFile: with the line of the first mistake; nothing was recorded.
+    """
+    if form is not None:
+        return {
+            one.id: (
+                Expected(form, payload_of(one.steps, form)),
+                recording(one.id, one.steps, path, one.place, as_it_came=True),
+            )
+            for one in read_transcripts(path, form)
+        }
+    return {
+        one.id: (
+            Expected("openai-chat", {"messages": one.messages}),
+            recording(one.id, one.steps, path, f"line {line}"),
+        )
+        for line, one in enumerate(read_conversations(path), 1)
+    }
+
+
+async def rehearse(
+    service: Ledger,
+    workspace: str,
+    recorded: Mapping[str, tuple[Expected, Recording]],
+    *,
+    progress: Callable[[int], None] = lambda _done: None,
+    stalled: Callable[[int], None] = lambda _waiting: None,
+    quiet_s: float = QUIET_S,
+) -> Summary:
+    """Drive every conversation to its end.
+
+    Args:
+        progress: told how many conversations have ended.
+        stalled: told how many calls wait for people, once nothing has been recorded for `quiet_s`.
+
+    Raises:
+        AlreadyFilled: a thread of that name holds another conversation.
+    """
+    begun = time.monotonic()
+    tools = {tool for _, one in recorded.values() for tool in one.tools}
+    refs = {tool: await service.declare(workspace, recorded_spec(tool)) for tool in sorted(tools)}
+    ended: list[Summary] = []
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def drive(expected: Expected, found: Recording, seen: "_Seen") -> None:
+        async with room:
+            await _drive(service, ThreadRef(workspace, found.id), found, refs, seen)
+            ended.append(await _result(service, ThreadRef(workspace, found.id), expected))
+            progress(len(ended))
+
+    async with _watching(service, workspace) as seen:
+        noticing = asyncio.create_task(_notice(seen, stalled, quiet_s))
+        try:
+            async with asyncio.TaskGroup() as drivers:
+                for expected, found in recorded.values():
+                    drivers.create_task(drive(expected, found, seen))
+        finally:
+            noticing.cancel()
+            await asyncio.gather(noticing, return_exceptions=True)
+    return _total(ended, time.monotonic() - begun)
+
+
+async def refuse_other(
+    service: Ledger,
+    workspace: str,
+    recorded: Mapping[str, tuple[Expected, Recording]],
+    script: Script,
+    policy: str | None,
+) -> None:
+    """See to it that what these threads hold already is what this rehearsal would come to.
+
+    Args:
+        policy: the text that is about to be applied; None: the one in force stays.
+
+    Raises:
+        AlreadyFilled: an earlier rehearsal was of another file, or went by another policy or reviewer.
+    """
+    if await service.port.latest(f"{ROOT}.{workspace}.*.opened") is None:
+        return
+    applied = await service.read(policies(workspace))
+    texts = {
+        int(fact.slot.tail[1]): fact.event.text for fact in applied if isinstance(fact.event, e.PolicyApplied)
+    }
+    wanted = texts.get(max(texts, default=0), "") if policy is None else policy
+    same = frozenset(version for version, text in {0: "", **texts}.items() if text == wanted)
+    for _, found in recorded.values():
+        ref = ThreadRef(workspace, found.id)
+        thread = thread_of(ref, await service.read(ref))
+        if other := _other(thread, found, script, same):
+            raise AlreadyFilled(f"{ref} was rehearsed before, and {other}. Choose another workspace with -w.")
+
+
+def _other(thread: Thread, found: Recording, script: Script, versions: frozenset[int]) -> str:
+    """What in the thread this rehearsal would not come to; empty where it can go on with it."""
+    replies = [one for one in found.exchanges if one.reply is not None]
+    for number, turn in thread.turns.items():
+        said = replies[number - 1].reply if number <= len(replies) else None
+        if turn.reply is not None and (said is None or turn.reply.parts != said.parts):
+            return f"turn {number} is not what the file has"
+    for call in thread.calls.values():
+        if other := _other_call(call, found, script, versions):
+            return other
+    return ""
+
+
+def _other_call(call: Call, found: Recording, script: Script, versions: frozenset[int]) -> str:
+    for fact in (call.gated, call.decided):
+        event = fact.event if fact else None
+        if (
+            isinstance(event, e.ApprovalRequested | e.Approved | e.Denied)
+            and not event.organisation
+            and event.policy_version not in versions
+        ):
+            return (
+                f"{call.ref} was judged by version {event.policy_version} of the policy, which is another one"
+            )
+    if call.requested is None:
+        return ""
+    says = vote(script, call.wish.tool)
+    voted = next((one.event for one in call.votes if one.slot.tail[3] == script.name), None)
+    if isinstance(voted, e.Voted) and (
+        says is None or (voted.verdict, voted.arguments, voted.answer) != _as_voted(says)
+    ):
+        return f"{script.name} voted otherwise on {call.ref}: {voted.verdict}"
+    decided = call.decided.event if call.decided else None
+    by_people = getattr(decided, "ground", "people") == "people" and getattr(decided, "voters", ())
+    if says is not None and by_people and not isinstance(decided, _COMES_TO[says.verdict]):
+        return f"{call.ref} was {call.status}, where this reviewer says {says.verdict}"
+    ended = call.finished.event if call.finished else None
+    output = next(
+        (
+            output
+            for turn, one in enumerate(found.exchanges, 1)
+            for index, output in enumerate(one.outputs)
+            if call.ref.call == f"{turn}-{index}"
+        ),
+        None,
+    )
+    if isinstance(ended, e.ToolReturned) and (output is None or ended.output != output.text):
+        return f"{call.ref} returned something else than the file has"
+    return ""
+
+
+def _as_voted(says: Ballot) -> tuple[str, str | None, str]:
+    return says.verdict, says.arguments, says.answer
+
+
+_COMES_TO: Final[dict[str, type[e.Event]]] = {
+    "approve": e.Approved,
+    "deny": e.Denied,
+    "answer": e.Answered,
+}
+
+
+async def review(reviewer: Ledger, workspace: str, script: Script) -> None:
+    """Vote on whatever waits in the workspace, as the script has it, for ever."""
+    async with aclosing(changes(reviewer)) as coming:
+        async for entry in (entry async for told in coming for _, entry in told):
+            if not isinstance(entry, Entry) or entry.workspace != workspace:
+                continue
+            ballot = vote(script, entry.tool)
+            if ballot is None:
+                continue
+            # Decided meanwhile, or voted on before this was started again. Not being allowed to is no such thing:
+            # nobody else would vote, and the rehearsal would wait for ever.
+            with suppress(AlreadyDecided, AlreadyFilled, NotOpen, DeadlinePassed):
+                await reviewer.vote(
+                    entry.ref,
+                    script.name,
+                    ballot.verdict,
+                    reason=ballot.reason,
+                    arguments=ballot.arguments,
+                    answer=ballot.answer,
+                )
+
+
+#: A thread and the number of one of its turns; None for what belongs to no turn.
+type _Turn = tuple[ThreadRef, int | None]
+
+
+class _Seen:
+    """The facts of each turn, about its calls as well, and a way to wait for its end."""
+
+    def __init__(self) -> None:
+        self._turns: defaultdict[_Turn, list[Fact]] = defaultdict(list)
+        self._grown: defaultdict[_Turn, asyncio.Event] = defaultdict(asyncio.Event)
+        self.facts = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for people."""
+        threads = (thread_of(ref, facts) for (ref, _turn), facts in self._turns.items())
+        calls = (call for thread in threads for call in thread.calls.values())
+        return sum(call.status is Status.PENDING for call in calls)
+
+    def take(self, fact: Fact) -> None:
+        self.facts += 1
+        turn = (fact.slot.thread_ref, _turn_of(fact.slot))
+        self._turns[turn].append(fact)
+        self._grown[turn].set()
+
+    async def until_over(self, ref: ThreadRef, turn: int) -> None:
+        """Wait until the model has replied in that turn and all its calls are settled."""
+        while not _is_over(thread_of(ref, self._turns[ref, turn]), turn):
+            self._grown[ref, turn].clear()
+            await self._grown[ref, turn].wait()
+
+
+def _turn_of(slot: Slot) -> int | None:
+    """The turn that a fact in this slot belongs to; None: to no turn."""
+    if slot.tail[0] == "turn":
+        return int(slot.tail[1])
+    call = slot.call_ref
+    return call.wish[0] if call and call.wish else None
+
+
+@asynccontextmanager
+async def _watching(service: Ledger, workspace: str) -> AsyncGenerator[_Seen]:
+    seen = _Seen()
+
+    async def watch() -> None:
+        async with aclosing(service.watch(1, f"{ROOT}.{workspace}.>")) as facts:
+            async for fact in facts:
+                if fact.slot.thread:
+                    seen.take(fact)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield seen
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _notice(seen: _Seen, stalled: Callable[[int], None], quiet_s: float) -> None:
+    """Tell of each silence in which calls wait for people, once: it may be that nobody will decide them."""
+    told = 0
+    while True:
+        before = seen.facts
+        await asyncio.sleep(quiet_s)
+        if seen.facts == before != told and (waiting := seen.waiting):
+            stalled(waiting)
+            told = before
+
+
+async def _drive(
+    service: Ledger, ref: ThreadRef, found: Recording, tools: Mapping[str, e.ToolRef], seen: _Seen
+) -> None:
+    """One conversation, from wherever it stands."""
+    opened = e.ThreadOpened(
+        requester="recorded-user",
+        agent=PROVIDER,
+        model=f"{PROVIDER}:{found.id}",
+        tools=tuple(tools[tool] for tool in found.tools),
+        max_turns=found.turns,
+    )
+    first = await service.fill(ref.opened, opened)
+    if first is not None and not _is_same(opened, first.event):
+        raise AlreadyFilled(
+            f"thread {ref} exists and is no rehearsal of this {found.id}. Choose another workspace with -w."
+        )
+    turn = 0
+    for place, exchange in enumerate(found.exchanges):
+        await _say(service, ref, exchange, place)
+        if exchange.reply is not None:
+            turn += 1
+            await seen.until_over(ref, turn)
+
+
+def _is_same(opened: e.ThreadOpened, there: object) -> bool:
+    """Whether a thread was opened for this recording: another one of the same name has other turns or tools."""
+    return isinstance(there, e.ThreadOpened) and all(
+        getattr(there, field) == getattr(opened, field) for field in ("model", "tools", "max_turns")
+    )
+
+
+async def _say(service: Ledger, ref: ThreadRef, exchange: Exchange, place: int) -> None:
+    for number, said in enumerate(exchange.said):
+        slot = ref.said(message_id(place, number))
+        first = await service.fill(slot, e.Said(role=said.role, text=said.text))
+        if first is not None and getattr(first.event, "text", None) != said.text:
+            raise AlreadyFilled(
+                f"{slot.subject} holds something else than the recording. Choose another workspace with -w."
+            )
+
+
+def _is_over(thread: Thread, turn: int) -> bool:
+    taken = thread.turns.get(turn)
+    if taken is None or taken.replied is None:
+        return False
+    if isinstance(taken.replied.event, e.ModelFailed):
+        raise BadInput(f"{thread.ref}, turn {turn}: {taken.replied.event.error}")
+    return not thread.unsettled(turn)
+
+
+async def _result(service: Ledger, ref: ThreadRef, expected: Expected) -> Summary:
+    """Read the whole thread back from the ledger and compare it with the recording."""
+    facts = await service.read(ref)
+    thread = thread_of(ref, facts)
+    same = PROVIDERS[expected.form].write(history(thread).entries) == expected.payload
+    calls: Sequence[Call] = tuple(thread.calls.values())
+    gated = [call for call in calls if call.gated is not None]
+    return Summary(
+        conversations=1,
+        calls=len(calls),
+        gated=len(gated),
+        approved=sum(_decided(call, e.Approved) for call in gated),
+        denied=sum(_decided(call, e.Denied) for call in gated),
+        finished=sum(call.finished is not None for call in calls),
+        identical=int(same),
+        different=int(not same),
+        facts=len(facts),
+    )
+
+
+def _decided(call: Call, kind: type[e.Event]) -> bool:
+    return call.decided is not None and isinstance(call.decided.event, kind)
+
+
+def _total(ended: Sequence[Summary], seconds: float) -> Summary:
+    counts = {
+        field: sum(getattr(one, field) for one in ended)
+        for field in Summary.__struct_fields__
+        if field != "seconds"
+    }
+    return Summary(**counts, seconds=round(seconds, 3))

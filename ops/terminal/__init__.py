@@ -1,0 +1,1 @@
+"""Reading and printing at the command line."""

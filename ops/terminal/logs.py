@@ -1,0 +1,65 @@
+"""What programs say about themselves while they run: to stderr, readable for people, JSON lines for machines.
+
+Set up once, by whoever is the program. Everybody else says `structlog.get_logger(__name__)` and nothing more.
+"""
+
+import io
+import logging
+import os
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+from ayes.ops.terminal.visible import line
+
+
+def setup(*, verbose: bool = False, json: bool | None = None) -> None:
+    """Send structlog and the standard library's logging (nats-py uses it) to stderr in one form.
+
+    Args:
+        verbose: down to debug.
+        json: one JSON object a line; by default when stderr is no terminal.
+    """
+    level = logging.DEBUG if verbose else logging.INFO
+    terminal = sys.stderr.isatty()
+    as_json = not terminal if json is None else json
+    common: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
+    if as_json:
+        last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    else:
+        # https://no-color.org: set to anything, it means no.
+        colors = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        last += [_visible, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback)]
+    structlog.configure(
+        processors=[*common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=common, processors=last))
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    # At info these two tell of every reconnection and selector.
+    for chatty in ("nats", "asyncio"):
+        logging.getLogger(chatty).setLevel(level if verbose else logging.WARNING)
+
+
+def _visible(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """What a line says may come from a fact. The colours are added later, and are ours."""
+    return {line(name): line(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _traceback(out: TextIO, problem: ExcInfo) -> None:
+    """Without the local variables, which hold what people said; and the message may come from a fact."""
+    plain = io.StringIO()
+    structlog.dev.plain_traceback(plain, problem)
+    out.write("\n".join(map(line, plain.getvalue().split("\n"))))

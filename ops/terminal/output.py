@@ -1,0 +1,519 @@
+"""Facts, calls and the queue for people and for programs: rich tables, or JSON.
+
+The JSON is the contract and stays as it is; the tables may change. This is where text leaves, and what it
+leaves through makes it safe to look at (`ops/terminal/visible.py`):
+
+* `out`: a line of data on stdout; on a terminal in ASCII alone, else byte for byte as it is;
+* `print_line`: lines for people on stdout, and `say` on stderr; `console` for what has columns or styles.
+"""
+
+import json
+import os
+import shlex
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from ayes.ledger.grants import Delegation, Grant
+from ayes.ledger.lifecycle import Call, call_of, voids
+from ayes.ledger.votes import Tally, asked
+from ayes.ops.terminal.visible import ascii_json, line, lines, visible, warning
+from ayes.projections.pending import Entry
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, as_json
+from ayes.schemas.digest import call_digest
+from ayes.schemas.people import is_excluded
+from ayes.schemas.quorums import is_among, seated
+from ayes.schemas.slots import CallRef
+
+#: Hex digits of a digest that people are shown, and the fewest that they can name one by.
+SHORT: Final = 12
+
+
+def out(line: str) -> None:
+    """A line of data for programs. A terminal is shown ASCII alone, with JSON's own escapes."""
+    sys.stdout.write((ascii_json(line) if sys.stdout.isatty() else line) + "\n")
+    sys.stdout.flush()
+
+
+def print_line(text: str = "") -> None:
+    """A line for people on stdout; one line, whatever it holds."""
+    sys.stdout.write(line(text) + "\n")
+    sys.stdout.flush()
+
+
+def say(text: str = "") -> None:
+    """A line for people on stderr; one line, whatever it holds."""
+    sys.stderr.write(line(text) + "\n")
+    sys.stderr.flush()
+
+
+def say_error(problem: Exception) -> None:
+    """What went wrong. It may cite a broker's or a database's words, which have several lines."""
+    sys.stderr.write(lines(f"error: {problem}") + "\n")
+    sys.stderr.flush()
+
+
+def fact_json(fact: Fact, void: str = "") -> str:
+    """A fact as one line: its place, and the event as it stands in the log, byte for byte; why it is void, if it is."""
+    place = {"seq": fact.seq, "recorded_at": fact.recorded_at, "subject": fact.slot.subject}
+    head = msgspec.json.encode(place).decode()
+    if isinstance(fact.event, e.Carried) and fact.event.problem:
+        rest = f'"problem":{json.dumps(fact.event.problem)}'
+    else:
+        rest = f'"event":{as_json(fact.event).decode()}'
+    rest += f',"void":{json.dumps(void)}' if void else ""
+    return f"{head[:-1]},{rest}}}"
+
+
+def call_json(call: Call, stands: Tally | None = None) -> str:
+    """A call as one line: what it is, how it stands, and who decided; while it is open, how the vote stands."""
+    wish = call.wish
+    decision = call.decided
+    standing: dict[str, Any] = {
+        "call": str(call.ref),
+        "status": str(call.status),
+        "tool": wish.tool,
+        "arguments": call.arguments,
+        "digest": call.digest,
+        "decision": type(decision.event).__name__ if decision else None,
+        "decided_at": decision.recorded_at if decision else None,
+        "voters": getattr(decision.event, "voters", ()) if decision else (),
+        "on_behalf_of": getattr(decision.event, "on_behalf_of", {}) if decision else {},
+        "ground": getattr(decision.event, "ground", "") if decision else "",
+        "grants": getattr(decision.event, "grants", ()) if decision else (),
+        "reason": getattr(decision.event, "reason", "") if decision else "",
+    }
+    if is_edited(call):
+        standing |= {
+            "edited": True,
+            "requested_arguments": wish.arguments,
+            "requested_digest": wish.digest,
+        }
+    if stands is not None and not decision:
+        lacking = [{"voters": one.voters, "votes_needed": one.votes_needed} for one in missing(call, stands)]
+        standing |= {
+            "votes": stands.approvals,
+            "votes_needed": stands.needed,
+            "agree": stands.people,
+            "missing": lacking,
+            "edits": stands.edits,
+            "expires_at": call.deadline,
+        }
+    return msgspec.json.encode(standing).decode()
+
+
+def is_edited(call: Call) -> bool:
+    """Whether it was approved with other arguments than were asked for."""
+    decision = call.decided.event if call.decided else None
+    return isinstance(decision, e.Approved) and decision.arguments is not None
+
+
+def edit_words(call: Call) -> str:
+    """What an approval changed about the call, and the digest of what runs; empty where it changed nothing."""
+    if not is_edited(call):
+        return ""
+    return f"edited: {changes(call.wish.arguments, call.arguments)} (digest {call.digest[:SHORT]})"
+
+
+def changes(before: str, after: str) -> str:
+    """What an edit changed, as `amount 5 → 4`; the whole of the new arguments where that does not say it."""
+    try:
+        old, new = _fields.decode(before), _fields.decode(after)
+    except (msgspec.MsgspecError, UnicodeError):
+        return after
+    told = [
+        f"{name} {_value(old.get(name))} → {_value(new.get(name))}"
+        for name in dict.fromkeys((*old, *new))
+        if _value(old.get(name)) != _value(new.get(name))
+    ]
+    return ", ".join(told) or after
+
+
+def _value(raw: msgspec.Raw | None) -> str:
+    return "(none)" if raw is None else bytes(raw).decode()
+
+
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def vote_words(call: Call, stands: Tally) -> str:
+    """How the vote on an open call stands: who agrees, and who is missing."""
+    agree = f" ({', '.join(stands.people)})" if stands.people else ""
+    lacking = " and ".join(_asks(one) for one in missing(call, stands))
+    said = f"{stands.approvals} of {stands.needed} approvals{agree}."
+    if lacking:
+        edits = (_edit_words(call, *edit) for edit in stands.edits.items())
+        return " ".join((f"{said} Missing: {lacking}.", *edits))
+    return f"{said} The edited arguments need others too: ayes policy explain {call.ref}"
+
+
+def _edit_words(call: Call, arguments: str, editor: str) -> str:
+    return (
+        f"{editor} approved it with other arguments, and whoever edits does not count. Somebody else must approve "
+        f"the same: ayes approve {call.ref} --edit {shlex.quote(visible(arguments))}"
+    )
+
+
+def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
+    """How many of whom must still agree with those who do, as the question says; an edit may need others too."""
+    asking = call.asking
+    assert asking, "only a call that people were asked about lacks votes"
+    people = set(stands.people)
+    have_voted = people.union(stands.edits.values())
+    anywhere = {
+        person
+        for vote in call.votes
+        if isinstance(vote.event, e.Voted)
+        and (person := vote.event.on_behalf_of or vote.slot.tail[3]) in people
+        and is_among(person, call.asked_as_well(vote.seq))
+    }
+    lacking: dict[e.Quorum, None] = {}
+    for quorums in asked(asking):
+        for quorum, seats in zip(quorums, seated(quorums, stands.people, anywhere), strict=True):
+            left = quorum.votes_needed - len(seats)
+            voters = dict.fromkeys((*quorum.voters, *call.asked_as_well()))
+            others = tuple(
+                voter
+                for voter in voters
+                if voter not in have_voted and not is_excluded(voter, asking.excluded, asking.people)
+            )
+            if left > 0:
+                lacking[e.Quorum(others, left)] = None
+    return tuple(lacking)
+
+
+def grant_json(grant: Grant, now: datetime) -> str:
+    """A standing yes as one line: what it covers, how it stands, and what it let run."""
+    granted = grant.granted
+    revoked = grant.revoked.event if grant.revoked else None
+    return msgspec.json.encode(
+        {
+            "grant": str(grant.ref),
+            "standing": grant.standing(now),
+            "tool": granted.tool,
+            "arguments": granted.arguments,
+            "when": granted.when,
+            "agent": granted.agent,
+            "thread": granted.thread,
+            "uses": granted.uses,
+            "left": grant.left,
+            "used_by": [fact.event.call for fact in grant.used if isinstance(fact.event, e.GrantUsed)],
+            "given_at": grant.given.recorded_at,
+            "ends_at": grant.ends_at,
+            "reason": granted.reason,
+            "revoked_by": revoked.reviewer or revoked.call if isinstance(revoked, e.GrantRevoked) else "",
+        }
+    ).decode()
+
+
+def grant_words(grant: Grant, now: datetime) -> str:
+    """The same for people."""
+    granted = grant.granted
+    like = "any arguments"
+    if granted.arguments is not None:
+        like = granted.arguments
+    elif granted.when:
+        like = f"any where {granted.when}"
+    scope = "" if granted.agent == "*" else f", agent {granted.agent or 'none'}"
+    scope += "" if granted.thread == "*" else f", thread {granted.thread}"
+    return (
+        f"{grant.ref}  {grant.standing(now)}  {granted.tool} {like}{scope}  "
+        f"{grant.left} of {granted.uses} uses left, ends {grant.ends_at:%Y-%m-%d %H:%M:%S} UTC"
+    )
+
+
+def delegation_json(delegation: Delegation, now: datetime) -> str:
+    """A delegation as one line."""
+    given = delegation.delegated
+    return msgspec.json.encode(
+        {
+            "delegation": str(delegation.ref),
+            "standing": _delegation_standing(delegation, now),
+            "to": given.to,
+            "starts_at": given.starts_at,
+            "ends_at": given.ends_at,
+            "tools": given.tools,
+            "reason": given.reason,
+        }
+    ).decode()
+
+
+def delegation_words(delegation: Delegation, now: datetime) -> str:
+    """The same for people."""
+    given = delegation.delegated
+    tools = "" if given.tools == ("*",) else f"  {', '.join(given.tools)}"
+    return (
+        f"{delegation.ref}  {_delegation_standing(delegation, now)}  {given.to} for {delegation.ref.giver}, "
+        f"{given.starts_at:%Y-%m-%d %H:%M:%S} to {given.ends_at:%Y-%m-%d %H:%M:%S} UTC{tools}"
+    )
+
+
+def _delegation_standing(delegation: Delegation, now: datetime) -> str:
+    given = delegation.delegated
+    if delegation.ended is not None or now >= given.ends_at:
+        return "ended"
+    return "in force" if now >= given.starts_at else "to come"
+
+
+type Wishes = Mapping[CallRef, e.ToolRequested]
+
+
+def wishes_of(facts: Iterable[Fact]) -> dict[CallRef, e.ToolRequested]:
+    """What was asked for, by call, as far as these facts have it."""
+    return {
+        ref: fact.event
+        for fact in facts
+        if isinstance(fact.event, e.ToolRequested) and (ref := fact.slot.call_ref) is not None
+    }
+
+
+def print_facts(
+    facts: Sequence[Fact],
+    console: Console,
+    *,
+    full: bool = False,
+    wishes: Wishes | None = None,
+    voids: Mapping[int, str] | None = None,
+) -> None:
+    """A line for each fact, its columns in line with each other; what is too long for the terminal wraps.
+
+    Args:
+        full: with the whole subject, for facts of different threads.
+        wishes: what was asked for, to say what an edit changed; by default as these facts have it.
+        voids: why a fact does not count, by its sequence; by default as these facts have it.
+    """
+    why = voids_of(facts) if voids is None else voids
+    known = wishes_of(facts) if wishes is None else wishes
+    rows = [fact_row(fact, full=full, wishes=known) for fact in facts]
+    # Wide enough for most, so that facts which come one by one stand in line too.
+    slots = max(22, *(len(row.slot) for row in rows), 0)
+    kinds = max(17, *(len(visible(row.kind)) for row in rows), 0)
+    for row in rows:
+        styled_line(
+            console,
+            (f"{row.seq:>6}  {row.time}  {row.slot:<{slots}}  ", "dim"),
+            (f"{row.kind:<{kinds}}  ", _STYLE.get(row.kind, "bold")),
+            (row.what, ""),
+            (f"  ({row.by})" if row.by else "", "dim"),
+            (f"  VOID: {why[row.seq]}" if row.seq in why else "", "bold red"),
+        )
+
+
+def voids_of(facts: Sequence[Fact]) -> dict[int, str]:
+    """Why each of these facts of calls does not count, by its sequence; as far as these facts tell."""
+    by_call: defaultdict[CallRef, list[Fact]] = defaultdict(list)
+    for fact in facts:
+        if (ref := fact.slot.call_ref) is not None:
+            by_call[ref].append(fact)
+    calls = (call_of(ref, tuple(found)) for ref, found in by_call.items())
+    return {void.fact.seq: void.why for call in calls for void in voids(call)}
+
+
+def styled_line(console: Console, *parts: tuple[str, str]) -> None:
+    """A line of several styles. It is one line, whatever its parts hold, and says what to be warned of."""
+    whole = Text()
+    for text, style in parts:
+        whole.append(visible(text), style)
+    whole.append(warning("".join(text for text, _ in parts)), "bold red")
+    console.print(whole, soft_wrap=True)
+
+
+class Row(NamedTuple):
+    """A fact as a person reads it, in the words of whoever wrote it: not made visible yet."""
+
+    seq: int
+    time: str
+    slot: str
+    kind: str
+    by: str
+    what: str
+
+
+def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) -> Row:
+    event = fact.event
+    kind = event.type if isinstance(event, e.Carried) else type(event).__name__
+    by = event.by if isinstance(event, e.Event) and isinstance(event.by, e.Author) else None
+    who = "" if by is None else by.kind if by.name == by.kind else f"{by.kind} {by.name}"
+    if isinstance(event, e.Carried):
+        what = event.problem or "from a newer program"
+    else:
+        ref = fact.slot.call_ref
+        what = _what(event) + _edit(event, (wishes or {}).get(ref) if ref else None)
+    place = fact.slot.subject if full else ".".join(fact.slot.tail)
+    return Row(fact.seq, f"{fact.recorded_at:%H:%M:%S.%f}"[:-3], place, kind or "?", who, what)
+
+
+def _edit(event: e.Event, wish: e.ToolRequested | None) -> str:
+    """How a vote or an approval changes what was asked for, and the digest of what would run."""
+    if not isinstance(event, e.Voted | e.Approved) or event.arguments is None:
+        return ""
+    if wish is None:
+        return f", edited to {event.arguments}"
+    digest = call_digest(wish.tool, wish.tool_version, event.arguments)
+    return f", edited: {changes(wish.arguments, event.arguments)} (digest {digest[:SHORT]})"
+
+
+_STYLE = {
+    "ApprovalRequested": "yellow",
+    "Escalated": "yellow",
+    "GlassBroken": "red",
+    "Approved": "green",
+    "Answered": "green",
+    "ToolReturned": "green",
+    "Denied": "red",
+    "Expired": "red",
+    "ToolFailed": "red",
+    "ToolRefused": "red",
+    "InDoubt": "red",
+}
+
+
+def _what(event: e.Event) -> str:
+    """The fields that a person looks for, in a line."""
+    match event:
+        case e.ThreadOpened(requester=requester, model=model):
+            return f"for {requester}, answered by {model or 'a service'}"
+        case e.Said(role=role, text=text):
+            return f"{role}: {_short(text)}"
+        case e.ModelReplied(parts=parts):
+            return "; ".join(_part(part) for part in parts)
+        case e.ToolRequested(tool=tool, arguments=arguments):
+            return f"{tool} {_short(arguments)}"
+        case e.ApprovalRequested(rule=rule):
+            asks = " and ".join(_asks(one) for one in _quorums(event))
+            return f"rule {rule!r} asks {asks}"
+        case e.Escalated(voters=voters):
+            return f"nobody decided in time: asks {', '.join(voters)} as well"
+        case e.GlassBroken(reviewer=reviewer, reason=reason):
+            return f"{reviewer} alone says that it shall run: {_short(reason)}"
+        case e.Granted(tool=tool, uses=uses, expires_in_s=seconds):
+            return f"{tool}, {uses} times within {seconds:g} s"
+        case e.GrantUsed(call=call):
+            return f"by {call}"
+        case e.GrantRevoked(reviewer=reviewer, call=call):
+            return f"by {reviewer}" if reviewer else f"since {call} was denied"
+        case e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at):
+            return f"to {to} from {starts_at:%Y-%m-%d %H:%M} to {ends_at:%Y-%m-%d %H:%M} UTC"
+        case e.Voted(verdict=verdict, reason=reason, on_behalf_of=person):
+            said = f"{verdict}{f' for {person}' if person else ''}"
+            return f"{said}: {reason}" if reason else said
+        case (
+            e.Approved(ground=ground, rule=rule, voters=voters)
+            | e.Denied(ground=ground, rule=rule, voters=voters)
+        ):
+            behalf = event.on_behalf_of
+            who = ", ".join(f"{one} for {behalf[one]}" if one in behalf else one for one in voters) or ground
+            if ground in {"grant", "broken_glass"}:
+                who += f" ({ground.replace('_', ' ')})"
+            reason = f": {event.reason}" if event.reason else ""
+            return f"by {who}, rule {rule!r}{reason}"
+        case e.ToolReturned(output=output):
+            return _short(output)
+        case (
+            e.ToolFailed(error=text)
+            | e.ModelFailed(error=text)
+            | e.InDoubt(text=text)
+            | e.ToolRefused(text=text)
+        ):
+            return _short(text)
+        case e.Reconciled(happened=happened, output=output):
+            return f"{'happened' if happened else 'did not happen'}: {_short(output)}"
+        case e.ToolStarted(digest=digest):
+            return f"digest {digest[:12]}…"
+        case _:
+            fields = ("reason", "answer", "model")
+            return _short(next((value for name in fields if (value := getattr(event, name, ""))), ""))
+
+
+def _part(part: e.Part) -> str:
+    match part:
+        case e.Text(text):
+            return _short(text)
+        case e.Wish(tool, arguments):
+            return f"wants {tool} {_short(arguments)}"
+        case e.Opaque(provider):
+            return f"({provider}'s own)"
+
+
+def _short(text: str, most: int = 100) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def print_pending(entries: Sequence[Entry], console: Console) -> None:
+    """A card for each call that waits. The arguments are always whole: nobody should approve what they did not read."""
+    for entry in entries:
+        what = "expires" if entry.expires_at else "asks more people"
+        until = f", {what} {entry.due_at:%m-%d %H:%M:%S}" if entry.due_at else ""
+        styled_line(
+            console,
+            (f"{entry.ref}  ", "bold"),
+            (entry.tool, "bold yellow"),
+            (f"  asked {entry.gated_at:%m-%d %H:%M:%S}{until} (UTC)", "dim"),
+            (f"  {entry.digest[:SHORT]}", "dim"),
+        )
+        styled_line(console, (f"    {entry.arguments}", ""))
+        if problem := entry.flaw:
+            styled_line(console, (f"    [{problem}]", "bold red"))
+        who = " and ".join(_asks(one) for one in _quorums(entry))
+        if entry.asked_as_well:
+            who += f", and by now {', '.join(entry.asked_as_well)} as well"
+        but = f", but not {', '.join(entry.excluded)}" if entry.excluded else ""
+        why = f"{entry.reason} " if entry.reason else ""
+        styled_line(console, (f"    {why}(rule {entry.rule!r} asks {who}{but})", "dim"))
+
+
+def print_question(call: Call, console: Console, arguments: str | None = None) -> None:
+    """What a vote is about, as the log has it; with `arguments`, what they would change."""
+    asking = call.asking
+    assert asking, "only a call that people were asked about is voted on"
+    styled_line(
+        console,
+        (f"{call.ref}  ", "bold"),
+        (call.wish.tool, "bold yellow"),
+        (f"  {asking.digest[:SHORT]}", "dim"),
+    )
+    styled_line(console, (f"    {call.wish.arguments}", ""))
+    if arguments is not None:
+        digest = call_digest(call.wish.tool, call.wish.tool_version, arguments)
+        styled_line(console, (f"    edited: {arguments}", "bold"))
+        changed = changes(call.wish.arguments, arguments)
+        styled_line(console, (f"    which is {changed} (digest {digest[:SHORT]})", "dim"))
+
+
+def _quorums(asking: e.ApprovalRequested | Entry) -> tuple[e.Quorum, ...]:
+    return (e.Quorum(asking.voters, asking.votes_needed), *asking.also, *asking.besides)
+
+
+def _asks(quorum: e.Quorum) -> str:
+    needed = "one" if quorum.votes_needed == 1 else str(quorum.votes_needed)
+    return f"{needed} of {', '.join(quorum.voters) or 'nobody' if quorum.voters != ('*',) else 'anybody'}"
+
+
+class _Console(Console):
+    """A console on which only its styles act: every character of a text is made visible, whoever prints it."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                text = "\n".join(map(visible, segment.text.split("\n")))
+                yield Segment(text, segment.style)
+
+
+def console(*, stderr: bool = False) -> Console:
+    # https://no-color.org speaks of colours only; rich would go on with bold and dim.
+    plain = bool(os.environ.get("NO_COLOR"))
+    # Text of others is no markup.
+    return _Console(
+        stderr=stderr, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto"
+    )

@@ -1,0 +1,48 @@
+"""Durations and times as people write them in options: `90s`, `15m`, `8h`, `7d`, and ISO times.
+
+Nothing is guessed: a number alone is seconds, a time without an offset is UTC, and whatever else somebody may have meant
+is asked for again.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from ayes.schemas.errors import BadInput
+
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", re.ASCII)
+
+
+def seconds(option: str, text: str, *, least: float = 0) -> float:
+    """A duration in seconds; `option` is named in errors.
+
+    Raises:
+        BadInput: it is none, or shorter than `least`.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise BadInput(
+            f"{option} {text!r} is no duration. Write a number and its unit, as in 90s, 15m, 8h or 7d; "
+            "a number alone is seconds."
+        )
+    duration = float(found[1]) * _UNITS[found[2]]
+    if duration < least:
+        raise BadInput(f"{option} {text!r} is too short: {least:g}s at least.")
+    return duration
+
+
+def moment(option: str, text: str) -> datetime:
+    """A time, UTC where it names no other offset; `option` is named in errors.
+
+    Raises:
+        BadInput: it is none.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise BadInput(
+            f"{option} {text!r} is no time. Write it as in 2026-11-21T08:50, in UTC, or with an offset as in "
+            "2026-11-21T08:50+01:00."
+        ) from None

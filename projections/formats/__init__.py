@@ -1,0 +1,53 @@
+"""Histories as the model providers take them: for each a writer, a checker of what it would turn down, and a reader.
+
+A writer is a pure function of the entries. A checker takes any payload, also one that was not written here, so
+that a broken history is found before the provider answers 400 and the conversation is stuck. A reader tells a
+provider's conversation in our words, so that any system's transcripts can become facts.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from ayes.projections.formats import (
+    ai_sdk,
+    ai_sdk_ui,
+    anthropic,
+    gemini,
+    openai_chat,
+    openai_responses,
+    pydantic_ai,
+)
+from ayes.projections.formats.common import Payload, Problem
+from ayes.projections.formats.conversation import Step
+from ayes.projections.history import Entry
+from ayes.schemas.errors import BadInput
+
+__all__ = ["PROVIDERS", "Payload", "Problem", "Provider", "provider"]
+
+
+class Provider(NamedTuple):
+    write: Callable[[Sequence[Entry]], Payload]
+    check: Callable[[Payload | Sequence[Any]], list[Problem]]
+    read: Callable[[Payload | Sequence[Any]], tuple[Step, ...]]
+
+
+PROVIDERS: Final[dict[str, Provider]] = {
+    "openai-chat": Provider(openai_chat.write, openai_chat.check, openai_chat.read),
+    "openai-responses": Provider(openai_responses.write, openai_responses.check, openai_responses.read),
+    "anthropic": Provider(anthropic.write, anthropic.check, anthropic.read),
+    "gemini": Provider(gemini.write, gemini.check, gemini.read),
+    "ai-sdk": Provider(ai_sdk.write, ai_sdk_ui.check_either, ai_sdk_ui.read_either),
+    "pydantic-ai": Provider(pydantic_ai.write, pydantic_ai.check, pydantic_ai.read),
+    "ai-sdk-ui": Provider(ai_sdk_ui.write, ai_sdk_ui.check, ai_sdk_ui.read),
+}
+
+
+def provider(name: str) -> Provider:
+    """The writer, checker and reader of that name.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if name not in PROVIDERS:
+        raise BadInput(f"there is no provider {name!r}. Known are: {', '.join(PROVIDERS)}.")
+    return PROVIDERS[name]

@@ -1,0 +1,259 @@
+"""Recorded conversations: JSON Lines, one object with `id` and `messages` a line.
+
+The messages are in OpenAI's Chat Completions form. What is accepted here can be recorded and written back the same,
+message for message; so whatever would get lost on the way is a mistake: unknown keys, several readings of one
+JSON text, outputs in another order than their calls, calls that were never answered.
+
+A file is read whole before anything is returned, so nothing is ever recorded from a bad one.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+from pydantic import Field, ValidationError
+
+from ayes.schemas import events as e
+from ayes.schemas import strict_json
+from ayes.schemas.codec import MAX_BYTES
+from ayes.schemas.errors import BadFile, BadId, BadInput
+from ayes.schemas.ids import token
+from ayes.schemas.toml_files import Table, mistakes, read_text
+
+
+class Spoken(Struct, frozen=True):
+    """Somebody said something to the model."""
+
+    role: Literal["system", "user"]
+    text: str
+
+
+class Reply(Struct, frozen=True):
+    """The model answered, in its order. The outputs of its wishes follow in that order."""
+
+    #: Without a text when it only called tools. An empty text is a text.
+    parts: tuple[e.Part, ...]
+
+    @property
+    def wishes(self) -> tuple[e.Wish, ...]:
+        return tuple(part for part in self.parts if isinstance(part, e.Wish))
+
+
+class Output(Struct, frozen=True):
+    """What a tool gave: the one for the first call without an output in the reply before it."""
+
+    provider_id: str
+    tool: str
+    text: str
+    #: The tool failed or was refused, in forms that have a flag for it.
+    is_error: bool = False
+
+
+type Step = Spoken | Reply | Output
+
+
+class Conversation(Struct, frozen=True):
+    id: str
+    #: As they stand in the file, to compare with later.
+    messages: list[dict[str, Any]]
+    #: The same in our words, one for each message.
+    steps: tuple[Step, ...]
+
+
+def read_conversations(path: str | Path) -> list[Conversation]:
+    """Read a file of conversations.
+
+    Raises:
+        BadFile: with the line, and the message within the conversation, of the first mistake.
+    """
+    lines = read_text(path).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    if not lines:
+        raise BadFile(str(path), "", "is empty. It needs one conversation a line.")
+    line_of: dict[str, int] = {}
+    conversations = []
+    for number, line in enumerate(lines, 1):
+        try:
+            conversation = _conversation(line)
+        except _Mistake as wrong:
+            raise BadFile(str(path), f"line {number}{wrong.where}", wrong.problem) from None
+        if first := line_of.get(conversation.id):
+            raise BadFile(
+                str(path), f"line {number}", f"the id {conversation.id!r} stands on line {first} already."
+            )
+        line_of[conversation.id] = number
+        conversations.append(conversation)
+    return conversations
+
+
+def read_messages(messages: Sequence[Any]) -> tuple[Step, ...]:
+    """The messages of one conversation in our words, one for each.
+
+    Raises:
+        BadInput: with the index of the first message that cannot be kept.
+    """
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise BadInput(f"messages must be a list, not {type(messages).__name__}.")
+    try:
+        return _steps(_Messages.model_validate({"messages": list(messages)}).messages)
+    except ValidationError as wrong:
+        place, problem = next(mistakes(wrong))
+        where = f"message {place[1]}: " if len(place) > 1 else ""
+        raise BadInput(f"{where}{problem}") from None
+    except _Mistake as wrong:
+        raise BadInput(f"message {(wrong.message or 1) - 1}: {wrong.problem}") from None
+
+
+# ------------------------------------------------------------------------------------------ what a line may hold
+
+
+class _Said(Table):
+    role: Literal["system", "user"]
+    content: str
+
+
+class _Function(Table):
+    name: str
+    arguments: str
+
+
+class _ToolCall(Table):
+    id: str = Field(min_length=1)
+    type: Literal["function"]
+    function: _Function
+
+
+class _Replied(Table):
+    role: Literal["assistant"]
+    content: str | None
+    tool_calls: Annotated[tuple[_ToolCall, ...], Field(strict=False, min_length=1)] = ()
+
+
+class _Returned(Table):
+    role: Literal["tool"]
+    tool_call_id: str
+    name: str
+    content: str
+
+
+type _Message = Annotated[_Said | _Replied | _Returned, Field(discriminator="role")]
+
+
+type _AtLeastOne = Annotated[tuple[_Message, ...], Field(strict=False, min_length=1)]
+
+
+class _Messages(Table):
+    messages: _AtLeastOne
+
+
+class _Line(Table):
+    id: str
+    messages: _AtLeastOne
+
+
+# ----------------------------------------------------------------------------------------------- reading a line
+
+#: What a fact needs beside the message that it holds: ids, times, a digest.
+_ENVELOPE_BYTES: Final = 4096
+
+
+class _Mistake(Exception):
+    def __init__(self, problem: str, message: int | None = None) -> None:
+        self.problem = problem
+        #: Counted from 1.
+        self.message = message
+        self.where = "" if message is None else f", message {message}"
+
+
+def _conversation(line: str) -> Conversation:
+    try:
+        data = strict_json.read(line)
+        if not isinstance(data, dict):
+            raise _Mistake("a conversation is a JSON object with id and messages.")
+        read = _Line.model_validate(data)
+        token("conversation id", read.id)
+    except strict_json.BadJson as wrong:
+        raise _Mistake(f"{wrong}." if line.strip() else "the line is blank.") from None
+    except ValidationError as wrong:
+        place, problem = next(mistakes(wrong))
+        match place:
+            case ("messages", int(index), *_):
+                raise _Mistake(problem, index + 1) from None
+            case _:
+                raise _Mistake(problem) from None
+    except BadId as wrong:
+        raise _Mistake(str(wrong)) from None
+    for number, message in enumerate(data["messages"], 1):
+        size = len(msgspec.json.encode(message))
+        if size > MAX_BYTES - _ENVELOPE_BYTES:
+            raise _Mistake(f"it has {size:,} bytes, and one fact may have {MAX_BYTES:,}.", number)
+    steps = _steps(read.messages)
+    for number, step in enumerate(steps, 1):
+        for wish in step.wishes if isinstance(step, Reply) else ():
+            try:
+                token("tool", wish.tool)
+            except BadId as wrong:
+                raise _Mistake(str(wrong), number) from None
+    return Conversation(read.id, data["messages"], steps)
+
+
+def _steps(messages: Sequence[_Said | _Replied | _Returned]) -> tuple[Step, ...]:
+    """The messages in our words. Each call must have its output before anything else is said."""
+    steps: list[Step] = []
+    wishes: tuple[e.Wish, ...] = ()
+    answered = 0
+    for number, message in enumerate(messages, 1):
+        if isinstance(message, _Returned):
+            _check_output(message, wishes, answered, number)
+            answered += 1
+            steps.append(Output(message.tool_call_id, message.name, message.content))
+            continue
+        if answered < len(wishes):
+            raise _Mistake(f"{_call(wishes[answered])} has no tool message before this one.", number)
+        wishes, answered = (), 0
+        if isinstance(message, _Said):
+            steps.append(Spoken(message.role, message.content))
+        else:
+            wishes = _wishes(message, number)
+            text = () if message.content is None else (e.Text(message.content),)
+            steps.append(Reply((*text, *wishes)))
+    if answered < len(wishes):
+        raise _Mistake(f"{_call(wishes[answered])} has no tool message.", len(messages))
+    return tuple(steps)
+
+
+def _wishes(message: _Replied, number: int) -> tuple[e.Wish, ...]:
+    calls = message.tool_calls
+    if message.content is None and not calls:
+        raise _Mistake("an assistant message needs content or tool_calls.", number)
+    ids = [call.id for call in calls]
+    if len(set(ids)) != len(ids):
+        twice = next(one for one in ids if ids.count(one) > 1)
+        raise _Mistake(f"two calls in one message have the id {twice!r}.", number)
+    return tuple(e.Wish(call.function.name, call.function.arguments, call.id) for call in calls)
+
+
+def _check_output(message: _Returned, wishes: tuple[e.Wish, ...], answered: int, number: int) -> None:
+    asked = [wish.provider_id for wish in wishes]
+    if message.tool_call_id not in asked:
+        raise _Mistake(
+            f"tool_call_id {message.tool_call_id!r} is no call of the assistant message before it.", number
+        )
+    wish = wishes[asked.index(message.tool_call_id)]
+    if wish in wishes[:answered]:
+        raise _Mistake(f"{_call(wish)} was answered already.", number)
+    if wish != wishes[answered]:
+        raise _Mistake(
+            f"{_call(wish)} is answered before {_call(wishes[answered])}. "
+            "A history writes outputs in the order of the calls; sort them.",
+            number,
+        )
+    if message.name != wish.tool:
+        raise _Mistake(f"{_call(wish)} is answered under the name {message.name!r}.", number)
+
+
+def _call(wish: e.Wish) -> str:
+    return f"call {wish.provider_id!r} of {wish.tool}"

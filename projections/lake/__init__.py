@@ -1,0 +1,1 @@
+"""The tables that analysts query, and the saved queries."""

@@ -1,0 +1,314 @@
+"""Which facts of a call count, and as what: decided while the log is read, fact by fact.
+
+`ayes.ledger.lifecycle` says it, and says it here too. But nearly every call has the plain story (requested, asked about,
+voted on, decided, started, ended), and asking the lifecycle about each of those would cost half of what the lake
+costs. So plain stories are known by sight: `_Story` takes a fact only where the lifecycle is certain to count it, and
+declines what it does not know. A call of which one fact was declined is asked of the lifecycle, with all its facts.
+
+Whether a fact counts depends on the facts before it and on nothing later, so what was decided is never decided again.
+"""
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+from ayes.ledger.lifecycle import STANDS, call_of, voids
+from ayes.ledger.log import Raw
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, decode, fact_of
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import BadFact, BadId
+from ayes.schemas.ids import token
+from ayes.schemas.people import is_excluded
+from ayes.schemas.quorums import is_among
+from ayes.schemas.slots import CLIENT, CallRef
+
+
+class Judgement(NamedTuple):
+    """Whether a fact counts."""
+
+    counts: bool
+    #: The place that it fills in its call's row: mostly the one where it stands. None where it is not part of the row.
+    stands_as: str | None = None
+    #: Why it does not count. None too where a newer program may know what it says.
+    void: str | None = None
+
+
+#: The facts of these calls that were recorded before, in the order of the log; a call is named by `_key`.
+type Earlier = Callable[[Collection[str]], Iterable[Raw]]
+
+#: Of what is not about a call.
+_NOTHING: Final = Judgement(counts=False)
+#: So many calls under way are remembered; beyond that they are read again when something comes.
+_REMEMBERED: Final = 200_000
+
+
+class Judged(NamedTuple):
+    """Which of some facts count."""
+
+    #: Of each fact, the place that it fills in its call's row.
+    stands_as: list[str | None]
+    #: What else there is to say about those that are not of a plain story: by their number in the batch.
+    others: dict[int, Judgement]
+
+
+class Judge:
+    """Decides about the facts of a log as they come.
+
+    Args:
+        odd: the calls that the lifecycle was asked about before; `odd` has those that came since, too.
+    """
+
+    def __init__(self, odd: Iterable[str] = ()) -> None:
+        self.odd = dict.fromkeys(odd)
+        self._stories: dict[str, _Story] = {}
+
+    def judge(self, batch: Sequence[Raw], earlier: Earlier) -> Judged:
+        """What counts among the next facts of the log."""
+        if len(self._stories) > _REMEMBERED:
+            self._stories.clear()
+        found: list[str | None] = []
+        asked: set[str] = set()
+        stories, odd = self._stories, self.odd
+        for raw in batch:
+            subject = raw.subject
+            parts = subject.split(".", 5)
+            if len(parts) < 6 or parts[3] != "call":
+                found.append(None)
+                continue
+            tail = parts[5]
+            key = subject[: -len(tail) - 1]
+            place = None
+            if not asked or key not in asked:
+                if (story := stories.get(key)) is not None:
+                    place = story.take(raw, tail)
+                elif (
+                    tail == "requested" and key not in odd and _are_names(*parts[1:3]) and _is_name(parts[4])
+                ):
+                    stories[key] = story = _Story()
+                    place = story.begin(raw)
+            found.append(place)
+            if place is None:
+                asked.add(key)
+            elif place == "finished":
+                del stories[key]
+        others: dict[int, Judgement] = {}
+        if asked:
+            self._ask(batch, asked, earlier, others)
+            for index, one in others.items():
+                found[index] = one.stands_as
+        return Judged(found, others)
+
+    def _ask(
+        self, batch: Sequence[Raw], asked: set[str], earlier: Earlier, others: dict[int, Judgement]
+    ) -> None:
+        known: defaultdict[str, list[Raw]] = defaultdict(list)
+        for raw in earlier(asked):
+            known[_key(raw.subject)].append(raw)
+        mine: defaultdict[str, list[int]] = defaultdict(list)
+        for index, raw in enumerate(batch):
+            if (key := _key(raw.subject)) in asked:
+                mine[key].append(index)
+        for key in asked:
+            raws = [*known[key], *(batch[index] for index in mine[key])]
+            self._stories.pop(key, None)
+            if key not in self.odd and (story := _plain(raws)) is not None:
+                # It was forgotten, or this program has just begun.
+                judged, under_way = story
+                if under_way is not None:
+                    self._stories[key] = under_way
+            else:
+                self.odd[key] = None
+                judged = judgements(raws)
+            others |= dict(zip(mine[key], judged[len(known[key]) :], strict=True))
+
+
+def _key(subject: str) -> str:
+    return ".".join(subject.split(".", 5)[:5])
+
+
+#: The places of a call that hold one fact.
+_ALONE: Final = (
+    "requested", "gated", "announced", "withdrawn", "decided", "revoked", "finished", "reconciled",
+)  # fmt: skip
+
+
+def judgements(raws: Iterable[Raw]) -> list[Judgement]:
+    """What counts among all that is recorded about one call, as the lifecycle says."""
+    facts = [fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data) for raw in raws]
+    ref = next((fact.slot.call_ref for fact in facts if fact.slot.workspace), None)
+    return [_NOTHING] * len(facts) if ref is None else _judged(ref, facts)
+
+
+def _judged(ref: CallRef, facts: list[Fact]) -> list[Judgement]:
+    call = call_of(ref, facts)
+    void = {one.fact.seq: one.why for one in voids(call)}
+    several = {"vote": call.votes, "escalated": call.escalated, "claim": call.claims, "late": call.late}
+    alone = {name: getattr(call, name) for name in _ALONE}
+    places = {fact.seq: place for place, found in several.items() for fact in found}
+    places |= {fact.seq: place for place, fact in alone.items() if fact is not None}
+    begun = call.requested.seq if call.requested else None
+    ended = [call.reconciled, None if _is_in_doubt(call.finished) else call.finished]
+    end = min((fact.seq for fact in ended if fact is not None), default=None)
+
+    def judged(fact: Fact) -> Judgement:
+        if fact.seq in void:
+            return Judgement(counts=False, void=void[fact.seq])
+        if fact.seq not in places:
+            return _NOTHING
+        is_of_row = begun is not None and fact.seq >= begun and (end is None or fact.seq <= end)
+        return Judgement(counts=True, stands_as=places[fact.seq] if is_of_row else None)
+
+    return [judged(fact) for fact in facts]
+
+
+def _is_in_doubt(fact: Fact | None) -> bool:
+    return fact is not None and isinstance(fact.event, e.InDoubt)
+
+
+# -------------------------------------------------------------------------------------------- the plain story
+
+
+_DECISIONS: Final = frozenset(STANDS["decided"])
+
+
+class _Story:
+    """A call under way that went as nearly all do."""
+
+    __slots__ = ("asking", "client", "decision", "expires_at", "started", "wish")
+
+    def __init__(self) -> None:
+        self.wish: e.ToolRequested | None = None
+        self.asking: e.ApprovalRequested | None = None
+        self.decision: e.AnyEvent | e.Carried | None = None
+        self.started = False
+        self.client = ""
+        self.expires_at: datetime | None = None
+
+    def begin(self, raw: Raw) -> str | None:
+        """As `take`, for its request."""
+        try:
+            wish = decode(raw.data)
+        except BadFact:
+            return None
+        if not isinstance(wish, e.ToolRequested):
+            return None
+        self.wish = wish
+        # A client of before had no slots of its own.
+        self.client = f".{CLIENT}" if wish.run_by == CLIENT and wish.layout > 1 else ""
+        return "requested"
+
+    def take(self, raw: Raw, tail: str) -> str | None:
+        """Where the fact counts that stands there; None if only the lifecycle knows."""
+        try:
+            event = decode(raw.data)
+        except BadFact:
+            return None
+        if isinstance(event, e.Voted):
+            counts = tail.startswith("vote.") and self._is_counted(event, tail[5:], raw.recorded_at)
+            return "vote" if counts else None
+        if tail == "decided":
+            if self.decision is not None or type(event) not in _DECISIONS:
+                return None
+            self.decision = event
+            return tail
+        if isinstance(event, e.ToolStarted):
+            if self.started or tail != f"claim{self.client}.1" or not self._may_start(event):
+                return None
+            self.started = True
+            return "claim"
+        if isinstance(event, e.ToolReturned | e.ToolFailed):
+            is_end = self.started and event.attempt == 1 and tail == f"finished{self.client}"
+            return "finished" if is_end else None
+        if isinstance(event, e.ApprovalRequested):
+            return self._gated(event, raw.recorded_at) if tail == "gated" else None
+        if isinstance(event, e.ToolRefused):
+            return tail if tail == "finished" and self._is_refused(event) else None
+        if tail == "withdrawn":
+            return tail if isinstance(event, e.Withdrawn | e.Superseded) else None
+        return tail if isinstance(event, e.GlassBroken) and tail == "announced" else None
+
+    def _gated(self, asking: e.ApprovalRequested, at: datetime) -> str | None:
+        if self.asking is not None or self.decision is not None:
+            return None
+        self.asking = asking
+        if asking.expires_in_s is not None:
+            try:
+                self.expires_at = at + timedelta(seconds=asking.expires_in_s)
+            except OverflowError:  # after the last time that there is
+                self.expires_at = None
+        return "gated"
+
+    def _is_refused(self, refusal: e.ToolRefused) -> bool:
+        if self.started or self.decision is None or type(self.decision) is e.Approved:
+            return False
+        return refusal.ending == type(self.decision).__name__.lower()
+
+    def _is_counted(self, vote: e.Voted, reviewer: str, at: datetime) -> bool:
+        asking = self.asking
+        return (
+            asking is not None
+            and self.decision is None
+            and vote.digest == asking.digest
+            and vote.verdict != "break_glass"
+            and not vote.on_behalf_of
+            and (self.expires_at is None or at < self.expires_at)
+            and (
+                _may_vote(reviewer, asking.voters, asking.excluded)
+                if not asking.people
+                else _is_name(reviewer)
+                and is_among(reviewer, asking.voters)
+                and not is_excluded(reviewer, asking.excluded, asking.people)
+            )
+        )
+
+    def _may_start(self, start: e.ToolStarted) -> bool:
+        wish, approval = self.wish, self.decision
+        if wish is None or not isinstance(approval, e.Approved) or start.digest != approval.digest:
+            return False
+        if self.asking is not None and approval.ground in {"policy", "grant"}:
+            return False
+        arguments = wish.arguments if approval.arguments is None else approval.arguments
+        return call_digest(wish.tool, wish.tool_version, arguments) == start.digest
+
+
+def _plain(raws: Sequence[Raw]) -> tuple[list[Judgement], _Story | None] | None:
+    """What counts among the facts of a call, and its story if it goes on; None if the story is not plain."""
+    story: _Story | None = None
+    found: list[Judgement] = []
+    for raw in raws:
+        _, workspace, thread, _, call, tail = raw.subject.split(".", 5)
+        if story is not None:
+            place = story.take(raw, tail)
+        elif tail == "requested" and not found and _are_names(workspace, thread) and _is_name(call):
+            story = _Story()
+            place = story.begin(raw)
+        else:
+            return None
+        if place is None:
+            return None
+        found.append(Judgement(counts=True, stands_as=place))
+        if place == "finished":
+            story = None
+    return found, story
+
+
+@functools.lru_cache(maxsize=8192)
+def _may_vote(reviewer: str, voters: tuple[str, ...], excluded: tuple[str, ...]) -> bool:
+    return _is_name(reviewer) and is_among(reviewer, voters) and not is_excluded(reviewer, excluded)
+
+
+@functools.lru_cache(maxsize=8192)
+def _are_names(workspace: str, thread: str) -> bool:
+    return _is_name(workspace) and _is_name(thread)
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_name(text: str) -> bool:
+    try:
+        token("name", text)
+    except BadId:
+        return False
+    return True

@@ -1,0 +1,311 @@
+"""How many steps a condition takes, counted from its text before it is evaluated.
+
+The library that evaluates conditions shows no tree and cannot be interrupted, so this reads the text
+itself, as CEL's grammar has it, and follows the sizes of values through it: of what it goes through
+(`all`, `map`), joins (`+`), compares and searches. Where it cannot know, it takes the larger number.
+
+A step takes the library 55 ns or less (docs/decisions/0018).
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ayes.schemas import regex_cost
+
+#: Macros in macros, no more than that.
+MAX_NESTED: Final = 5
+_MACROS: Final = frozenset({"all", "exists", "exists_one", "map", "filter"})
+#: The engine refuses a pattern that is heavier.
+_HEAVIEST_PATTERN: Final = 50_000
+
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<blank>\s+|//[^\n]*)
+    |(?P<text>[rRbB]{0,2}(?:\"{3}.*?\"{3}|'{3}.*?'{3}))
+    |(?P<raw>(?:[rR][bB]?|[bB][rR])(?:"[^"\n]*"|'[^'\n]*'))
+    |(?P<short>[bB]?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))
+    |(?P<number>0[xX][0-9a-fA-F]+[uU]?|(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?[uU]?)
+    |(?P<name>\w+|`[^`]*`)
+    |(?P<sign>&&|\|\||[<>=!]=|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Size(NamedTuple):
+    """Of a value: all values in it, itself included, and the characters of its texts."""
+
+    values: float = 1
+    text: float = 0
+
+    @property
+    def steps(self) -> float:
+        """What it takes to look at all of it once."""
+        return self.values + self.text / 100
+
+    def with_(self, other: "Size") -> "Size":
+        return Size(self.values + other.values, self.text + other.text)
+
+
+class Effort(NamedTuple):
+    steps: float
+    size: Size
+
+
+type _Scope = dict[str, Size]
+#: What an expression takes where names stand for values of these sizes.
+type Counted = Callable[[_Scope], Effort]
+
+
+class Unreadable(ValueError):
+    """The text is not CEL as it is known here; the message fits into a sentence."""
+
+
+def read(text: str) -> Counted:
+    """The effort of a condition, by the sizes of what its names stand for; an unknown name is data.
+
+    Raises:
+        Unreadable: with what is wrong.
+    """
+    try:
+        parser = _Parser(text)
+        found = parser.expression()
+    except RecursionError:
+        raise Unreadable("its brackets are nested too deep") from None
+    if parser.sign():
+        raise Unreadable(f"nothing can follow before {parser.sign()!r}")
+    return found
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._tokens = [
+            (str(found.lastgroup), found.group())
+            for found in _TOKEN.finditer(text)
+            if found.lastgroup != "blank"
+        ]
+        self._at = 0
+        self._nested = 0
+
+    def sign(self) -> str:
+        return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
+
+    def _take(self, *signs: str) -> str:
+        """The next token, if it is one of these."""
+        sign = self.sign()
+        if not sign or sign not in signs:
+            return ""
+        self._at += 1
+        return sign
+
+    def _need(self, sign: str) -> None:
+        if not self._take(sign):
+            raise Unreadable(f"there is no {sign!r} where one must be")
+
+    def expression(self) -> Counted:
+        first = self._compared()
+        while self._take("&&", "||"):
+            first = _both(first, self._compared())
+        if not self._take("?"):
+            return first
+        one = self.expression()
+        self._need(":")
+        return _joined([first, one, self.expression()], copies=False)
+
+    def _compared(self) -> Counted:
+        first = self._calculated()
+        while self._take("<", ">", "<=", ">=", "==", "!=", "in"):
+            first = _both(first, self._calculated())
+        return first
+
+    def _calculated(self) -> Counted:
+        parts = [self._signed()]
+        while self._take("+", "-", "*", "/", "%"):
+            parts.append(self._signed())
+        return parts[0] if len(parts) == 1 else _joined(parts, copies=True)
+
+    def _signed(self) -> Counted:
+        while self._take("!", "-"):
+            pass
+        found = self._primary()
+        while sign := self._take(".", "[", "{"):
+            if sign == ".":
+                self._take("?")
+                _, name = self._next()
+                found = self._method(found, name) if self._take("(") else found
+            elif sign == "[":
+                self._take("?")
+                found = _looked_up(found, self.expression())
+                self._need("]")
+            else:
+                found = _joined([found, *self._list("}")], copies=False)
+        return found
+
+    def _next(self) -> tuple[str, str]:
+        if self._at >= len(self._tokens):
+            raise Unreadable("it ends too early")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def _primary(self) -> Counted:
+        kind, token = self._next()
+        match kind, token:
+            case "sign", "(":
+                found = self.expression()
+                self._need(")")
+                return found
+            case "sign", "[":
+                return _joined([_literal(0), *self._list("]")], copies=False)
+            case "sign", "{":
+                return _joined([_literal(0), *self._list("}")], copies=False)
+            case "sign", ".":
+                return self._primary()
+            case "text" | "raw" | "short", _:
+                return _Text(token)
+            case "number", _:
+                return _literal(0)
+            case "name", _:
+                if self._take("("):
+                    return _called(self._list(")"))
+                return _named(token)
+            case _:
+                raise Unreadable(f"{token!r} cannot stand there")
+
+    def _list(self, end: str) -> list[Counted]:
+        found = []
+        while not self._take(end):
+            self._take("?")
+            found.append(self.expression())
+            if not self._take(",", ":") and self.sign() != end:
+                raise Unreadable(f"there is no {end!r} where one must be")
+        return found
+
+    def _method(self, on: Counted, name: str) -> Counted:
+        after = self._tokens[self._at : self._at + 2]
+        if name in _MACROS and len(after) == 2 and after[0][0] == "name" and after[1][1] == ",":
+            self._at += 2
+            self._nested += 1
+            if self._nested > MAX_NESTED:
+                raise Unreadable(f"it goes through lists nested more than {MAX_NESTED} deep")
+            bodies = self._list(")")
+            self._nested -= 1
+            return _gone_through(on, name, after[0][1], _joined(bodies, copies=False))
+        given = self._list(")")
+        if name == "matches" and len(given) == 1:
+            return _matched(on, given[0])
+        return _called([on, *given])
+
+
+class _Text:
+    """A text that stands in the condition."""
+
+    def __init__(self, token: str) -> None:
+        self.text = _unescaped(token)
+        self._effort = Effort(1, Size(1, len(token)))
+
+    def __call__(self, scope: _Scope) -> Effort:
+        return self._effort
+
+
+def _unescaped(token: str) -> str:
+    marks, text = re.split(r"(?=[\"'])", token, maxsplit=1)
+    text = text.strip("\"'")
+    if "r" in marks.lower():
+        return text
+    try:
+        return text.encode("ascii", "backslashreplace").decode("unicode_escape")
+    except UnicodeDecodeError:
+        raise Unreadable(f"there is a wrong escape in {token[:60]}") from None
+
+
+def _literal(text: int) -> Counted:
+    effort = Effort(1, Size(1, text))
+    return lambda _: effort
+
+
+def _named(name: str) -> Counted:
+    return lambda scope: Effort(1, scope.get(name, Size()))
+
+
+def _both(one: Counted, other: Counted) -> Counted:
+    """Compared, or both true: a boolean comes of it."""
+
+    def count(scope: _Scope) -> Effort:
+        first, second = one(scope), other(scope)
+        looked = first.size.with_(second.size).steps
+        return Effort(first.steps + second.steps + looked, Size())
+
+    return count
+
+
+def _joined(parts: list[Counted], *, copies: bool) -> Counted:
+    """All of them in one value. With `copies` each of them is added to a copy of those before."""
+
+    def count(scope: _Scope) -> Effort:
+        steps, size = 0.0, Size(0, 0)
+        for part in parts:
+            effort = part(scope)
+            size = size.with_(effort.size)
+            steps += effort.steps + (size.steps if copies else 0)
+        return Effort(steps + 1, size)
+
+    return count
+
+
+def _called(given: list[Counted]) -> Counted:
+    def count(scope: _Scope) -> Effort:
+        efforts = [one(scope) for one in given]
+        steps = sum(effort.steps + effort.size.steps for effort in efforts)
+        text = sum(effort.size.text for effort in efforts)
+        return Effort(steps + 1, Size(1 + sum(one.size.values for one in efforts), text + 30))
+
+    return count
+
+
+def _looked_up(on: Counted, key: Counted) -> Counted:
+    def count(scope: _Scope) -> Effort:
+        table, found = on(scope), key(scope)
+        return Effort(table.steps + found.steps + 1, table.size)
+
+    return count
+
+
+def _matched(on: Counted, pattern: Counted) -> Counted:
+    """The pattern is compiled each time, and the text is gone through for each part of it."""
+    known = isinstance(pattern, _Text)
+    weight = regex_cost.weight(pattern.text) if isinstance(pattern, _Text) else _HEAVIEST_PATTERN
+    weight = min(weight, _HEAVIEST_PATTERN)
+
+    def count(scope: _Scope) -> Effort:
+        text, given = on(scope), pattern(scope)
+        compiled = weight * 6
+        searched = text.size.text * (weight + (0 if known else given.size.text)) / 30
+        return Effort(text.steps + given.steps + compiled + searched, Size())
+
+    return count
+
+
+def _gone_through(on: Counted, macro: str, name: str, body: Counted) -> Counted:
+    """A macro. The body's effort grows at least as much as its value does, so what all the elements take
+    together is at most what one as large as the list would take, and the rest of it once for each.
+    """
+
+    def count(scope: _Scope) -> Effort:
+        through = on(scope)
+        times = through.size.values
+        least, most = body(scope | {name: Size(0, 0)}), body(scope | {name: through.size})
+        steps = through.steps + times * (least.steps + 1) + (most.steps - least.steps)
+        if macro == "filter":
+            return Effort(steps, through.size)
+        if macro != "map":
+            return Effort(steps, Size())
+        # The library adds each element to a copy of those before.
+        small, large = least.size, most.size
+        made = Size(
+            1 + times * small.values + large.values - small.values,
+            times * small.text + large.text - small.text,
+        )
+        return Effort(steps + made.steps, made)
+
+    return count

@@ -1,0 +1,382 @@
+"""How many steps a JSON Schema takes, counted before it is ever used.
+
+A schema of a few kilobytes can take 2^40 steps (each level refers to the next one twice), and a small
+recursive one can take 2^depth steps of deep arguments. Nothing in a validator can be interrupted, so
+both are counted first (docs/decisions/0018). A step is the evaluation of one subschema at one value;
+what a keyword adds to it is in `_weight`.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+from ayes.schemas import regex_cost
+
+#: How many steps one value may take, by the subschemas that apply to the value itself.
+MAX_STEPS_PER_VALUE: Final = 20_000
+#: How many steps arguments may take as a whole: below 100 ms on the machine of the decision.
+MAX_STEPS: Final = 500_000
+#: How many steps may be taken to find out where arguments do not fit. An error is 100 times a step.
+MAX_STEPS_EXPLAINED: Final = 5_000
+#: How many subschemas a schema may have, and how heavy its patterns may be as a whole.
+MAX_SUBSCHEMAS: Final = 3_000
+MAX_PATTERN_WEIGHT: Final = 50_000
+#: How many steps the counting itself may take, which is done in Python.
+_MAX_COUNTED: Final = 25_000
+
+_SCHEMA: Final = ("not", "if", "then", "else")
+_LISTS: Final = ("allOf", "anyOf", "oneOf")
+_MAPS: Final = ("dependentSchemas", "dependencies")
+#: A level with one of these evaluates what applies to the same value again.
+_UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
+_UNEVALUATED_WEIGHT: Final = 30
+
+type _Node = dict[str, Any]
+
+
+class TooMuchWork(ValueError):
+    """The schema may take more steps than is allowed; the message is a sentence."""
+
+
+class Effort:
+    """What a schema costs.
+
+    Args:
+        schema: as it was read.
+
+    Raises:
+        TooMuchWork: it is beyond a limit, refers to itself without going into a value, or refers to
+            another place than one in this document.
+    """
+
+    def __init__(self, schema: _Node) -> None:
+        self._root = schema
+        #: A name may stand where no validator looks, in a default for instance: so each place counts.
+        self._anchors: defaultdict[str, list[Any]] = defaultdict(list)
+        for node in _tables(schema):
+            for key in ("$anchor", "$dynamicAnchor"):
+                if isinstance(node.get(key), str):
+                    self._anchors[node[key]].append(node)
+        self._in_place: dict[int, dict[int, int]] = {}
+        self._nodes: dict[int, _Node] = {}
+        self._costs: dict[int, int] = {}
+        self._looked_at = 0
+        self._reach()
+        #: Steps that a value takes at most, wherever it stands; infinite where a schema is recursive.
+        self._whole = self._expanded()
+        self._backtracks = any(regex_cost.backtracks(one) for one in self._patterns())
+
+    def steps(self, value: Any) -> float:
+        """How many steps these arguments take at most; infinite where that is beyond `MAX_STEPS`."""
+        most = self._whole * self._size(value)
+        return most if most <= MAX_STEPS else self.counted(value)
+
+    # ------------------------------------------------------------------------------------ the schema
+
+    def _reach(self) -> None:
+        """Visit every subschema that can be evaluated, and see that none takes too much."""
+        weight, waiting = 0, [self._root]
+        while waiting:
+            node = waiting.pop()
+            if id(node) in self._nodes:
+                continue
+            if isinstance(node.get("$id"), str) and node is not self._root:
+                raise TooMuchWork(
+                    f"a subschema has an $id, {_cited(node['$id'])}. Only the schema itself may have one: "
+                    'leave it out, and refer to the place, such as "#/$defs/address".'
+                )
+            self._nodes[id(node)] = node
+            self._costs[id(node)] = _weight(node)
+            if len(self._nodes) > MAX_SUBSCHEMAS:
+                raise TooMuchWork(
+                    f"the schema has more than {MAX_SUBSCHEMAS:,} subschemas. Make it smaller, or several tools."
+                )
+            weight += sum(map(regex_cost.weight, _patterns(node)))
+            if weight > MAX_PATTERN_WEIGHT:
+                raise TooMuchWork(
+                    "the patterns of the schema repeat too much: their counted repetitions come to a weight of "
+                    f"{weight:,}, and {MAX_PATTERN_WEIGHT:,} is the limit. Use maxLength instead of {{1,1000}}."
+                )
+            waiting += self._applied(node)
+            waiting += _children(node)
+        for node in list(self._nodes.values()):
+            self._closure(node)
+
+    def _applied(self, node: _Node) -> Iterator[_Node]:
+        """The subschemas that apply to the same value."""
+        for key in ("$ref", "$dynamicRef"):
+            if isinstance(reference := node.get(key), str):
+                yield from _schemas(*self._targets(reference))
+        for key in _SCHEMA:
+            yield from _schemas(node.get(key))
+        for key in _LISTS:
+            yield from _schemas(*(node[key] if isinstance(node.get(key), list) else ()))
+        for key in _MAPS:
+            yield from _schemas(*(node[key].values() if isinstance(node.get(key), dict) else ()))
+
+    def _targets(self, reference: str) -> Sequence[Any]:
+        base = self._root.get("$id")
+        fragment = reference
+        if isinstance(base, str) and base:
+            fragment = reference.removeprefix(base.rstrip("#"))
+        if fragment and not fragment.startswith("#"):
+            raise TooMuchWork(
+                f"the schema refers to {_cited(reference)}, and a reference can only be to a place in the "
+                'schema itself, such as "#/$defs/address".'
+            )
+        fragment = unquote(fragment[1:])
+        if fragment and not fragment.startswith("/"):
+            return self._anchors.get(fragment, ())
+        found: Any = self._root
+        for token in fragment.split("/")[1:]:
+            key = token.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, dict):
+                found = found.get(key)
+            elif isinstance(found, list) and key.isascii() and key.isdigit() and int(key[:9]) < len(found):
+                found = found[int(key[:9])]
+            else:
+                return ()
+        return (found,)
+
+    def _closure(self, start: _Node) -> dict[int, int]:
+        """Which subschemas apply to a value to which this one applies, and how many times each."""
+        # Without recursion: a chain of references may be as long as the schema.
+        under_way: set[int] = set()
+        waiting = [(start, False)]
+        while waiting:
+            node, is_left = waiting.pop()
+            if is_left:
+                under_way.discard(id(node))
+                self._in_place[id(node)] = self._summed(node)
+            elif id(node) in under_way:
+                raise TooMuchWork(
+                    "the schema refers to itself at the same value, so it has no end. Refer to it from "
+                    "properties or items."
+                )
+            elif id(node) not in self._in_place:
+                under_way.add(id(node))
+                waiting.append((node, True))
+                waiting += [(one, False) for one in self._applied(node) if id(one) not in self._in_place]
+        return self._in_place[id(start)]
+
+    def _summed(self, node: _Node) -> dict[int, int]:
+        times = 2 if any(key in node for key in _UNEVALUATED) else 1
+        found = {id(node): 1}
+        for one in self._applied(node):
+            for place, number in self._in_place[id(one)].items():
+                found[place] = found.get(place, 0) + times * number
+            self._looked_at += len(self._in_place[id(one)])
+            if self._looked_at > _MAX_COUNTED:
+                raise TooMuchWork(
+                    "the references of the schema lead on to too many others at the same value. Refer to "
+                    "fewer subschemas from allOf, anyOf, oneOf and $ref."
+                )
+        steps = sum(number * self._costs[place] for place, number in found.items())
+        if steps > MAX_STEPS_PER_VALUE:
+            raise TooMuchWork(
+                f"the schema takes {steps:,} steps for a single value once its references are expanded, and "
+                f"{MAX_STEPS_PER_VALUE:,} is the limit. Refer to the same subschema fewer times."
+            )
+        return found
+
+    def _expanded(self) -> float:
+        """The weight of the schema with every reference written out; infinite where one is recursive."""
+        known: dict[int, float] = {}
+        looked_at, waiting = 0, [(self._root, False)]
+        while waiting:
+            node, is_left = waiting.pop()
+            if not is_left and id(node) in known:
+                continue
+            inner = [
+                (child, number)
+                for place, number in self._in_place[id(node)].items()
+                for child in _children(self._nodes[place])
+            ]
+            if (looked_at := looked_at + len(inner)) > _MAX_COUNTED:
+                return math.inf
+            if is_left:
+                own = sum(self._costs[place] * number for place, number in self._in_place[id(node)].items())
+                known[id(node)] = own + sum(number * known[id(child)] for child, number in inner)
+            else:
+                known[id(node)] = math.inf  # and so it stays for those that come back to it
+                waiting.append((node, True))
+                waiting += [(child, False) for child, _ in inner if id(child) not in known]
+        return known[id(self._root)]
+
+    def _patterns(self) -> Iterator[str]:
+        for node in self._nodes.values():
+            yield from _patterns(node)
+
+    # --------------------------------------------------------------------------------- the arguments
+
+    def _size(self, value: Any) -> float:
+        values = text = 0
+        waiting = [value]
+        while waiting:
+            one = waiting.pop()
+            values += 1
+            match one:
+                case dict():
+                    waiting += one.values()
+                    text += sum(map(len, one))
+                case list():
+                    waiting += one
+                case str():
+                    text += len(one)
+                case _:
+                    pass
+        return values + _of_text(text, backtracks=self._backtracks)
+
+    def counted(self, value: Any) -> float:
+        """The same more exactly: each evaluation that would be made, which takes longer to find out."""
+        total, counted = 0.0, 0
+        waiting: list[tuple[Any, dict[int, int]]] = [(value, {id(self._root): 1})]
+        while waiting:
+            one, applied = waiting.pop()
+            active: dict[int, int] = {}
+            for start, times in applied.items():
+                for place, number in self._in_place[start].items():
+                    active[place] = active.get(place, 0) + times * number
+                counted += len(self._in_place[start])
+            text = _of_text(len(one), backtracks=self._backtracks) if isinstance(one, str) else 0
+            for place, times in active.items():
+                total += times * (self._costs[place] + (text if "pattern" in self._nodes[place] else 0))
+            if total > MAX_STEPS or counted > _MAX_COUNTED:
+                return math.inf
+            if isinstance(one, dict):
+                for key, inner in one.items():
+                    if (counted := counted + len(active)) > _MAX_COUNTED:
+                        return math.inf
+                    waiting.append((inner, self._below(active, key)))
+                    total += sum(
+                        times * len(names) * _of_text(len(key), backtracks=self._backtracks)
+                        for place, times in active.items()
+                        if isinstance(names := self._nodes[place].get("patternProperties"), dict)
+                    )
+                    if named := self._named(active):
+                        waiting.append((key, named))
+            elif isinstance(one, list):
+                for number_of, inner in enumerate(one):
+                    if (counted := counted + len(active)) > _MAX_COUNTED:
+                        return math.inf
+                    waiting.append((inner, self._below(active, number_of)))
+        return total
+
+    def _below(self, active: dict[int, int], key: str | int) -> dict[int, int]:
+        """What applies to the value at this key, or at this place of a list."""
+        found: dict[int, int] = {}
+        for place, times in active.items():
+            node = self._nodes[place]
+            for child in _at_key(node, key) if isinstance(key, str) else _at_place(node, key):
+                found[id(child)] = found.get(id(child), 0) + times
+        return found
+
+    def _named(self, active: dict[int, int]) -> dict[int, int]:
+        return {
+            id(child): times
+            for place, times in active.items()
+            for child in _schemas(self._nodes[place].get("propertyNames"))
+        }
+
+
+def _of_text(length: int, *, backtracks: bool) -> float:
+    """What a pattern takes of a text, in steps."""
+    return length / 20 + (length * length / 100 if backtracks else 0)
+
+
+def _weight(node: _Node) -> int:
+    """How many steps the keywords of a subschema are, apart from what they apply."""
+    weight = 1
+    for key in ("const", "enum", "required", "dependentRequired"):
+        if key in node:
+            weight += _count(node[key])
+    if "multipleOf" in node:
+        weight += 15
+    if any(key in node for key in _UNEVALUATED):
+        weight += _UNEVALUATED_WEIGHT
+    if isinstance(names := node.get("properties"), dict):
+        weight += len(names) // 10
+    return weight
+
+
+def _count(value: Any) -> int:
+    number, waiting = 0, [value]
+    while waiting:
+        one = waiting.pop()
+        number += 1
+        match one:
+            case dict():
+                waiting += one.values()
+            case list():
+                waiting += one
+            case str():
+                number += len(one) // 50  # each error cites it
+            case _:
+                pass
+    return number
+
+
+def _patterns(node: _Node) -> Iterator[str]:
+    if isinstance(pattern := node.get("pattern"), str):
+        yield pattern
+    if isinstance(several := node.get("patternProperties"), dict):
+        yield from several
+
+
+def _children(node: _Node) -> list[_Node]:
+    """The subschemas that apply to what is in the value."""
+    found = list(_at_place(node, None))
+    for key in ("properties", "patternProperties"):
+        if isinstance(several := node.get(key), dict):
+            found += _schemas(*several.values())
+    keys = ("additionalProperties", "propertyNames", "unevaluatedProperties")
+    return found + list(_schemas(*(node.get(key) for key in keys)))
+
+
+def _at_key(node: _Node, key: str) -> Iterator[_Node]:
+    properties = node.get("properties")
+    is_named = isinstance(properties, dict) and key in properties
+    if is_named:
+        yield from _schemas(properties[key])  # type: ignore[index]
+    if isinstance(several := node.get("patternProperties"), dict):
+        yield from _schemas(*several.values())
+    if not is_named:
+        yield from _schemas(node.get("additionalProperties"))
+    yield from _schemas(node.get("unevaluatedProperties"))
+
+
+def _at_place(node: _Node, place: int | None) -> Iterator[_Node]:
+    """What applies to the value at this place of a list; None: at any of them."""
+    first = node["prefixItems"] if isinstance(node.get("prefixItems"), list) else []
+    if place is None:
+        yield from _schemas(*first)
+    elif place < len(first):
+        yield from _schemas(first[place])
+    if place is None or place >= len(first):
+        yield from _schemas(node.get("items"))
+    yield from _schemas(node.get("contains"), node.get("unevaluatedItems"))
+
+
+def _schemas(*values: Any) -> Iterator[_Node]:
+    """Those that are tables; `true` and `false` take no step worth counting."""
+    for value in values:
+        if isinstance(value, dict):
+            yield value
+
+
+def _tables(value: Any) -> Iterator[_Node]:
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+
+
+def _cited(text: str) -> str:
+    return json.dumps(text if len(text) <= 100 else f"{text[:100]}...")
