@@ -22,11 +22,11 @@ import duckdb
 import msgspec
 
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.commands.lake import _write
-from ayes.ops.lake.writer import Archive
+from ayes.ops.lake.writer import LakeWriter
 from ayes.ops.workers import until_signalled
 from bench import logs
 from bench.logs import Log, Place
@@ -72,7 +72,7 @@ async def measured(rounds: int, scratch: Path, *, before: int, seconds: float) -
                 without.append(_part(alone, 0.99))
                 with_them.append(_part(beside, 0.99))
                 ages += answered
-            facts, version = await ledger.port.last_seq(), logs.broker_version(ledger)
+            facts, version = await ledger.log.last_seq(), logs.broker_version(ledger)
 
     def line(
         what: str, unit: str, ours: list[float], floor: list[float], than: str, target: float | None = None
@@ -112,14 +112,16 @@ async def _append(ledger: Ledger, places: Iterator[Place], seconds: float) -> No
     for step in range(int(seconds * _STEPS)):
         await asyncio.sleep(max(0.0, begun + step / _STEPS - time.monotonic()))
         step_of = itertools.islice(places, _RATE // _STEPS)
-        await asyncio.gather(*(ledger.fill(slot, ledger.stamped(event)) for slot, event in step_of))
+        await asyncio.gather(
+            *(ledger.try_append(slot, ledger.with_envelope(event)) for slot, event in step_of)
+        )
     late = time.monotonic() - begun - seconds
     if late > 1.0:
         raise AssertionError(f"{_RATE} facts a second were too many: {late:.1f} s late")
 
 
 async def _has_caught_up(ledger: Ledger, archive: Path) -> None:
-    end = await ledger.port.last_seq()
+    end = await ledger.log.last_seq()
     async with asyncio.timeout(120):
         while True:
             with suppress(OSError, msgspec.MsgspecError):
@@ -156,12 +158,12 @@ async def _told(process: Process) -> list[float]:
     return msgspec.json.decode(said, type=list[float])
 
 
-class _Timed(Archive):
+class _Timed(LakeWriter):
     """An archive that tells how many milliseconds each of its transactions took."""
 
     transactions: list[float]
 
-    def take(self, batch: Sequence[Raw]) -> None:
+    def take(self, batch: Sequence[RawMessage]) -> None:
         begun = time.perf_counter()
         super().take(batch)
         self.transactions.append((time.perf_counter() - begun) * 1000)

@@ -100,7 +100,7 @@ async def _measured(
 
 async def _appended(ledger: Ledger, name: str, facts: int, writers: int) -> float:
     places = list(_places(name, facts))
-    before = await ledger.port.last_seq()
+    before = await ledger.log.last_seq()
 
     async def one(place: Place) -> None:
         match await ledger.append(*place):
@@ -110,7 +110,7 @@ async def _appended(ledger: Ledger, name: str, facts: int, writers: int) -> floa
                 raise AssertionError(f"{place[0].subject} was not recorded: {answer}")
 
     spent = await timed(one, places, writers)
-    recorded = await ledger.port.last_seq() - before
+    recorded = await ledger.log.last_seq() - before
     if recorded != facts:
         raise AssertionError(f"{recorded} of {facts} facts were recorded")
     return facts / spent
@@ -154,7 +154,7 @@ def _places(name: str, facts: int) -> Iterator[Place]:
 def _payloads(ledger: Ledger, facts: int) -> list[tuple[str, bytes]]:
     """The bytes that ours would append, and twenty to a subject."""
     return [
-        (f"bare.{number // logs.TURNS}", encode(ledger.stamped(event)))
+        (f"bare.{number // logs.TURNS}", encode(ledger.with_envelope(event)))
         for number, (_, event) in enumerate(_places("bare", facts))
     ]
 

@@ -16,10 +16,10 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from ayes.consumers.effects import Step
+from ayes.consumers.effects import Effect
 from ayes.consumers.worker import Worker
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Handed
+from ayes.ledger.log import Delivered
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import LEDGER
@@ -95,7 +95,7 @@ class Nothing:
         self._left = facts
         self.all_seen = asyncio.Event()
 
-    async def look(self, ledger: Ledger, handed: Handed) -> None:
+    async def load(self, ledger: Ledger, handed: Delivered) -> None:
         match handed:
             case Fact(event=e.ToolRequested()):
                 self._left -= 1
@@ -104,16 +104,16 @@ class Nothing:
         if not self._left:
             self.all_seen.set()
 
-    def react(self, seen: None, handed: Handed) -> Sequence[Step[Never]]:
+    def decide(self, seen: None, handed: Delivered) -> Sequence[Effect[Never]]:
         return ()
 
-    async def do(self, ledger: Ledger, work: Never) -> Never:
+    async def execute(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError("nothing was claimed")
 
 
 async def _handed_to_us(store: Path, facts: int) -> float:
     async with Ledger.connect(store, role="gate") as ledger:
-        assert isinstance(ledger.port, JetStream)
+        assert isinstance(ledger.log, JetStream)
         reaction = Nothing(facts)
         worker = Worker(ledger, reaction)
         begun = time.perf_counter()
@@ -122,7 +122,7 @@ async def _handed_to_us(store: Path, facts: int) -> float:
             await reaction.all_seen.wait()
             worker.stop()
             await running
-            await ledger.port.connection.client.flush()
+            await ledger.log.connection.client.flush()
         return facts / (time.perf_counter() - begun)
 
 
@@ -165,8 +165,8 @@ async def _all_acknowledged(admin: Ledger, durable: str) -> None:
 
 
 async def _asked(admin: Ledger, what: str) -> dict[str, Any]:
-    assert isinstance(admin.port, JetStream)
-    answer = await streams.info(admin.port.requests, what)
+    assert isinstance(admin.log, JetStream)
+    answer = await streams.info(admin.log.api, what)
     assert answer is not None, what
     return answer
 

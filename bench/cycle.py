@@ -177,7 +177,7 @@ class Desk:
             Ledger.connect(store, role=f"reviewer-{REVIEWER}") as reviewer,
         ):
             desk = cls(service, reviewer)
-            listening = asyncio.create_task(desk.listen(await service.port.last_seq() + 1))
+            listening = asyncio.create_task(desk.listen(await service.log.last_seq() + 1))
             try:
                 yield desk
             finally:
@@ -198,10 +198,10 @@ class Desk:
         async def one(call: CallRef) -> None:
             waits.append(await self.cycle(call))
 
-        before = await self.service.port.last_seq()
+        before = await self.service.log.last_seq()
         async with asyncio.timeout(_PATIENCE_S):
             await timed(one, list(self._calls(count, at_once)), at_once)
-        recorded = await self.service.port.last_seq() - before
+        recorded = await self.service.log.last_seq() - before
         if recorded != 6 * count or len(waits) != count:
             raise AssertionError(f"{count} cycles left {recorded} facts, and {len(waits)} ended")
         return waits

@@ -36,8 +36,8 @@ from ayes.ops.audit.replay import replay
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.terminal.logs import setup
-from ayes.projections.fold import Folding, Row
-from ayes.projections.pending import OPEN
+from ayes.projections.fold import ProjectedRow, ProjectionState
+from ayes.projections.pending import OPEN_APPROVALS
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.slots import ThreadRef
 from bench import history, logs
@@ -126,9 +126,9 @@ class Growing:
         async with self.running():
             await declare_streams(self.store)
             async with Ledger.connect(self.store, role="admin") as ledger:
-                if not await ledger.port.last_seq():
+                if not await ledger.log.last_seq():
                     await logs.append_all(ledger, iter(front))
-                held = await ledger.port.last_seq()
+                held = await ledger.log.last_seq()
                 if (await ledger.call(THREAD.wish(2, 0))).status is not Status.RETURNED:
                     raise BadInput(f"the log in {self.store} was not begun here. Name another store.")
         self._mix = itertools.islice(logs.mixed(_ENDLESS, logs.AT_ONCE), held - len(front), None)
@@ -136,9 +136,9 @@ class Growing:
 
     async def grow(self, ledger: Ledger, facts: int) -> None:
         """Write until there are so many."""
-        before = await ledger.port.last_seq()
+        before = await ledger.log.last_seq()
         await logs.append_all(ledger, self.next(facts - before))
-        after = await ledger.port.last_seq()
+        after = await ledger.log.last_seq()
         if after != max(before, facts):
             raise BadInput(
                 f"the log in {self.store} holds {after:,} facts instead of {facts:,}: not all of it was written here. "
@@ -164,7 +164,7 @@ async def measured(growing: Growing, facts: int, rounds: int) -> tuple[int, Meas
     async with growing.running() as server:
         async with Ledger.connect(growing.store, role="admin") as ledger:
             await growing.grow(ledger, facts)
-            facts = await ledger.port.last_seq()
+            facts = await ledger.log.last_seq()
         found[WRITTEN] = [resident_mb(server.pid)]
         found[A_FACT] = [found[WRITTEN][0] * (1 << 20) / facts]
         os.kill(server.pid, signal.SIGKILL)
@@ -231,20 +231,20 @@ async def _medians(one: Callable[[], Awaitable[None]], rounds: int, runs: int = 
     return [statistics.median([await spent() for _ in range(runs)]) for _ in range(rounds)]
 
 
-async def _queue(ledger: Ledger, facts: int) -> list[Row]:
+async def _queue(ledger: Ledger, facts: int) -> list[ProjectedRow]:
     """The queue as of that many facts."""
-    folding = Folding(OPEN)
+    state = ProjectionState(OPEN_APPROVALS)
 
     async def batch() -> None:
-        folding.ended(OPEN)
+        state.evicted(OPEN_APPROVALS)
 
-    await replay(ledger, folding, until=facts, batch=batch)
-    return list(folding.rows(OPEN))
+    await replay(ledger, state, until=facts, batch=batch)
+    return list(state.rows(OPEN_APPROVALS))
 
 
-async def _show(admin: Ledger, rows: list[Row]) -> None:
+async def _show(admin: Ledger, rows: list[ProjectedRow]) -> None:
     """Make the live queue hold these, as its worker would have."""
-    queue, shown = admin.port.pending, await admin.port.pending.entries()
+    queue, shown = admin.log.pending, await admin.log.pending.entries()
     wanted = {row.key: row.value for row in rows}
     for key in shown.keys() - wanted.keys():
         _, revision = await queue.get(key)

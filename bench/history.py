@@ -20,8 +20,8 @@ from nats.aio.msg import Msg
 
 from ayes.ledger.client import Ledger
 from ayes.ledger.nats.streams import LEDGER
-from ayes.ledger.replica import Mirror
-from ayes.projections.formats import provider
+from ayes.ledger.replica import ReadReplica
+from ayes.projections.formats import format_named
 from ayes.projections.history import history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -92,11 +92,11 @@ async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
 
 async def _mirrored(ledger: Ledger, runs: int) -> list[tuple[float, float]]:
     """For each history from a mirror: the milliseconds until it is made, and until it is written."""
-    mirror = Mirror(ledger.port)
+    mirror = ReadReplica(ledger.log)
     hearing = asyncio.create_task(mirror.run())
     try:
         async with asyncio.timeout(30):
-            while not await mirror.has(await ledger.port.last_seq()):  # noqa: ASYNC110 - it waits by itself
+            while not await mirror.has(await ledger.log.last_seq()):  # noqa: ASYNC110 - it waits by itself
                 await asyncio.sleep(0.01)
         near = ledger.reading_from(mirror)
         await near.read(THREAD)  # the mirror reads it from the broker
@@ -110,7 +110,7 @@ async def _from_mirror(ledger: Ledger) -> tuple[float, float]:
     begun = time.perf_counter()
     entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
     made = time.perf_counter()
-    payload = provider(PROVIDER).write(entries)
+    payload = format_named(PROVIDER).write(entries)
     spent = time.perf_counter()
     if not payload or len(entries) != MESSAGES:
         raise AssertionError(f"the history has {len(entries)} messages instead of {MESSAGES}")
@@ -129,7 +129,7 @@ async def _timed(ledger: Ledger) -> float:
 async def written(ledger: Ledger) -> int:
     """How many entries the history had that was written."""
     entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
-    return len(entries) if provider(PROVIDER).write(entries) else 0
+    return len(entries) if format_named(PROVIDER).write(entries) else 0
 
 
 async def _got(client: Client) -> int:

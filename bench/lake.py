@@ -22,10 +22,10 @@ import duckdb
 from msgspec import Struct
 
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ops.commands.lake import _write
-from ayes.ops.lake.writer import _SETTINGS, Archive, _arrow, quoted
+from ayes.ops.lake.writer import _SETTINGS, LakeWriter, _arrow, quoted
 from ayes.projections.lake import tables
 from ayes.projections.lake.counting import Judged
 from ayes.projections.lake.queries import QUESTIONS
@@ -86,7 +86,7 @@ async def _ingested(log: Log, ledger: Ledger, rounds: int, scratch: Path, line: 
     async def ours() -> float:
         shutil.rmtree(at, ignore_errors=True)
         begun, taking = time.perf_counter(), 0.0
-        with Archive.open(at, "bench") as archive:
+        with LakeWriter.open(at, "bench") as archive:
             for first in range(0, len(raws), _BATCH):
                 batch_begun = time.perf_counter()
                 archive.take(raws[first : first + _BATCH])
@@ -113,11 +113,11 @@ async def _ingested(log: Log, ledger: Ledger, rounds: int, scratch: Path, line: 
     ]  # fmt: skip
 
 
-async def _read_all(ledger: Ledger, facts: int) -> list[Raw]:
+async def _read_all(ledger: Ledger, facts: int) -> list[RawMessage]:
     """The messages of the log; other workloads may have added to it."""
-    assert isinstance(ledger.port, JetStream)
-    found: list[Raw] = []
-    async with aclosing(ledger.port.raw(1, until_end=True)) as batches:
+    assert isinstance(ledger.log, JetStream)
+    found: list[RawMessage] = []
+    async with aclosing(ledger.log.raw(1, until_end=True)) as batches:
         async for batch in batches:
             found.extend(batch)
             if len(found) >= facts:
@@ -125,7 +125,7 @@ async def _read_all(ledger: Ledger, facts: int) -> list[Raw]:
     return found[:facts]
 
 
-def _inserted(directory: Path, raws: list[Raw]) -> float:
+def _inserted(directory: Path, raws: list[RawMessage]) -> float:
     """Facts a second of the insert alone, in batches as large as ours."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
@@ -220,7 +220,7 @@ async def _from_the_broker(log: Log, rounds: int, scratch: Path, line: Line) -> 
 
 async def _written(ledger: Ledger, directory: Path, facts: int) -> float:
     """Facts a second from the log into the lake, read and written as `ayes lake sync` does."""
-    with Archive.open(directory, "bench") as archive:
+    with LakeWriter.open(directory, "bench") as archive:
         begun = time.perf_counter()
         await _write(ledger, archive, follow=False, wrote=lambda _seq: None)
         until = archive.publish()
@@ -230,10 +230,10 @@ async def _written(ledger: Ledger, directory: Path, facts: int) -> float:
 
 
 async def _only_read(ledger: Ledger, facts: int) -> float:
-    assert isinstance(ledger.port, JetStream)
+    assert isinstance(ledger.log, JetStream)
     count = 0
     begun = time.perf_counter()
-    async with aclosing(ledger.port.raw(1, until_end=True)) as batches:
+    async with aclosing(ledger.log.raw(1, until_end=True)) as batches:
         async for batch in batches:
             count += len(batch)
     if count < facts:

@@ -52,9 +52,9 @@ async def written(store: Path, facts: int, at_once: int = AT_ONCE) -> AsyncGener
     async with EmbeddedServer(store, sync=SYNC):
         await declare_streams(store)
         async with Ledger.connect(store, role="admin") as ledger:
-            if not await ledger.port.last_seq():
+            if not await ledger.log.last_seq():
                 await append_all(ledger, mixed(facts, at_once))
-            yield Log(store, await ledger.port.last_seq(), at_once)
+            yield Log(store, await ledger.log.last_seq(), at_once)
 
 
 async def append_all(ledger: Ledger, places: Iterator[Place]) -> None:
@@ -63,9 +63,9 @@ async def append_all(ledger: Ledger, places: Iterator[Place]) -> None:
 
     async def write() -> None:
         for slot, event in places:
-            stamped = ledger.stamped(event, causes.get(slot.thread))
+            stamped = ledger.with_envelope(event, causes.get(slot.thread))
             causes[slot.thread] = stamped
-            await ledger.fill(slot, stamped)
+            await ledger.try_append(slot, stamped)
 
     async with asyncio.TaskGroup() as writers:
         for _ in range(_WRITERS):
@@ -177,6 +177,6 @@ async def plain_client(store: Path) -> AsyncGenerator[Client]:
 
 def broker_version(ledger: Ledger) -> str:
     """Of the broker at the other end."""
-    assert isinstance(ledger.port, JetStream)
-    version = ledger.port.connection.client.connected_server_version
+    assert isinstance(ledger.log, JetStream)
+    version = ledger.log.connection.client.connected_server_version
     return f"{version.major}.{version.minor}.{version.patch}"

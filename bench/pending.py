@@ -1,7 +1,7 @@
 """The oldest 50 of 10,000 calls that wait for people, among 100,000 that were decided.
 
 A service that asks again and again has an inbox, which is kept up by what changes, and takes no request to answer. A first
-request is what `ayes pending --limit 50` makes, over a connection that has just been made: it asks the pending_service, in a process of
+request is what `ayes pending --limit 50` makes, over a connection that has just been made: it asks the page service, in a process of
 its own as in `ayes work queue`. Where there is none it reads the whole of the live queue (the key-value bucket), and decodes what is shown.
 
 The desk serves alone here. The queue's worker beside it would be handed all the facts of the ledger first, which takes long,
@@ -27,7 +27,7 @@ import msgspec
 
 from ayes.consumers import pending_service
 from ayes.consumers.pending_client import ROLE, SERVICE, SUBJECT, oldest
-from ayes.consumers.pending_view import Inbox
+from ayes.consumers.pending_view import PendingView
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import call_of
 from ayes.ops.broker.processes import die_with_parent, environment
@@ -66,8 +66,8 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         async with Ledger.connect(store, role="admin") as admin:
             await logs.append_all(admin, _places(waiting))
             await _show(admin, waiting)
-            facts, version = await admin.port.last_seq(), logs.broker_version(admin)
-        async with Ledger.connect(store, role="observer") as ledger, Inbox(ledger) as inbox:
+            facts, version = await admin.log.last_seq(), logs.broker_version(admin)
+        async with Ledger.connect(store, role="observer") as ledger, PendingView(ledger) as inbox:
             again = [_again(inbox, waiting) for _ in range(rounds)]
         read = [await _first(store, waiting) for _ in range(rounds)]
         begun = [await _begin(store, waiting) for _ in range(rounds)]
@@ -103,7 +103,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     ]  # fmt: skip
 
 
-def _again(inbox: Inbox, waiting: int) -> float:
+def _again(inbox: PendingView, waiting: int) -> float:
     """Milliseconds until the oldest are at hand, of an inbox."""
     times: list[float] = []
     for _ in range(_RUNS):
@@ -120,7 +120,7 @@ async def _begin(store: Path, waiting: int) -> float:
     for _ in range(_RUNS):
         async with Ledger.connect(store, role="observer") as ledger:
             begun = time.perf_counter()
-            async with Inbox(ledger) as inbox:
+            async with PendingView(ledger) as inbox:
                 times.append(time.perf_counter() - begun)
                 _check(inbox.oldest(OLDEST), len(inbox), waiting)
     return statistics.median(times) * 1000
@@ -176,10 +176,10 @@ async def _answered(ledger: Ledger) -> int:
     async with asyncio.timeout(_PATIENCE_S):
         while True:
             try:
-                await ledger.port.ask(SUBJECT, b"", _PATIENCE_S)
-                [told] = msgspec.json.decode(
-                    await ledger.port.ask(f"$SRV.STATS.{SERVICE}", b"", _PATIENCE_S)
-                )["endpoints"]
+                await ledger.log.ask(SUBJECT, b"", _PATIENCE_S)
+                [told] = msgspec.json.decode(await ledger.log.ask(f"$SRV.STATS.{SERVICE}", b"", _PATIENCE_S))[
+                    "endpoints"
+                ]
                 return int(told["num_requests"]) - int(told["num_errors"])
             except Unavailable:
                 await asyncio.sleep(0.05)
@@ -208,12 +208,12 @@ async def _show(admin: Ledger, waiting: int) -> None:
     async def one(number: int) -> None:
         call = _call(number)
         facts = [
-            fact_of(2 * number + place, _AT, slot.subject, encode(admin.stamped(event)))
+            fact_of(2 * number + place, _AT, slot.subject, encode(admin.with_envelope(event)))
             for place, (slot, event) in enumerate(itertools.islice(logs.calling(call), 2), 1)
         ]
         entry = pending.entry(call_of(call, tuple(facts)))
         assert entry, f"{call} waits"
-        if not await admin.port.pending.put(pending.key(call), pending.encode(entry), 0):
+        if not await admin.log.pending.put(pending.key(call), pending.encode(entry), 0):
             raise AssertionError(f"{call} was in the queue before")
 
     await timed(one, list(range(waiting)), _IN_FLIGHT)
@@ -223,7 +223,7 @@ async def _decide(admin: Ledger, waiting: int) -> None:
     """Leave the marker of each call that was decided."""
 
     async def one(number: int) -> None:
-        if not await admin.port.pending.delete(pending.key(_call(number, "d")), 0):
+        if not await admin.log.pending.delete(pending.key(_call(number, "d")), 0):
             raise AssertionError(f"{_call(number, 'd')} was decided before")
 
     await timed(one, list(range(waiting * _DECIDED)), _IN_FLIGHT)

@@ -20,8 +20,8 @@ import msgspec
 
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call
-from ayes.ledger.policies import InForce, Policies, about, ruled
-from ayes.ops.audit.backtest import Calls, Report, Trial, backtest_ledger
+from ayes.ledger.policies import AppliedPolicy, Policies, about, evaluate
+from ayes.ops.audit.backtest import Backtest, Calls, Report, backtest_ledger
 from ayes.schemas import events as e
 from ayes.schemas import ids
 from ayes.schemas.codec import Fact, encode, fact_of
@@ -58,7 +58,7 @@ async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
 
 
 async def _judging(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
-    plain, conditional = (Policies(InForce(1, company(conditions=one))) for one in (False, True))
+    plain, conditional = (Policies(AppliedPolicy(1, company(conditions=one))) for one in (False, True))
     thread = ThreadRef("bench", f"judged-{ids.new_id()[:8]}")
     made = 0
 
@@ -71,7 +71,7 @@ async def _judging(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
     async def judged(policies: Policies) -> float:
         wished = list(calls())
         begun = time.perf_counter()
-        said = [ruled(policies, about(call, call.wish.arguments)).judged.then for call in wished]
+        said = [evaluate(policies, about(call, call.wish.arguments)).judged.then for call in wished]
         spent = time.perf_counter() - begun
         if set(said) != {"block"}:
             raise AssertionError(f"judging came to {set(said)}")
@@ -89,7 +89,7 @@ async def _judging(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
         begun = time.perf_counter()
         for _ in range(_VERDICTS):
             made += 1
-            if await ledger.fill(thread.call(f"v{made}").decided, denied) is not None:
+            if await ledger.try_append(thread.call(f"v{made}").decided, denied) is not None:
                 raise AssertionError("the verdict was recorded before")
         return (time.perf_counter() - begun) / _VERDICTS * 1e6
 
@@ -223,7 +223,7 @@ class _Tried:
     """A policy on trial, and how long it took."""
 
     def __init__(self, policy: Policy) -> None:
-        self._calls, self._trial = Calls(), Trial(policy)
+        self._calls, self._trial = Calls(), Backtest(policy)
         self.seconds = 0.0
 
     def take(self, piece: Recorded) -> None:

@@ -19,9 +19,9 @@ from nats.aio.msg import Msg
 from ayes.ledger.client import Ledger
 from ayes.ledger.nats.streams import LEDGER
 from ayes.ops.audit.replay import replay
-from ayes.projections.fold import Folding
+from ayes.projections.fold import ProjectionState
 from ayes.projections.histories import HISTORIES
-from ayes.projections.pending import OPEN
+from ayes.projections.pending import OPEN_APPROVALS
 from bench import logs
 from bench.logs import Log
 from bench.results import Result, compared, in_turns
@@ -50,7 +50,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     return [
         compared(
             WORKLOAD,
-            "folding queue and histories",
+            "state queue and histories",
             "facts/s",
             rates,
             floors,
@@ -89,23 +89,23 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
 
 async def folded(ledger: Ledger, facts: int) -> float:
     """Facts a second, with the history of every conversation that ended written out."""
-    folding = Folding(OPEN, HISTORIES)
+    state = ProjectionState(OPEN_APPROVALS, HISTORIES)
     rows = size = 0
 
     async def batch() -> None:
         nonlocal rows, size
-        folding.ended(OPEN)
-        for row in map(HISTORIES.row, folding.ended(HISTORIES)):
+        state.evicted(OPEN_APPROVALS)
+        for row in map(HISTORIES.row, state.evicted(HISTORIES)):
             if row is not None:
                 rows, size = rows + 1, size + len(row.value)
 
     begun = time.perf_counter()
-    gaps = await replay(ledger, folding, until=facts, batch=batch)
-    for row in folding.rows(HISTORIES):
+    gaps = await replay(ledger, state, until=facts, batch=batch)
+    for row in state.rows(HISTORIES):
         rows, size = rows + 1, size + len(row.value)
     rate = facts / (time.perf_counter() - begun)
-    if folding.seq != facts or gaps or not rows or not size:
-        raise AssertionError(f"the replay of {facts} facts came to {folding.seq}, {rows} rows, gaps {gaps}")
+    if state.seq != facts or gaps or not rows or not size:
+        raise AssertionError(f"the replay of {facts} facts came to {state.seq}, {rows} rows, gaps {gaps}")
     return rate
 
 

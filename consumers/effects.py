@@ -16,7 +16,7 @@ class Append(Struct, frozen=True):
 
     slot: Slot
     event: Event
-    otherwise: Slot | None = None
+    fallback_slot: Slot | None = None
 
 
 class Perform[W](Struct, frozen=True):
@@ -35,7 +35,7 @@ class CancelTimer(Struct, frozen=True):
     call: CallRef
 
 
-class PutPending(Struct, frozen=True):
+class WritePending(Struct, frozen=True):
     """The queue's entry for a call should be this; empty: there should be none."""
 
     key: str
@@ -44,7 +44,7 @@ class PutPending(Struct, frozen=True):
     replaces: int
 
 
-class LookAgain(Struct, frozen=True):
+class Reload(Struct, frozen=True):
     """What was just appended calls for more: look at the facts once again."""
 
 
@@ -55,4 +55,4 @@ class HandOn(Struct, frozen=True):
     why: str
 
 
-type Step[W] = Append | Perform[W] | SetTimer | CancelTimer | PutPending | LookAgain | HandOn
+type Effect[W] = Append | Perform[W] | SetTimer | CancelTimer | WritePending | Reload | HandOn

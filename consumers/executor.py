@@ -22,14 +22,14 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.consumers.effects import Append, HandOn, Perform, Step
+from ayes.consumers.effects import Append, Effect, HandOn, Perform
 from ayes.consumers.tools import Registered
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, Status, attempt_of
-from ayes.ledger.log import Handed
+from ayes.ledger.log import Delivered
 from ayes.ledger.nats.streams import ACK_WAIT_S
-from ayes.ledger.tool_runner import perform
-from ayes.projections.refusal_texts import refused
+from ayes.ledger.tool_runner import run_tool
+from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadFact
@@ -65,7 +65,7 @@ class Run(Struct, frozen=True):
     attempt: int
 
 
-class Sight(Struct, frozen=True):
+class ExecutorState(Struct, frozen=True):
     """A call, as far as an executor may do something about it."""
 
     call: Call
@@ -98,29 +98,29 @@ class Executor:
         self._group = group
         self._hand_on_for_s = hand_on_for_s
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Sight:
+    async def load(self, ledger: Ledger, handed: Delivered) -> ExecutorState:
         assert isinstance(handed, Fact)
         ref = handed.slot.call_ref
         assert ref, "the executor is handed decisions and claims only"
         if isinstance(handed.event, e.ToolStarted):  # whoever made it is at work
-            return Sight(Call(ref))
-        call = await ledger.call(ref, having=handed.slot)
+            return ExecutorState(Call(ref))
+        call = await ledger.call(ref, must_include=handed.slot)
         declared = await _declared(ledger, call) if self._is_ours(call, handed) else None
         waits = call.newer or (self._is_ours(call, handed) and not self._can_run(call, declared))
-        return Sight(call, declared, await ledger.port.clock() if waits else None)
+        return ExecutorState(call, declared, await ledger.log.clock() if waits else None)
 
-    def react(self, seen: Sight, handed: Handed) -> Sequence[Step[Run]]:
+    def decide(self, seen: ExecutorState, handed: Delivered) -> Sequence[Effect[Run]]:
         steps = self._steps(seen, handed)
         if steps and seen.call.newer:
             return [_hand_on(seen, handed, "a newer program has recorded something about it")]
         return steps
 
-    def _steps(self, seen: Sight, handed: Handed) -> Sequence[Step[Run]]:
+    def _steps(self, seen: ExecutorState, handed: Delivered) -> Sequence[Effect[Run]]:
         call = seen.call
         if call.requested is None or (ends_at := call.refusal_slot) is None:
             return ()
         if call.status in _NOT_TO_RUN:
-            return [Append(ends_at, refused(call))]
+            return [Append(ends_at, tool_not_run(call))]
         if call.wish.run_by != self._group or _is_claim(handed):
             return ()
         if call.status is Status.RUNNING:
@@ -134,20 +134,20 @@ class Executor:
             return [Append(call.claim_slot, e.Declined(why="unknown_tool"))]
         return [self._claim(call)]
 
-    async def do(self, ledger: Ledger, work: Run) -> Append | None:
-        call = await ledger.call_patiently(work.call, having=work.call.claim(work.attempt))
+    async def execute(self, ledger: Ledger, work: Run) -> Append | None:
+        call = await ledger.call_patiently(work.call, must_include=work.call.claim(work.attempt))
         # A revocation has a slot of its own: the order of the log says which of the two counts.
         if not any(attempt_of(start) == work.attempt for start in call.starts):
             ends_at = None if call.starts else call.refusal_slot
-            return None if ends_at is None else Append(ends_at, refused(call))
+            return None if ends_at is None else Append(ends_at, tool_not_run(call))
         outcome = await self._outcome(work)
-        return Append(call.end_slot or call.late_slot, outcome, otherwise=call.late_slot)
+        return Append(call.end_slot or call.late_slot, outcome, fallback_slot=call.late_slot)
 
     async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed:
         function = self._tools[work.tool].function
-        return await perform(function, work.arguments, work.attempt, key=str(work.call))
+        return await run_tool(function, work.arguments, work.attempt, key=str(work.call))
 
-    def _is_ours(self, call: Call, handed: Handed) -> bool:
+    def _is_ours(self, call: Call, handed: Delivered) -> bool:
         """Whether it may be for this executor to start the call now."""
         if call.requested is None or call.wish.run_by != self._group or _is_claim(handed):
             return False
@@ -166,7 +166,7 @@ class Executor:
             getattr(own, field) == getattr(declared, field) for field in _CONTRACT
         )
 
-    def _again(self, seen: Sight) -> Sequence[Step[Run]]:
+    def _again(self, seen: ExecutorState) -> Sequence[Effect[Run]]:
         """Somebody started it and is gone."""
         call, declared = seen.call, seen.declared
         if declared is not None and declared.repeatable and len(call.starts) < MAX_ATTEMPTS:
@@ -204,16 +204,16 @@ async def _declared(ledger: Ledger, call: Call) -> e.ToolDeclared | None:
     return None if tool is None else tool.declared
 
 
-def _waited_s(seen: Sight, handed: Handed) -> float:
+def _waited_s(seen: ExecutorState, handed: Delivered) -> float:
     """How long ago the fact that was handed out was recorded."""
     assert seen.now, "the look notes the time where something may have to wait"
     return (seen.now - handed.recorded_at).total_seconds()
 
 
-def _hand_on(seen: Sight, handed: Handed, why: str) -> HandOn:
+def _hand_on(seen: ExecutorState, handed: Delivered, why: str) -> HandOn:
     return HandOn(max(HAND_ON_AFTER_S, _waited_s(seen, handed)), why)
 
 
-def _is_claim(handed: Handed) -> bool:
+def _is_claim(handed: Delivered) -> bool:
     """Claims are handed out for the sake of those that take an approval back. Whoever made any other is at work."""
     return isinstance(handed, Fact) and handed.slot.tail[2] == "claim"

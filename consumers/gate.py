@@ -41,27 +41,27 @@ from typing import Final, Never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ayes.consumers.effects import Append, CancelTimer, LookAgain, SetTimer, Step
+from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
 from ayes.ledger.client import Ledger
 from ayes.ledger.grants import Delegation, Grant, covering, delegated, delegations_of, grants_of
 from ayes.ledger.lifecycle import Call, call_of
-from ayes.ledger.log import Due, Handed
+from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.policies import (
     Origin,
-    Past,
     Policies,
-    Ruling,
+    PolicyDecision,
+    ThreadUsage,
     about,
     attributed,
     block,
     disowned,
+    evaluate,
     of_edit,
     origin,
     origin_slots,
-    past,
     reply_slot,
     required,
-    ruled,
+    thread_usage,
     wished,
 )
 from ayes.ledger.votes import Tally, asked, empty_seats, tally
@@ -76,14 +76,14 @@ from ayes.schemas.slots import ROOT, CallRef, Slot, delegations, grants
 from ayes.schemas.tools import Tool
 
 
-class Word(Struct, frozen=True):
+class PolicyVerdict(Struct, frozen=True):
     """What the policies say to a wish by itself, whatever its thread went through and whoever said yes in advance."""
 
-    ruling: Ruling
+    ruling: PolicyDecision
     says: e.Approved | e.Denied | e.ApprovalRequested
 
 
-class Case(Struct, frozen=True):
+class GateState(Struct, frozen=True):
     """What the gate looks at: the call, and what judges it."""
 
     call: Call
@@ -92,24 +92,24 @@ class Case(Struct, frozen=True):
     #: The first thing that a user said after the wish was made. Only looked for where it supersedes the question.
     newer: Fact | None = None
     #: What the thread went through before. None: not looked at, since nothing depends on it.
-    past: Past | None = None
+    past: ThreadUsage | None = None
     grants: tuple[Grant, ...] = ()
     delegations: tuple[Delegation, ...] = ()
     #: What call, policies and tool come to. None: not asked yet, `verdict` will.
-    word: Word | None = None
+    word: PolicyVerdict | None = None
     #: What was recorded before the request about whose wish it is.
     origin: Origin = Origin()
     #: Does the request itself say who asked? Else `call` has it from the thread.
     names_requester: bool = True
 
 
-class Heard(Struct, frozen=True):
+class SupersededCalls(Struct, frozen=True):
     """What the gate looks at when somebody says something: the thread's open calls that this may supersede."""
 
-    cases: tuple[Case, ...]
+    cases: tuple[GateState, ...]
 
 
-class Replied(Struct, frozen=True):
+class MissingRequests(Struct, frozen=True):
     """What the gate looks at when a model has replied: the wishes that nothing stands for yet."""
 
     missing: tuple[tuple[CallRef, e.ToolRequested], ...] = ()
@@ -119,35 +119,35 @@ class Gate:
     durables = ("gate", "gate-timers")
     replaces = False
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Case | Heard | Replied:
+    async def load(self, ledger: Ledger, handed: Delivered) -> GateState | SupersededCalls | MissingRequests:
         match handed:
             case Fact(event=e.Said() as said):
                 return await self._heard(ledger, handed, said)
             case Fact(event=e.ModelReplied() as reply):
                 return await self._replied(ledger, handed, reply)
             case Fact(event=e.ModelFailed()):
-                return Replied()
+                return MissingRequests()
             case _:
                 return await self._called(ledger, _call(handed), handed)
 
-    async def _called(self, ledger: Ledger, ref: CallRef, handed: Handed) -> Case:
+    async def _called(self, ledger: Ledger, ref: CallRef, handed: Delivered) -> GateState:
         facts = await ledger.read(
-            ref, *origin_slots(ref), having=handed.slot if isinstance(handed, Fact) else None
+            ref, *origin_slots(ref), must_include=handed.slot if isinstance(handed, Fact) else None
         )
         call = call_of(ref, facts)
-        if isinstance(handed, Due) and call.gated is None:
+        if isinstance(handed, TimerFired) and call.gated is None:
             # A timer is set after its question was read, so it is there. Nobody else would see to this deadline.
             raise Unavailable(f"the question of {call.ref} cannot be read yet; a replica is behind.")
         if call.requested is None or call.decided is not None:
-            return Case(call, _NOTHING, None)
+            return GateState(call, _NOTHING, None)
         whence = origin(call, facts)
         names_requester, call = bool(call.wish.requester), attributed(call, whence)
         if call.gated is not None:
             return await self._asked(ledger, call, handed)
         # Read after the call, here and below: no policy that is older than what is judged by it.
         policies, tool = await ledger.policies(call.ref.workspace), await ledger.tool_of(call)
-        case = Case(call, policies, tool, origin=whence, names_requester=names_requester)
-        case = replace(case, word=word(case))
+        case = GateState(call, policies, tool, origin=whence, names_requester=names_requester)
+        case = replace(case, word=policy_verdict(case))
         if not _depends_on_past(case):
             return case
         case = await _with_past(ledger, case)
@@ -157,46 +157,50 @@ class Gate:
             )
         return case
 
-    def react(self, seen: Case | Heard | Replied, handed: Handed) -> Sequence[Step[Never]]:
+    def decide(
+        self, seen: GateState | SupersededCalls | MissingRequests, handed: Delivered
+    ) -> Sequence[Effect[Never]]:
         match seen:
-            case Replied(missing):
+            case MissingRequests(missing):
                 return [Append(ref.requested, wish) for ref, wish in missing]
-            case Case():
+            case GateState():
                 return _steps(seen, handed)
-            case Heard(cases):
+            case SupersededCalls(cases):
                 return [step for case in cases for step in _steps(case, handed)]
 
-    async def do(self, ledger: Ledger, work: Never) -> Never:
+    async def execute(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError("the gate does nothing outside of the ledger")
 
-    async def _replied(self, ledger: Ledger, handed: Fact, reply: e.ModelReplied) -> Replied:
+    async def _replied(self, ledger: Ledger, handed: Fact, reply: e.ModelReplied) -> MissingRequests:
         """One request; a wish whose slot is taken was requested before, or cannot be any more."""
         thread = handed.slot.thread_ref
         wishes = [part for part in reply.parts if isinstance(part, e.Wish)]
         if not wishes:
-            return Replied()
+            return MissingRequests()
         turn = int(handed.slot.tail[1])
         slots = [thread.wish(turn, index).requested for index in range(len(wishes))]
-        facts = await ledger.read(thread.opened, handed.slot, *slots, having=handed.slot)
+        facts = await ledger.read(thread.opened, handed.slot, *slots, must_include=handed.slot)
         return replied(facts, handed, wishes)
 
-    async def _heard(self, ledger: Ledger, handed: Fact, said: e.Said) -> Heard:
+    async def _heard(self, ledger: Ledger, handed: Fact, said: e.Said) -> SupersededCalls:
         """Where no question is open that a message supersedes, this is one request, and none for what no user said."""
         if said.role != "user":
-            return Heard(())
-        waiting = await ledger.open_questions(handed.slot.thread_ref, having=handed.slot)
-        return Heard(tuple([await self._asked(ledger, call, handed) for call in waiting if _yields(call)]))
+            return SupersededCalls(())
+        waiting = await ledger.open_questions(handed.slot.thread_ref, must_include=handed.slot)
+        return SupersededCalls(
+            tuple([await self._asked(ledger, call, handed) for call in waiting if _yields(call)])
+        )
 
-    async def _asked(self, ledger: Ledger, call: Call, handed: Handed) -> Case:
+    async def _asked(self, ledger: Ledger, call: Call, handed: Delivered) -> GateState:
         """The case of an open question, with what a user said since the wish was made where that counts."""
         newer = None
         if _yields(call):
             assert call.gated
-            facts = await ledger.read(*_around(call.ref), having=_later(call.gated, handed))
+            facts = await ledger.read(*_around(call.ref), must_include=_later(call.gated, handed))
             call = call_of(call.ref, facts)
             call = attributed(call, origin(call, facts)) if call.requested is not None else call
             newer = said_since(call.ref, facts)
-        case = Case(call, _NOTHING, None, newer)
+        case = GateState(call, _NOTHING, None, newer)
         if call.requested is None or not call.votes:
             return case
         # An edit is judged again, and what people approve is, by the policies that are in force by then.
@@ -206,14 +210,14 @@ class Gate:
             return case
         assert call.gated
         latest = _later(call.gated, handed)  # who votes in another's place was given the word before
-        given = await ledger.read(grants(workspace), delegations(workspace), latest, having=latest)
+        given = await ledger.read(grants(workspace), delegations(workspace), latest, must_include=latest)
         return replace(case, grants=grants_of(given), delegations=delegations_of(given))
 
 
 _NOTHING: Final = Policies()
 
 
-def replied(facts: Sequence[Fact], reply: Fact, wishes: Sequence[e.Wish]) -> Replied:
+def replied(facts: Sequence[Fact], reply: Fact, wishes: Sequence[e.Wish]) -> MissingRequests:
     """The wishes of a reply that are still to be requested.
 
     Args:
@@ -222,13 +226,13 @@ def replied(facts: Sequence[Fact], reply: Fact, wishes: Sequence[e.Wish]) -> Rep
     ref, turn = reply.slot.thread_ref, int(reply.slot.tail[1])
     opened = next((fact.event for fact in facts if fact.slot == ref.opened), None)
     if not isinstance(opened, e.ThreadOpened) or not opened.model:
-        return Replied()  # a service that runs its own loop requests for itself
+        return MissingRequests()  # a service that runs its own loop requests for itself
     taken = {fact.slot for fact in facts}
     calls = ((ref.wish(turn, index), wished(opened, wish)) for index, wish in enumerate(wishes))
-    return Replied(tuple((call, wish) for call, wish in calls if call.requested not in taken))
+    return MissingRequests(tuple((call, wish) for call, wish in calls if call.requested not in taken))
 
 
-async def _with_past(ledger: Ledger, case: Case) -> Case:
+async def _with_past(ledger: Ledger, case: GateState) -> GateState:
     """The case with what its thread went through, as far as the policies ask: where nothing was denied, that is short."""
     ref = case.call.ref
     limited = any(
@@ -239,20 +243,20 @@ async def _with_past(ledger: Ledger, case: Case) -> Case:
     denied = [fact for fact in facts if isinstance(fact.event, e.Denied) and fact.event.ground == "people"]
     if denied and not limited:
         facts = await _of_thread(ledger, ref, "requested", "decided")
-    gone_through = past(case.call, facts)
+    gone_through = thread_usage(case.call, facts)
     if gone_through.denied is not None:  # only then it matters whether the user has spoken since
         said = await ledger.read(f"{ROOT}.{ref.workspace}.{ref.thread}.said.*")
-        gone_through = past(case.call, sorted((*facts, *said), key=attrgetter("seq")))
+        gone_through = thread_usage(case.call, sorted((*facts, *said), key=attrgetter("seq")))
     return replace(case, past=gone_through, grants=grants_of(facts))
 
 
 async def _of_thread(ledger: Ledger, ref: CallRef, *places: str) -> tuple[Fact, ...]:
     """What stands in these places of a thread's calls, the wish itself, and the grants of its workspace."""
     calls = [f"{ROOT}.{ref.workspace}.{ref.thread}.call.*.{place}" for place in places]
-    return await ledger.read(*calls, ref.requested, grants(ref.workspace), having=ref.requested)
+    return await ledger.read(*calls, ref.requested, grants(ref.workspace), must_include=ref.requested)
 
 
-def _depends_on_past(case: Case) -> bool:
+def _depends_on_past(case: GateState) -> bool:
     """Would people be asked, or has a thread only so many calls?"""
     assert case.call.requested
     if case.call.withdrawn is not None:
@@ -262,7 +266,7 @@ def _depends_on_past(case: Case) -> bool:
     return case.word is not None and isinstance(case.word.says, e.ApprovalRequested)
 
 
-def _depends_on_siblings(case: Case) -> bool:
+def _depends_on_siblings(case: GateState) -> bool:
     """Would people be asked, unless an earlier wish of the thread that is not judged yet becomes the last question?"""
     assert case.call.requested
     assert case.past
@@ -277,7 +281,7 @@ def _calls_for_more(vote: Fact) -> bool:
     return isinstance(vote.event, e.Voted) and bool(vote.event.verdict == "deny" or vote.event.on_behalf_of)
 
 
-def _steps(seen: Case, handed: Handed) -> Sequence[Step[Never]]:
+def _steps(seen: GateState, handed: Delivered) -> Sequence[Effect[Never]]:
     call = seen.call
     if call.requested is None:
         return ()  # a vote or a withdrawal of nothing: it counts when there is something, which is handed then
@@ -291,11 +295,11 @@ def _steps(seen: Case, handed: Handed) -> Sequence[Step[Never]]:
         case e.ApprovalRequested():
             # The deadline counts from when the broker has recorded the question, and a message may have come before it.
             last = decision.expires_in_s is None and decision.while_pending != "supersede"
-            return [Append(call.ref.gated, decision), *(() if last else (LookAgain(),))]
+            return [Append(call.ref.gated, decision), *(() if last else (Reload(),))]
         case e.Escalated():
-            return [Append(call.ref.escalated(len(call.escalated) + 1), decision), LookAgain()]
+            return [Append(call.ref.escalated(len(call.escalated) + 1), decision), Reload()]
         case e.Approved(ground="grant") if spending := _spending(seen, decision):
-            return [*spending, LookAgain()]
+            return [*spending, Reload()]
         case e.Approved(ground="broken_glass"):
             told = e.GlassBroken(reviewer=decision.voters[0], reason=decision.reason)
             announced = () if call.announced else (Append(call.ref.announced, told),)
@@ -306,7 +310,7 @@ def _steps(seen: Case, handed: Handed) -> Sequence[Step[Never]]:
             return [Append(call.ref.decided, decision), *_cancelled(call)]
 
 
-def _decision(seen: Case, handed: Handed) -> e.Event | None:
+def _decision(seen: GateState, handed: Delivered) -> e.Event | None:
     """What the facts come to; None while it is open."""
     if seen.newer is None:
         return _decided(seen, handed.recorded_at)
@@ -324,7 +328,7 @@ def _before(call: Call, message: Fact) -> Call:
     return replace(call, votes=tuple(vote for vote in call.votes if vote.seq < end), withdrawn=withdrawn)
 
 
-def _decided(seen: Case, now: datetime) -> e.Event | None:
+def _decided(seen: GateState, now: datetime) -> e.Event | None:
     call = seen.call
     if call.withdrawn is not None:
         event = call.withdrawn.event
@@ -344,7 +348,7 @@ def _decided(seen: Case, now: datetime) -> e.Event | None:
         return None
     if (stage := call.next_stage) is not None:
         return e.Escalated(voters=stage.voters, expires_in_s=stage.expires_in_s)
-    asking = call.asking
+    asking = call.approval_request
     assert asking
     assert call.gated
     return e.Expired(
@@ -355,7 +359,7 @@ def _decided(seen: Case, now: datetime) -> e.Event | None:
     )
 
 
-def _tally(seen: Case) -> Tally:
+def _tally(seen: GateState) -> Tally:
     return tally(
         seen.call,
         lambda arguments: of_edit(seen.policies, seen.tool, seen.call, arguments),
@@ -363,12 +367,12 @@ def _tally(seen: Case) -> Tally:
     )
 
 
-def _blocked(seen: Case, approved: e.Approved) -> Ruling | None:
+def _blocked(seen: GateState, approved: e.Approved) -> PolicyDecision | None:
     arguments = seen.call.wish.arguments if approved.arguments is None else approved.arguments
     return block(seen.policies, seen.call, arguments)
 
 
-def verdict(seen: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequested:
+def verdict(seen: GateState, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequested:
     """What the policies say to a wish. Looked at before anybody is asked, in this order:
 
     1. it is not whose wish it says, the digest is not that of the wish, the tool is unknown or run by somebody else, the
@@ -381,7 +385,7 @@ def verdict(seen: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
     7. the thread has put more to people than the policy lets it: denied;
     8. people are asked.
     """
-    said = seen.word or word(seen)
+    said = seen.word or policy_verdict(seen)
     ruling, says, gone_through = said.ruling, said.says, seen.past
     most = seen.policies.limit("calls_per_thread")
     if isinstance(says, e.Denied) and says.ground == "invalid":
@@ -413,20 +417,22 @@ def verdict(seen: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
     return says
 
 
-def word(seen: Case) -> Word:
+def policy_verdict(seen: GateState) -> PolicyVerdict:
     """Steps 1, 3 and 4 of `verdict`."""
     call, policies, tool = seen.call, seen.policies, seen.tool
     wish = call.wish
     problem = disowned(call, seen.origin) or _invalid(wish, tool) or _unmapped(wish, policies)
     if problem is not None:
-        ruling = ruled(policies, about(call))
-        return Word(ruling, _denied("invalid", ruling, problem))
-    ruling = ruled(policies, about(call, wish.arguments))
+        ruling = evaluate(policies, about(call))
+        return PolicyVerdict(ruling, _denied("invalid", ruling, problem))
+    ruling = evaluate(policies, about(call, wish.arguments))
     judged = ruling.judged
     if judged.then == "block":
-        return Word(ruling, _denied("policy", ruling, judged.reason))
+        return PolicyVerdict(ruling, _denied("policy", ruling, judged.reason))
     if judged.then == "allow" and not _governs(tool):
-        return Word(ruling, _unasked(seen, _approved(ruling, wish.digest, "policy", reason=judged.reason)))
+        return PolicyVerdict(
+            ruling, _unasked(seen, _approved(ruling, wish.digest, "policy", reason=judged.reason))
+        )
     asking = question(policies, ruling, digest=wish.digest, requester=wish.requester, agent=wish.agent)
     if empty := unanswerable(asking):
         own = policies.excluded(wish.requester, "")
@@ -438,11 +444,11 @@ def word(seen: Case) -> Word:
             else []
         )
         why = f"It needs {empty} more who may vote and count: {' and '.join(who)}."
-        return Word(ruling, _denied("policy", ruling, why))
-    return Word(ruling, asking)
+        return PolicyVerdict(ruling, _denied("policy", ruling, why))
+    return PolicyVerdict(ruling, asking)
 
 
-def _unasked(seen: Case, approved: e.Approved) -> e.Approved:
+def _unasked(seen: GateState, approved: e.Approved) -> e.Approved:
     """With who may revoke and reconcile, where no question says so; what the request says by itself is left out."""
     wish = seen.call.wish
     named = plain(wish.requester) if seen.names_requester else ""
@@ -491,7 +497,7 @@ def _unmapped(wish: e.ToolRequested, policies: Policies) -> str | None:
 
 
 def question(
-    policies: Policies, ruling: Ruling, *, digest: str, requester: str, agent: str
+    policies: Policies, ruling: PolicyDecision, *, digest: str, requester: str, agent: str
 ) -> e.ApprovalRequested:
     """What people are asked: frozen from here on."""
     policy, rule = ruling.by.policy, ruling.judged.rule
@@ -548,7 +554,7 @@ def _again(denied: Fact) -> str:
     return f"This very call was denied before, as {ref.call}{said}"
 
 
-def _granted(seen: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Grant, ...]:
+def _granted(seen: GateState, asking: e.ApprovalRequested, now: datetime) -> tuple[Grant, ...]:
     """The grants that together say what people would be asked for; empty where they do not suffice."""
     if not seen.policies.grantable(seen.call.wish.tool):
         return ()
@@ -568,7 +574,7 @@ def _granted(seen: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Gr
     return tuple(counting.values()) if enough else ()
 
 
-def _spending(seen: Case, approved: e.Approved) -> Sequence[Append]:
+def _spending(seen: GateState, approved: e.Approved) -> Sequence[Append]:
     """The uses that are still to be taken before these grants let the call run."""
     call = seen.call
     return [
@@ -578,7 +584,7 @@ def _spending(seen: Case, approved: e.Approved) -> Sequence[Append]:
     ]
 
 
-def _beaten(seen: Case, denied: e.Denied) -> Sequence[Append]:
+def _beaten(seen: GateState, denied: e.Denied) -> Sequence[Append]:
     """A later no beats an earlier yes: the grants that would have covered what people denied."""
     denied_call, call = about(seen.call, seen.call.wish.arguments), str(seen.call.ref)
     at = max((vote.recorded_at for vote in seen.call.votes), default=None)
@@ -587,7 +593,7 @@ def _beaten(seen: Case, denied: e.Denied) -> Sequence[Append]:
 
 
 def _approved(
-    ruling: Ruling,
+    ruling: PolicyDecision,
     digest: str,
     ground: e.Ground,
     *,
@@ -608,7 +614,7 @@ def _approved(
     )
 
 
-def _denied(ground: e.Ground, ruling: Ruling, reason: str) -> e.Denied:
+def _denied(ground: e.Ground, ruling: PolicyDecision, reason: str) -> e.Denied:
     return e.Denied(
         ground=ground,
         rule=ruling.judged.rule.name,
@@ -621,10 +627,10 @@ def _denied(ground: e.Ground, ruling: Ruling, reason: str) -> e.Denied:
 
 def _yields(call: Call) -> bool:
     """Does a user's message make this call moot?"""
-    return call.asking is not None and call.asking.while_pending == "supersede"
+    return call.approval_request is not None and call.approval_request.while_pending == "supersede"
 
 
-def _later(gated: Fact, handed: Handed) -> Slot:
+def _later(gated: Fact, handed: Delivered) -> Slot:
     """The later of the two facts: whoever has it has all that stands before it. (A timer is of another stream.)"""
     return handed.slot if isinstance(handed, Fact) and handed.seq > gated.seq else gated.slot
 
@@ -651,8 +657,8 @@ def _withdrawn(event: object) -> e.Withdrawn:
     return e.Withdrawn(reason=cut(event.reason, MAX_REASON) if isinstance(event, e.Withdrawn) else "")
 
 
-def _call(handed: Handed) -> CallRef:
-    if isinstance(handed, Due):
+def _call(handed: Delivered) -> CallRef:
+    if isinstance(handed, TimerFired):
         return handed.call
     ref = handed.slot.call_ref
     assert ref, "the gate is handed facts about calls only"

@@ -17,11 +17,11 @@ from typing import Final, Protocol
 import structlog
 from msgspec import Struct
 
-from ayes.consumers.effects import Append, Perform, Step
+from ayes.consumers.effects import Append, Effect, Perform
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Handed
+from ayes.ledger.log import Delivered
 from ayes.ledger.policies import wished
-from ayes.ledger.tool_runner import described
+from ayes.ledger.tool_runner import format_exception
 from ayes.projections.history import Entry, digest, history
 from ayes.projections.thread import Thread, Turn, thread_of
 from ayes.schemas import events as e
@@ -36,7 +36,7 @@ _log: Final = structlog.get_logger("ayes.consumers.model")
 MAX_ATTEMPTS: Final = 3
 
 
-class Question(Struct, frozen=True):
+class ModelRequest(Struct, frozen=True):
     """What a model is sent."""
 
     thread: ThreadRef
@@ -47,7 +47,7 @@ class Question(Struct, frozen=True):
     tools: tuple[Tool, ...]
 
 
-class Reply(Struct, frozen=True):
+class ModelReply(Struct, frozen=True):
     """What it answers."""
 
     parts: tuple[e.Part, ...]
@@ -58,7 +58,7 @@ class Reply(Struct, frozen=True):
 class Model(Protocol):
     """Anything that can answer: a provider, a recording, a script. May raise; then the turn has failed."""
 
-    async def reply(self, question: Question) -> Reply: ...
+    async def reply(self, question: ModelRequest) -> ModelReply: ...
 
 
 class Ask(Struct, frozen=True):
@@ -69,7 +69,7 @@ class Ask(Struct, frozen=True):
     attempt: int
 
 
-class Asker:
+class ModelWorker:
     """Asks the models it has, by provider: the part of the thread's `model` before the colon."""
 
     replaces = False
@@ -78,12 +78,12 @@ class Asker:
         self.durables = (durable,)
         self._models = dict(models)
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Thread:
+    async def load(self, ledger: Ledger, handed: Delivered) -> Thread:
         assert isinstance(handed, Fact)
         ref = handed.slot.thread_ref
-        return thread_of(ref, await ledger.read(ref, having=handed.slot))
+        return thread_of(ref, await ledger.read(ref, must_include=handed.slot))
 
-    def react(self, seen: Thread, handed: Handed) -> Sequence[Step[Ask]]:
+    def decide(self, seen: Thread, handed: Delivered) -> Sequence[Effect[Ask]]:
         thread = seen
         opened = thread.opened.event if thread.opened else None
         if not isinstance(opened, e.ThreadOpened) or _provider(opened.model) not in self._models:
@@ -95,16 +95,16 @@ class Asker:
             return ()
         return [_ask(thread, opened.model, thread.latest + 1, attempt=1)]
 
-    async def do(self, ledger: Ledger, work: Ask) -> Append:
+    async def execute(self, ledger: Ledger, work: Ask) -> Append:
         asked = work.thread.asked(work.turn, work.attempt)
-        thread = thread_of(work.thread, await ledger.read(work.thread, having=asked))
+        thread = thread_of(work.thread, await ledger.read(work.thread, must_include=asked))
         opened = thread.opened.event if thread.opened else None
         assert isinstance(opened, e.ThreadOpened)
         slot = work.thread.replied(work.turn)
         try:
             entries = history(thread, before_turn=work.turn).entries
             tools = [await ledger.tool(work.thread.workspace, one.tool, one.version) for one in opened.tools]
-            question = Question(work.thread, work.turn, opened.model, entries, tuple(tools))
+            question = ModelRequest(work.thread, work.turn, opened.model, entries, tuple(tools))
             reply = await self._models[_provider(opened.model)].reply(question)
             replied = e.ModelReplied(
                 parts=reply.parts,
@@ -116,16 +116,16 @@ class Asker:
             )
             # What cannot be recorded is not an answer, and asking again would not help. Nor can what it wishes be.
             for event in (replied, *(wished(opened, wish) for wish in _wishes(reply))):
-                encode(ledger.stamped(event, replied))
+                encode(ledger.with_envelope(event, replied))
         except Unavailable:
             raise  # the ledger could not be read; the next attempt may
         except Exception as problem:  # noqa: BLE001 - a provider may raise anything; the turn has failed
             _log.warning("the model gave no answer", problem=str(problem), turn=work.turn)
-            return Append(slot, e.ModelFailed(error=described(problem), attempt=work.attempt))
+            return Append(slot, e.ModelFailed(error=format_exception(problem), attempt=work.attempt))
         return Append(slot, replied)
 
 
-def _asked_again(thread: Thread, turn: Turn, handed: Handed) -> Sequence[Step[Ask]]:
+def _asked_again(thread: Thread, turn: Turn, handed: Delivered) -> Sequence[Effect[Ask]]:
     """The model was asked and has not answered. If what we were handed made that claim, its worker is dead."""
     claim = turn.asked[-1].event
     if not isinstance(handed, Fact) or not isinstance(claim, e.ModelAsked) or claim.cause != handed.event.id:
@@ -165,7 +165,7 @@ def _halted(thread: Thread, last: Turn) -> bool:
     return any(fact and isinstance(fact.event, e.Denied) and fact.event.halt for fact in decisions)
 
 
-def _wishes(reply: Reply) -> tuple[e.Wish, ...]:
+def _wishes(reply: ModelReply) -> tuple[e.Wish, ...]:
     return tuple(part for part in reply.parts if isinstance(part, e.Wish))
 
 

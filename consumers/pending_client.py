@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from ayes.ledger.client import Ledger
 from ayes.projections import pending
-from ayes.projections.pending import EVERY, Age, Chosen, Entry, Listed, Page
+from ayes.projections.pending import NO_FILTER, Entry, Listed, Page, PageCursor, PendingFilter
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.ids import token
 from ayes.schemas.slots import ThreadRef
@@ -32,7 +32,7 @@ MOST: Final = 1_000
 PATIENCE_S: Final = 0.5
 
 
-class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+class PageRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A request. What is empty leaves nothing out."""
 
     workspace: str = ""
@@ -42,10 +42,10 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
     tool: str = ""
     most: Annotated[int, Meta(ge=1, le=MOST)] = 50
     #: As the page before had it.
-    after: Age | None = None
+    after: PageCursor | None = None
 
     @property
-    def chosen(self) -> Chosen:
+    def chosen(self) -> PendingFilter:
         """Which calls.
 
         Raises:
@@ -55,10 +55,10 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
             token("workspace", self.workspace)
         if self.thread:
             ThreadRef.parse(self.thread)
-        return Chosen(self.workspace, self.thread, self.tool)
+        return PendingFilter(self.workspace, self.thread, self.tool)
 
 
-async def oldest(ledger: Ledger, most: int | None = None, chosen: Chosen = EVERY) -> Listed:
+async def oldest(ledger: Ledger, most: int | None = None, chosen: PendingFilter = NO_FILTER) -> Listed:
     """The entries that fit, oldest first, N at most or all of them; how many fit; and what cannot be read."""
     if most is not None and 1 <= most <= MOST:
         try:
@@ -68,12 +68,12 @@ async def oldest(ledger: Ledger, most: int | None = None, chosen: Chosen = EVERY
     return await _read(ledger, most, chosen)
 
 
-async def _asked(ledger: Ledger, most: int, chosen: Chosen) -> Listed:
+async def _asked(ledger: Ledger, most: int, chosen: PendingFilter) -> Listed:
     """Page after page: one, unless its entries are large."""
-    page = await _page(ledger, Asked(*chosen, most=most))
+    page = await _page(ledger, PageRequest(*chosen, most=most))
     waiting, entries, unreadable = page.waiting, _entries(page), list(page.unreadable)
     while page.more and page.entries and len(entries) < most:
-        page = await _page(ledger, Asked(*chosen, most=most - len(entries), after=page.after))
+        page = await _page(ledger, PageRequest(*chosen, most=most - len(entries), after=page.after))
         entries += _entries(page)
     return Listed(entries, waiting, unreadable)
 
@@ -82,11 +82,11 @@ def _entries(page: Page) -> list[Entry]:
     return list(map(pending.decode, page.entries))
 
 
-async def _page(ledger: Ledger, asked: Asked) -> Page:
-    answer = await ledger.port.ask(SUBJECT, msgspec.json.encode(asked), PATIENCE_S)
+async def _page(ledger: Ledger, asked: PageRequest) -> Page:
+    answer = await ledger.log.ask(SUBJECT, msgspec.json.encode(asked), PATIENCE_S)
     return msgspec.json.decode(answer, type=Page)
 
 
-async def _read(ledger: Ledger, most: int | None, chosen: Chosen) -> Listed:
+async def _read(ledger: Ledger, most: int | None, chosen: PendingFilter) -> Listed:
     """All of the bucket. Whose an entry is says its key, so that only what is shown need be decoded."""
-    return pending.oldest(await ledger.port.pending.entries(), most, chosen)
+    return pending.oldest(await ledger.log.pending.entries(), most, chosen)

@@ -13,41 +13,41 @@ from typing import Never
 
 from msgspec import Struct
 
-from ayes.consumers.effects import LookAgain, PutPending, Step
+from ayes.consumers.effects import Effect, Reload, WritePending
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call
-from ayes.ledger.log import Handed
+from ayes.ledger.log import Delivered
 from ayes.projections import pending
 from ayes.schemas.codec import Fact
 
 
-class Sight(Struct, frozen=True):
+class PendingState(Struct, frozen=True):
     call: Call
     #: What stands in the bucket now, and its revision.
     value: bytes
     revision: int
 
 
-class Queue:
+class PendingProjector:
     durables = ("queue",)
     replaces = True
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Sight:
+    async def load(self, ledger: Ledger, handed: Delivered) -> PendingState:
         assert isinstance(handed, Fact)
         ref = handed.slot.call_ref
         assert ref, "the queue is handed facts about calls only"
-        value, revision = await ledger.port.pending.get(pending.key(ref))
+        value, revision = await ledger.log.pending.get(pending.key(ref))
         if revision:
-            await ledger.port.last_seq()
-        return Sight(await ledger.call(ref, having=handed.slot), value, revision)
+            await ledger.log.last_seq()
+        return PendingState(await ledger.call(ref, must_include=handed.slot), value, revision)
 
-    def react(self, seen: Sight, handed: Handed) -> Sequence[Step[Never]]:
+    def decide(self, seen: PendingState, handed: Delivered) -> Sequence[Effect[Never]]:
         entry = pending.entry(seen.call)
         value = pending.encode(entry) if entry is not None else b""
         if value == seen.value:
             return ()
-        put = PutPending(pending.key(seen.call.ref), value, seen.revision)
-        return [put, LookAgain()] if value else [put]
+        put = WritePending(pending.key(seen.call.ref), value, seen.revision)
+        return [put, Reload()] if value else [put]
 
-    async def do(self, ledger: Ledger, work: Never) -> Never:
+    async def execute(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError("the queue does nothing outside of the ledger and its bucket")

@@ -24,8 +24,8 @@ from nats import micro
 from nats.aio.client import Client
 from nats.micro.request import Handler, Request, ServiceError
 
-from ayes.consumers.pending_client import SERVICE, SUBJECT, Asked
-from ayes.consumers.pending_view import Inbox
+from ayes.consumers.pending_client import SERVICE, SUBJECT, PageRequest
+from ayes.consumers.pending_view import PendingView
 from ayes.ledger.client import Ledger
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.projections.pending import Page
@@ -44,27 +44,27 @@ _AROUND: Final = 1_024
 
 async def serve(ledger: Ledger) -> None:
     """Answer for as long as this runs, over the ledger's connection."""
-    assert isinstance(ledger.port, JetStream)
-    connection = ledger.port.connection
+    assert isinstance(ledger.log, JetStream)
+    connection = ledger.log.connection
     connection.on_denied(_denied)
-    desk = _Desk(ledger, connection.client)
+    desk = PendingService(ledger, connection.client)
     async with _service(connection.client, desk.answer):
         await desk.keep()
 
 
-class _Desk:
+class PendingService:
     """An inbox, begun anew whenever it is lost, and what is answered from it."""
 
     def __init__(self, ledger: Ledger, client: Client) -> None:
         self._ledger = ledger
         self._client = client
-        self._inbox: Inbox | None = None
+        self._inbox: PendingView | None = None
 
     async def keep(self) -> None:
         again_s = _AGAIN_S
         while True:
             try:
-                async with Inbox(self._ledger) as inbox:
+                async with PendingView(self._ledger) as inbox:
                     self._inbox, again_s = inbox, _AGAIN_S
                     await inbox.lost()
             except Exception as problem:  # noqa: BLE001 - whatever it is, the bucket can still be read
@@ -84,7 +84,7 @@ class _Desk:
             raise ServiceError("400", _line(f"this is no request for a page: {problem}")) from None
         await request.respond(msgspec.json.encode(page))
 
-    async def _page(self, asked: Asked) -> Page:
+    async def _page(self, asked: PageRequest) -> Page:
         chosen = asked.chosen
         inbox = self._inbox
         if inbox is None:
@@ -138,4 +138,4 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-_decoder: Final = msgspec.json.Decoder(Asked)
+_decoder: Final = msgspec.json.Decoder(PageRequest)

@@ -17,10 +17,10 @@ from typing import Self
 
 from ayes.ledger.client import Ledger
 from ayes.ledger.log import Change
-from ayes.projections.pending import EVERY, Age, BadEntry, Chosen, Entry, Page, Waiting
+from ayes.projections.pending import NO_FILTER, BadEntry, Entry, Page, PageCursor, PendingFilter, PendingIndex
 
 
-class Inbox:
+class PendingView:
     """All that waits, oldest first, for as long as the block lasts.
 
     Raises:
@@ -28,8 +28,8 @@ class Inbox:
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self._bucket = ledger.port.pending
-        self._waiting = Waiting()
+        self._bucket = ledger.log.pending
+        self._waiting = PendingIndex()
         self._coming = self._bucket.follow()
         self._revision = 0
         self._moved = asyncio.Event()
@@ -48,7 +48,7 @@ class Inbox:
         if problem is None and isinstance(ended, Exception):
             raise ended
 
-    def oldest(self, most: int | None = None, chosen: Chosen = EVERY) -> list[Entry]:
+    def oldest(self, most: int | None = None, chosen: PendingFilter = NO_FILTER) -> list[Entry]:
         """The entries that fit, oldest first: so many at most, or all of them."""
         self._check()
         return self._waiting.oldest(most, chosen)
@@ -58,12 +58,14 @@ class Inbox:
         self._check()
         return len(self._waiting)
 
-    def unreadable(self, chosen: Chosen = EVERY) -> list[BadEntry]:
+    def unreadable(self, chosen: PendingFilter = NO_FILTER) -> list[BadEntry]:
         """What stands in the bucket and is not an entry."""
         self._check()
         return self._waiting.unreadable(chosen)
 
-    def page(self, most: int, room: int, chosen: Chosen = EVERY, after: Age | None = None) -> Page:
+    def page(
+        self, most: int, room: int, chosen: PendingFilter = NO_FILTER, after: PageCursor | None = None
+    ) -> Page:
         """The oldest that fit: so many at most, behind that one, in so many bytes.
 
         Raises:
@@ -101,7 +103,7 @@ class Inbox:
             self._moved.set()
 
     def _take(self, change: Change) -> None:
-        self._waiting.take(change)
+        self._waiting.apply(change)
         self._revision = change.revision
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
@@ -109,9 +111,9 @@ class Inbox:
 
 async def changes(ledger: Ledger) -> AsyncGenerator[list[tuple[str, Entry | BadEntry | None]]]:
     """What waits, by key, and then what changes, for ever: None when a call waits no longer."""
-    held = Waiting()
-    async with aclosing(ledger.port.pending.follow()) as coming:
+    held = PendingIndex()
+    async with aclosing(ledger.log.pending.follow()) as coming:
         async for change in coming:
-            told = held.take(change)
+            told = held.apply(change)
             if told or change.whole:
                 yield told

@@ -22,7 +22,7 @@ from pydantic_ai.models import Model as ProviderModel
 from pydantic_ai.models import ModelRequestParameters, infer_model
 from pydantic_ai.tools import ToolDefinition
 
-from ayes.consumers.model import Question, Reply
+from ayes.consumers.model import ModelReply, ModelRequest
 from ayes.projections.formats.common import tool_name
 from ayes.projections.formats.pydantic_ai import recorded, responded
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
@@ -39,7 +39,7 @@ class PydanticAI:
     def __init__(self, model: ProviderModel | None = None) -> None:
         self._model = model
 
-    async def reply(self, question: Question) -> Reply:
+    async def reply(self, question: ModelRequest) -> ModelReply:
         model = self._model or infer_model(question.model)
         tools = [
             ToolDefinition(
@@ -54,7 +54,7 @@ class PydanticAI:
             messages(question.history, provider=model.system),
             model_request_parameters=ModelRequestParameters(function_tools=tools),
         )
-        return Reply(
+        return ModelReply(
             parts=parts(response, provider=model.system),
             usage=e.Usage(response.usage.input_tokens, response.usage.output_tokens),
             finish_reason=response.finish_reason or "",

@@ -28,7 +28,7 @@ import structlog
 from msgspec import Struct
 
 from ayes.ledger.client import Ledger
-from ayes.ledger.tool_runner import Function, idempotency_key
+from ayes.ledger.tool_runner import ToolFunction, idempotency_key
 from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
 from ayes.schemas.events import ToolRef
 from ayes.schemas.tools import ToolSpec, declaration, spec_of
@@ -46,7 +46,7 @@ class Registered(Struct, frozen=True):
     """A tool that can be run here: the contract it was registered under, and the function."""
 
     spec: ToolSpec
-    function: Function
+    function: ToolFunction
 
     @property
     def version(self) -> str:

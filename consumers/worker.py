@@ -35,14 +35,23 @@ from typing import Final, Protocol
 import structlog
 from msgspec import structs
 
-from ayes.consumers.effects import Append, CancelTimer, HandOn, LookAgain, Perform, PutPending, SetTimer, Step
+from ayes.consumers.effects import (
+    Append,
+    CancelTimer,
+    Effect,
+    HandOn,
+    Perform,
+    Reload,
+    SetTimer,
+    WritePending,
+)
 from ayes.consumers.supervision import kept
-from ayes.ledger.answers import AlreadyRecorded, Recorded, Taken, Unknown
+from ayes.ledger.answers import AlreadyRecorded, Recorded, SlotTaken, Unconfirmed
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import NEWER, Delivery, Due, Handed, Mark, Parked
+from ayes.ledger.log import NEWER, Delivered, Delivery, Mark, Parked, TimerFired
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.streams import ACK_WAIT_S
-from ayes.ledger.replica import Mirror
+from ayes.ledger.replica import ReadReplica
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BadSlot, BrokerAway, BrokerRefused, Defect, OutcomeUnknown, Unavailable
 from ayes.schemas.events import Carried, Event
@@ -77,13 +86,13 @@ class Reaction[S, W](Protocol):
         """Does it overwrite what others wrote? Then it must look at the broker; else what was heard is enough to begin with."""
         ...
 
-    async def look(self, ledger: Ledger, handed: Handed) -> S: ...
+    async def load(self, ledger: Ledger, handed: Delivered) -> S: ...
 
-    def react(self, seen: S, handed: Handed) -> Sequence[Step[W]]:
+    def decide(self, seen: S, handed: Delivered) -> Sequence[Effect[W]]:
         """Which steps should follow. Pure: handed the same again, it answers the same."""
         ...
 
-    async def do(self, ledger: Ledger, work: W) -> Append | None:
+    async def execute(self, ledger: Ledger, work: W) -> Append | None:
         """The work behind a claim; answers with the fact that tells how it went. Does not raise for bad luck.
 
         None: the claim does not count, so nothing was done, and nothing is to be told.
@@ -113,7 +122,7 @@ class Worker[S, W]:
         ledger: Ledger,
         reaction: Reaction[S, W],
         *,
-        heard: Mirror | None = None,
+        heard: ReadReplica | None = None,
         concurrency: int = 64,
         ack_wait_s: float = ACK_WAIT_S,
         drain_s: float = DRAIN_S,
@@ -161,7 +170,7 @@ class Worker[S, W]:
             await asyncio.gather(beat, return_exceptions=True)
 
     async def _take(self, durable: str) -> None:
-        async with self._ledger.port.deliveries(durable) as deliveries:
+        async with self._ledger.log.deliveries(durable) as deliveries:
             async for delivery in deliveries:
                 place = (durable, delivery.number)
                 if place in self._held:
@@ -266,15 +275,15 @@ class Worker[S, W]:
                 reason = await self._settle_fact(await self._original(parked), delivery, place)
                 if not reason:
                     # Outrun by a rival, if the broker took us for dead: then they have noted it.
-                    await self._ledger.port.park(structs.replace(parked, state="settled"))
+                    await self._ledger.log.park(structs.replace(parked, state="settled"))
                     _log.info("settled, tried again", subject=parked.subject)
                 return reason
             case Parked():
                 return ""  # noted, and to be seen to by the operator
-            case Fact() | Due() as handed:
+            case Fact() | TimerFired() as handed:
                 return await self._settle_fact(handed, delivery, place)
 
-    async def _settle_fact(self, handed: Handed, delivery: Delivery, place: tuple[str, int]) -> str:
+    async def _settle_fact(self, handed: Delivered, delivery: Delivery, place: tuple[str, int]) -> str:
         if isinstance(handed, Fact) and isinstance(handed.event, Carried):
             return handed.event.problem or f"a {handed.event.type} of version {handed.event.v} {NEWER}"
         if delivery.tries > MAX_DELIVERIES:
@@ -282,10 +291,10 @@ class Worker[S, W]:
         ledger = self._as_of(handed.seq) if _is_new(delivery) else self._ledger
         for _ in range(_MAX_LOOKS):
             self._still_ours(place)
-            seen = await self._reaction.look(ledger, handed)
+            seen = await self._reaction.load(ledger, handed)
             # Once more: had we fallen silent before that look, what it shows might be a living rival's work.
             self._still_ours(place)
-            steps = self._reaction.react(seen, handed)
+            steps = self._reaction.decide(seen, handed)
             if await self._carry_out(steps, handed):
                 return ""
             ledger = self._ledger
@@ -297,7 +306,7 @@ class Worker[S, W]:
         """The ledger as this process has heard it, at least up to that fact."""
         return self._ledger if self._heard is None else self._ledger.reading_from(self._heard.as_of(seq))
 
-    async def _carry_out(self, steps: Sequence[Step[W]], handed: Handed) -> bool:
+    async def _carry_out(self, steps: Sequence[Effect[W]], handed: Delivered) -> bool:
         """Take the steps in their order; False when one lost to somebody else, so that we look again."""
         cause = handed.event if isinstance(handed, Fact) and isinstance(handed.event, Event) else None
         for step in steps:
@@ -311,16 +320,16 @@ class Worker[S, W]:
                         await self._perform(work, cause, claimed)
                 case SetTimer(call, at):
                     won = True
-                    await self._ledger.port.set_timer(call, at)
+                    await self._ledger.log.set_timer(call, at)
                 case CancelTimer(call):
                     won = True
-                    await self._ledger.port.cancel_timer(call)
-                case LookAgain():
+                    await self._ledger.log.cancel_timer(call)
+                case Reload():
                     won = False
                 case HandOn():
                     raise _HandedOn(step)
-                case PutPending(key, value, replaces):
-                    pending = self._ledger.port.pending
+                case WritePending(key, value, replaces):
+                    pending = self._ledger.log.pending
                     won = await (
                         pending.put(key, value, replaces) if value else pending.delete(key, replaces)
                     )
@@ -330,22 +339,24 @@ class Worker[S, W]:
 
     async def _won(self, step: Append, cause: Event | None) -> int | None:
         """Append; as which fact of the log, or None when somebody else was first."""
-        match await self._ledger.append(step.slot, step.event, cause=cause, otherwise=step.otherwise):
+        match await self._ledger.append(step.slot, step.event, cause=cause, fallback_slot=step.fallback_slot):
             case Recorded(seq) | AlreadyRecorded(seq):
                 return seq
-            case Taken(first):
+            case SlotTaken(first):
                 if _is_claim(step.slot) and _same_cause(first.event, cause):
                     raise _LetGo("a rival who was handed the same has just claimed it")
                 return None
-            case Unknown(why):
+            case Unconfirmed(why):
                 raise OutcomeUnknown(f"{step.slot.subject} may or may not be recorded: {why}")
 
     async def _perform(self, work: W, cause: Event | None, claimed: int) -> None:
         """Do the work, then write down how it went, for as long as it takes."""
-        done = await self._reaction.do(self._as_of(claimed), work)
+        done = await self._reaction.execute(self._as_of(claimed), work)
         if done is None:
             return
-        first = await self._ledger.write_down(done.slot, done.event, cause=cause, otherwise=done.otherwise)
+        first = await self._ledger.append_until_acknowledged(
+            done.slot, done.event, cause=cause, fallback_slot=done.fallback_slot
+        )
         if first is not None:
             _log.warning("came late, kept apart", slot=done.slot.subject, first=type(first.event).__name__)
 
@@ -360,31 +371,31 @@ class Worker[S, W]:
                 parked = structs.replace(
                     again, state="parked", reason=reason, tries=tries, parked_at=now, newer=newer
                 )
-            case Due(call, seq):
+            case TimerFired(call, seq):
                 parked = Parked(durable, seq, str(call), reason, delivery.tries, now)
             case Fact(seq, _, slot):
                 parked = Parked(durable, seq, slot.subject, reason, delivery.tries, now, newer=newer)
         _log.error("parked", reason=reason, subject=parked.subject)
-        await self._ledger.port.park(parked)
+        await self._ledger.log.park(parked)
 
     # ------------------------------------------------------------------------------ what was parked
 
     async def _heed(self, mark: Mark) -> str:
         """Do what the operator says of a parked delivery: it is handed out again, to one worker at a time."""
-        parked = await self._ledger.port.parked_at(mark.number)
+        parked = await self._ledger.log.parked_at(mark.number)
         if parked is None or parked.state != "parked" or parked.consumer != mark.consumer:
             return ""  # it has changed since: it is being tried again already, or is settled
         _log.info(f"the operator says {mark.what}", number=mark.number, fact=parked.seq, reason=mark.reason)
         if mark.what == "retry":
-            await self._ledger.port.park(structs.replace(parked, state="again"))
+            await self._ledger.log.park(structs.replace(parked, state="again"))
         return ""
 
-    async def _original(self, parked: Parked) -> Handed:
+    async def _original(self, parked: Parked) -> Delivered:
         """What was handed out when it was parked: the fact as the log has it, or the hint about a call."""
         consumer = streams.DURABLES[parked.consumer]
         if consumer.stream != streams.LEDGER:
-            return Due(CallRef.parse(parked.subject), parked.seq, parked.parked_at)
-        raw = await self._ledger.port.at(parked.seq)
+            return TimerFired(CallRef.parse(parked.subject), parked.seq, parked.parked_at)
+        raw = await self._ledger.log.at(parked.seq)
         if raw is None:
             raise BrokerAway(f"fact {parked.seq} cannot be read just now")
         if not any(matches(pattern, raw.subject) for pattern in consumer.subjects):
@@ -400,12 +411,12 @@ class Worker[S, W]:
             _log.warning("what was parked is not looked at", problem=str(problem))
 
     async def _ask_again_for(self, durable: str) -> None:
-        for parked in await self._ledger.port.parked(durable):
+        for parked in await self._ledger.log.parked(durable):
             if parked.is_newer and parked.state == "parked" and parked.mark is None:
                 handed = await self._original(parked)
                 if isinstance(handed, Fact) and isinstance(handed.event, Event):
                     # Of several workers that start, one wins.
-                    await self._ledger.port.park(structs.replace(parked, state="again"))
+                    await self._ledger.log.park(structs.replace(parked, state="again"))
 
 
 def _is_new(delivery: Delivery) -> bool:
@@ -426,13 +437,13 @@ def _same_cause(event: Event | Carried, cause: Event | None) -> bool:
     return isinstance(event, Event) and cause is not None and event.cause == cause.id
 
 
-def _where(handed: Handed | Parked | Mark) -> dict[str, object]:
+def _where(handed: Delivered | Parked | Mark) -> dict[str, object]:
     """Workspace, thread, call and sequence, for the log."""
     if isinstance(handed, Mark):
         return {"number": handed.number}
     if isinstance(handed, Parked):
         return {"number": handed.number, "seq": handed.seq}
-    if isinstance(handed, Due):
+    if isinstance(handed, TimerFired):
         return {"call": str(handed.call), "seq": handed.seq}
     slot, ref = handed.slot, handed.slot.call_ref
     place = {"call": ref.call} if ref else {}

@@ -17,16 +17,16 @@ class AlreadyRecorded(Struct, frozen=True):
     seq: int
 
 
-class Taken(Struct, frozen=True):
+class SlotTaken(Struct, frozen=True):
     """Another fact was first; here it is. Nothing was recorded."""
 
     first: Fact
 
 
-class Unknown(Struct, frozen=True):
+class Unconfirmed(Struct, frozen=True):
     """No answer came and the slot reads empty: the fact may still arrive. Appending it again is safe."""
 
     why: str
 
 
-type Answer = Recorded | AlreadyRecorded | Taken | Unknown
+type AppendResult = Recorded | AlreadyRecorded | SlotTaken | Unconfirmed

@@ -5,7 +5,7 @@
 
 Everything below is said in facts: reading is folding them, doing is appending one. What may not happen is refused
 before it is sent (`lifecycle.refusal`), and what two wanted at once is settled by the broker: one gets `Recorded`,
-the other `Taken` with the fact that was first.
+the other `SlotTaken` with the fact that was first.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from ayes.ledger import clock
-from ayes.ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
+from ayes.ledger.answers import AlreadyRecorded, AppendResult, Recorded, SlotTaken, Unconfirmed
 from ayes.ledger.grants import (
     Delegation,
     Grant,
@@ -43,14 +43,14 @@ from ayes.ledger.in_force import (
     void_tools,
 )
 from ayes.ledger.lifecycle import FLAWS, Call, call_of, describe, evolve, may_vote, refusal
-from ayes.ledger.log import Port, Reading
+from ayes.ledger.log import EventLog, FactReader
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.policies import InForce, Policies, attributed, is_possible, of_edit, origin
+from ayes.ledger.policies import AppliedPolicy, Policies, attributed, is_possible, of_edit, origin
 from ayes.ledger.policy_proposals import named_proposal
 from ayes.ledger.policy_proposals import problem as problem_of
-from ayes.ledger.tool_runner import Function, perform
+from ayes.ledger.tool_runner import ToolFunction, run_tool
 from ayes.ledger.votes import Tally, is_edit, tally
 from ayes.schemas import events as e
 from ayes.schemas import ids
@@ -115,7 +115,7 @@ def _looked_up[**P, R](
     async def decided(self: "Ledger", /, *args: P.args, **kwargs: P.kwargs) -> R:
         with suppress(NotOpen, NotAllowed, StillPending):
             return await method(self, *args, **kwargs)
-        await self.port.last_seq()
+        await self.log.last_seq()
         return await method(self, *args, **kwargs)
 
     functools.update_wrapper(decided, method)
@@ -126,10 +126,10 @@ class Ledger:
     """A connection to the ledger, and who is writing. The one place that appends."""
 
     def __init__(
-        self, port: Port, author: e.Author, *, now: clock.Clock = clock.now, new_id: ids.NewId = ids.new_id
+        self, log: EventLog, author: e.Author, *, now: clock.Clock = clock.now, new_id: ids.NewId = ids.new_id
     ) -> None:
-        self.port = port
-        self.reading: Reading = port
+        self.log = log
+        self.reading: FactReader = log
         self.author = author
         self.now = now
         self._new_id = new_id
@@ -137,7 +137,7 @@ class Ledger:
         #: By subject. None: what stands there is void.
         self._tools: dict[str, Tool | None] = {}
         #: By the subject of the newest fact among the versions of a policy.
-        self._policies: dict[str, InForce] = {}
+        self._policies: dict[str, AppliedPolicy] = {}
         #: Calls that are being claimed, and claims of which it is not known whether they count.
         self._claiming: set[CallRef] = set()
         self._claims: dict[CallRef, tuple[Slot, e.Event]] = {}
@@ -173,7 +173,7 @@ class Ledger:
         finally:
             await connection.close()
 
-    def reading_from(self, source: Reading) -> "Ledger":
+    def reading_from(self, source: FactReader) -> "Ledger":
         """The same ledger, whose facts about calls, threads and policies are read from there."""
         other = copy.copy(self)
         other.reading = source
@@ -182,13 +182,13 @@ class Ledger:
     # ---------------------------------------------------------------------------------------- appending
 
     async def append(
-        self, slot: Slot, event: e.Event, *, cause: e.Event | None = None, otherwise: Slot | None = None
-    ) -> Answer:
+        self, slot: Slot, event: e.Event, *, cause: e.Event | None = None, fallback_slot: Slot | None = None
+    ) -> AppendResult:
         """Fill a slot. Fills in the event's id, time and author where they are missing.
 
         Args:
             cause: what this one reacts to; its id is kept, and its trace context handed on.
-            otherwise: where it goes when another fact took the slot.
+            fallback_slot: where it goes when another fact took the slot.
 
         Raises:
             BadSlot: such a fact cannot stand there.
@@ -197,31 +197,31 @@ class Ledger:
         """
         if not isinstance(event, slot.filled_by):
             raise BadSlot(f"a {type(event).__name__} cannot stand in {slot.subject}")
-        event = self.stamped(event, cause)
-        answer = await self.port.append(slot, encode(event), event.id)
-        if isinstance(answer, Taken) and otherwise is not None:
-            beside = await self.append(otherwise, event)
-            return beside if isinstance(beside, Unknown) else answer
+        event = self.with_envelope(event, cause)
+        answer = await self.log.append(slot, encode(event), event.id)
+        if isinstance(answer, SlotTaken) and fallback_slot is not None:
+            beside = await self.append(fallback_slot, event)
+            return beside if isinstance(beside, Unconfirmed) else answer
         return answer
 
-    async def fill(self, slot: Slot, event: e.Event, otherwise: Slot | None = None) -> Fact | None:
+    async def try_append(self, slot: Slot, event: e.Event, fallback_slot: Slot | None = None) -> Fact | None:
         """Append, and hand back who was first if the slot was taken. For whoever cannot go on without knowing.
 
         Raises:
             OutcomeUnknown: no answer came.
         """
-        match await self.append(slot, event, otherwise=otherwise):
+        match await self.append(slot, event, fallback_slot=fallback_slot):
             case Recorded() | AlreadyRecorded():
                 return None
-            case Taken(first):
+            case SlotTaken(first):
                 return first
-            case Unknown(why):
+            case Unconfirmed(why):
                 raise OutcomeUnknown(
                     f"nobody can say whether {slot.subject} is recorded: {why} Do the same again: it is safe."
                 )
 
-    async def write_down(
-        self, slot: Slot, event: e.Event, *, cause: e.Event | None = None, otherwise: Slot | None = None
+    async def append_until_acknowledged(
+        self, slot: Slot, event: e.Event, *, cause: e.Event | None = None, fallback_slot: Slot | None = None
     ) -> Fact | None:
         """Fill a slot with what has been done, for as long as it takes; cancelling comes through afterwards.
 
@@ -230,24 +230,28 @@ class Ledger:
         Raises:
             BrokerRefused: these credentials may not write there.
         """
-        writing = asyncio.create_task(self._write_down(slot, self.stamped(event, cause), otherwise))
+        writing = asyncio.create_task(
+            self._append_until_acknowledged(slot, self.with_envelope(event, cause), fallback_slot)
+        )
         try:
             return await asyncio.shield(writing)
         except asyncio.CancelledError:
             await writing
             raise
 
-    async def _write_down(self, slot: Slot, event: e.Event, otherwise: Slot | None) -> Fact | None:
+    async def _append_until_acknowledged(
+        self, slot: Slot, event: e.Event, fallback_slot: Slot | None
+    ) -> Fact | None:
         while True:
             try:
-                return await self.fill(slot, event, otherwise)
+                return await self.try_append(slot, event, fallback_slot)
             except BrokerRefused:
                 raise
             except Unavailable as problem:
                 _log.warning("not written down yet", slot=slot.subject, problem=str(problem))
             await asyncio.sleep(_AGAIN_S)
 
-    def stamped(self, event: e.Event, cause: e.Event | None = None) -> e.Event:
+    def with_envelope(self, event: e.Event, cause: e.Event | None = None) -> e.Event:
         """The event with its id, time and author. Appending the same stamped event again is safe."""
         return msgspec.structs.replace(
             event,
@@ -261,13 +265,15 @@ class Ledger:
     # ------------------------------------------------------------------------------------------ reading
 
     async def read(
-        self, *refs: CallRef | ThreadRef | GrantRef | DelegationRef | Slot | str, having: Slot | None = None
+        self,
+        *refs: CallRef | ThreadRef | GrantRef | DelegationRef | Slot | str,
+        must_include: Slot | None = None,
     ) -> tuple[Fact, ...]:
         """Every fact about a call or a thread, or what stands in a slot, in the order of the log.
 
         Args:
             refs: what to read, or subjects with wildcards. Several are read at once, as of the same moment.
-            having: a slot that is known to be filled. A replica that does not have it yet is asked again.
+            must_include: a slot that is known to be filled. A replica that does not have it yet is asked again.
 
         Raises:
             Unavailable: the fact did not turn up.
@@ -276,17 +282,17 @@ class Ledger:
         while True:
             facts = await self.reading.read(*(ref if isinstance(ref, str) else ref.subjects for ref in refs))
             # It is one of the last, most of the time.
-            if having is None or any(fact.slot == having for fact in reversed(facts)):
+            if must_include is None or any(fact.slot == must_include for fact in reversed(facts)):
                 return facts
             if time.monotonic() > until:
-                raise Unavailable(f"{having.subject} cannot be read yet; a replica is behind.")
+                raise Unavailable(f"{must_include.subject} cannot be read yet; a replica is behind.")
             await asyncio.sleep(0.01)
 
-    async def call(self, ref: CallRef, *, having: Slot | None = None) -> Call:
+    async def call(self, ref: CallRef, *, must_include: Slot | None = None) -> Call:
         """The call as the facts have it."""
-        return call_of(ref, await self.read(ref, having=having))
+        return call_of(ref, await self.read(ref, must_include=must_include))
 
-    async def call_patiently(self, ref: CallRef, *, having: Slot) -> Call:
+    async def call_patiently(self, ref: CallRef, *, must_include: Slot) -> Call:
         """The same, for as long as it takes: for a program that has claimed the call and must know whether it counts.
 
         Raises:
@@ -294,7 +300,7 @@ class Ledger:
         """
         while True:
             try:
-                return await self.call(ref, having=having)
+                return await self.call(ref, must_include=must_include)
             except BrokerRefused:
                 raise
             except Unavailable as problem:
@@ -312,25 +318,27 @@ class Ledger:
             raise UnknownCall(f"{ref} was never requested. `ayes pending` lists what waits.")
         return call
 
-    async def open_questions(self, thread: ThreadRef, *, having: Slot | None = None) -> tuple[Call, ...]:
+    async def open_questions(
+        self, thread: ThreadRef, *, must_include: Slot | None = None
+    ) -> tuple[Call, ...]:
         """The calls of a thread that people were asked about and that are not decided: the questions alone.
 
         It reads no more of the thread than its questions and decisions, so it is cheap where much was said.
         """
         calls_of = f"{ROOT}.{thread.workspace}.{thread.thread}.call.*"
-        refs = (having,) if having else ()
-        facts = await self.read(f"{calls_of}.gated", f"{calls_of}.decided", *refs, having=having)
+        refs = (must_include,) if must_include else ()
+        facts = await self.read(f"{calls_of}.gated", f"{calls_of}.decided", *refs, must_include=must_include)
         asked = [fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ApprovalRequested)]
         calls = [call_of(ref, facts) for ref in asked if ref is not None]
         return tuple(call for call in calls if call.decided is None)
 
     def replay(self, start: int | datetime = 1, *subjects: str) -> AsyncGenerator[Fact]:
         """Facts from a sequence number or time on, up to what is the end now; on these subjects, or all there are."""
-        return self._each(self.port.follow(subjects, start, until_end=True))
+        return self._each(self.log.follow(subjects, start, until_end=True))
 
     def watch(self, start: int | datetime = 1, *subjects: str) -> AsyncGenerator[Fact]:
         """Facts from a sequence number or time on, and then as they come, for ever; as `replay`."""
-        return self._each(self.port.follow(subjects, start, until_end=False))
+        return self._each(self.log.follow(subjects, start, until_end=False))
 
     async def _each(self, following: AsyncGenerator[list[Fact]]) -> AsyncGenerator[Fact]:
         async with aclosing(following) as batches:
@@ -376,7 +384,7 @@ class Ledger:
     async def declare(self, workspace: str, spec: ToolSpec) -> e.ToolRef:
         """Declare a tool. The same contract declared again is the same fact."""
         version, declared = declaration(spec)
-        await self.fill(tool_slot(workspace, spec.name, version), declared)
+        await self.try_append(tool_slot(workspace, spec.name, version), declared)
         return e.ToolRef(spec.name, version, spec.run_by)
 
     async def tool(self, workspace: str, name: str, version: str = "") -> Tool:
@@ -481,12 +489,12 @@ class Ledger:
             run_by=declared.declared.run_by,
             layout=2 if declared.declared.run_by == CLIENT else 1,
         )
-        first = await self.fill(ref.requested, wish)
+        first = await self.try_append(ref.requested, wish)
         if first is not None and (other := _difference(first.event, wish)):
             raise AlreadyFilled(
                 f"{ref} was already requested with {other}: {describe(first)}. Choose another call id."
             )
-        return await self.call(ref, having=ref.requested)
+        return await self.call(ref, must_include=ref.requested)
 
     async def decision(self, call: CallRef | str, *, timeout_s: float | None = None) -> Call:
         """Wait until the call is decided.
@@ -506,8 +514,8 @@ class Ledger:
                         known = known or await self.known_call(ref)
                         if known.decided is not None:
                             return known
-                        if (decided := await self.port.latest(ref.decided.subject)) is not None:
-                            return await self.call(ref, having=decided.slot)
+                        if (decided := await self.log.latest(ref.decided.subject)) is not None:
+                            return await self.call(ref, must_include=decided.slot)
                     except BrokerRefused:
                         raise
                     except Unavailable as problem:
@@ -518,7 +526,7 @@ class Ledger:
             status = known.status if known else "unread, since the broker does not answer,"
             raise WaitTimedOut(f"{ref} is still {status} after {timeout_s:g} s. It stays open.") from None
 
-    async def run(self, call: CallRef | str, function: Function) -> e.ToolReturned | e.ToolFailed:
+    async def run(self, call: CallRef | str, function: ToolFunction) -> e.ToolReturned | e.ToolFailed:
         """Run an approved call's tool here: claim it, run it once, record how it went.
 
         Raises:
@@ -527,7 +535,7 @@ class Ledger:
         """
         known = await self.start(call)
         key, attempt = str(known.ref), known.attempt
-        outcome = await perform(function, known.arguments, attempt=attempt, key=key)
+        outcome = await run_tool(function, known.arguments, attempt=attempt, key=key)
         await self._record_end(known, outcome)
         return outcome
 
@@ -558,8 +566,8 @@ class Ledger:
         slot, started = self._claims.get(ref) or await self._new_claim(ref)
         # Kept until it is known whether it counts: it may be recorded although its answer is lost.
         self._claims[ref] = slot, started
-        first = await self.fill(slot, started)
-        known = None if first else await self.call(ref, having=slot)
+        first = await self.try_append(slot, started)
+        known = None if first else await self.call(ref, must_include=slot)
         del self._claims[ref]
         if known is None:
             assert first
@@ -580,14 +588,14 @@ class Ledger:
             raise AlreadyFilled(f"{ref} is claimed: {describe(known.starts[-1])}. Nothing was recorded.")
         if (flaw := known.flaw) is not None:
             raise NotOpen(f"{ref}: {FLAWS[flaw]}. It will not run.")
-        return known.claim_slot, self.stamped(started)
+        return known.claim_slot, self.with_envelope(started)
 
     async def _record_end(self, known: Call, outcome: e.Event) -> Fact | None:
         """Record how a call went, for as long as it takes; answers with the end that was first, if one was."""
-        posted = self.stamped(outcome)
+        posted = self.with_envelope(outcome)
         place = known.end_slot or known.late_slot
-        while await self.write_down(place, posted) is not None:
-            known = await self.call_patiently(known.ref, having=place)
+        while await self.append_until_acknowledged(place, posted) is not None:
+            known = await self.call_patiently(known.ref, must_include=place)
             place = known.end_slot or known.late_slot
         return known.finished
 
@@ -619,20 +627,20 @@ class Ledger:
             raise NotOpen(f"{ref} was never started, so it cannot have ended. Nothing was recorded.")
         if not known.is_clients:
             raise NotOpen(f"{ref} is run by {known.wish.run_by!r}, as its tool is declared, and not here.")
-        posted = self.stamped(outcome)
+        posted = self.with_envelope(outcome)
         if known.finished is None:
             place = known.end_slot
             assert place
-            if await self.fill(place, posted) is None:
-                return await self.call(ref, having=place)
-            known = await self.call(ref, having=place)
+            if await self.try_append(place, posted) is None:
+                return await self.call(ref, must_include=place)
+            known = await self.call(ref, must_include=place)
         if (ended := known.finished) is None:  # what was first there is void
             return await self.finish(ref, output=output, error=error)
         if _same_content(ended.event, outcome):
             raise AlreadyFilled(f"{ref} has ended with this very result: {describe(ended)}.")
         kept = "What came now is kept as late."
         if not any(_same_content(late.event, posted) for late in known.late) and (
-            known.late or await self.fill(known.late_slot, posted) is not None
+            known.late or await self.try_append(known.late_slot, posted) is not None
         ):
             kept = "Nothing was recorded: another late result was first."
         raise AlreadyFilled(f"{ref} has ended already: {describe(ended)}. {kept}")
@@ -655,8 +663,8 @@ class Ledger:
         self._check(known, place, in_doubt)
         if not known.is_clients:
             raise NotOpen(f"{ref} is run by {known.wish.run_by!r}, whose executor watches it.")
-        await self._mine(place, in_doubt)
-        return await self.call(ref, having=place)
+        await self._append_exclusive(place, in_doubt)
+        return await self.call(ref, must_include=place)
 
     @_looked_up
     async def withdraw(self, call: CallRef | str, reason: str = "") -> Call:
@@ -670,8 +678,8 @@ class Ledger:
         check_size("the reason", reason, MAX_REASON)
         withdrawn = e.Withdrawn(reason=reason)
         self._check(await self.known_call(ref), ref.withdrawn, withdrawn)
-        await self._mine(ref.withdrawn, withdrawn)
-        return await self.call(ref, having=ref.withdrawn)
+        await self._append_exclusive(ref.withdrawn, withdrawn)
+        return await self.call(ref, must_include=ref.withdrawn)
 
     @_looked_up
     async def say(
@@ -707,14 +715,14 @@ class Ledger:
         standing = next(iter(await self.read(slot)), None)
         if standing is None and role == "user":
             for call in await self.open_questions(ref):
-                if call.asking is not None and call.asking.while_pending == "block":
+                if call.approval_request is not None and call.approval_request.while_pending == "block":
                     raise StillPending(
                         f"{call.ref} waits for people, and the policy lets no user say anything before it is decided. "
                         "Nothing was recorded. Say it again then, or withdraw the call."
                     )
-        first = standing or await self.fill(slot, said)
+        first = standing or await self.try_append(slot, said)
         if first is None:
-            [first] = await self.read(slot, having=slot)
+            [first] = await self.read(slot, must_include=slot)
         elif not _same_content(first.event, said):
             raise AlreadyFilled(
                 f"something else was said as {message!r} in {ref}: {describe(first)}. Choose another message id."
@@ -770,7 +778,7 @@ class Ledger:
             {
                 "type": "Voted",
                 "verdict": verdict,
-                "digest": known.asking.digest if known.asking else "",
+                "digest": known.approval_request.digest if known.approval_request else "",
                 "reason": reason,
                 "arguments": arguments,
                 "answer": answer,
@@ -819,8 +827,8 @@ class Ledger:
                     "Nothing was recorded. Deny it, so that it is requested anew."
                 )
             await self._can_be_agreed_to(known, Fact(_NEXT, self.now(), ref.vote(reviewer), voted))
-        await self._mine(ref.vote(reviewer), voted)
-        return await self.call(ref, having=ref.vote(reviewer))
+        await self._append_exclusive(ref.vote(reviewer), voted)
+        return await self.call(ref, must_include=ref.vote(reviewer))
 
     @_looked_up
     async def grant(
@@ -877,10 +885,10 @@ class Ledger:
                 f"no grant may cover {tool}: people look at each call of it, as "
                 f"{'its declaration' if declared.declared.governs else 'never_grant in the policy'} says. Nothing was recorded."
             )
-        first = await self.fill(ref.given, granted)
+        first = await self.try_append(ref.given, granted)
         if first is not None and not _same_content(first.event, granted):
             raise AlreadyFilled(f"there is another grant {ref}: {describe(first)}. Choose another name.")
-        [found] = grants_of(await self.read(ref, having=ref.given))
+        [found] = grants_of(await self.read(ref, must_include=ref.given))
         if (standing := found.standing(self.now())) != "in force":
             raise AlreadyFilled(f"there was such a grant {ref}, and it is {standing}. Choose another name.")
         return found
@@ -899,8 +907,8 @@ class Ledger:
         if (revoked := known[0].revoked) is not None:
             raise AlreadyFilled(f"{ref} is revoked: {describe(revoked)}. Nothing was recorded.")
         slot = ref.revoked_by(reviewer)
-        await self._mine(slot, e.GrantRevoked(reviewer=reviewer, reason=reason))
-        [found] = grants_of(await self.read(ref, having=slot))
+        await self._append_exclusive(slot, e.GrantRevoked(reviewer=reviewer, reason=reason))
+        [found] = grants_of(await self.read(ref, must_include=slot))
         return found
 
     async def delegate(
@@ -928,10 +936,10 @@ class Ledger:
         given = e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at, tools=tools, reason=reason)
         if problem := bad_delegation(ref.giver, given, self.now()):
             raise BadInput(problem)
-        first = await self.fill(ref.given, given)
+        first = await self.try_append(ref.given, given)
         if first is not None and not _same_content(first.event, given):
             raise AlreadyFilled(f"there is another delegation {ref}: {describe(first)}. Choose another name.")
-        [found] = delegations_of(await self.read(ref, having=ref.given))
+        [found] = delegations_of(await self.read(ref, must_include=ref.given))
         return found
 
     async def end_delegation(self, delegation: DelegationRef | str, *, reason: str = "") -> Delegation:
@@ -944,8 +952,8 @@ class Ledger:
         ref = delegation if isinstance(delegation, DelegationRef) else DelegationRef.parse(delegation)
         if not delegations_of(await self.read(ref)):
             raise BadInput(f"there is no delegation {ref}. `ayes delegate list` shows those that there are.")
-        await self._mine(ref.ended, e.DelegationEnded(reason=reason))
-        [found] = delegations_of(await self.read(ref, having=ref.ended))
+        await self._append_exclusive(ref.ended, e.DelegationEnded(reason=reason))
+        [found] = delegations_of(await self.read(ref, must_include=ref.ended))
         return found
 
     @_looked_up
@@ -960,7 +968,7 @@ class Ledger:
         check_size("the reason", reason, MAX_REASON)
         slot, revoked = ref.revoked_by(reviewer), e.Revoked(reason=reason, reviewer=reviewer)
         self._check(await self.known_call(ref), slot, revoked)
-        await self._mine(slot, revoked)
+        await self._append_exclusive(slot, revoked)
         return await self._counting(ref, slot)
 
     @_looked_up
@@ -977,22 +985,22 @@ class Ledger:
         slot = ref.reconciled_by(reviewer)
         reconciled = e.Reconciled(happened=happened, output=output, reviewer=reviewer)
         self._check(await self.known_call(ref), slot, reconciled)
-        await self._mine(slot, reconciled)
+        await self._append_exclusive(slot, reconciled)
         return await self._counting(ref, slot)
 
     async def _counting(self, ref: CallRef, slot: Slot) -> Call:
         """The call, once what was recorded there is known to count: somebody else may have been first elsewhere."""
-        known = await self.call(ref, having=slot)
+        known = await self.call(ref, must_include=slot)
         if (void := next((one for one in known.void if one.fact.slot == slot), None)) is not None:
             raise AlreadyFilled(f"{ref} is {known.status.replace('_', ' ')}: {void.why}.")
         return known
 
     # --------------------------------------------------------------------------------------------- helpers
 
-    async def _in_force(self, workspace: str) -> InForce:
+    async def _in_force(self, workspace: str) -> AppliedPolicy:
         fact = await self.reading.latest(policies(workspace))
         if fact is None:
-            return InForce(organisation=workspace == ORGANISATION)
+            return AppliedPolicy(organisation=workspace == ORGANISATION)
         newest = subject_of(fact)
         if newest not in self._policies:
             # What counts depends on what was recorded before it, so it is the same for ever.
@@ -1001,7 +1009,7 @@ class Ledger:
                 self._policies[newest] = policy_of(fact, unapproved)
             except (BadFact, BadFile) as problem:
                 _log.error("a policy is void; what was in force before it stays", problem=str(problem))
-                versions = await self.read(policies(workspace), having=fact.slot)
+                versions = await self.read(policies(workspace), must_include=fact.slot)
                 earlier = [one for one in versions if one.seq <= fact.seq]
                 self._policies[newest] = policy_in_force(
                     earlier,
@@ -1023,7 +1031,7 @@ class Ledger:
 
     async def _principal(self, call: Call, reviewer: str, vote: e.Voted) -> str:
         """In whose place a reviewer votes who was not asked: somebody who was, and who gave the word."""
-        if vote.verdict == "break_glass" or call.asking is None or may_vote(call, vote, reviewer):
+        if vote.verdict == "break_glass" or call.approval_request is None or may_vote(call, vote, reviewer):
             return ""
         for one in await self.delegations(call.ref.workspace):
             behalf = msgspec.structs.replace(vote, on_behalf_of=one.ref.giver)
@@ -1040,8 +1048,8 @@ class Ledger:
 
     async def _can_be_agreed_to(self, call: Call, vote: Fact) -> None:
         """Refuse an edit to which nobody could agree any more but its editor, who does not count."""
-        assert call.asking
-        if call.asking.editor_counts or not is_edit(call, vote):
+        assert call.approval_request
+        if call.approval_request.editor_counts or not is_edit(call, vote):
             return
         after = await self.tally(evolve(call, vote))
         if isinstance(after.verdict, e.Denied):
@@ -1054,9 +1062,9 @@ class Ledger:
         if (problem := refusal(call, slot, event, self.now())) is not None:
             raise problem
 
-    async def _mine(self, slot: Slot, event: e.Event) -> None:
+    async def _append_exclusive(self, slot: Slot, event: e.Event) -> None:
         """Fill a slot that must become ours."""
-        if (first := await self.fill(slot, event)) is not None:
+        if (first := await self.try_append(slot, event)) is not None:
             raise AlreadyFilled(f"{slot.subject} is taken: {describe(first)}. Nothing was recorded.")
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.ledger.policies import InForce
+from ayes.ledger.policies import AppliedPolicy
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import text_digest
@@ -40,7 +40,7 @@ type Unapproved = Mapping[int, str]
 _NONE: Final[Unapproved] = MappingProxyType({})
 
 
-def policy_of(fact: Fact, unapproved: Unapproved = _NONE) -> InForce:
+def policy_of(fact: Fact, unapproved: Unapproved = _NONE) -> AppliedPolicy:
     """The policy that a fact applies.
 
     Raises:
@@ -55,12 +55,12 @@ def policy_of(fact: Fact, unapproved: Unapproved = _NONE) -> InForce:
     policy = read_policy(applied.text, subject_of(fact))
     if (why := unapproved.get(fact.seq)) is not None:
         raise BadFact(why)
-    return InForce(int(fact.slot.tail[1]), policy, fact.slot.workspace == ORGANISATION)
+    return AppliedPolicy(int(fact.slot.tail[1]), policy, fact.slot.workspace == ORGANISATION)
 
 
 def policy_in_force(
     facts: Iterable[Fact], *, organisation: bool = False, unapproved: Unapproved = _NONE
-) -> InForce:
+) -> AppliedPolicy:
     """The newest policy of one owner that counts. Where there are facts and none does, people are asked."""
     any_at_all = False
     for fact in reversed(tuple(facts)):
@@ -69,7 +69,7 @@ def policy_in_force(
             return policy_of(fact, unapproved)
         except (BadFact, BadFile):
             pass
-    return InForce(0, _ASKS if any_at_all else Policy(), organisation)
+    return AppliedPolicy(0, _ASKS if any_at_all else Policy(), organisation)
 
 
 def tool_of(fact: Fact) -> Tool:

@@ -17,8 +17,8 @@ from datetime import datetime
 from msgspec import structs
 
 from ayes.ledger import clock
-from ayes.ledger.answers import AlreadyRecorded, Answer, Recorded, Taken
-from ayes.ledger.log import Change, Due, Handed, Mark, Parked, Pending, Raw
+from ayes.ledger.answers import AlreadyRecorded, AppendResult, Recorded, SlotTaken
+from ayes.ledger.log import Change, Delivered, Mark, Parked, Pending, RawMessage, TimerFired
 from ayes.ledger.nats import streams
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerAway
@@ -33,7 +33,7 @@ class Memory:
         self._now = now
         self._ack_wait_s = ack_wait_s
         self._facts: list[Fact] = []
-        self._raw: list[Raw] = []
+        self._raw: list[RawMessage] = []
         self._by_subject: dict[str, Fact] = {}
         self._grown = asyncio.Condition()
         self._durables: dict[str, _Durable] = {
@@ -46,12 +46,12 @@ class Memory:
         self._numbers = itertools.count(1)
         self.pending: Pending = _Bucket()
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         if (standing := self._by_subject.get(slot.subject)) is not None:
-            return AlreadyRecorded(standing.seq) if standing.event.id == event_id else Taken(standing)
+            return AlreadyRecorded(standing.seq) if standing.event.id == event_id else SlotTaken(standing)
         fact = fact_of(len(self._facts) + 1, self._now(), slot.subject, raw)
         self._facts.append(fact)
-        self._raw.append(Raw(fact.seq, fact.recorded_at, slot.subject, raw))
+        self._raw.append(RawMessage(fact.seq, fact.recorded_at, slot.subject, raw))
         self._by_subject[slot.subject] = fact
         for durable in self._durables.values():
             durable.offer(slot.subject, fact)
@@ -68,11 +68,11 @@ class Memory:
         both = zip(self._facts, self._raw, strict=True)
         return tuple(fact for fact, raw in both if _any(subjects, raw.subject))
 
-    async def read_few(self, *subjects: str) -> list[Raw] | None:
+    async def read_few(self, *subjects: str) -> list[RawMessage] | None:
         found = [raw for raw in self._raw if _any(subjects, raw.subject)]
         return found if len(found) <= _FEW else None
 
-    async def at(self, seq: int) -> Raw | None:
+    async def at(self, seq: int) -> RawMessage | None:
         return self._raw[seq - 1] if 0 < seq <= len(self._raw) else None
 
     async def last_seq(self) -> int:
@@ -94,7 +94,7 @@ class Memory:
                 if wanted:
                     yield wanted
 
-    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[Raw]]:
+    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[RawMessage]]:
         async with aclosing(self._come(until_end=until_end)) as places:
             async for come in places:
                 if wanted := [raw for raw in self._raw[come] if raw.seq >= start]:
@@ -127,7 +127,7 @@ class Memory:
     def _fire(self, call: CallRef) -> None:
         subject = f"timer.due.{call.workspace}.{call.thread}.{call.call}"
         for durable in self._durables.values():
-            durable.offer(subject, Due(call, next(self._due), self._now()))
+            durable.offer(subject, TimerFired(call, next(self._due), self._now()))
 
     async def park(self, parked: Parked) -> bool:
         subject = f"parked.{streams.DURABLES[parked.consumer].role}.{parked.consumer}.{parked.seq}"
@@ -183,12 +183,12 @@ class Lagging:
     def _hear(self, seq: int) -> None:
         self._told = max(self._told, seq)
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         answer = await self.log.append(slot, raw, event_id)
         match answer:
             case Recorded(seq) | AlreadyRecorded(seq):
                 self._hear(seq)
-            case Taken(first):
+            case SlotTaken(first):
                 self._hear(first.seq)
             case _:
                 pass
@@ -207,7 +207,7 @@ class Lagging:
         self._hear(max((fact.seq for fact in found), default=0))
         return found
 
-    async def read_few(self, *subjects: str) -> list[Raw] | None:
+    async def read_few(self, *subjects: str) -> list[RawMessage] | None:
         last = await self._replicas_last()
         found = await self.log.read_few(*subjects)
         return found if found is None else [raw for raw in found if raw.seq <= last]
@@ -238,7 +238,7 @@ class Lagging:
                 self._hear(batch[-1].seq)
                 yield batch
 
-    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[Raw]]:
+    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[RawMessage]]:
         async with aclosing(self.log.raw(start, until_end=until_end)) as batches:
             async for batch in batches:
                 self._hear(batch[-1].seq)
@@ -277,7 +277,7 @@ class _Durable:
         self.waiting: asyncio.Queue[_Unsettled] = asyncio.Queue()
         self.numbers = itertools.count(1)
 
-    def offer(self, subject: str, handed: Handed | Parked | Mark) -> None:
+    def offer(self, subject: str, handed: Delivered | Parked | Mark) -> None:
         if _any(self.declared.subjects, subject):
             self.waiting.put_nowait(_Unsettled(self, handed))
 
@@ -291,7 +291,7 @@ class _Durable:
 class _Unsettled:
     """One thing to be handed out until it is acknowledged, by whomever it was handed to."""
 
-    def __init__(self, durable: _Durable, handed: Handed | Parked | Mark) -> None:
+    def __init__(self, durable: _Durable, handed: Delivered | Parked | Mark) -> None:
         self.handed = handed
         self.number = next(durable.numbers) if isinstance(handed, Parked | Mark) else handed.seq
         self.acked = False

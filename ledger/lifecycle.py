@@ -154,17 +154,19 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
 _UNASKED: Final = frozenset({"policy", "grant"})
 
 #: The places of a call that hold more than one fact and are not questioned, and the field that holds them.
-_SEVERAL: Final = {"vote": "votes", "escalated": "escalated"}
+_MULTI_FACT_PLACES: Final = {"vote": "votes", "escalated": "escalated"}
 #: The places whose facts count or are void, by what was recorded before them.
 _CONTESTED: Final = frozenset({"revoked", "claim", "finished", "late", "reconciled"})
 #: Which facts may stand in each place of a call.
-STANDS: Final[dict[str, tuple[type[e.Event], ...]]] = {}
+EVENTS_BY_PLACE: Final[dict[str, tuple[type[e.Event], ...]]] = {}
 for _shape, _kinds in FILLED_BY.items():
     if _shape[0] == "call":
-        STANDS[_shape[2]] = tuple(dict.fromkeys((*STANDS.get(_shape[2], ()), *_kinds)))
+        EVENTS_BY_PLACE[_shape[2]] = tuple(dict.fromkeys((*EVENTS_BY_PLACE.get(_shape[2], ()), *_kinds)))
 
 #: The same, and what this program cannot read.
-_READ: Final[dict[str, tuple[type, ...]]] = {place: (*kinds, e.Carried) for place, kinds in STANDS.items()}
+_READ: Final[dict[str, tuple[type, ...]]] = {
+    place: (*kinds, e.Carried) for place, kinds in EVENTS_BY_PLACE.items()
+}
 
 #: Nothing more will be told to the model about a call in one of these.
 SETTLED: Final = frozenset({Status.RETURNED, Status.FAILED, Status.REFUSED, Status.RECONCILED})
@@ -279,7 +281,7 @@ class Call(Struct, frozen=True):
         if self.finished is not None:
             return None
         place = self.ref.client_finished if self.is_clients else self.ref.finished
-        return self.late_slot if _standing(self, place) is not None else place
+        return self.late_slot if _fact_at(self, place) is not None else place
 
     @property
     def refusal_slot(self) -> Slot | None:
@@ -287,7 +289,7 @@ class Call(Struct, frozen=True):
         if self.finished is not None:
             return None
         place = self.ref.finished
-        return self._free(self.ref.late) if _standing(self, place) is not None else place
+        return self._free(self.ref.late) if _fact_at(self, place) is not None else place
 
     @property
     def late_slot(self) -> Slot:
@@ -315,7 +317,7 @@ class Call(Struct, frozen=True):
         return self.requested.event
 
     @property
-    def asking(self) -> e.ApprovalRequested | None:
+    def approval_request(self) -> e.ApprovalRequested | None:
         """The gate's question to people, if it asked."""
         return self.gated.event if self.gated and isinstance(self.gated.event, e.ApprovalRequested) else None
 
@@ -349,14 +351,14 @@ class Call(Struct, frozen=True):
     @property
     def next_stage(self) -> e.Stage | None:
         """Who is asked as well when nobody decides in time; None when nobody more is."""
-        asking = self.asking
+        asking = self.approval_request
         stages = asking.stages[len(self.escalated) :] if asking and asking.on_timeout == "escalate" else ()
         return stages[0] if stages else None
 
     @property
     def due(self) -> datetime | None:
         """When something happens by itself, on the broker's clock: more people are asked, or it expires. None: never."""
-        if self.gated is None or self.asking is None or self.asking.on_timeout == "stay":
+        if self.gated is None or self.approval_request is None or self.approval_request.on_timeout == "stay":
             return None
         since = self.escalated[-1] if self.escalated else self.gated
         assert isinstance(since.event, e.ApprovalRequested | e.Escalated)
@@ -373,14 +375,14 @@ class Call(Struct, frozen=True):
 
     def voters(self, before: int | None = None) -> tuple[str, ...]:
         """Everybody who may vote, names and patterns; with `before`, as it was before that fact of the log."""
-        asking = self.asking
+        asking = self.approval_request
         if asking is None:
             return ()
         more = [one.voters for one in (*asking.also, *asking.besides)]
-        more += [self.asked_as_well(before)]
+        more += [self.escalated_to(before)]
         return tuple(dict.fromkeys((*asking.voters, *(voter for voters in more for voter in voters))))
 
-    def asked_as_well(self, before: int | None = None) -> tuple[str, ...]:
+    def escalated_to(self, before: int | None = None) -> tuple[str, ...]:
         """Those among them who were asked when nobody had decided in time. They count wherever a vote is lacking."""
         return tuple(
             voter
@@ -436,7 +438,7 @@ def call_of(ref: CallRef, facts: Iterable[Fact]) -> Call:
             if placed:
                 call, placed = msgspec.structs.replace(call, **placed), {}
             call = _recorded(call, fact)
-        elif (several := _SEVERAL.get(place)) is not None:
+        elif (several := _MULTI_FACT_PLACES.get(place)) is not None:
             placed[several] = (*placed.get(several, getattr(call, several)), fact)
         else:
             placed[place] = fact
@@ -514,13 +516,13 @@ def _void_vote(call: Call, fact: Fact, vote: e.Voted) -> str | None:
         # A later escalation moves the deadline of later votes only.
         asked_by_then = tuple(one for one in call.escalated if one.seq < fact.seq)
         call = msgspec.structs.replace(call, escalated=asked_by_then)
-    if call.gated is None or call.asking is None or fact.seq < call.gated.seq:
+    if call.gated is None or call.approval_request is None or fact.seq < call.gated.seq:
         return "people were not asked before it"
     if call.decided is not None and call.decided.seq < fact.seq:
         return "the call was decided before it"
     if call.deadline is not None and fact.recorded_at >= call.deadline:
         return "the deadline had passed"
-    if vote.digest != call.asking.digest:
+    if vote.digest != call.approval_request.digest:
         return "it is about other bytes than those that people were asked about"
     if not may_vote(call, vote, reviewer, fact.seq):
         return f"{vote.on_behalf_of or reviewer} may not cast it"
@@ -648,7 +650,7 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
     7. the person is excluded (asked for it), or not among those who may do this, or has voted in person;
     8. the vote is about other bytes than those that wait.
     """
-    taken = _standing(call, slot)
+    taken = _fact_at(call, slot)
     if taken is not None and taken.event.id == event.id and event.id:
         return None
     if call.status is Status.UNKNOWN and not isinstance(event, e.ToolRequested):
@@ -673,7 +675,7 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
         return _not_allowed(call, slot.tail[3], event)
     if not isinstance(event, e.Voted):
         return None
-    asking = call.asking
+    asking = call.approval_request
     assert asking, "the table lets votes come only while PENDING"
     if call.deadline is not None and now >= call.deadline:
         return DeadlinePassed(
@@ -702,7 +704,7 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
         )
     if event.verdict == "break_glass" and not event.reason.strip():
         return NotAllowed(f"who breaks the glass for {call.ref} must say why. Give a reason.")
-    if principal != reviewer and (own := _standing(call, call.ref.vote(principal))) is not None:
+    if principal != reviewer and (own := _fact_at(call, call.ref.vote(principal))) is not None:
         return AlreadyFilled(f"{principal} has voted on {call.ref}: {describe(own)}. Nothing was recorded.")
     if event.digest != asking.digest:
         return NotOpen(
@@ -733,7 +735,7 @@ def may_vote(call: Call, vote: e.Voted, reviewer: str, before: int | None = None
     Args:
         before: as it was before that fact of the log.
     """
-    asking = call.asking
+    asking = call.approval_request
     principal = vote.on_behalf_of or reviewer
     if asking is None or any(
         is_excluded(name, asking.excluded, asking.people) for name in {reviewer, principal}
@@ -746,8 +748,14 @@ def may_vote(call: Call, vote: e.Voted, reviewer: str, before: int | None = None
 
 def may_revoke(call: Call, reviewer: str) -> bool:
     """Whether this person may take the approval back: who may decide, has decided, or is named by the policy."""
-    named = call.asking.may_revoke if call.asking else _approved(call).may_revoke
-    asked = (*call.voters(), *call.asking.may_break_glass) if call.asking else () if named else ("*",)
+    named = call.approval_request.may_revoke if call.approval_request else _approved(call).may_revoke
+    asked = (
+        (*call.voters(), *call.approval_request.may_break_glass)
+        if call.approval_request
+        else ()
+        if named
+        else ("*",)
+    )
     decided = _approved(call)
     who = (*named, *asked, *decided.voters, *decided.on_behalf_of.values())
     return _is_one_of(call, reviewer, who)
@@ -755,8 +763,8 @@ def may_revoke(call: Call, reviewer: str) -> bool:
 
 def may_reconcile(call: Call, reviewer: str) -> bool:
     """Whether this person may say what became of a call in doubt: whom the policy names, else who may decide."""
-    named = call.asking.may_reconcile if call.asking else _approved(call).may_reconcile
-    return _is_one_of(call, reviewer, named or (call.voters() if call.asking else ("*",)))
+    named = call.approval_request.may_reconcile if call.approval_request else _approved(call).may_reconcile
+    return _is_one_of(call, reviewer, named or (call.voters() if call.approval_request else ("*",)))
 
 
 def _is_one_of(call: Call, reviewer: str, who: tuple[str, ...]) -> bool:
@@ -774,13 +782,13 @@ def _approved(call: Call) -> e.Approved:
 
 def _excluded(call: Call) -> tuple[str, ...]:
     """The people who asked for the call, or are behind the agent that did."""
-    if call.asking is not None:
-        return call.asking.excluded
+    if call.approval_request is not None:
+        return call.approval_request.excluded
     return (*filter(None, (call.wish.requester,)), *_approved(call).excluded)
 
 
 def _people(call: Call) -> dict[str, str]:
-    return call.asking.people if call.asking else {}
+    return call.approval_request.people if call.approval_request else {}
 
 
 def describe(fact: Fact) -> str:
@@ -811,7 +819,7 @@ def describe(fact: Fact) -> str:
     return f"{what}{f' by {who}' if who else ''} at {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _standing(call: Call, slot: Slot) -> Fact | None:
+def _fact_at(call: Call, slot: Slot) -> Fact | None:
     """What stands in a slot of the call, whether it counts or not."""
     return next((fact for fact in call.facts if fact.slot == slot), None)
 

@@ -11,12 +11,12 @@ from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
-from ayes.ledger.answers import Answer
+from ayes.ledger.answers import AppendResult
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import CallRef, Slot
 
 
-class Raw(Struct, frozen=True, gc=False):
+class RawMessage(Struct, frozen=True, gc=False):
     """A message of the log as it stands there, nothing of it read."""
 
     seq: int
@@ -26,7 +26,7 @@ class Raw(Struct, frozen=True, gc=False):
     data: bytes
 
 
-class Due(Struct, frozen=True):
+class TimerFired(Struct, frozen=True):
     """A deadline's hint: the time of this call is up. Only a hint; whoever gets it reads the facts."""
 
     call: CallRef
@@ -34,7 +34,7 @@ class Due(Struct, frozen=True):
     recorded_at: datetime
 
 
-type Handed = Fact | Due
+type Delivered = Fact | TimerFired
 
 
 class Mark(Struct, frozen=True):
@@ -88,7 +88,7 @@ class Delivery(Protocol):
     """
 
     @property
-    def handed(self) -> Handed | Parked | Mark: ...
+    def handed(self) -> Delivered | Parked | Mark: ...
 
     @property
     def number(self) -> int:
@@ -152,7 +152,7 @@ class Pending(Protocol):
         ...
 
 
-class Reading(Protocol):
+class FactReader(Protocol):
     """Where facts are read from: the broker, or what was heard from it."""
 
     async def latest(self, subjects: str) -> Fact | None:
@@ -164,7 +164,7 @@ class Reading(Protocol):
         ...
 
 
-class Port(Reading, Protocol):
+class EventLog(FactReader, Protocol):
     """The log, to one reader and writer (docs/decisions/0026).
 
     `latest` is answered by the leader, so it is as of now. `read` may be answered by a replica that is behind: it is
@@ -172,15 +172,15 @@ class Port(Reading, Protocol):
     Only where it finds nothing at all, that is the leader's word.
     """
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         """Fill a slot. Safe to repeat."""
         ...
 
-    async def read_few(self, *subjects: str) -> list[Raw] | None:
+    async def read_few(self, *subjects: str) -> list[RawMessage] | None:
         """As `read`, in no order, and nothing of it read; None where it is too much for one answer."""
         ...
 
-    async def at(self, seq: int) -> Raw | None:
+    async def at(self, seq: int) -> RawMessage | None:
         """The message at that place of the log."""
         ...
 
@@ -192,7 +192,7 @@ class Port(Reading, Protocol):
         """What time it is on the broker's clock, by which `recorded_at` is written."""
         ...
 
-    def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[Raw]]:
+    def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[RawMessage]]:
         """The messages of the log as they stand there, from that sequence on; as `follow`."""
         ...
 

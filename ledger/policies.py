@@ -19,13 +19,13 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.events import Quorum, Shadow
 from ayes.schemas.people import by_person, is_excluded, is_mapped, person, plain
-from ayes.schemas.policy import NO_RULE, STRICTNESS, About, Judged, Policy, judge
+from ayes.schemas.policy import NO_RULE, STRICTNESS, About, Policy, RuleMatch, judge
 from ayes.schemas.quorums import filled, is_among, is_plain, lacking, needed
 from ayes.schemas.slots import CLIENT, CallRef, Slot
 from ayes.schemas.tools import Tool
 
 
-class InForce(Struct, frozen=True):
+class AppliedPolicy(Struct, frozen=True):
     """A policy and its version; 0 where none was ever applied."""
 
     version: int = 0
@@ -36,8 +36,8 @@ class InForce(Struct, frozen=True):
 class Policies(Struct, frozen=True):
     """Those that hold in a workspace."""
 
-    workspace: InForce = InForce()
-    organisation: InForce = InForce(organisation=True)
+    workspace: AppliedPolicy = AppliedPolicy()
+    organisation: AppliedPolicy = AppliedPolicy(organisation=True)
 
     def grantable(self, tool: str) -> bool:
         """May a standing approval cover this tool?"""
@@ -194,29 +194,29 @@ def disowned(call: Call, origin: Origin) -> str | None:
 _OF_A_WISH: Final = ("tool", "tool_version", "arguments", "run_by")
 
 
-class Ruling(Struct, frozen=True):
+class PolicyDecision(Struct, frozen=True):
     """The word that counts, and by which policy."""
 
-    judged: Judged
-    by: InForce
+    judged: RuleMatch
+    by: AppliedPolicy
     #: What the workspace's rule asks for, where the organisation's asks too.
-    beside: Judged | None = None
+    beside: RuleMatch | None = None
     #: What rules without effect would have said.
     shadows: tuple[Shadow, ...] = ()
 
 
-def ruled(policies: Policies, about: About) -> Ruling:
+def evaluate(policies: Policies, about: About) -> PolicyDecision:
     """The stricter of the two policies' words. The organisation's says nothing where none of its rules matches."""
     own = judge(policies.workspace.policy, about)
     over = judge(policies.organisation.policy, about)
     shadows = over.shadows + own.shadows
     if over.rule is NO_RULE or STRICTNESS[over.then] < STRICTNESS[own.then]:
-        return Ruling(own, policies.workspace, shadows=shadows)
+        return PolicyDecision(own, policies.workspace, shadows=shadows)
     both_ask = over.then == own.then == "ask" and own.rule is not NO_RULE
-    return Ruling(over, policies.organisation, own if both_ask else None, shadows)
+    return PolicyDecision(over, policies.organisation, own if both_ask else None, shadows)
 
 
-def required(policies: Policies, ruling: Ruling) -> tuple[tuple[Quorum, ...], ...]:
+def required(policies: Policies, ruling: PolicyDecision) -> tuple[tuple[Quorum, ...], ...]:
     """Who must agree where this ruling asks: each of these sets of quorums, by the same votes."""
     own = ruling.by.policy.quorums(ruling.judged.rule)
     if ruling.beside is None:
@@ -238,9 +238,9 @@ def about(call: Call, arguments: str | None = None) -> About:
     )
 
 
-def block(policies: Policies, call: Call, arguments: str) -> Ruling | None:
+def block(policies: Policies, call: Call, arguments: str) -> PolicyDecision | None:
     """The ruling, if the policies in force block the call with these arguments: a later word may tighten."""
-    ruling = ruled(policies, about(call, arguments))
+    ruling = evaluate(policies, about(call, arguments))
     return ruling if ruling.judged.then == "block" else None
 
 
@@ -250,7 +250,7 @@ def of_edit(
     """Who must agree, beyond those who were asked, to what a reviewer would have it run. None: it may not run so."""
     if tool is None or tool.problems(arguments) is not None:
         return None
-    ruling = ruled(policies, about(call, arguments))
+    ruling = evaluate(policies, about(call, arguments))
     if ruling.judged.then == "block":
         return None
     return required(policies, ruling) if ruling.judged.then == "ask" else ()
@@ -262,7 +262,7 @@ def is_possible(call: Call, required: Iterable[Sequence[Quorum]], without: Colle
     Args:
         without: people who do not count, beside those that the question excludes.
     """
-    asking = call.asking
+    asking = call.approval_request
     if asking is None:
         return False
     asked = (*call.voters(), *(voter for stage in asking.stages for voter in stage.voters))
@@ -282,7 +282,7 @@ def is_possible(call: Call, required: Iterable[Sequence[Quorum]], without: Colle
     return True
 
 
-class Past(Struct, frozen=True):
+class ThreadUsage(Struct, frozen=True):
     """What a thread went through before a wish."""
 
     #: Requested, and put to people. Counted where a policy limits them; else these facts are not read.
@@ -295,7 +295,7 @@ class Past(Struct, frozen=True):
     repeats: int
 
 
-def past(call: Call, facts: Iterable[Fact]) -> Past:
+def thread_usage(call: Call, facts: Iterable[Fact]) -> ThreadUsage:
     """The past of a call, by the requests, questions, decisions and messages of its thread."""
     assert call.requested
     facts = tuple(facts)
@@ -307,7 +307,7 @@ def past(call: Call, facts: Iterable[Fact]) -> Past:
     wished = {fact.slot.call_ref for fact in wishes}
     asked = {fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ApprovalRequested)}
     decided = {fact.slot.call_ref for fact in facts if fact.slot.tail[-1] == "decided"}
-    return Past(
+    return ThreadUsage(
         calls=len(wishes),
         questions=len(wished & asked),
         unjudged=len(wished - asked - decided),

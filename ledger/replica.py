@@ -20,7 +20,7 @@ from contextlib import aclosing
 from operator import attrgetter
 from typing import Final
 
-from ayes.ledger.log import Port, Raw, Reading
+from ayes.ledger.log import EventLog, FactReader, RawMessage
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerRefused, Unavailable
 from ayes.schemas.slots import ROOT, matches
@@ -34,16 +34,16 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 MOST_PARTS: Final = 20_000
 
 
-class Mirror:
+class ReadReplica:
     """Answers `read` and `latest` as the port does, while somebody lets it `run`."""
 
     def __init__(
         self,
-        port: Port,
+        port: EventLog,
         *,
         most_bytes: int = MOST_BYTES,
         most_parts: int = MOST_PARTS,
-        each: Callable[[list[Raw]], None] = lambda _facts: None,
+        each: Callable[[list[RawMessage]], None] = lambda _facts: None,
     ) -> None:
         self._port = port
         self._each = each
@@ -51,9 +51,9 @@ class Mirror:
         self._most_parts = most_parts
         self._bytes = 0
         #: By how their subjects begin, those that were asked for last at the end.
-        self._parts: OrderedDict[str, _Part] = OrderedDict()
+        self._parts: OrderedDict[str, _Partition] = OrderedDict()
         #: The last message that was heard. Nothing is known before the first one came.
-        self._heard: Raw | None = None
+        self._heard: RawMessage | None = None
         #: What was waited for in vain. Until that is heard, nobody waits again.
         self._missed = 0
         self._waiting: list[tuple[int, int, asyncio.Future[bool]]] = []
@@ -100,7 +100,7 @@ class Mirror:
             self._missed = max(self._missed, seq)
             return False
 
-    def as_of(self, seq: int) -> Reading:
+    def as_of(self, seq: int) -> FactReader:
         """What was heard, once that is at least up to there; the broker's word where it does not come to that in time."""
         return _AsOf(self, self._port, seq)
 
@@ -124,7 +124,7 @@ class Mirror:
         newest = max(part.matching(subjects), key=part.seq, default=None)
         return None if newest is None else part.fact(newest)
 
-    def _take(self, batch: list[Raw]) -> None:
+    def _take(self, batch: list[RawMessage]) -> None:
         for raw in batch:
             part = self._parts.get(_beginning(raw.subject))
             if part is not None:
@@ -137,7 +137,7 @@ class Mirror:
                 heard.set_result(True)
         self._let_go()
 
-    async def _part(self, name: str) -> "_Part | None":
+    async def _part(self, name: str) -> "_Partition | None":
         """The part of this name, read if nobody asked for it before. None: ask the broker instead."""
         if self._heard is None or "*" in name or ">" in name:
             return None
@@ -145,7 +145,7 @@ class Mirror:
         if part is not None:
             self._parts.move_to_end(name)
             return part if part.whole else None
-        part = self._parts[name] = _Part(name)
+        part = self._parts[name] = _Partition(name)
         try:
             await self._fill(part, self._heard)
         finally:
@@ -154,7 +154,7 @@ class Mirror:
                 self._drop(name)
         return part if part.whole else None
 
-    async def _fill(self, part: "_Part", heard: Raw) -> None:
+    async def _fill(self, part: "_Partition", heard: RawMessage) -> None:
         """Read all that the broker has of a part; what comes from now on it is told."""
         there = await self._port.read_few(f"{part.name}.>", part.name, heard.subject)
         if self._parts.get(part.name) is not part:
@@ -178,7 +178,7 @@ class Mirror:
 
 
 class _AsOf:
-    def __init__(self, mirror: Mirror, port: Port, seq: int) -> None:
+    def __init__(self, mirror: ReadReplica, port: EventLog, seq: int) -> None:
         self._mirror, self._port, self._seq = mirror, port, seq
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
@@ -187,11 +187,11 @@ class _AsOf:
     async def latest(self, subjects: str) -> Fact | None:
         return await (await self._source()).latest(subjects)
 
-    async def _source(self) -> Reading:
+    async def _source(self) -> FactReader:
         return self._mirror if await self._mirror.has(self._seq) else self._port
 
 
-class _Part:
+class _Partition:
     """The facts whose subjects begin so, read when they are asked for."""
 
     def __init__(self, name: str) -> None:
@@ -201,11 +201,11 @@ class _Part:
         self._bytes = 0
         self._facts: dict[str, Fact] = {}
         #: What nobody has asked for yet.
-        self._unread: dict[str, Raw] = {}
+        self._unread: dict[str, RawMessage] = {}
         #: The subjects of each call.
         self._calls: defaultdict[str, list[str]] = defaultdict(list)
 
-    def add(self, raw: Raw) -> int:
+    def add(self, raw: RawMessage) -> int:
         """Keep a fact; answers by how many bytes that makes it larger."""
         if self.whole is False or raw.subject in self:
             return 0

@@ -16,7 +16,7 @@ import msgspec
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.events import ToolFailed, ToolReturned
 
-type Function = Callable[..., Any] | Callable[..., Awaitable[Any]]
+type ToolFunction = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
 #: Room for the envelope beside an output, which JSON may have to escape.
 _MOST: Final = MAX_BYTES - 4096
@@ -26,8 +26,8 @@ _MOST: Final = MAX_BYTES - 4096
 idempotency_key: ContextVar[str] = ContextVar("idempotency_key")
 
 
-async def perform(
-    function: Function, arguments: str, attempt: int, *, key: str = ""
+async def run_tool(
+    function: ToolFunction, arguments: str, attempt: int, *, key: str = ""
 ) -> ToolReturned | ToolFailed:
     """Call the function with the named arguments, at once. Synchronous ones run in a thread of their own.
 
@@ -49,7 +49,7 @@ async def perform(
         output = value if isinstance(value, str) else msgspec.json.encode(value).decode()
         size = len(msgspec.json.encode(output))
     except (Exception, SystemExit) as problem:  # noqa: BLE001 - a tool may raise anything, and the model must hear of it
-        return ToolFailed(error=described(problem), attempt=attempt)
+        return ToolFailed(error=format_exception(problem), attempt=attempt)
     finally:
         idempotency_key.reset(before)
     if size > _MOST:
@@ -74,7 +74,7 @@ async def _in_a_thread(function: Callable[[], Any]) -> Any:
         thread.shutdown(wait=False)
 
 
-def described(problem: BaseException) -> str:
+def format_exception(problem: BaseException) -> str:
     """An exception in words that can be recorded."""
     text = f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__
     # Half a surrogate pair cannot be recorded; the sentence around it can.

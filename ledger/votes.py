@@ -43,7 +43,7 @@ class Tally(Struct, frozen=True):
     edits: dict[str, str] = {}
 
 
-class Ballot(Struct, frozen=True):
+class CountedVote(Struct, frozen=True):
     """A vote that counts."""
 
     reviewer: str
@@ -72,10 +72,10 @@ def tally(
         edited: who else must agree to edited arguments; None: they may not run, so the vote does not count.
         delegated: does the delegation hold by which this vote was cast in another's place?
     """
-    asking = call.asking
+    asking = call.approval_request
     assert asking, f"{call.ref} was never put to people"
-    agreeing: dict[_Said, list[Ballot]] = {}
-    denying: list[Ballot] = []
+    agreeing: dict[_Position, list[CountedVote]] = {}
+    denying: list[CountedVote] = []
     spent: set[str] = set()
     most = _stands(asked(asking), (), ())
     ballots = {ballot.seq: ballot for ballot in counted(call, delegated)}
@@ -87,13 +87,13 @@ def tally(
         match ballot:
             case None:
                 pass
-            case Ballot(vote=e.Voted(verdict="break_glass")):
+            case CountedVote(vote=e.Voted(verdict="break_glass")):
                 return _closed(most, _approved(call, [ballot], None, ground="broken_glass"))
-            case Ballot(vote=e.Voted(verdict="deny")):
+            case CountedVote(vote=e.Voted(verdict="deny")):
                 denying.append(ballot)
                 if len(denying) == asking.denials_needed:
                     return _closed(most, _denied(asking, denying))
-            case Ballot(vote=vote):
+            case CountedVote(vote=vote):
                 content = vote.answer if vote.verdict == "answer" else _edit(call, vote)
                 more: Required | None = ()
                 if vote.verdict == "approve" and content is not None:
@@ -130,7 +130,9 @@ def asked(asking: e.ApprovalRequested) -> Required:
     return (own, asking.besides) if asking.besides else (own,)
 
 
-def _agreeing(asking: e.ApprovalRequested, said: "_Said", ballots: Sequence[Ballot]) -> Sequence[Ballot]:
+def _agreeing(
+    asking: e.ApprovalRequested, said: "_Position", ballots: Sequence[CountedVote]
+) -> Sequence[CountedVote]:
     """Those who count among those who say the same, in their order: the first to say an edit is its editor."""
     verdict, content = said
     is_edit = verdict == "approve" and content is not None
@@ -163,11 +165,11 @@ def _people(names: Iterable[str], accounts: Accounts) -> Collection[str]:
     return {person(name, accounts) for name in names} if accounts else set(names)
 
 
-def counted(call: Call, delegated: Callable[[Fact], bool] = _nobody) -> list[Ballot]:
+def counted(call: Call, delegated: Callable[[Fact], bool] = _nobody) -> list[CountedVote]:
     """The votes that count, in the order in which they were recorded."""
-    asking = call.asking
+    asking = call.approval_request
     assert asking
-    found: list[Ballot] = []
+    found: list[CountedVote] = []
     spent: set[str] = set()
     for fact in call.votes:
         vote, reviewer = fact.event, fact.slot.tail[3]
@@ -178,12 +180,12 @@ def counted(call: Call, delegated: Callable[[Fact], bool] = _nobody) -> list[Bal
         if people & spent or (principal != reviewer and not delegated(fact)):
             continue
         spent |= people
-        found.append(Ballot(reviewer, principal, vote, fact.seq))
+        found.append(CountedVote(reviewer, principal, vote, fact.seq))
     return found
 
 
 #: Verdict, and the answer or the edited arguments.
-type _Said = tuple[str, str | None]
+type _Position = tuple[str, str | None]
 
 _DISAGREE: Final = "Those who were asked do not agree, and too few are left who have not voted."
 
@@ -195,11 +197,11 @@ def _stands(required: Required, people: Sequence[str], anywhere: Collection[str]
     return Tally(agree, must, None, tuple(people))
 
 
-def _hopeless(call: Call, agreeing: dict[_Said, list[Ballot]], spent: Collection[str]) -> bool:
+def _hopeless(call: Call, agreeing: dict[_Position, list[CountedVote]], spent: Collection[str]) -> bool:
     """Can nothing be agreed on any more, whatever those say who have not voted?"""
-    asking = call.asking
+    asking = call.approval_request
     assert asking
-    later = call.asked_as_well()
+    later = call.escalated_to()
     if call.next_stage is not None or not all(map(is_plain, later)):
         return False  # somebody may come of whom nobody knows yet, and count wherever a vote is lacking
     left = [
@@ -232,9 +234,9 @@ def _in_time(call: Call) -> tuple[Fact, ...]:
     return tuple(vote for vote in call.votes if call.deadline is None or vote.recorded_at < call.deadline)
 
 
-def _anywhere(call: Call, ballots: Sequence[Ballot]) -> set[str]:
+def _anywhere(call: Call, ballots: Sequence[CountedVote]) -> set[str]:
     """Those who were asked as well when nobody had decided in time."""
-    return {one.person for one in ballots if is_among(one.person, call.asked_as_well(one.seq))}
+    return {one.person for one in ballots if is_among(one.person, call.escalated_to(one.seq))}
 
 
 def is_edit(call: Call, vote: Fact) -> bool:
@@ -252,7 +254,7 @@ def _closed(stands: Tally, verdict: e.Approved | e.Denied) -> Tally:
     return Tally(stands.approvals, stands.needed, verdict, stands.people)
 
 
-def _denied(asking: e.ApprovalRequested, ballots: Sequence[Ballot], otherwise: str = "") -> e.Denied:
+def _denied(asking: e.ApprovalRequested, ballots: Sequence[CountedVote], otherwise: str = "") -> e.Denied:
     reasons = dict.fromkeys(one.vote.reason for one in ballots if one.vote.reason)
     return e.Denied(
         ground="people",
@@ -266,7 +268,7 @@ def _denied(asking: e.ApprovalRequested, ballots: Sequence[Ballot], otherwise: s
     )
 
 
-def _answered(asking: e.ApprovalRequested, ballots: Sequence[Ballot], answer: str) -> e.Answered:
+def _answered(asking: e.ApprovalRequested, ballots: Sequence[CountedVote], answer: str) -> e.Answered:
     return e.Answered(
         answer=cut(answer, MAX_TEXT),
         rule=asking.rule,
@@ -278,9 +280,9 @@ def _answered(asking: e.ApprovalRequested, ballots: Sequence[Ballot], answer: st
 
 
 def _approved(
-    call: Call, ballots: Sequence[Ballot], edit: str | None, *, ground: e.Ground = "people"
+    call: Call, ballots: Sequence[CountedVote], edit: str | None, *, ground: e.Ground = "people"
 ) -> e.Approved:
-    asking, wish = call.asking, call.wish
+    asking, wish = call.approval_request, call.wish
     assert asking
     return e.Approved(
         digest=call_digest(wish.tool, wish.tool_version, wish.arguments if edit is None else edit),
@@ -295,5 +297,5 @@ def _approved(
     )
 
 
-def _behalf(ballots: Sequence[Ballot]) -> dict[str, str]:
+def _behalf(ballots: Sequence[CountedVote]) -> dict[str, str]:
     return {one.reviewer: one.person for one in ballots if one.person != one.reviewer}

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from ayes.ops.terminal.times import seconds
+from ayes.ops.terminal.times import parse_duration
 from ayes.schemas.errors import ApprovalsError, BadInput
 
 
@@ -95,17 +95,17 @@ def _runs[**P](function: Callable[P, Coroutine[Any, Any, int | None]]) -> Callab
 
 def _fail(problem: ApprovalsError, *, as_json: bool) -> NoReturn:
     told = {"error": type(problem).__name__, "message": str(problem), "exit_code": problem.exit_code}
-    from ayes.ops.terminal.output import say, say_error
+    from ayes.ops.terminal.output import print_message, say_error
 
     if as_json:
-        say(jsonlib.dumps(told))
+        print_message(jsonlib.dumps(told))
     else:
         say_error(problem)
     raise typer.Exit(problem.exit_code)
 
 
 def _ack_wait_s(text: str) -> float:
-    return seconds("--ack-wait", text, least=0.5)
+    return parse_duration("--ack-wait", text, least=0.5)
 
 
 def _bytes(text: str | None) -> int | None:
@@ -286,7 +286,7 @@ async def up(
         workspace=workspace,
         kinds=workers,
         ack_wait_s=_ack_wait_s(ack_wait),
-        sync=sync if sync == "always" else f"{seconds('--sync', sync, least=0.001):f}s",
+        sync=sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s",
         max_bytes=_bytes(max_bytes),
         accept_log=accept_log,
         json=json,
@@ -617,10 +617,10 @@ async def approve(
 ) -> int:
     """Say yes to a call, with exactly the arguments that it shows; or to all that waits."""
     from ayes.ops.commands import decide
-    from ayes.projections.pending import Chosen
+    from ayes.projections.pending import PendingFilter
 
-    ballot = decide.Ballot("approve", reason, arguments=edit, behalf=behalf)
-    chosen = Chosen(workspace, thread, tool)
+    ballot = decide.VoteInput("approve", reason, arguments=edit, behalf=behalf)
+    chosen = PendingFilter(workspace, thread, tool)
     if _is_for_all(call, chosen, every=every, digest=digest):
         return await decide.vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
     return await decide.vote(
@@ -650,10 +650,10 @@ async def deny(
 ) -> int:
     """Say no to a call; or to all that waits."""
     from ayes.ops.commands import decide
-    from ayes.projections.pending import Chosen
+    from ayes.projections.pending import PendingFilter
 
-    ballot = decide.Ballot("deny", reason, behalf=behalf, halt=halt)
-    chosen = Chosen(workspace, thread, tool)
+    ballot = decide.VoteInput("deny", reason, behalf=behalf, halt=halt)
+    chosen = PendingFilter(workspace, thread, tool)
     if _is_for_all(call, chosen, every=every, digest=digest):
         return await decide.vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
     return await decide.vote(
@@ -688,7 +688,7 @@ async def answer(
     """Answer in place of the tool, which does not run."""
     from ayes.ops.commands import decide
 
-    ballot = decide.Ballot("answer", reason, answer=text, behalf=behalf)
+    ballot = decide.VoteInput("answer", reason, answer=text, behalf=behalf)
     return await decide.vote(call, name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
 
 
@@ -707,7 +707,7 @@ async def break_glass(
     """Let a call run alone, in an emergency, where the policy lets you. It is announced before it is decided."""
     from ayes.ops.commands import decide
 
-    ballot = decide.Ballot("break_glass", reason)
+    ballot = decide.VoteInput("break_glass", reason)
     return await decide.vote(call, name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
 
 
@@ -804,7 +804,7 @@ async def grant_give(
     await grants.give(
         like,
         name,
-        for_s=seconds("--for", duration),
+        for_s=parse_duration("--for", duration),
         uses=uses,
         named=named,
         reason=reason,
@@ -960,7 +960,7 @@ async def wait(
     """Wait until a call is decided: exit 0 approved, 5 denied, 6 expired, 3 timed out (8 with --timeout 0)."""
     from ayes.ops.commands import decide
 
-    timeout_s = None if timeout is None else seconds("--timeout", timeout)
+    timeout_s = None if timeout is None else parse_duration("--timeout", timeout)
     return await decide.wait(call, timeout_s=timeout_s, store=store, url=url, json=json)
 
 
@@ -1330,7 +1330,7 @@ async def sql_(
         form="json" if json else "raw csv" if raw else "csv" if csv else "table",
         parquet=parquet,
         to=to,
-        timeout_s=seconds("--timeout", timeout, least=0.1),
+        timeout_s=parse_duration("--timeout", timeout, least=0.1),
         memory=sql.bytes_of("--memory", memory),
         store=store,
     )

@@ -19,16 +19,16 @@ import structlog
 from ayes.consumers import pending_client, pending_service
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
-from ayes.consumers.model import Asker, Model, Question, Reply
-from ayes.consumers.pending_projector import Queue
+from ayes.consumers.model import Model, ModelReply, ModelRequest, ModelWorker
+from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.supervision import kept
 from ayes.consumers.tools import Tools
 from ayes.consumers.worker import Reaction, Worker
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ACK_WAIT_S
-from ayes.ledger.replica import Mirror
+from ayes.ledger.replica import ReadReplica
 from ayes.ops.rehearsal.recorded import RecordedAsker, RecordedExecutor, Recording
 from ayes.schemas.errors import BrokerAway, LogLost
 
@@ -51,9 +51,9 @@ def reactions(
     """
     made: dict[str, Callable[[], Reaction[Any, Any]]] = {
         "gate": Gate,
-        "queue": Queue,
+        "queue": PendingProjector,
         "model": (
-            (lambda: Asker(models or _providers()))
+            (lambda: ModelWorker(models or _providers()))
             if recordings is None
             else (lambda: RecordedAsker(recordings))
         ),
@@ -80,7 +80,7 @@ async def working(
     store: Path | str | None = None,
     url: str | None = None,
     ack_wait_s: float = ACK_WAIT_S,
-    each: Callable[[list[Raw]], None] = lambda _facts: None,
+    each: Callable[[list[RawMessage]], None] = lambda _facts: None,
 ) -> AsyncGenerator[asyncio.Future[None]]:
     """Run these reactions for as long as the block does; then finish what is in hand.
 
@@ -93,12 +93,12 @@ async def working(
     async with AsyncExitStack() as stack:
         workers: list[Worker[Any, Any]] = []
         running: list[asyncio.Task[None]] = []
-        heard: Mirror | None = None
+        heard: ReadReplica | None = None
         for role, reaction in started:
             ledger = await stack.enter_async_context(Ledger.connect(store, url=url, role=role))
             if heard is None and not reaction.replaces:
                 # Everybody may read everything, so one is enough for all.
-                heard = Mirror(ledger.port, each=each)
+                heard = ReadReplica(ledger.log, each=each)
                 running.append(asyncio.create_task(_mirror(heard), name="mirror"))
             worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s, heard=heard)
             workers.append(worker)
@@ -155,16 +155,16 @@ async def _first_failure(running: Sequence[asyncio.Task[None]]) -> None:
         never.cancel()
 
 
-async def _mirror(heard: Mirror) -> None:
+async def _mirror(heard: ReadReplica) -> None:
     # While it does not run, the broker is asked instead: so nothing but a log that lost its end is a reason to stop.
     await kept("mirror", heard.run, ends=(LogLost,))
 
 
 async def _gone(ledger: Ledger) -> None:
-    assert isinstance(ledger.port, JetStream)
-    await ledger.port.connection.closed.wait()
+    assert isinstance(ledger.log, JetStream)
+    await ledger.log.connection.closed.wait()
     raise BrokerAway(
-        f"the connection to {ledger.port.connection.login.url} is gone for good. Start this again."
+        f"the connection to {ledger.log.connection.login.url} is gone for good. Start this again."
     )
 
 
@@ -179,9 +179,9 @@ def _providers() -> Mapping[str, Model]:
 class _Providers:
     """pydantic-ai, loaded when a model is asked for the first time: that takes two seconds, and few who start workers ask any."""
 
-    async def reply(self, question: Question) -> Reply:
+    async def reply(self, question: ModelRequest) -> ModelReply:
         providers = await asyncio.to_thread(importlib.import_module, "ayes.consumers.pydantic_ai_model")
-        answer: Reply = await providers.PydanticAI().reply(question)
+        answer: ModelReply = await providers.PydanticAI().reply(question)
         return answer
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from ayes.ledger.lifecycle import SETTLED, Call, call_of
-from ayes.projections.fold import Fold, Key, Row
+from ayes.projections.fold import Key, ProjectedRow, Projection
 from ayes.projections.pending import key as name
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -20,19 +20,19 @@ from ayes.schemas.slots import Slot
 SETTLING: Final = (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.Reconciled)
 
 
-class Wanted:
+class CallFacts:
     """A call under way, in the order of the log."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
-        self.at_rest = False
+        self.is_complete = False
         self._call: Call | None = None
 
-    def take(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         self.facts.append(fact)
         self._call = None
-        if isinstance(fact.event, SETTLING) and not self.at_rest:  # an end that is void settles nothing
-            self.at_rest = self.call.status in SETTLED
+        if isinstance(fact.event, SETTLING) and not self.is_complete:  # an end that is void settles nothing
+            self.is_complete = self.call.status in SETTLED
 
     @property
     def call(self) -> Call:
@@ -53,7 +53,7 @@ def _key(slot: Slot) -> Key | None:
     return (slot.workspace, slot.thread, slot.tail[1]) if slot.tail[0] == "call" else None
 
 
-def _row(wanted: Wanted) -> Row | None:
+def _row(wanted: CallFacts) -> ProjectedRow | None:
     call = wanted.call
     if call.requested is None:
         return None
@@ -69,15 +69,15 @@ def _row(wanted: Wanted) -> Row | None:
         "decided_at": decision and decision.recorded_at.astimezone(UTC),
         "finished_at": call.finished and call.finished.recorded_at.astimezone(UTC),
     }
-    return Row(name(call.ref), _encoder.encode(value))
+    return ProjectedRow(name(call.ref), _encoder.encode(value))
 
 
 _encoder: Final = msgspec.json.Encoder()
 
-CALLS: Final = Fold[Wanted](
+CALLS: Final = Projection[CallFacts](
     name="calls",
     key=_key,
-    begin=Wanted,
+    begin=CallFacts,
     begins=lambda slot: slot.tail[2] == "requested",
     resumes=lambda _slot: True,
     row=_row,

@@ -1,9 +1,9 @@
 """What a projection of the whole log is: what it says of each thing (a call, a conversation) that is under way.
 
-    folding = Folding(OPEN, HISTORIES)
+    state = Folding(OPEN, HISTORIES)
     for fact in facts:
-        folding.take(fact)
-    folding.rows(OPEN)
+        state.apply(fact)
+    state.rows(OPEN)
 
 Following the log live and replaying it are the same loop over the same functions, so what one of
 them shows the other shows too, byte for byte.
@@ -16,8 +16,8 @@ The rules of this folder:
 * A fact from the future, or bytes that are not a fact (`Carried`), are never an error: an old program goes on reading a
   newer log. What they mean for the thing in whose place they stand is that thing's to say.
 * A thing that has come to rest is let go after a while, with the row that it came to, so that memory grows with what
-  is under way and not with the log. Should it go on after all, `wanted` says so, and whoever drives the folding
-  reads its facts again (`recall`).
+  is under way and not with the log. Should it go on after all, `to_reload` says so, and whoever drives the state
+  reads its facts again (`reload`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,25 +33,25 @@ from ayes.schemas.slots import Slot
 type Key = tuple[str, ...]
 
 
-class Thing(Protocol):
+class Aggregate(Protocol):
     """Something under way, as its facts have it."""
 
-    def take(self, fact: Fact) -> None: ...
+    def apply(self, fact: Fact) -> None: ...
 
     @property
-    def at_rest(self) -> bool:
+    def is_complete(self) -> bool:
         """Is nothing more to come, as far as can be seen?"""
         ...
 
 
-class Row(Struct, frozen=True):
+class ProjectedRow(Struct, frozen=True):
     """What a projection shows about one thing."""
 
     key: str
     value: bytes
 
 
-class Fold[T: Thing](Struct, frozen=True):
+class Projection[T: Aggregate](Struct, frozen=True):
     """A projection."""
 
     #: As commands call it.
@@ -64,23 +64,23 @@ class Fold[T: Thing](Struct, frozen=True):
     #: May what stands here change a thing that was let go?
     resumes: Callable[[Slot], bool]
     #: What is shown about a thing; None: nothing.
-    row: Callable[[T], Row | None]
+    row: Callable[[T], ProjectedRow | None]
     #: How many things at rest are kept in hand.
-    resting: int = 1024
+    keep_complete: int = 1024
 
 
-class Folding:
+class ProjectionState:
     """Some projections of the first `seq` facts of a log."""
 
-    def __init__(self, *folds: Fold[Any]) -> None:
+    def __init__(self, *folds: Projection[Any]) -> None:
         self.seq = 0
         self._early: dict[int, Fact] = {}
-        #: What went on after it had been let go: to be read again, and handed to `recall` before anything is shown.
-        self.wanted: set[Key] = set()
-        self._states: dict[str, _State[Any]] = {fold.name: _State(fold, self.wanted) for fold in folds}
+        #: What went on after it had been let go: to be read again, and handed to `reload` before anything is shown.
+        self.to_reload: set[Key] = set()
+        self._states: dict[str, _State[Any]] = {fold.name: _State(fold, self.to_reload) for fold in folds}
         self._each = tuple(self._states.values())
 
-    def take(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         """The next fact of the log; or any other one, in which case nothing is shown of it before it is the next."""
         if fact.seq != self.seq + 1:
             if fact.seq > self.seq:
@@ -104,84 +104,86 @@ class Folding:
             self._step(following)
             self.seq += 1
 
-    def rows(self, fold: Fold[Any]) -> Iterator[Row]:
+    def rows(self, fold: Projection[Any]) -> Iterator[ProjectedRow]:
         """What is shown of the things in hand, by key."""
         found = [fold.row(thing) for thing in self._states[fold.name].things.values()]
         return iter(sorted((row for row in found if row), key=attrgetter("key")))
 
-    def row(self, fold: Fold[Any], slot: Slot) -> Row | None:
+    def row(self, fold: Projection[Any], slot: Slot) -> ProjectedRow | None:
         """What is shown of the thing that a slot is about; None: nothing, or it is not in hand."""
         key = fold.key(slot)
         thing = self._states[fold.name].things.get(key) if key else None
         return fold.row(thing) if thing else None
 
-    def things[T: Thing](self, fold: Fold[T]) -> Iterator[T]:
+    def things[T: Aggregate](self, fold: Projection[T]) -> Iterator[T]:
         """The things in hand."""
         return iter(self._states[fold.name].things.values())
 
-    def ended[T: Thing](self, fold: Fold[T]) -> list[T]:
+    def evicted[T: Aggregate](self, fold: Projection[T]) -> list[T]:
         """The things that were let go since this was last asked."""
         state = self._states[fold.name]
-        ended, state.ended = state.ended, []
+        ended, state.evicted = state.evicted, []
         return ended
 
-    def recalled[T: Thing](self, fold: Fold[T]) -> list[T]:
+    def reloaded[T: Aggregate](self, fold: Projection[T]) -> list[T]:
         """The things as they were let go that are in hand again, since this was last asked."""
         state = self._states[fold.name]
-        recalled, state.recalled = state.recalled, []
+        recalled, state.reloaded = state.reloaded, []
         return recalled
 
-    def recall(self, facts: Iterable[Fact]) -> None:
-        """Take in what was read again; facts that this folding has not come to yet are passed over."""
+    def reload(self, facts: Iterable[Fact]) -> None:
+        """Take in what was read again; facts that this state has not come to yet are passed over."""
         known = [fact for fact in facts if fact.seq <= self.seq]
-        self.wanted.clear()
+        self.to_reload.clear()
         for state in self._each:
-            state.recall(known)
+            state.reload(known)
 
     def _step(self, fact: Fact) -> None:
         if not fact.slot.workspace:  # not a slot of the ledger
             return
         for state in self._each:
-            state.take(fact)
+            state.apply(fact)
 
 
-class _State[T: Thing]:
+class _State[T: Aggregate]:
     """The things in hand of one projection."""
 
-    def __init__(self, fold: Fold[T], wanted: set[Key]) -> None:
+    def __init__(self, fold: Projection[T], wanted: set[Key]) -> None:
         self._fold = fold
         self._wanted_by_any = wanted
         self._key = fold.key
         self.things: dict[Key, T] = {}
         #: Those at rest, the longest first.
-        self._resting: dict[Key, None] = {}
-        self.ended: list[T] = []
-        self.recalled: list[T] = []
+        self._complete: dict[Key, None] = {}
+        self.evicted: list[T] = []
+        self.reloaded: list[T] = []
         #: What is to be recalled, and the fact with which it went on.
-        self.wanted: dict[Key, int] = {}
+        self.to_reload: dict[Key, int] = {}
 
-    def take(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         slot = fact.slot
         key = self._key(slot)
-        if key is None or (self.wanted and key in self.wanted):  # its facts are read again, this one too
+        if key is None or (
+            self.to_reload and key in self.to_reload
+        ):  # its facts are read again, this one too
             return
         thing = self.things.get(key)
         if thing is None:
             if not self._fold.begins(slot):
                 if self._fold.resumes(slot):
-                    self.wanted[key] = fact.seq
+                    self.to_reload[key] = fact.seq
                     self._wanted_by_any.add(key)
                 return
             thing = self.things[key] = self._fold.begin()
-        thing.take(fact)
+        thing.apply(fact)
         self._settle(key, thing)
 
-    def recall(self, facts: list[Fact]) -> None:
-        wanted, self.wanted = self.wanted, {}
+    def reload(self, facts: list[Fact]) -> None:
+        wanted, self.to_reload = self.to_reload, {}
         for key, since in wanted.items():
             known = [fact for fact in facts if self._fold.key(fact.slot) == key]
             if before := [fact for fact in known if fact.seq < since]:
-                self.recalled.append(self._made_of(before))
+                self.reloaded.append(self._made_of(before))
             if known:
                 thing = self.things[key] = self._made_of(known)
                 self._settle(key, thing)
@@ -189,15 +191,15 @@ class _State[T: Thing]:
     def _made_of(self, facts: list[Fact]) -> T:
         thing = self._fold.begin()
         for fact in facts:
-            thing.take(fact)
+            thing.apply(fact)
         return thing
 
     def _settle(self, key: Key, thing: T) -> None:
-        if not thing.at_rest:
-            self._resting.pop(key, None)
+        if not thing.is_complete:
+            self._complete.pop(key, None)
             return
-        self._resting[key] = None
-        while len(self._resting) > self._fold.resting:
-            longest = next(iter(self._resting))
-            del self._resting[longest]
-            self.ended.append(self.things.pop(longest))
+        self._complete[key] = None
+        while len(self._complete) > self._fold.keep_complete:
+            longest = next(iter(self._complete))
+            del self._complete[longest]
+            self.evicted.append(self.things.pop(longest))

@@ -14,14 +14,14 @@ import msgspec
 from ayes.ledger.lifecycle import SETTLED, Call
 from ayes.projections import history as histories
 from ayes.projections.calls import SETTLING, call_in
-from ayes.projections.fold import Fold, Key, Row
+from ayes.projections.fold import Key, ProjectedRow, Projection
 from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import Slot
 
 
-class Conversation:
+class ThreadFacts:
     """A thread under way, in the order of the log."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Conversation:
         self._halted: set[str] = set()
 
     @property
-    def at_rest(self) -> bool:
+    def is_complete(self) -> bool:
         if self._asked or self._waiting:
             return False
         if self._last_turn >= self._most_turns:
@@ -52,7 +52,7 @@ class Conversation:
             return self._user_heard <= self._cut
         return not (self._wished or self._heard > self._cut)
 
-    def take(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         self.facts.append(fact)
         match fact.slot.tail:
             case ("call", call, *_):
@@ -108,24 +108,24 @@ def _key(slot: Slot) -> Key | None:
     return (slot.workspace, slot.thread) if slot.thread else None
 
 
-def _row(conversation: Conversation) -> Row | None:
+def _row(conversation: ThreadFacts) -> ProjectedRow | None:
     thread = conversation.thread
     found = histories.history(thread)
     value = {"entries": found.entries, "stopped_at": found.stopped_at and str(found.stopped_at)}
-    return Row(f"{thread.ref.workspace}.{thread.ref.thread}", _encoder.encode(value))
+    return ProjectedRow(f"{thread.ref.workspace}.{thread.ref.thread}", _encoder.encode(value))
 
 
 _encoder: Final = msgspec.json.Encoder()
 
-HISTORIES: Final = Fold[Conversation](
+HISTORIES: Final = Projection[ThreadFacts](
     name="histories",
     key=_key,
-    begin=Conversation,
+    begin=ThreadFacts,
     begins=lambda slot: slot.tail[0] == "opened",
     # What is recorded about a call after its conversation came to rest is never shown to the model.
     resumes=lambda slot: slot.tail[0] in {"said", "turn"},
     row=_row,
     # A conversation has many times the facts of a call. One that goes on is read again, which costs about as much as
     # folding it did, so a few hundred are kept: as many as may be talking at the same moment.
-    resting=256,
+    keep_complete=256,
 )

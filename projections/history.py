@@ -211,7 +211,11 @@ def _as_it_ran(call: Call, wish: e.Wish, text: str) -> str:
     edited = decision.arguments if isinstance(decision, e.Approved) else None
     if edited is None or edited == wish.arguments:
         return text
-    return f"{refusal_texts.changed(edited)}\n\n{text}" if text else refusal_texts.changed(edited)
+    return (
+        f"{refusal_texts.arguments_changed(edited)}\n\n{text}"
+        if text
+        else refusal_texts.arguments_changed(edited)
+    )
 
 
 _encoder: Final = msgspec.json.Encoder()

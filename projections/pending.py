@@ -1,7 +1,7 @@
 """What waits for people: one entry for each call that was put to them and is not decided.
 
 The live queue is the KV bucket `pending`: a key for each open approval, put when the gate asks, deleted when it
-decides. Any NATS client can watch it. It holds nothing that the ledger does not hold, and `OPEN` makes it again
+decides. Any NATS client can watch it. It holds nothing that the ledger does not hold, and `OPEN_APPROVALS` makes it again
 from the log, byte for byte.
 
 An entry changes only when more people are asked: votes come and go into the ledger, not into the queue. Where it stands
@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.lifecycle import STANDS, Call, Status, call_of
+from ayes.ledger.lifecycle import EVENTS_BY_PLACE, Call, Status, call_of
 from ayes.ledger.log import Change
-from ayes.projections.fold import Fold, Key, Row
+from ayes.projections.fold import Key, ProjectedRow, Projection
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadId, TooLarge
@@ -100,7 +100,7 @@ class BadEntry(Struct, frozen=True):
 
 def entry(call: Call) -> Entry | None:
     """What stands in the queue for this call. None: nothing, and what stood there is removed."""
-    asking = call.asking
+    asking = call.approval_request
     if call.status is not Status.PENDING or not call.requested or not call.gated or not asking:
         return None
     return Entry(
@@ -125,7 +125,7 @@ def entry(call: Call) -> Entry | None:
         besides=asking.besides,
         denials_needed=asking.denials_needed,
         may_break_glass=asking.may_break_glass,
-        asked_as_well=call.asked_as_well(),
+        asked_as_well=call.escalated_to(),
         seq=call.gated.seq,
         tool_version=call.wish.tool_version,
     )
@@ -160,7 +160,7 @@ def key(ref: CallRef) -> str:
     return f"{ref.workspace}.{ref.thread}.{ref.call}"
 
 
-class Chosen(NamedTuple):
+class PendingFilter(NamedTuple):
     """Which of the calls that wait; what is empty leaves nothing out."""
 
     workspace: str = ""
@@ -183,10 +183,10 @@ class Chosen(NamedTuple):
         )
 
 
-EVERY: Final = Chosen()
+NO_FILTER: Final = PendingFilter()
 
 
-class Age(Struct, frozen=True, forbid_unknown_fields=True):
+class PageCursor(Struct, frozen=True, forbid_unknown_fields=True):
     """Where an entry stands among the others: first by its question, and should two say the same, by key."""
 
     seq: int
@@ -203,7 +203,7 @@ class Page(Struct, frozen=True, omit_defaults=True):
     #: Are there any behind them?
     more: bool
     #: Behind which the next page begins: the last one's. None on an empty page.
-    after: Age | None
+    after: PageCursor | None
     #: What the bucket has beside them and cannot be read: not counted, and told with the first page.
     unreadable: tuple[BadEntry, ...] = ()
 
@@ -217,7 +217,7 @@ class Listed(NamedTuple):
     unreadable: list[BadEntry]
 
 
-def oldest(values: Mapping[str, bytes], most: int | None = None, chosen: Chosen = EVERY) -> Listed:
+def oldest(values: Mapping[str, bytes], most: int | None = None, chosen: PendingFilter = NO_FILTER) -> Listed:
     """The entries that fit, oldest first. Of those that nobody wants no more is read than their age."""
     ages: list[tuple[int, str]] = []
     bad: dict[str, BadEntry] = {}
@@ -242,7 +242,7 @@ def oldest(values: Mapping[str, bytes], most: int | None = None, chosen: Chosen 
     return Listed(entries[:most], waiting, [bad[name] for name in sorted(bad)])
 
 
-class Waiting:
+class PendingIndex:
     """All that waits, in order, as one change after the other has left it."""
 
     def __init__(self) -> None:
@@ -256,13 +256,15 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def oldest(self, most: int | None = None, chosen: Chosen = EVERY) -> list[Entry]:
+    def oldest(self, most: int | None = None, chosen: PendingFilter = NO_FILTER) -> list[Entry]:
         """The entries that fit, oldest first: so many at most, or all of them."""
-        if chosen == EVERY:
+        if chosen == NO_FILTER:
             return self._entries[:most]
         return list(islice(filter(chosen.fits, self._entries), most))
 
-    def page(self, most: int, room: int, chosen: Chosen = EVERY, after: Age | None = None) -> Page:
+    def page(
+        self, most: int, room: int, chosen: PendingFilter = NO_FILTER, after: PageCursor | None = None
+    ) -> Page:
         """The oldest that fit: so many at most, behind that one, in so many bytes with a comma each.
 
         Raises:
@@ -270,13 +272,13 @@ class Waiting:
         """
         fitting: Sequence[int] = (
             range(len(self._ages))
-            if chosen == EVERY
+            if chosen == NO_FILTER
             else [place for place, entry in enumerate(self._entries) if chosen.fits(entry)]
         )
         begin = 0 if after is None else bisect_right(self._ages, (after.seq, after.key))
         left = fitting[bisect_left(fitting, begin) :]
         taken: list[msgspec.Raw] = []
-        last: Age | None = None
+        last: PageCursor | None = None
         for place in left[:most]:
             seq, key = self._ages[place]
             raw, _ = self._held[key]
@@ -286,7 +288,7 @@ class Waiting:
                     raise TooLarge(f"{key} has {len(raw):,} bytes, too many for an answer. Read its key.")
                 break
             taken.append(msgspec.Raw(raw))
-            last = Age(seq, key)
+            last = PageCursor(seq, key)
         return Page(
             len(fitting),
             tuple(taken),
@@ -295,11 +297,11 @@ class Waiting:
             tuple(self.unreadable(chosen)) if after is None else (),
         )
 
-    def unreadable(self, chosen: Chosen = EVERY) -> list[BadEntry]:
+    def unreadable(self, chosen: PendingFilter = NO_FILTER) -> list[BadEntry]:
         """What stands in the bucket and is not an entry, by key."""
         return [one for key, one in sorted(self._bad.items()) if chosen.covers(key)]
 
-    def take(self, change: Change) -> list[tuple[str, Entry | BadEntry | None]]:
+    def apply(self, change: Change) -> list[tuple[str, Entry | BadEntry | None]]:
         """Let a change come in. Tells what differs by it, each key once: None for what is gone, what cannot be
         read, then entries by age.
         """
@@ -350,16 +352,16 @@ class Waiting:
         del self._ages[place], self._entries[place]
 
 
-class Question:
+class ApprovalFacts:
     """A call that may have to be put to people, in the order of the log."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
-        self.at_rest = False
+        self.is_complete = False
 
-    def take(self, fact: Fact) -> None:
+    def apply(self, fact: Fact) -> None:
         self.facts.append(fact)
-        self.at_rest = self.at_rest or isinstance(fact.event, STANDS["decided"])
+        self.is_complete = self.is_complete or isinstance(fact.event, EVENTS_BY_PLACE["decided"])
 
 
 def _key(slot: Slot) -> Key | None:
@@ -371,11 +373,11 @@ def _key(slot: Slot) -> Key | None:
             return None
 
 
-def _row(question: Question) -> Row | None:
+def _row(question: ApprovalFacts) -> ProjectedRow | None:
     ref = question.facts[0].slot.call_ref
     assert ref, "the key lets only facts about calls come here"
     found = entry(call_of(ref, question.facts))
-    return Row(key(ref), encode(found)) if found else None
+    return ProjectedRow(key(ref), encode(found)) if found else None
 
 
 class _Age(Struct):
@@ -389,12 +391,12 @@ _decoder: Final = msgspec.json.Decoder(Entry)
 _age_decoder: Final = msgspec.json.Decoder(_Age)
 
 #: The queue over the whole log.
-OPEN: Final = Fold[Question](
+OPEN_APPROVALS: Final = Projection[ApprovalFacts](
     name="pending",
     key=_key,
-    begin=Question,
+    begin=ApprovalFacts,
     begins=lambda slot: slot.tail[2] == "requested",
     resumes=lambda _slot: False,
     row=_row,
-    resting=0,
+    keep_complete=0,
 )

@@ -14,7 +14,7 @@ from ayes.schemas.errors import Defect
 from ayes.schemas.limits import MAX_TEXT, cut
 
 
-def refused(call: Call) -> e.ToolRefused:
+def tool_not_run(call: Call) -> e.ToolRefused:
     """What the model reads in place of a result, ready to be recorded as `finished`.
 
     Raises:
@@ -104,7 +104,7 @@ def refused(call: Call) -> e.ToolRefused:
             raise Defect(f"{call.ref} is {call.status}: there is no refusal to put into words.")
 
 
-def changed(arguments: str) -> str:
+def arguments_changed(arguments: str) -> str:
     """Said before the result of a call that ran with a reviewer's arguments: the model must not take them for its own."""
     return f"A reviewer changed the arguments of this call before it ran. It ran with: {arguments}"
 

@@ -73,7 +73,7 @@ from ayes.schemas.events import OnTimeout, PolicyApplied, Quorum, Shadow, Stage,
 from ayes.schemas.ids import token
 from ayes.schemas.people import plain
 from ayes.schemas.quorums import everybody, is_plain, lacking, needed
-from ayes.schemas.toml_files import Table, mistake, read_toml
+from ayes.schemas.toml_files import TomlModel, mistake, read_toml
 
 type Then = Literal["allow", "ask", "block"]
 type UnmappedRequesters = Literal["deny", "exclude_nobody"]
@@ -122,14 +122,14 @@ type Interval = Annotated[float, Field(gt=0, le=3_155_760_000, allow_inf_nan=Fal
 type Count = Annotated[int, Field(ge=1, le=1000)]
 
 
-class Also(Table):
+class Also(TomlModel):
     """People who must agree too."""
 
     voters: Voters
     votes_needed: Count = 1
 
 
-class Next(Table):
+class Next(TomlModel):
     """People who are asked as well, when nobody has decided in time."""
 
     voters: Voters
@@ -165,7 +165,7 @@ _OF_ALL: Final = (
 )
 
 
-class Rule(Table):
+class Rule(TomlModel):
     """What happens to the tools it names."""
 
     name: str
@@ -275,7 +275,7 @@ class Rule(Table):
         )
 
 
-class Policy(Table):
+class Policy(TomlModel):
     """The rules, in the order of the file, and what they all share."""
 
     while_pending: WhilePending = "queue"
@@ -497,7 +497,7 @@ class About(Struct, frozen=True):
         return conditions.Scope({name: getattr(self, name) for name in conditions.NAMES})
 
 
-class Judged(Struct, frozen=True):
+class RuleMatch(Struct, frozen=True):
     """What a policy says to a wish."""
 
     #: The rule that counts, for every decision cites one; `NO_RULE` where none matches.
@@ -508,7 +508,7 @@ class Judged(Struct, frozen=True):
     shadows: tuple[Shadow, ...] = ()
 
 
-def judge(policy: Policy, about: About) -> Judged:
+def judge(policy: Policy, about: About) -> RuleMatch:
     """The word that counts: the strictest of the highest priority, and never a yes where anything is uncertain."""
     scope = about.scope
     counts, shadows = NO_RULE, []
@@ -532,13 +532,13 @@ def judge(policy: Policy, about: About) -> Judged:
             counts, found = rule, True
     for rule, problem in sorted(unsaid, key=_asks_of_whom, reverse=True):
         if not found or _may_beat(rule, counts, policy):
-            return Judged(
+            return RuleMatch(
                 rule,
                 "ask",
                 f"The condition of this rule cannot be evaluated, so a person must look: {problem}.",
                 tuple(shadows),
             )
-    return Judged(counts, counts.then, counts.reason, tuple(shadows))
+    return RuleMatch(counts, counts.then, counts.reason, tuple(shadows))
 
 
 def _weight(rule: Rule) -> tuple[int, int]:

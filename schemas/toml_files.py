@@ -22,7 +22,7 @@ MAX_MISTAKES: Final = 5
 type Place = tuple[str | int, ...]
 
 
-class Table(BaseModel):
+class TomlModel(BaseModel):
     """One table of a file: frozen, and strict about its keys and the types of their values."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -53,7 +53,7 @@ def read_text(path: str | Path) -> str:
         raise BadFile(str(path), f"line {line}", f"not UTF-8: byte {raw[problem.start]:#04x}.") from None
 
 
-def read_toml[M: Table](model: type[M], text: str, path: str) -> M:
+def read_toml[M: TomlModel](model: type[M], text: str, path: str) -> M:
     """Read a TOML file into `model`.
 
     Raises:

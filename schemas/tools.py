@@ -22,7 +22,7 @@ from ayes.schemas.errors import BadFact, BadId, BadInput
 from ayes.schemas.events import ToolDeclared
 from ayes.schemas.ids import token
 from ayes.schemas.schema_cost import MAX_STEPS, MAX_STEPS_EXPLAINED, Effort
-from ayes.schemas.toml_files import Table, mistake, mistakes, read_toml
+from ayes.schemas.toml_files import TomlModel, mistake, mistakes, read_toml
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 #: More than this helps nobody, least a model.
@@ -30,7 +30,7 @@ MAX_PROBLEMS: Final = 3
 _MAX_PROBLEM_CHARACTERS: Final = 200
 
 
-class ToolSpec(Table):
+class ToolSpec(TomlModel):
     """A tool as a service or a file declares it."""
 
     name: str
@@ -69,7 +69,7 @@ class ToolSpec(Table):
         return text
 
 
-class _Tools(Table):
+class _Tools(TomlModel):
     tools: Annotated[tuple[ToolSpec, ...], Field(strict=False, alias="tool")] = ()
 
     @field_validator("tools")

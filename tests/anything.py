@@ -6,7 +6,7 @@ from datetime import timedelta
 from hypothesis import strategies as st
 from stories import DECISIONS, EDIT, START, approval, question, request
 
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.ops.broker.accounts import permissions
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode, fact_of
@@ -151,19 +151,20 @@ def recorded(draw: st.DrawFn, ref: CallRef, *, foreign: bool = True) -> list[tup
     return found
 
 
-def raws_of(told: list[tuple[str, bytes]]) -> list[Raw]:
+def raws_of(told: list[tuple[str, bytes]]) -> list[RawMessage]:
     """These as the broker has them, a second apart."""
     return [
-        Raw(seq, START + timedelta(seconds=seq), subject, data) for seq, (subject, data) in enumerate(told, 1)
+        RawMessage(seq, START + timedelta(seconds=seq), subject, data)
+        for seq, (subject, data) in enumerate(told, 1)
     ]
 
 
-def fact(raw: Raw) -> Fact:
+def fact(raw: RawMessage) -> Fact:
     return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
 
 
 @st.composite
-def logs(draw: st.DrawFn, ref: ThreadRef, calls: int = 3) -> list[Raw]:
+def logs(draw: st.DrawFn, ref: ThreadRef, calls: int = 3) -> list[RawMessage]:
     """A log of several calls that go on beside each other, with anything that may stand there."""
     lanes = [draw(recorded(ref.wish(turn, 0))) for turn in range(1, calls + 1)]
     told = []

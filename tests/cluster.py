@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from ayes.ledger.nats import streams
-from ayes.ledger.nats.api import Requests
+from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Address, Store
 from ayes.ledger.nats.streams import DURABLES
@@ -72,7 +72,7 @@ async def _declared(store: Path) -> None:
             connection = Connection(Store(store).login(ADMIN))
             try:
                 await connection.open(name="test set-up")
-                requests = Requests(connection)
+                requests = Api(connection)
                 await requests.start()
                 await streams.ensure(requests, replicas=REPLICAS, also=tuple(DURABLES))
             except ApprovalsError:

@@ -13,8 +13,8 @@ from hypothesis import settings
 
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.log import Port
-from ayes.ledger.nats.api import Requests
+from ayes.ledger.log import EventLog
+from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.streams import DURABLES, ensure
 from ayes.ops.broker.server import EmbeddedServer
@@ -50,7 +50,7 @@ async def running(path: Path, ack_wait_s: float = 30.0) -> AsyncGenerator[Embedd
     async with EmbeddedServer(path) as server:
         connection = Connection(server.store.login("admin"))
         await connection.open(name="test set-up")
-        requests = Requests(connection)
+        requests = Api(connection)
         await requests.start()
         await ensure(requests, ack_wait_s=ack_wait_s, also=tuple(DURABLES))
         await connection.close()
@@ -65,7 +65,7 @@ async def store(tmp_path: Path, ack_wait_s: float) -> AsyncIterator[Path]:
 
 
 @pytest.fixture(params=["memory", "jetstream"])
-async def port(request: pytest.FixtureRequest, tmp_path: Path, ack_wait_s: float) -> AsyncIterator[Port]:
+async def port(request: pytest.FixtureRequest, tmp_path: Path, ack_wait_s: float) -> AsyncIterator[EventLog]:
     """The log: each test runs on the twin in memory and on the real thing."""
     if request.param == "memory":
         yield Memory(ack_wait_s=ack_wait_s)
@@ -74,9 +74,9 @@ async def port(request: pytest.FixtureRequest, tmp_path: Path, ack_wait_s: float
         running(tmp_path / "store", ack_wait_s) as server,
         Ledger.connect(server.store.path, role="admin") as ledger,
     ):
-        yield ledger.port
+        yield ledger.log
 
 
 @pytest.fixture
-def ledger(port: Port) -> Ledger:
+def ledger(port: EventLog) -> Ledger:
     return Ledger(port, Author(kind="service", name="tests"))

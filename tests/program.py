@@ -222,7 +222,7 @@ def record(store: Path, *facts: tuple[Slot, Event]) -> None:
     async def recorded() -> None:
         async with Ledger.connect(store, role="admin") as ledger:
             for slot, event in facts:
-                assert await ledger.fill(slot, event) is None
+                assert await ledger.try_append(slot, event) is None
 
     asyncio.run(recorded())
 
@@ -230,6 +230,6 @@ def record(store: Path, *facts: tuple[Slot, Event]) -> None:
 def last_seq(store: Path) -> int:
     async def read() -> int:
         async with Ledger.connect(store, role="observer") as ledger:
-            return await ledger.port.last_seq()
+            return await ledger.log.last_seq()
 
     return asyncio.run(read())

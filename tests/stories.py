@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 
 from ayes.ledger.log import Pending
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -264,7 +264,7 @@ def disorder(draw, facts: list[Fact]) -> list[Fact]:
     return draw(st.permutations([*facts, *again]))
 
 
-def facts_told(steps: tuple[Step, ...]) -> list[Fact]:
+def facts_told(steps: tuple[ConversationStep, ...]) -> list[Fact]:
     """The facts that a conversation would have left here."""
     story, turn, answered = Story(), 0, 0
     wishes: tuple[e.Wish, ...] = ()
@@ -272,7 +272,7 @@ def facts_told(steps: tuple[Step, ...]) -> list[Fact]:
         match step:
             case Spoken(role, text):
                 story.say(text, role)
-            case Reply(parts):
+            case RecordedReply(parts):
                 turn, answered, wishes = turn + 1, 0, step.wishes
                 story.turn(turn, *parts)
             case Output(provider_id, tool, text, is_error):

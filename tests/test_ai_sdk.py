@@ -15,7 +15,7 @@ from stories import REF, Story, disorder, facts_of, lives
 
 from ayes.projections.formats import ai_sdk
 from ayes.projections.formats.common import tool_name
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -50,9 +50,9 @@ def visible(text: str) -> str:
     return text if text.strip() else "(no text)"
 
 
-def carried(entries) -> tuple[Step, ...]:
+def carried(entries) -> tuple[ConversationStep, ...]:
     """The entries as steps, less what the form says that it cannot carry."""
-    steps: list[Step] = []
+    steps: list[ConversationStep] = []
     used: set[str] = set()
     ids: dict[str, str] = {}
     for entry in entries:
@@ -81,7 +81,7 @@ def carried(entries) -> tuple[Step, ...]:
                         kept.append(e.Wish(tool_name(part.tool), value_of(part.arguments), id_))
                     elif isinstance(part, e.Text) and part.text.strip():
                         kept.append(part)
-                steps.append(Reply(tuple(kept) or (e.Text("(no text)"),)))
+                steps.append(RecordedReply(tuple(kept) or (e.Text("(no text)"),)))
             case Outcome(call=call, tool=tool, text=text, is_error=is_error):
                 said = visible(text) if is_error else text
                 steps.append(Output(ids[call], tool_name(tool), said, is_error=is_error))
@@ -107,7 +107,7 @@ def facts_from(steps) -> list:
         match step:
             case Spoken(role=role, text=text):
                 story.say(text, role)
-            case Reply(parts=parts):
+            case RecordedReply(parts=parts):
                 turn, answered, wishes = turn + 1, 0, step.wishes
                 story.turn(turn, *parts)
             case Output(text=text, is_error=is_error):
@@ -375,7 +375,7 @@ def test_malformed_arguments_wedge_no_conversation(arguments, input_, again):
     messages = written(*ended("returned", arguments=arguments))
     assert messages[0]["content"][0]["input"] == input_
     reply = ai_sdk.read(messages)[0]
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, RecordedReply)
     assert reply.wishes[0].arguments == again
 
 
@@ -568,7 +568,7 @@ def test_a_conversation_of_the_sdk_is_read():
     ) == (
         Spoken("system", "be kind"),
         Spoken("user", "hi\n\nhi"),
-        Reply(
+        RecordedReply(
             (
                 e.Opaque("ai-sdk", json.dumps(REASONING, separators=(",", ":"))),
                 e.Text("hi"),
@@ -578,7 +578,7 @@ def test_a_conversation_of_the_sdk_is_read():
         ),
         Output("a", "refund", "`refund` did not run: it was denied.", is_error=True),
         Output("b", "refund", '{"ok":true}'),
-        Reply((e.Text("hi"),)),
+        RecordedReply((e.Text("hi"),)),
     )
 
 

@@ -28,8 +28,8 @@ from test_ai_sdk import asked, carried, ended, entries_of, facts_from, installed
 
 from ayes.ledger.client import Ledger
 from ayes.projections import refusal_texts
-from ayes.projections.formats import PROVIDERS, ai_sdk, ai_sdk_ui
-from ayes.projections.formats.conversation import Output, Reply, Spoken
+from ayes.projections.formats import FORMATS, ai_sdk, ai_sdk_ui
+from ayes.projections.formats.conversation import Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Note, System, User
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -255,7 +255,7 @@ def test_what_was_decided_against_is_no_yes(told, says):
         story.tell(slot, event)
     thread = thread_of(REF, story.facts)
     (call,) = calls_in(ai_sdk_ui.messages(thread))
-    reason = refusal_texts.refused(thread.call(CALL)).text
+    reason = refusal_texts.tool_not_run(thread.call(CALL)).text
     assert says in reason
     assert call["state"] == "approval-responded"
     assert call["approval"] == {"id": "acme/t1/1-0", "approved": False, "reason": reason}
@@ -273,7 +273,7 @@ def test_a_yes_stands_beside_what_it_is_about():
         story.tell(slot, event)
     (call,) = calls_in(shown(story.facts))
     assert call["input"] == {"order": "A-17"}
-    assert call["output"] == f"{refusal_texts.changed(EDIT)}\n\ndone"
+    assert call["output"] == f"{refusal_texts.arguments_changed(EDIT)}\n\ndone"
 
 
 def test_a_denial_keeps_the_approval_that_was_asked_for():
@@ -806,7 +806,7 @@ def test_a_chat_is_read():
     ) == (
         Spoken("system", "hihi"),
         Spoken("user", "hi\n\nhi"),
-        Reply(
+        RecordedReply(
             (
                 e.Opaque("ai-sdk-ui", json.dumps(SOURCE, separators=(",", ":"))),
                 e.Opaque("ai-sdk", '{"type":"reasoning","text":"hm","providerOptions":{"a":{"s":1}}}'),
@@ -817,7 +817,7 @@ def test_a_chat_is_read():
         ),
         Output("a", "refund", '{"ok":true}'),
         Output("b", "refund", "x"),
-        Reply(
+        RecordedReply(
             (
                 e.Opaque("ai-sdk", '{"type":"file","data":"data:,x","mediaType":"text/plain"}'),
                 e.Wish("refund", '{"x"', "c"),
@@ -828,7 +828,7 @@ def test_a_chat_is_read():
         Output("c", "refund", "x", is_error=True),
         Output("d", "refund", "`refund` did not run: it was denied.", is_error=True),
         Output("e", "refund", "no", is_error=True),
-        Reply(()),
+        RecordedReply(()),
     )
 
 
@@ -902,7 +902,7 @@ def test_no_nesting_is_too_deep_to_be_judged(field):
 @pytest.mark.parametrize("name", ["ai-sdk", "ai-sdk-ui"])
 def test_either_name_takes_what_is_shown(name):
     """UIMessages are judged and read as such by whoever says `ai-sdk` too."""
-    _write, check, read = PROVIDERS[name]
+    _write, check, read = FORMATS[name]
     messages = written(User("hi"), *ended("denied"))
     assert check(messages) == check({"messages": messages}) == []
     assert read(messages) == read({"messages": messages}) == ai_sdk_ui.read(messages)
@@ -912,7 +912,7 @@ def test_either_name_takes_what_is_shown(name):
 def test_each_form_is_judged_by_its_own_rules():
     """`ai-sdk` goes by the first message that gives the form away; `ai-sdk-ui` takes no ModelMessages."""
     model = {"role": "user", "content": "hi"}
-    either, shown = PROVIDERS["ai-sdk"], PROVIDERS["ai-sdk-ui"]
+    either, shown = FORMATS["ai-sdk"], FORMATS["ai-sdk-ui"]
     assert either.check([model]) == []
     assert either.read([model]) == (Spoken("user", "hi"),)
     for messages, found in (

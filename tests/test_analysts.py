@@ -26,10 +26,10 @@ from test_docs import Block, blocks, parse, piped
 from test_lake import SMALL, rehearsed, synced
 from test_questions import happened, written
 
-from ayes.ledger.lifecycle import STANDS
-from ayes.ledger.log import Raw
+from ayes.ledger.lifecycle import EVENTS_BY_PLACE
+from ayes.ledger.log import RawMessage
 from ayes.ops.lake.sql import _Question, checked
-from ayes.ops.lake.writer import Archive
+from ayes.ops.lake.writer import LakeWriter
 from ayes.projections.formats.conversation import read_conversations
 from ayes.projections.lake import tables
 from ayes.schemas import events as e
@@ -200,7 +200,7 @@ def test_what_is_left_out_is_as_documented():
 @pytest.mark.parametrize(
     ("table", "column", "known"),
     [
-        ("calls", "verdict", [kind.__name__ for kind in STANDS["decided"]]),
+        ("calls", "verdict", [kind.__name__ for kind in EVENTS_BY_PLACE["decided"]]),
         ("calls", "ground", typing.get_args(e.Ground.__value__)),
         (
             "calls",
@@ -417,8 +417,8 @@ def test_commands_are_as_shown(town, monkeypatch):
 
 def test_an_open_catalog_stays_and_then_its_files_go(facts, tmp_path):
     """As the page says: no new facts, not even for a second connection; then an error with these words; then all of them."""
-    raws = [Raw(one.seq, one.recorded_at, one.slot.subject, encode(one.event)) for one in facts]
-    with Archive.open(tmp_path, "a log") as archive:
+    raws = [RawMessage(one.seq, one.recorded_at, one.slot.subject, encode(one.event)) for one in facts]
+    with LakeWriter.open(tmp_path, "a log") as archive:
         archive.take(raws[:900])
         archive.publish()
         db = opened(tmp_path)
@@ -427,7 +427,7 @@ def test_an_open_catalog_stays_and_then_its_files_go(facts, tmp_path):
         archive.publish()
         assert db.execute("SELECT count(*) FROM events").fetchall() == [(900,)]
         assert _count(tmp_path, "SELECT count(*) FROM events") == 900
-        archive.take([Raw(len(raws) + 1, raws[-1].recorded_at, "ledger.a.b.said.c", b"{}")])
+        archive.take([RawMessage(len(raws) + 1, raws[-1].recorded_at, "ledger.a.b.said.c", b"{}")])
         archive.publish(keep_s=0)
         with pytest.raises(duckdb.IOException, match="No files found that match the pattern"):
             db.execute("SELECT count(*) FROM calls")

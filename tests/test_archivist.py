@@ -18,9 +18,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.ops.lake import writer
-from ayes.ops.lake.writer import Archive, Segment, _together, digest_of, read_manifest
+from ayes.ops.lake.writer import LakeWriter, Segment, _together, digest_of, read_manifest
 from ayes.projections.lake import tables
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
@@ -84,10 +84,10 @@ with (Split if split else Archive).open(directory, LOG) as archive:
 '''
 
 
-def facts(count: int) -> list[Raw]:
+def facts(count: int) -> list[RawMessage]:
     """A log of made-up conversations."""
     return [
-        Raw(seq, START + timedelta(milliseconds=seq), slot.subject, encode(event))
+        RawMessage(seq, START + timedelta(milliseconds=seq), slot.subject, encode(event))
         for seq, (slot, event) in enumerate(mixed(count, 20), 1)
     ]
 
@@ -116,7 +116,7 @@ def writing(directory: Path, *, publishing: bool, seed: int, split: bool = False
 def look_at(directory: Path) -> tuple[int, list[str]]:
     """How far the archive came, and what is wrong with it: of the working file and the lake together."""
     problems = []
-    with Archive.open(directory, LOG) as archive:
+    with LakeWriter.open(directory, LOG) as archive:
         until = archive.until
         files = [archive.lake / each.file for each in archive.segments if each.table == "events"]
         every = "SELECT seq FROM fresh"
@@ -167,7 +167,7 @@ def killed(directory: Path, chance: random.Random, *, publishing: bool, split: b
 def test_all_that_is_written_is_its_owners_alone(tmp_path):
     """In a directory that everybody may read, too: the tables hold all arguments (security review, section 5)."""
     tmp_path.chmod(0o755)
-    with Archive.open(tmp_path, LOG) as archive:
+    with LakeWriter.open(tmp_path, LOG) as archive:
         archive.take(facts(100))
         archive.publish()
         modes = {path.relative_to(tmp_path): path.stat().st_mode & 0o077 for path in tmp_path.rglob("*")}
@@ -218,7 +218,7 @@ def test_killed_while_it_publishes_the_lake_can_be_read_all_the_time(tmp_path):
         if not (directory / "lake" / "catalog.duckdb").exists():
             continue
         last = assert_whole(directory, last)
-        with Archive.open(directory, LOG) as archive:
+        with LakeWriter.open(directory, LOG) as archive:
             known = {segment.file for segment in archive._entered()}
             retired = {file for (file,) in archive._db.execute("SELECT file FROM retired").fetchall()}
             assert {file.name for file in archive.lake.glob("*.parquet")} <= known | retired
@@ -240,18 +240,18 @@ def assert_whole(directory: Path, last: int) -> int:
 def test_stopped_between_handing_over_and_showing_it_shows_at_the_next_start(tmp_path, monkeypatch):
     """The catalog of before stays readable until then: the files that it names are kept, although others took their place."""
     raws = facts(2_000)
-    with Archive.open(tmp_path, LOG) as archive:
+    with LakeWriter.open(tmp_path, LOG) as archive:
         archive.take(raws[:1_000])
         archive.publish()
     monkeypatch.setattr(writer, "SMALL_FILES", 2)
-    with Archive.open(tmp_path, LOG) as archive:
+    with LakeWriter.open(tmp_path, LOG) as archive:
         archive.take(raws[1_000:2_000])
         with monkeypatch.context() as patch:
             patch.setattr(writer, "write_catalog", _dies)
             with pytest.raises(KeyboardInterrupt):
                 archive.publish(keep_s=0.0)
     assert read_lake(tmp_path / "lake") == (1_000,) * 3
-    with Archive.open(tmp_path, LOG) as archive:
+    with LakeWriter.open(tmp_path, LOG) as archive:
         assert read_lake(tmp_path / "lake") == (1_000,) * 3
         assert archive.fresh == 0
         assert archive.publish() == archive.until
@@ -262,7 +262,7 @@ def test_facts_as_large_as_they_may_be_are_handed_over_before_they_fill_the_memo
     """So many bytes are enough for a file, however few facts they are; and DuckDB has room for them."""
     chance = random.Random(5)
     raws = [
-        Raw(
+        RawMessage(
             seq,
             START,
             f"ledger.acme.t{seq}.said.m",
@@ -270,7 +270,7 @@ def test_facts_as_large_as_they_may_be_are_handed_over_before_they_fill_the_memo
         )
         for seq in range(1, 161)
     ]
-    with Archive.open(tmp_path, LOG) as archive:
+    with LakeWriter.open(tmp_path, LOG) as archive:
         for first in range(0, len(raws), 32):
             archive.take(raws[first : first + 32])
             if archive.full:
@@ -282,11 +282,11 @@ def test_facts_as_large_as_they_may_be_are_handed_over_before_they_fill_the_memo
 
 def test_an_archive_that_was_moved_shows_its_files_where_they_are_now(tmp_path):
     """The views name whole paths; nothing new has to come for the catalog to be written anew."""
-    with Archive.open(tmp_path / "here", LOG) as archive:
+    with LakeWriter.open(tmp_path / "here", LOG) as archive:
         archive.take(facts(500))
         until = archive.publish()
     (tmp_path / "here").rename(tmp_path / "there")
-    with Archive.open(tmp_path / "there", LOG) as archive:
+    with LakeWriter.open(tmp_path / "there", LOG) as archive:
         assert archive.publish() == until
     assert read_lake(tmp_path / "there" / "lake") == (until,) * 3
 
@@ -301,7 +301,7 @@ def _dies(*_):
 def test_of_small_files_one_is_made_and_who_has_the_old_catalog_open_keeps_reading(tmp_path):
     """A file that was replaced stays for `keep_s`, counted from when no catalog names it, however old it is."""
     raws = facts(1_000)
-    with Archive.open(tmp_path, LOG) as archive:
+    with LakeWriter.open(tmp_path, LOG) as archive:
         parts = _parts(raws, writer.SMALL_FILES)
         for part in parts[:-1]:
             archive.take(part)
@@ -318,7 +318,7 @@ def test_of_small_files_one_is_made_and_who_has_the_old_catalog_open_keeps_readi
             assert one(analyst, "SELECT count(*) FROM calls") > 0
         # Within one process DuckDB hands out what it has open, so only now is it the new one.
         assert read_lake(archive.lake) == (len(raws),) * 3
-        more = Raw(len(raws) + 1, START, "ledger.acme.t1.said.more", b"{}")
+        more = RawMessage(len(raws) + 1, START, "ledger.acme.t1.said.more", b"{}")
         archive.take([more])
         archive.publish(keep_s=0.0)
         names = {file.name for file in archive.lake.glob("*.parquet")}
@@ -327,12 +327,12 @@ def test_of_small_files_one_is_made_and_who_has_the_old_catalog_open_keeps_readi
         assert read_lake(archive.lake) == (len(raws) + 1,) * 3
 
 
-def _parts(raws: list[Raw], count: int) -> list[list[Raw]]:
+def _parts(raws: list[RawMessage], count: int) -> list[list[RawMessage]]:
     size = -(-len(raws) // count)
     return [raws[start : start + size] for start in range(0, len(raws), size)]
 
 
-def _files(archive: Archive) -> int:
+def _files(archive: LakeWriter) -> int:
     return sum(segment.table == "events" for segment in archive.segments)
 
 
@@ -355,7 +355,7 @@ def test_only_files_that_follow_each_other_are_put_together():
 
 def test_what_others_put_into_the_lake_stays(tmp_path):
     """Half-written files of ours go; a notebook of somebody else's is none of our business."""
-    with Archive.open(tmp_path, LOG) as archive:
+    with LakeWriter.open(tmp_path, LOG) as archive:
         archive.take(facts(200))
         archive.publish()
     lake = tmp_path / "lake"
@@ -363,7 +363,7 @@ def test_what_others_put_into_the_lake_stays(tmp_path):
     theirs = ("mine.parquet", "notes.txt", "events.parquet")
     for name in (*ours, *theirs):
         (lake / name).write_bytes(b"PAR1 half of it")
-    with Archive.open(tmp_path, LOG) as archive:
+    with LakeWriter.open(tmp_path, LOG) as archive:
         assert not any((lake / name).exists() for name in ours)
         assert all((lake / name).exists() for name in theirs)
         assert read_lake(lake) == (archive.until,) * 3
@@ -371,7 +371,7 @@ def test_what_others_put_into_the_lake_stays(tmp_path):
 
 def test_an_empty_log_has_a_lake_too(tmp_path):
     """Every table is there, with no rows and its columns."""
-    with Archive.open(tmp_path, LOG) as archive:
+    with LakeWriter.open(tmp_path, LOG) as archive:
         assert archive.publish() == 0
         with duckdb.connect(archive.lake / "catalog.duckdb", read_only=True) as db:
             for table in ("events", "calls", "open_calls", *tables.VIEWS, "calls_until(5)"):
@@ -382,7 +382,7 @@ def test_an_empty_log_has_a_lake_too(tmp_path):
 def test_a_lake_is_read_from_wherever_one_stands(tmp_path, monkeypatch):
     """Views name their files by their whole path, even where the archive was named by a part of it."""
     monkeypatch.chdir(tmp_path)
-    with Archive.open(Path("here"), LOG) as archive:
+    with LakeWriter.open(Path("here"), LOG) as archive:
         archive.take(facts(200))
         archive.publish()
     monkeypatch.chdir("/")
@@ -396,7 +396,7 @@ def test_a_lake_is_read_from_wherever_one_stands(tmp_path, monkeypatch):
 def archive(tmp_path) -> Path:
     """An archive whose lake has all but the last facts."""
     raws = facts(3_000)
-    with Archive.open(tmp_path / "archive", LOG) as archive:
+    with LakeWriter.open(tmp_path / "archive", LOG) as archive:
         archive.take(raws[:2_500])
         archive.publish()
         archive.take(raws[2_500:])
@@ -404,7 +404,7 @@ def archive(tmp_path) -> Path:
 
 
 def opened(directory: Path, log: str = LOG) -> int:
-    with Archive.open(directory, log) as archive:
+    with LakeWriter.open(directory, log) as archive:
         return archive.until
 
 
@@ -446,7 +446,7 @@ def test_an_older_copy_of_the_working_file(archive, tmp_path):
     """It does not know of files that the lake has; they are not rubbish."""
     raws = facts(3_200)
     shutil.copy(archive / "working.duckdb", tmp_path / "copy")
-    with Archive.open(archive, LOG) as newer:
+    with LakeWriter.open(archive, LOG) as newer:
         newer.take(raws[3_000:])
         newer.publish()
     shutil.copy(tmp_path / "copy", archive / "working.duckdb")
@@ -465,7 +465,7 @@ def test_a_byte_of_the_working_file_is_another(archive):
         working.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
         said = ""
         try:
-            with Archive.open(archive, LOG) as damaged:
+            with LakeWriter.open(archive, LOG) as damaged:
                 assert damaged.until >= 3_000
         except Unavailable as problem:
             said = str(problem)
@@ -505,7 +505,7 @@ def test_a_manifest_that_is_broken_is_written_anew(archive, damage):
     file.write_bytes(damage)
     with pytest.raises(BadInput, match=r"cannot be read.*sync"):
         read_manifest(archive / "lake")
-    with Archive.open(archive, LOG) as healed:
+    with LakeWriter.open(archive, LOG) as healed:
         until = healed.publish()
     assert read_manifest(archive / "lake").until == until
     assert read_lake(archive / "lake") == (until,) * 3
@@ -556,7 +556,7 @@ def test_a_full_disk(tmp_path, most):
     _, problems = look_at(tmp_path / "archive")
     assert problems == []
     raws = facts(4_000)
-    with Archive.open(tmp_path / "archive", LOG) as archive:
+    with LakeWriter.open(tmp_path / "archive", LOG) as archive:
         archive.take(raws)
         until = archive.publish()
         assert read_lake(archive.lake) == (until,) * 3

@@ -86,9 +86,9 @@ class Bank:
         """Wait until a slot is filled."""
         return await anext(self.service.watch(1, slot.subject))
 
-    async def call(self, ref: CallRef, having: Slot) -> Call:
-        await self.there(having)
-        return await self.service.call(ref, having=having)
+    async def call(self, ref: CallRef, must_include: Slot) -> Call:
+        await self.there(must_include)
+        return await self.service.call(ref, must_include=must_include)
 
     async def approve(self, ref: CallRef) -> None:
         async with Ledger.connect(self.store, role="reviewer-ana") as ana:

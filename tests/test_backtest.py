@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from program import approvals
 
-from ayes.consumers.gate import Case, verdict
+from ayes.consumers.gate import GateState, verdict
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call
-from ayes.ledger.policies import InForce, Policies
+from ayes.ledger.policies import AppliedPolicy, Policies
 from ayes.ops.audit import backtest as trying
-from ayes.ops.audit.backtest import Counts, Wished, backtest, backtest_ledger, wishes_in
+from ayes.ops.audit.backtest import CandidateCall, Counts, backtest, backtest_ledger, wishes_in
 from ayes.ops.commands import policy as command
 from ayes.ops.rehearsal.transcripts import payload_of
 from ayes.projections.formats.conversation import read_conversations
@@ -166,7 +166,7 @@ def test_a_recording_is_taken_to_be_of_the_workspace_that_is_named():
 # ------------------------------------------------------------------------------------------------- any wishes
 
 wishes = st.builds(
-    Wished,
+    CandidateCall,
     tool=st.sampled_from(["refund", "pay", "pay_all", "close"]),
     arguments=st.sampled_from(['{"amount":5}', '{"amount":500}', '{"amount":5000}', "{}", '{"amount":"x"}', "[1]", "{"]),
     agent=st.sampled_from(["", "bot-1", "desk"]),
@@ -196,7 +196,7 @@ def gates_word(rules, wished):
     )
     call = Call(ref, requested=Fact(1, AT, ref.requested, wish))
     tool = Tool(wished.tool, "v1", msgspec.structs.replace(ANY, governs=wished.governs))
-    said = verdict(Case(call, Policies(InForce(1, rules)), tool), AT)
+    said = verdict(GateState(call, Policies(AppliedPolicy(1, rules)), tool), AT)
     match said:
         case e.Approved():
             return "allowed", said.rule
@@ -264,8 +264,8 @@ then = "ask"
 voters = ["ana", "ben"]
 votes_needed = 2
 """
-PAID = Wished("pay", "{}", agent="bot-1", workspace="shop", thread="t1", labels={"tier": "vip"})
-CLOSED = Wished("close", "{}", agent="desk", requester="rita", workspace="shop", thread="t1")
+PAID = CandidateCall("pay", "{}", agent="bot-1", workspace="shop", thread="t1", labels={"tier": "vip"})
+CLOSED = CandidateCall("close", "{}", agent="desk", requester="rita", workspace="shop", thread="t1")
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_verdict_is_kept_for_calls_like_it_and_for_no_other(one, change):
 def test_a_condition_that_cannot_be_evaluated_is_counted_as_asked_and_said_to_be_uncertain():
     """Never as a yes, never as a no (B64, B73)."""
     free = policy('[[rule]]\nname = "small"\ntools = ["*"]\nthen = "allow"\nwhen = "args.amount < 100"\n')
-    made = [Wished("pay", text) for text in ('{"amount":5}', '{"amount":"5"}', "{}", '{"amount":500}')]
+    made = [CandidateCall("pay", text) for text in ('{"amount":5}', '{"amount":"5"}', "{}", '{"amount":500}')]
     report = backtest(free, made)
     assert (report.allowed, report.asked, report.uncertain) == (1, 3, 2)
     assert report.by_rule == {"small": counts(asked=2, allowed=1), "no rule": counts(asked=1)}
@@ -304,7 +304,9 @@ def test_a_condition_that_cannot_be_evaluated_is_counted_as_asked_and_said_to_be
 
 def test_a_rule_without_effect_counts_apart():
     """A shadow rule changes no verdict; what it would have said has rows of its own."""
-    report = backtest(policy(MIXED), [Wished("refund", '{"amount":5000}'), Wished("refund", '{"amount":5}')])
+    report = backtest(
+        policy(MIXED), [CandidateCall("refund", '{"amount":5000}'), CandidateCall("refund", '{"amount":5}')]
+    )
     assert report.by_rule["large"] == counts(asked=1)
     assert report.by_rule["small"] == counts(allowed=1)
     assert report.shadows == {"strict one day": counts(blocked=1)}
@@ -323,7 +325,7 @@ def test_a_question_that_nobody_could_answer_counts_as_blocked():
     two = policy(
         '[[rule]]\nname = "two"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "ben"]\nvotes_needed = 2\n'
     )
-    made = [Wished("pay", "{}", requester=name) for name in ("ana", "rita", "ben", "rita")]
+    made = [CandidateCall("pay", "{}", requester=name) for name in ("ana", "rita", "ben", "rita")]
     assert backtest(two, made).by_rule == {"two": counts(asked=2, blocked=2)}
 
 
@@ -357,9 +359,9 @@ def wish(tool, version, arguments='{"amount":5}', **more):
 
 
 async def record(ledger, ref, wished, end):
-    await ledger.fill(ref.requested, wished)
+    await ledger.try_append(ref.requested, wished)
     if ENDS[end] is not None:
-        await ledger.fill(ref.decided, ENDS[end](wished.digest))
+        await ledger.try_append(ref.decided, ENDS[end](wished.digest))
 
 
 async def declare(ledger, workspace="shop", name="refund", **more):
@@ -478,11 +480,11 @@ async def test_what_cannot_be_read_is_told_and_never_hides_the_rest(store):
     """A request of a newer program, bytes that are no fact, a foreign subject: counted apart."""
     async with Ledger.connect(store, role="admin") as ledger:
         version = await declare(ledger)
-        await ledger.port.append(PAST.call("c1").requested, b'{"type":"ToolRequested","id":"1","v":99}', "1")
-        await ledger.port.append(PAST.call("c2").requested, b"no fact", "2")
-        await ledger.port.append(Slot("shop", "t1", ("call", "_bad", "requested")), b"{}", "3")
+        await ledger.log.append(PAST.call("c1").requested, b'{"type":"ToolRequested","id":"1","v":99}', "1")
+        await ledger.log.append(PAST.call("c2").requested, b"no fact", "2")
+        await ledger.log.append(Slot("shop", "t1", ("call", "_bad", "requested")), b"{}", "3")
         await record(ledger, PAST.call("c4"), wish("refund", version), "approved")
-        await ledger.port.append(PAST.call("c1").decided, b'{"type":"Deferred","id":"4"}', "4")
+        await ledger.log.append(PAST.call("c1").decided, b'{"type":"Deferred","id":"4"}', "4")
         report, unreadable = await backtest_ledger(ledger, policy(""))
     assert (report.calls, unreadable) == (1, 3)
 
@@ -490,8 +492,8 @@ async def test_what_cannot_be_read_is_told_and_never_hides_the_rest(store):
 async def test_a_decision_of_a_newer_program_is_unknown_and_its_call_is_counted(ledger):
     """Nothing is lost: the candidate is tried on it all the same."""
     version = await declare(ledger)
-    await ledger.fill(PAST.call("c1").requested, wish("refund", version))
-    await ledger.port.append(PAST.call("c1").decided, b'{"type":"Deferred","id":"4"}', "4")
+    await ledger.try_append(PAST.call("c1").requested, wish("refund", version))
+    await ledger.log.append(PAST.call("c1").decided, b'{"type":"Deferred","id":"4"}', "4")
     report, _ = await backtest_ledger(ledger, policy(""))
     assert report.actual == {"unknown": counts(asked=1)}
 
@@ -708,13 +710,15 @@ LIMITED = '[[rule]]\nname = "free"\ntools = ["*"]\nthen = "allow"\n'
 
 def test_limits_of_a_thread_hold():
     """In the order in which the calls were requested, whichever ended first (R9)."""
-    made = [Wished("pay", "{}", workspace="shop", thread="t", before=before) for before in (4, 0, 3, 1, 2)]
+    made = [
+        CandidateCall("pay", "{}", workspace="shop", thread="t", before=before) for before in (4, 0, 3, 1, 2)
+    ]
     report = backtest(policy("calls_per_thread = 2\n" + LIMITED), made)
     assert (report.allowed, report.blocked) == (2, 3)
     assert report.by_rule["(limit) calls_per_thread"] == counts(blocked=3)
     asks = "questions_per_thread = 2\n" + LIMITED.replace("allow", "ask")
-    trial = trying.Trial(policy(asks))
-    for wished in (*made, Wished("pay", "{}", workspace="shop", thread="other")):
+    trial = trying.Backtest(policy(asks))
+    for wished in (*made, CandidateCall("pay", "{}", workspace="shop", thread="other")):
         trial.take(wished)
     for _ in range(2):
         report = trial.report()
@@ -726,7 +730,7 @@ async def test_the_organisations_policy_is_tried_beside_it(ledger):
     """The candidate allows what the organisation blocks; and tried as the organisation's, it meets each workspace's (R9)."""
     version = await declare(ledger)
     over = '[[rule]]\nname = "never"\ntools = ["*"]\nwhen = "args.amount > 100"\nthen = "block"\n'
-    await ledger.fill(policy_slot(ORGANISATION, 1), applied(over))
+    await ledger.try_append(policy_slot(ORGANISATION, 1), applied(over))
     for number, amount in enumerate((5, 500)):
         await record(
             ledger, PAST.call(f"c{number}"), wish("refund", version, f'{{"amount":{amount}}}'), "open"
@@ -734,7 +738,7 @@ async def test_the_organisations_policy_is_tried_beside_it(ledger):
     report, _ = await backtest_ledger(ledger, policy(LIMITED))
     assert (report.allowed, report.blocked) == (1, 1)
     assert report.by_rule["(organisation) never"] == counts(blocked=1)
-    await ledger.fill(policy_slot("shop", 1), applied(LIMITED))
+    await ledger.try_append(policy_slot("shop", 1), applied(LIMITED))
     report, _ = await backtest_ledger(
         ledger, policy('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "block"\n'), organisation=True
     )
@@ -743,6 +747,6 @@ async def test_the_organisations_policy_is_tried_beside_it(ledger):
 
 def test_a_requester_whom_the_gate_would_turn_down_is_invalid():
     """By the table of people that the candidate has (C5)."""
-    made = [Wished("pay", "{}", requester=name) for name in ("ana", "eve@corp.example")]
+    made = [CandidateCall("pay", "{}", requester=name) for name in ("ana", "eve@corp.example")]
     assert backtest(policy(LIMITED), made).invalid == 1
     assert backtest(policy('[people]\neve = ["EVE@corp.example"]\n' + LIMITED), made).invalid == 0

@@ -111,7 +111,7 @@ async def test_a_store_grows_by_what_comes_next_also_after_it_was_left(tmp_path)
     for facts in (held + 300, held + 700):
         async with growing.running(), Ledger.connect(growing.store, role="admin") as ledger:
             await growing.grow(ledger, facts)
-            assert await ledger.port.last_seq() == facts
+            assert await ledger.log.last_seq() == facts
         growing = Growing(growing.store)
         assert await growing.begin() == facts
     async with growing.running(), Ledger.connect(growing.store, role="admin") as ledger:

@@ -30,7 +30,7 @@ TEN_YEARS_NS = 10 * 365 * 24 * 3600 * 10**9
 
 async def api(ledger, subject, **body):
     """A request to JetStream, as anybody with a client of their own makes it."""
-    client = ledger.port.connection.client
+    client = ledger.log.connection.client
     return json.loads((await client.request(f"$JS.API.{subject}", msgspec.json.encode(body), timeout=5)).data)
 
 
@@ -100,10 +100,10 @@ async def test_an_observer_cannot_lock_readers_out(store, admin, observer, docto
     assert found["promises"]["detail"].startswith("not looked at: ")
     [alarm] = await alarms(store, capsys)
     assert alarm == f"{LEDGER} holds {most} of {most} consumers"
-    gone = await streams.dismiss_abandoned(admin.port.requests)
+    gone = await streams.dismiss_abandoned(admin.log.api)
     assert len(gone) == most - len(refused)
     assert {name for name, one in (await doctor()).items() if not one["ok"]} == set()
-    assert await streams.undeclared(admin.port.requests) == []
+    assert await streams.undeclared(admin.log.api) == []
 
 
 async def test_a_decision_is_waited_for_through_a_restart(tmp_path):
@@ -117,7 +117,7 @@ async def test_a_decision_is_waited_for_through_a_restart(tmp_path):
             waiting = asyncio.create_task(service.decision(CALL, timeout_s=60))
             await asyncio.sleep(0)
         async with EmbeddedServer(path), Ledger.connect(path, role="admin") as admin:
-            await admin.fill(CALL.decided, e.Withdrawn())
+            await admin.try_append(CALL.decided, e.Withdrawn())
             assert (await waiting).decided is not None
 
 
@@ -152,7 +152,7 @@ async def test_a_durable_that_nobody_declared_is_told_and_stays(admin, doctor):
     assert (
         "consumer mine on LEDGER is kept for ever without a reader" in (await doctor())["readers"]["detail"]
     )
-    assert await streams.dismiss_abandoned(admin.port.requests) == []
+    assert await streams.dismiss_abandoned(admin.log.api) == []
 
 
 # -------------------------------------------------------------------------------------------------- bytes
@@ -244,7 +244,7 @@ def test_a_size_is_a_number_and_a_unit(text, size):
 async def test_fifty_open_batches_keep_nobody_from_theirs(store, doctor):
     """The broker takes a thousand, and forgets one that is not finished after five seconds (M2)."""
     async with Ledger.connect(store) as service:
-        client = service.port.connection.client
+        client = service.log.connection.client
         for number in range(60):
             headers = {"Nats-Batch-Id": f"b{number}", "Nats-Batch-Sequence": "1"}
             answer = await client.request(REF.said(f"m{number}").subject, b"{}", headers=headers)

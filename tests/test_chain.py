@@ -18,14 +18,14 @@ from stories import told
 
 from ayes.consumers.executor import Executor, Registered
 from ayes.consumers.gate import Gate
-from ayes.consumers.model import Asker, Question, Reply
-from ayes.consumers.pending_projector import Queue
+from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
+from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.worker import Worker
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Lagging, Memory
 from ayes.ledger.lifecycle import Call, Status, describe
-from ayes.ledger.log import Port
-from ayes.ledger.replica import Mirror
+from ayes.ledger.log import EventLog
+from ayes.ledger.replica import ReadReplica
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.projections import pending
@@ -52,7 +52,7 @@ DONE = e.Text("All done.")
 
 
 @pytest.fixture(params=["memory", "behind", "jetstream"])
-async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Port]:
+async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventLog]:
     """The log, and a third time in memory as the clients of a cluster see it."""
     if request.param != "jetstream":
         log = Memory()
@@ -62,10 +62,10 @@ async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         broker(tmp_path / "store") as server,
         Ledger.connect(server.store.path, role="admin") as ledger,
     ):
-        yield ledger.port
+        yield ledger.log
 
 
-def beside(port: Port) -> Port:
+def beside(port: EventLog) -> EventLog:
     """The port of another client."""
     return port.beside() if isinstance(port, Lagging) else port
 
@@ -75,11 +75,11 @@ class Script:
 
     def __init__(self, *turns: Sequence[e.Part]) -> None:
         self.turns = turns
-        self.asked: list[Question] = []
+        self.asked: list[ModelRequest] = []
 
-    async def reply(self, question: Question) -> Reply:
+    async def reply(self, question: ModelRequest) -> ModelReply:
         self.asked.append(question)
-        return Reply(tuple(self.turns[question.turn - 1]))
+        return ModelReply(tuple(self.turns[question.turn - 1]))
 
     def read(self, turn: int) -> list[Outcome]:
         """The outcomes that it was sent before that turn."""
@@ -90,8 +90,10 @@ class Script:
 class Chain:
     """A thread in a workspace with one tool, and the workers that see to it."""
 
-    def __init__(self, port: Port, model: Script, *, run_by: str = "executor", fails: bool = False) -> None:
-        self.port = port
+    def __init__(
+        self, port: EventLog, model: Script, *, run_by: str = "executor", fails: bool = False
+    ) -> None:
+        self.log = port
         self.model = model
         self.ledger = Ledger(port, e.Author(kind="service", name="desk"))
         self.ran: list[str] = []
@@ -121,13 +123,13 @@ class Chain:
         """Workers of these kinds; all of them, if none is named."""
         make: dict[str, Callable[[], Any]] = {
             "gate": Gate,
-            "queue": Queue,
-            "model": lambda: Asker({"test": self.model}),
+            "queue": PendingProjector,
+            "model": lambda: ModelWorker({"test": self.model}),
             "executor": lambda: Executor({"refund": Registered(self.spec, self.refund)}),
         }
-        heard = Mirror(beside(self.port))
+        heard = ReadReplica(beside(self.log))
         workers = [
-            Worker(Ledger(beside(self.port), e.Author(kind=kind, name=kind)), make[kind](), heard=heard)
+            Worker(Ledger(beside(self.log), e.Author(kind=kind, name=kind)), make[kind](), heard=heard)
             for kind in kinds or make
         ]
         tasks = [asyncio.create_task(worker.run()) for worker in workers]
@@ -158,7 +160,7 @@ class Chain:
 
     async def shown(self, count: int = 1) -> list[pending.Entry]:
         """Wait until so many approvals are open in the queue."""
-        async with asyncio.timeout(20), aclosing(told(self.port.pending)) as changes:
+        async with asyncio.timeout(20), aclosing(told(self.log.pending)) as changes:
             found: dict[str, pending.Entry] = {}
             async for key, value in changes:
                 found.pop(key, None)
@@ -176,7 +178,7 @@ async def kinds(ledger: Ledger, ref: CallRef | ThreadRef) -> list[str]:
 # ------------------------------------------------------------------------------------------- approved
 
 
-async def test_from_what_is_said_to_what_is_read(port: Port):
+async def test_from_what_is_said_to_what_is_read(port: EventLog):
     """Said, asked, wished, gated, shown, voted on, decided, run once, told, and gone on from (B86, B43, B51, B53, B72, I1)."""
     chain = Chain(port, Script([e.Text("Let me see."), REFUND], [DONE]))
     await chain.begin()
@@ -210,7 +212,7 @@ async def test_from_what_is_said_to_what_is_read(port: Port):
     assert len(chain.model.asked) == 2
 
 
-async def test_every_fact_names_the_one_that_caused_it(port: Port):
+async def test_every_fact_names_the_one_that_caused_it(port: EventLog):
     """What a worker records says which earlier fact of the thread it reacted to, and which call it belongs to (B22)."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(ALLOW)
@@ -227,7 +229,7 @@ async def test_every_fact_names_the_one_that_caused_it(port: Port):
     assert len(seq_of) == 10
 
 
-async def test_what_the_policy_allows_asks_nobody(port: Port):
+async def test_what_the_policy_allows_asks_nobody(port: EventLog):
     """It is decided by the rule alone, never shown, and runs."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(ALLOW)
@@ -239,7 +241,7 @@ async def test_what_the_policy_allows_asks_nobody(port: Port):
     assert chain.ran == ["A-17"]
 
 
-async def test_an_edit_runs_and_is_told(port: Port):
+async def test_an_edit_runs_and_is_told(port: EventLog):
     """The reviewer's bytes run, not the model's, and the model is told which (B61, I1)."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin()
@@ -256,7 +258,7 @@ async def test_an_edit_runs_and_is_told(port: Port):
     )
 
 
-async def test_the_same_wish_again_is_asked_about_again(port: Port):
+async def test_the_same_wish_again_is_asked_about_again(port: EventLog):
     """Same tool, same arguments, same provider id, another turn: another approval (B20, I6)."""
     chain = Chain(port, Script([REFUND], [REFUND], [DONE]))
     await chain.begin()
@@ -271,7 +273,7 @@ async def test_the_same_wish_again_is_asked_about_again(port: Port):
     assert [told.kind for told in chain.model.read(3)] == ["returned", "denied"]
 
 
-async def test_a_tool_that_fails_has_failed(port: Port):
+async def test_a_tool_that_fails_has_failed(port: EventLog):
     """Approved, run, and gone wrong: told as a failure, never as a no; and the model goes on (B34, B47)."""
     chain = Chain(port, Script([REFUND, OTHER], [DONE]), fails=True)
     await chain.begin(ALLOW)
@@ -286,7 +288,7 @@ async def test_a_tool_that_fails_has_failed(port: Port):
 # ---------------------------------------------------------------------------------------- not approved
 
 
-async def test_a_no_is_told_with_its_reason(port: Port):
+async def test_a_no_is_told_with_its_reason(port: EventLog):
     """The tool does not run; the model reads who said no and why, under the tool's own name, and answers (B2, B5, B32, B33)."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin()
@@ -311,7 +313,7 @@ async def test_a_no_is_told_with_its_reason(port: Port):
     assert await port.pending.entries() == {}
 
 
-async def test_a_no_that_halts_waits_for_the_user(port: Port):
+async def test_a_no_that_halts_waits_for_the_user(port: EventLog):
     """Denied, and the model does not go on by itself, also when its worker comes back; with the user's next word it reads why (B32, B33, B53)."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin()
@@ -335,7 +337,7 @@ async def test_a_no_that_halts_waits_for_the_user(port: Port):
     assert (chain.ran, len(chain.model.asked)) == ([], 2)
 
 
-async def test_an_answer_takes_the_tools_place(port: Port):
+async def test_an_answer_takes_the_tools_place(port: EventLog):
     """What a person answers is what the model reads; nothing runs."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin()
@@ -348,7 +350,7 @@ async def test_an_answer_takes_the_tools_place(port: Port):
     assert chain.ran == []
 
 
-async def test_nobody_answers_in_time(port: Port):
+async def test_nobody_answers_in_time(port: EventLog):
     """The broker's clock ends it, nobody being connected; the model hears that nobody said no; a late click is refused (B36, B37, B38, I4, I5)."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(ASK_BRIEFLY)
@@ -367,7 +369,7 @@ async def test_nobody_answers_in_time(port: Port):
     assert await port.pending.entries() == {}
 
 
-async def test_the_requester_takes_it_back(port: Port):
+async def test_the_requester_takes_it_back(port: EventLog):
     """Withdrawn is not denied: the model is told so, and nothing runs (I5)."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin()
@@ -383,7 +385,7 @@ async def test_the_requester_takes_it_back(port: Port):
 
 
 @pytest.mark.parametrize("run_by", ["executor", "client"])
-async def test_an_approval_is_taken_back_before_it_runs(port: Port, run_by: str):
+async def test_an_approval_is_taken_back_before_it_runs(port: EventLog, run_by: str):
     """Whoever would have run it: it does not run, the model is told, and the turn goes on (B8, B33)."""
     chain = Chain(port, Script([REFUND], [DONE]), run_by=run_by)
     await chain.begin()
@@ -407,7 +409,7 @@ async def test_an_approval_is_taken_back_before_it_runs(port: Port, run_by: str)
     assert told.text.endswith("took the approval back before it started. Their reason: wrong customer")
 
 
-async def test_a_tool_that_is_gone_is_told(port: Port):
+async def test_a_tool_that_is_gone_is_told(port: EventLog):
     """Approved, but the executor does not have it any more: it declines, the model is told, and the turn goes on (B8, B9)."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(ALLOW)
@@ -426,7 +428,7 @@ async def test_a_tool_that_is_gone_is_told(port: Port):
     assert await kinds(chain.ledger, FIRST) == ["ToolRequested", "Approved", "Declined", "ToolRefused"]
 
 
-async def test_what_could_never_run_asks_nobody(port: Port):
+async def test_what_could_never_run_asks_nobody(port: EventLog):
     """An unknown tool, malformed and misfit arguments: denied in words at once, no person is bothered, the model goes on (B17, B25, B66, I4)."""
     wishes = [
         e.Wish(tool="constructor", arguments="{}"),
@@ -443,7 +445,7 @@ async def test_what_could_never_run_asks_nobody(port: Port):
     assert chain.ran == []
 
 
-async def test_what_the_policy_blocks_is_told(port: Port):
+async def test_what_the_policy_blocks_is_told(port: EventLog):
     """With the rule's name and words, and that no person was asked."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(BLOCK)
@@ -459,7 +461,7 @@ async def test_what_the_policy_blocks_is_told(port: Port):
 # ------------------------------------------------------------------------------- siblings, and coming back
 
 
-async def test_two_wishes_in_one_turn(port: Port):
+async def test_two_wishes_in_one_turn(port: EventLog):
     """One approved and one denied: neither touches the other, and the model goes on once, after both (B11, B12, B43, B44, B45)."""
     chain = Chain(port, Script([REFUND, OTHER], [DONE]))
     await chain.begin()
@@ -480,7 +482,7 @@ async def test_two_wishes_in_one_turn(port: Port):
     assert len(thread.turns) == len(chain.model.asked) == 2
 
 
-async def test_an_open_approval_outlives_every_worker(port: Port):
+async def test_an_open_approval_outlives_every_worker(port: EventLog):
     """All is stopped while a call waits; it is voted on meanwhile; whoever comes next goes on from there (B46, B51, B53, I8)."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin()
@@ -494,7 +496,7 @@ async def test_an_open_approval_outlives_every_worker(port: Port):
     assert len(chain.model.asked) == 2
 
 
-async def test_two_of_everything(port: Port):
+async def test_two_of_everything(port: EventLog):
     """Two copies of every worker: each thing still happens once (B43, B57, I6)."""
     wishes = [e.Wish(tool="refund", arguments=f'{{"order":"A-{number}"}}') for number in range(20)]
     chain = Chain(port, Script(wishes, [DONE]))
@@ -520,15 +522,15 @@ async def test_under_each_roles_own_credentials(store: Path):
         Ledger.connect(store, role="operator") as operator,
         Ledger.connect(store, role="reviewer-ana") as ana,
     ):
-        chain = Chain(service.port, Script([REFUND], [DONE]))
+        chain = Chain(service.log, Script([REFUND], [DONE]))
         chain.ledger = service
         await operator.append(policy_slot("shop", 1), applied(ASK + "expires_in_s = 60\n"))
         ref = await service.declare("shop", chain.spec)
         await service.append(THREAD.opened, e.ThreadOpened(requester="rita", model="test:m", tools=(ref,)))
         await chain.say("m1", "refund A-17")
         executor = Executor({"refund": Registered(chain.spec, chain.refund)})
-        asker = Asker({"test": chain.model})
-        started = [("gate", Gate()), ("queue", Queue()), ("model", asker), ("executor", executor)]
+        asker = ModelWorker({"test": chain.model})
+        started = [("gate", Gate()), ("queue", PendingProjector()), ("model", asker), ("executor", executor)]
         async with working(started, store=store):
             [entry] = await chain.shown()
             await ana.vote(entry.ref, "ana", "approve")

@@ -9,7 +9,7 @@ from program import APPROVALS, Ended, approvals, environment
 
 from ayes.ops.cli import app
 from ayes.ops.commands import look
-from ayes.projections.formats import PROVIDERS
+from ayes.projections.formats import FORMATS
 from ayes.schemas.errors import BadFile
 
 HELLO = {"role": "user", "content": "hi"}
@@ -199,4 +199,4 @@ def test_the_help_names_every_provider():
     """Whoever reads the help knows what can be said after --for."""
     command = typer.main.get_command(app).commands["check"]
     (option,) = [one for one in command.params if "--for" in one.opts]
-    assert sorted(option.help.split(", ")) == sorted(PROVIDERS)
+    assert sorted(option.help.split(", ")) == sorted(FORMATS)

@@ -14,11 +14,11 @@ import pytest
 from conftest import running
 
 from ayes.ledger import client, clock
-from ayes.ledger.answers import AlreadyRecorded, Answer, Recorded, Unknown
+from ayes.ledger.answers import AlreadyRecorded, AppendResult, Recorded, Unconfirmed
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.log import Port
+from ayes.ledger.log import EventLog
 from ayes.ledger.nats import ordered_consumer
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import LEDGER, info
@@ -87,9 +87,9 @@ async def approved(desk: Ledger, ref: CallRef = CALL, tool: str = "refund") -> s
 
 @asynccontextmanager
 async def nothing_recorded(ledger: Ledger) -> AsyncIterator[None]:
-    before = await ledger.port.last_seq()
+    before = await ledger.log.last_seq()
     yield
-    assert await ledger.port.last_seq() == before
+    assert await ledger.log.last_seq() == before
 
 
 async def refused(
@@ -272,7 +272,7 @@ async def test_a_vote_on_what_does_not_wait_is_refused(desk: Ledger):
     await requested(desk, fresh)
     await refused(
         desk, lambda: desk.vote(fresh, "ana", "approve"), NotOpen,
-        "shop/t1/fresh is requested, so Voted cannot ordered_consumer. "
+        "shop/t1/fresh is requested, so Voted cannot follow. "
         "What can: ApprovalRequested, Approved, Denied, Superseded, Withdrawn.",
     )  # fmt: skip
     await put_to_people(desk)
@@ -296,7 +296,7 @@ def _at(fact: Fact) -> str:
     return f"{fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-async def test_a_vote_after_the_deadline_is_refused(port: Port):
+async def test_a_vote_after_the_deadline_is_refused(port: EventLog):
     """Also when no gate has recorded yet that it expired (B36, B42)."""
     late = [0.0]
 
@@ -370,13 +370,13 @@ async def test_what_was_not_approved_does_not_run(desk: Ledger):
     await put_to_people(desk)
     await refused(
         desk, lambda: desk.run(CALL, tool), NotOpen,
-        "shop/t1/refund-1 is pending, so ToolStarted cannot ordered_consumer. "
+        "shop/t1/refund-1 is pending, so ToolStarted cannot follow. "
         "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
     )  # fmt: skip
     await desk.append(CALL.decided, e.Denied(ground="people", rule="money", policy_version=1))
     await refused(
         desk, lambda: desk.run(CALL, tool), NotOpen,
-        "shop/t1/refund-1 is denied, so ToolStarted cannot ordered_consumer. What can: ToolRefused.",
+        "shop/t1/refund-1 is denied, so ToolStarted cannot follow. What can: ToolRefused.",
     )  # fmt: skip
     tampered, wired = THREAD.call("tampered"), THREAD.call("wired")
     await requested(desk, tampered)
@@ -414,11 +414,11 @@ class Silent(Memory):
         self.times = times
         self.asked = asyncio.Event()
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         if "finished" in slot.tail and self.times:
             self.times -= 1
             self.asked.set()
-            return Unknown("no answer")
+            return Unconfirmed("no answer")
         return await super().append(slot, raw, event_id)
 
 
@@ -444,8 +444,8 @@ async def test_what_nobody_can_answer_for_is_said_to_be_unknown(desk: Ledger):
     with pytest.raises(
         OutcomeUnknown, match=r"nobody can say whether ledger\.shop\.t1\.call\.refund-1\.finished"
     ):
-        await again.fill(CALL.finished, e.ToolReturned(output="done"))
-    assert await again.fill(CALL.finished, e.ToolReturned(output="done")) is None
+        await again.try_append(CALL.finished, e.ToolReturned(output="done"))
+    assert await again.try_append(CALL.finished, e.ToolReturned(output="done")) is None
 
 
 # -------------------------------------------------------------------------------- taking back, finding out
@@ -480,7 +480,7 @@ async def test_an_approval_is_taken_back_before_it_runs(desk: Ledger):
     await put_to_people(desk)
     await refused(
         desk, lambda: desk.revoke(CALL, "ben"), NotOpen,
-        "shop/t1/refund-1 is pending, so Revoked cannot ordered_consumer. "
+        "shop/t1/refund-1 is pending, so Revoked cannot follow. "
         "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
     )  # fmt: skip
     first, second = THREAD.call("first"), THREAD.call("second")
@@ -517,7 +517,7 @@ async def test_a_call_in_doubt_is_found_out_about_once(desk: Ledger):
     await approved(desk)
     await refused(
         desk, lambda: desk.reconcile(CALL, "ana", happened=True, output=""), NotOpen,
-        "shop/t1/refund-1 is approved, so Reconciled cannot ordered_consumer. What can: Declined, Revoked, ToolStarted.",
+        "shop/t1/refund-1 is approved, so Reconciled cannot follow. What can: Declined, Revoked, ToolStarted.",
     )  # fmt: skip
     await desk.start(CALL)
     await desk.doubt(CALL, "nobody knows")
@@ -530,7 +530,7 @@ async def test_a_call_in_doubt_is_found_out_about_once(desk: Ledger):
     )  # fmt: skip
     await refused(
         desk, lambda: desk.reconcile(CALL, "ben", happened=True, output=""), NotOpen,
-        "shop/t1/refund-1 is reconciled, so Reconciled cannot ordered_consumer. What can: nothing.",
+        "shop/t1/refund-1 is reconciled, so Reconciled cannot follow. What can: nothing.",
     )  # fmt: skip
 
 
@@ -539,7 +539,7 @@ async def test_a_call_whose_client_is_gone_can_be_put_in_doubt(desk: Ledger):
     await approved(desk)
     await refused(
         desk, lambda: desk.doubt(CALL), NotOpen,
-        "shop/t1/refund-1 is approved, so InDoubt cannot ordered_consumer. What can: Declined, Revoked, ToolStarted.",
+        "shop/t1/refund-1 is approved, so InDoubt cannot follow. What can: Declined, Revoked, ToolStarted.",
     )  # fmt: skip
     begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -612,26 +612,26 @@ async def test_what_was_never_started_cannot_have_ended(desk: Ledger):
     await put_to_people(desk)
     await refused(
         desk, lambda: desk.finish(CALL, output="done"), NotOpen,
-        "shop/t1/refund-1 is pending, so ToolReturned cannot ordered_consumer. "
+        "shop/t1/refund-1 is pending, so ToolReturned cannot follow. "
         "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
     )  # fmt: skip
     ready, back, never = (THREAD.call(name) for name in ("ready", "back", "never"))
     await approved(desk, ready)
     await refused(
         desk, lambda: desk.finish(ready, error="oops"), NotOpen,
-        "shop/t1/ready is approved, so ToolFailed cannot ordered_consumer. What can: Declined, Revoked, ToolStarted.",
+        "shop/t1/ready is approved, so ToolFailed cannot follow. What can: Declined, Revoked, ToolStarted.",
     )  # fmt: skip
     await approved(desk, back)
     await desk.revoke(back, "ben")
     await refused(
         desk, lambda: desk.finish(back, output="done"), NotOpen,
-        "shop/t1/back is revoked, so ToolReturned cannot ordered_consumer. What can: ToolRefused.",
+        "shop/t1/back is revoked, so ToolReturned cannot follow. What can: ToolRefused.",
     )  # fmt: skip
     await requested(desk, never)
     await desk.append(never.decided, e.Denied(ground="people", rule="money", policy_version=1))
     await refused(
         desk, lambda: desk.finish(never, output="done"), NotOpen,
-        "shop/t1/never is denied, so ToolReturned cannot ordered_consumer. What can: ToolRefused.",
+        "shop/t1/never is denied, so ToolReturned cannot follow. What can: ToolRefused.",
     )  # fmt: skip
 
 
@@ -707,7 +707,7 @@ async def test_what_is_answered_is_not_run(desk: Ledger):
     await desk.vote(CALL, "ana", "answer", answer="I did it by hand.")
     answered = e.Answered(answer="I did it by hand.", rule="money", policy_version=1, voters=("ana",))
     await desk.append(CALL.decided, answered)
-    sentence = "shop/t1/refund-1 is answered, so {} cannot ordered_consumer. What can: ToolRefused."
+    sentence = "shop/t1/refund-1 is answered, so {} cannot follow. What can: ToolRefused."
     await refused(desk, lambda: desk.start(CALL), NotOpen, sentence.format("ToolStarted"))
     await refused(desk, lambda: desk.finish(CALL, output="done"), NotOpen, sentence.format("ToolReturned"))
 
@@ -738,15 +738,15 @@ async def test_reading_may_take_its_time(monkeypatch: pytest.MonkeyPatch):
     behind = Ledger(Slowly(behind=1000), ledger.author)
     await behind.append(CALL.decided, e.Withdrawn())
     with pytest.raises(Unavailable, match=r"ledger\.shop\.t1\.call\.refund-1\.decided cannot be read yet"):
-        await behind.read(CALL, having=fact.slot)
+        await behind.read(CALL, must_include=fact.slot)
 
 
 async def test_a_replica_that_is_behind_is_asked_again():
     """What was handed out is among what is read, though the first answers did not have it (B46)."""
     ledger = Ledger(Slowly(behind=3), e.Author(kind="service", name="tests"))
     await ledger.append(CALL.decided, e.Withdrawn())
-    fact = await ledger.port.latest(CALL.decided.subject)
-    assert await ledger.read(CALL, having=fact.slot) == (fact,)
+    fact = await ledger.log.latest(CALL.decided.subject)
+    assert await ledger.read(CALL, must_include=fact.slot) == (fact,)
 
 
 # ------------------------------------------------------------------------------------- the broker says no
@@ -786,7 +786,7 @@ async def test_a_denial_concerns_nobody_else(store: Path):
         )
         assert [place for place, one in enumerate(answers) if isinstance(one, BrokerRefused)] == [20, 39]
         assert sum(isinstance(one, Recorded | AlreadyRecorded) for one in answers) == 38
-        assert await ledger.port.last_seq() == 38
+        assert await ledger.log.last_seq() == 38
 
 
 async def test_connecting_without_a_broker_fails_soon(unused_tcp_port: int, tmp_path: Path):
@@ -835,8 +835,8 @@ async def test_credentials_that_are_not_known_are_refused(store: Path):
         async with Ledger.connect(store, role="reviewer-eve"):
             pass
     async with Ledger.connect(store) as ledger:
-        assert isinstance(ledger.port, JetStream)
-        url = ledger.port.connection.login.url.replace("nats://", "nats://gate:wrong@")
+        assert isinstance(ledger.log, JetStream)
+        url = ledger.log.connection.login.url.replace("nats://", "nats://gate:wrong@")
     with pytest.raises(BrokerRefused, match="does not accept the credentials of 'gate'"):
         async with Ledger.connect(url=url):
             pass
@@ -877,7 +877,7 @@ class Seen:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def said(ledger: Ledger, number: int) -> Answer:
+async def said(ledger: Ledger, number: int) -> AppendResult:
     return await ledger.append(THREAD.said(f"m{number}"), e.Said(role="user", text=str(number)))
 
 
@@ -896,14 +896,14 @@ async def test_watching_and_appending_survive_a_restart_of_the_broker(tmp_path: 
         await asyncio.sleep(0)
         async with EmbeddedServer(path):
             answers = await asyncio.gather(*meanwhile)
-            assert {type(answer) for answer in answers} <= {Recorded, AlreadyRecorded, Unknown}
+            assert {type(answer) for answer in answers} <= {Recorded, AlreadyRecorded, Unconfirmed}
             for number in range(30, 35):
                 assert isinstance(await said(ledger, number), Recorded)
-            end = await ledger.port.last_seq()
+            end = await ledger.log.last_seq()
             assert await seen.until(end) == list(range(1, end + 1))
             stand = {fact.slot.tail[1] for fact in seen.facts}
             for number, answer in enumerate(answers, 5):
-                assert isinstance(answer, Unknown) or f"m{number}" in stand
+                assert isinstance(answer, Unconfirmed) or f"m{number}" in stand
             # What is unknown may be appended again, and then it stands.
             for number in range(5, 30):
                 await said(ledger, number)
@@ -916,11 +916,11 @@ async def test_watching_and_appending_survive_a_restart_of_the_broker(tmp_path: 
 async def test_a_broker_that_stalls_is_not_flooded_with_followers(tmp_path: Path, impatient: None):
     """A follower that heard nothing for a while starts over, once; what it gave up is not taken for the new one."""
     async with running(tmp_path / "store") as server, Ledger.connect(server.store.path) as ledger:
-        assert isinstance(ledger.port, JetStream)
+        assert isinstance(ledger.log, JetStream)
         seen = Seen(ledger)
         await said(ledger, 0)
         await seen.until(1)
-        before = await _consumers(ledger.port)
+        before = await _consumers(ledger.log)
         os.kill(server.pid, signal.SIGSTOP)
         try:
             await asyncio.sleep(1.0)
@@ -930,11 +930,11 @@ async def test_a_broker_that_stalls_is_not_flooded_with_followers(tmp_path: Path
             await said(ledger, number)
             await asyncio.sleep(0.3)  # so that both have something to say
         assert await seen.until(6) == [1, 2, 3, 4, 5, 6]
-        assert await _consumers(ledger.port) <= before + 2
+        assert await _consumers(ledger.log) <= before + 2
         await seen.stop()
 
 
 async def _consumers(port: JetStream) -> int:
-    stream = await info(port.requests, f"STREAM.INFO.{LEDGER}")
+    stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
     assert stream
     return int(stream["state"]["consumer_count"])

@@ -10,7 +10,7 @@ from cluster import cluster
 
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
-from ayes.consumers.pending_projector import Queue
+from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Tools
 from ayes.ledger.client import Ledger
 from ayes.ledger.nats.jetstream import JetStream
@@ -58,7 +58,7 @@ async def test_nobody_is_told_that_what_was_acknowledged_is_missing(tmp_path: Pa
         await operator.append(policy_slot("load", 1), applied(POLICY))
         for spec in SPECS:
             await services[0].declare("load", spec)
-        at_work = [("gate", Gate()), ("queue", Queue()), ("executor", Executor(Tools()))]
+        at_work = [("gate", Gate()), ("queue", PendingProjector()), ("executor", Executor(Tools()))]
         for number, one in enumerate(at_work):
             await stack.enter_async_context(working([one], store=stores[number]))
         room = asyncio.Semaphore(AT_ONCE)
@@ -74,7 +74,7 @@ async def test_nobody_is_told_that_what_was_acknowledged_is_missing(tmp_path: Pa
         async with asyncio.timeout(20):
             while await left(operator):  # noqa: ASYNC110 - nobody is told of it
                 await asyncio.sleep(0.05)
-        assert await operator.port.pending.entries() == {}
+        assert await operator.log.pending.entries() == {}
 
 
 async def one_call(
@@ -110,7 +110,7 @@ async def one_vote(ana: Ledger, ref: CallRef, problems: Counter[str]) -> None:
 
 async def left(operator: Ledger) -> int:
     """How much the queue has still to handle."""
-    assert isinstance(operator.port, JetStream)
-    consumer = await info(operator.port.requests, "CONSUMER.INFO.LEDGER.queue")
+    assert isinstance(operator.log, JetStream)
+    consumer = await info(operator.log.api, "CONSUMER.INFO.LEDGER.queue")
     assert consumer
     return int(consumer["num_pending"]) + int(consumer["num_ack_pending"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ayes.projections.formats.conversation import Output, Reply, Spoken, read_conversations
+from ayes.projections.formats.conversation import Output, RecordedReply, Spoken, read_conversations
 from ayes.schemas.errors import BadFile
 from ayes.schemas.events import Text, Wish
 
@@ -52,11 +52,11 @@ def test_every_message_has_its_step():
         "small-talk", "same-id-twice", "two-at-once", "broken-arguments"
     ]  # fmt: skip
     _, twice, at_once, broken = conversations
-    assert [step.wishes for step in twice.steps if isinstance(step, Reply) and step.wishes] == [
+    assert [step.wishes for step in twice.steps if isinstance(step, RecordedReply) and step.wishes] == [
         (Wish("cancel_reservation", '{"reservation_id": "KX77QA"}', "call_1"),),
         (Wish("cancel_reservation", '{"reservation_id": "MM20PL"}', "call_1"),),
     ]
-    assert at_once.steps[3] == Reply(
+    assert at_once.steps[3] == RecordedReply(
         (
             Wish(
                 "update_reservation_baggages",
@@ -68,7 +68,7 @@ def test_every_message_has_its_step():
     )
     assert at_once.steps[5] == Output("call_c", "send_certificate", "Certificate certificate_2231 sent.")
     assert broken.steps[1] == Spoken("user", "What is 7 * 6?")
-    assert isinstance(broken.steps[2], Reply)
+    assert isinstance(broken.steps[2], RecordedReply)
     assert broken.steps[2].wishes[0].arguments == '{"expression": "7 * 6"'
 
 
@@ -86,7 +86,7 @@ def _written(step):
     match step:
         case Spoken(role, text):
             return {"role": role, "content": text}
-        case Reply(parts):
+        case RecordedReply(parts):
             wishes = step.wishes
             text = next((part.text for part in parts if isinstance(part, Text)), None)
             return reply(text, *(call(wish.provider_id, wish.tool, wish.arguments) for wish in wishes))

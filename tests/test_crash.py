@@ -85,7 +85,7 @@ async def facts_so_far(store: Path) -> int:
     from ayes.ledger.client import Ledger
 
     async with Ledger.connect(store, role="observer") as ledger:
-        return await ledger.port.last_seq()
+        return await ledger.log.last_seq()
 
 
 async def grown(store: Path, most: int) -> None:

@@ -224,7 +224,7 @@ async def test_an_agent_goes_on_from_it():
         ),
         "call_d": (
             "failed",
-            refusal_texts.refused(thread.calls["1-3"]).text,
+            refusal_texts.tool_not_run(thread.calls["1-3"]).text,
         ),
     }
 

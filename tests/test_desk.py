@@ -27,7 +27,7 @@ from structlog.testing import capture_logs
 from test_pending_inbox import Cable, delete, put, question
 
 from ayes.consumers import pending_client, pending_service
-from ayes.consumers.pending_client import SERVICE, SUBJECT, Asked
+from ayes.consumers.pending_client import SERVICE, SUBJECT, PageRequest
 from ayes.ledger.client import Ledger
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
@@ -37,7 +37,7 @@ from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.commands import decide
 from ayes.ops.workers import reactions, working
 from ayes.projections import pending
-from ayes.projections.pending import EVERY, Chosen, Page
+from ayes.projections.pending import NO_FILTER, Page, PendingFilter
 from ayes.schemas.errors import BrokerAway, BrokerRefused, Unavailable
 
 APPROVALS = Path(sys.executable).with_name("ayes")
@@ -57,7 +57,7 @@ async def open_desk(store: Path | None = None, *, url: str | None = None) -> Asy
                 await serving
 
 
-async def asks(ledger: Ledger, most: int = 50, chosen: Chosen = EVERY) -> pending.Listed:
+async def asks(ledger: Ledger, most: int = 50, chosen: PendingFilter = NO_FILTER) -> pending.Listed:
     """What the desk answers, and nothing else; waits until there is one."""
     async with asyncio.timeout(30):
         while True:
@@ -123,14 +123,14 @@ async def refused(client: Client, body: bytes) -> tuple[str, str]:
 # ------------------------------------------------------------------------------- the same result either way
 
 CHOICES = [
-    EVERY,
-    Chosen("shop"),
-    Chosen(thread="acme/t1"),
-    Chosen("shop", "acme/t1"),
-    Chosen(tool="ship*"),
-    Chosen("acme", tool="refund"),
-    Chosen("nobody"),
-    Chosen("sho"),
+    NO_FILTER,
+    PendingFilter("shop"),
+    PendingFilter(thread="acme/t1"),
+    PendingFilter("shop", "acme/t1"),
+    PendingFilter(tool="ship*"),
+    PendingFilter("acme", tool="refund"),
+    PendingFilter("nobody"),
+    PendingFilter("sho"),
 ]
 
 
@@ -150,26 +150,26 @@ async def fill(bucket: Any, many: int, size: Callable[[int], int] = lambda seq: 
 async def test_the_desk_and_the_bucket_say_the_same(store: Path, admin: Ledger, observer: Ledger):
     """Whatever is chosen, so many as are wanted, and how many there are; none there is an answer too (B72)."""
     async with open_desk(store):
-        assert await asks(observer) == ([], 0, []) == await pending_client._read(observer, 50, EVERY)
-        await fill(admin.port.pending, 60)
+        assert await asks(observer) == ([], 0, []) == await pending_client._read(observer, 50, NO_FILTER)
+        await fill(admin.log.pending, 60)
         for chosen in CHOICES:
             for most in (1, 7, 50, 1_000):
                 found = await asks(observer, most, chosen)
                 assert found == await pending_client._read(observer, most, chosen), (chosen, most)
         oldest, waiting, _ = await asks(observer, 3)
         assert ([one.seq for one in oldest], waiting) == ([1, 2, 3], 51)
-        assert await pending_client.oldest(observer, 5, Chosen("acme.t1")) == ([], 0, [])
+        assert await pending_client.oldest(observer, 5, PendingFilter("acme.t1")) == ([], 0, [])
         # More than a page has are read, with and without a limit.
         for most in (None, 1_001):
             assert await pending_client.oldest(observer, most) == await pending_client._read(
-                observer, None, EVERY
+                observer, None, NO_FILTER
             )
 
 
 async def test_large_entries_come_on_several_pages(store: Path, admin: Ledger, observer: Ledger):
     """As many as fit into a message, then those behind; together it is what the bucket holds, byte for byte."""
-    await fill(admin.port.pending, 24, size=lambda seq: 400_000 * (seq % 4 == 0) + 60_000 * (seq % 4 == 1))
-    there = await admin.port.pending.entries()
+    await fill(admin.log.pending, 24, size=lambda seq: 400_000 * (seq % 4 == 0) + 60_000 * (seq % 4 == 1))
+    there = await admin.log.pending.entries()
     async with open_desk(store), plain_client(store, "service") as client:
         for chosen in CHOICES[:6]:
             found = await asks(observer, 1_000, chosen)
@@ -193,7 +193,7 @@ async def test_large_entries_come_on_several_pages(store: Path, admin: Ledger, o
 async def test_entries_keep_their_bytes(store: Path, admin: Ledger, observer: Ledger):
     """Also what this version knows nothing of: spaces, and fields of a newer one."""
     value = pending.encode(question(1)).replace(b'"tool":', b'"newer": [1, 2],  "tool" : ')
-    assert await admin.port.pending.put("acme.t1.c1", value, 0)
+    assert await admin.log.pending.put("acme.t1.c1", value, 0)
     async with open_desk(store), plain_client(store, "model") as client:
         assert await asks(observer) == ([question(1)], 1, [])
         page = msgspec.json.decode(await answered(client, b""), type=Page)
@@ -202,11 +202,11 @@ async def test_entries_keep_their_bytes(store: Path, admin: Ledger, observer: Le
 
 async def test_an_entry_that_no_answer_holds_is_read(store: Path, admin: Ledger, observer: Ledger):
     """It fills a message by itself: the desk names it, and whoever asks for it reads the bucket."""
-    await put(admin.port.pending, question(1))
+    await put(admin.log.pending, question(1))
     large = question(2)
     bare = len(pending.encode(large))
     large = msgspec.structs.replace(large, arguments="x" * ((1 << 20) - bare - 300))
-    await put(admin.port.pending, large)
+    await put(admin.log.pending, large)
     async with open_desk(store), plain_client(store, "observer") as client:
         oldest, waiting, _ = await asks(observer, 1)
         assert ([one.seq for one in oldest], waiting) == ([1], 2)
@@ -246,7 +246,7 @@ NO_REQUESTS = [
 
 async def test_what_is_no_request_is_told_why(store: Path, admin: Ledger, observer: Ledger):
     """In one line, with the code 400; the next request is answered."""
-    await put(admin.port.pending, question(1))
+    await put(admin.log.pending, question(1))
     async with open_desk(store), plain_client(store, "service") as client:
         await asks(observer)
         for body in NO_REQUESTS:
@@ -259,7 +259,7 @@ async def test_what_is_no_request_is_told_why(store: Path, admin: Ledger, observ
 
 async def test_an_answer_that_is_sent_to_the_desk_does_no_harm(store: Path, admin: Ledger, observer: Ledger):
     """Somebody names the desk as where an answer goes. It is no request, there is nobody to tell so, and the next one is answered."""
-    await put(admin.port.pending, question(1))
+    await put(admin.log.pending, question(1))
     async with open_desk(store), plain_client(store, "observer") as client:
         await asks(observer)
         for subject in ("$SRV.PING", SUBJECT, "$JS.API.INFO"):
@@ -281,7 +281,7 @@ UNREADABLE = [
 
 async def test_an_answer_that_cannot_be_read_is_as_good_as_none(store: Path, admin: Ledger, observer: Ledger):
     """Of a newer program, say: then the bucket is read. So it is when the answer is an error, or none comes in time."""
-    await put(admin.port.pending, question(1))
+    await put(admin.log.pending, question(1))
     async with plain_client(store, "queue") as other:
         answers: list[bytes | dict[str, str] | None] = []
 
@@ -307,10 +307,10 @@ async def test_an_answer_that_cannot_be_read_is_as_good_as_none(store: Path, adm
 
 async def test_where_nobody_answers_the_bucket_is_read_at_once(ledger: Ledger):
     """Of the twin in memory, and of a broker on which no queue is kept."""
-    await put(ledger.port.pending, question(2))
-    await put(ledger.port.pending, question(1))
+    await put(ledger.log.pending, question(2))
+    await put(ledger.log.pending, question(1))
     with pytest.raises(BrokerAway, match="nobody is there"):
-        await pending_client._asked(ledger, 1, EVERY)
+        await pending_client._asked(ledger, 1, NO_FILTER)
     assert await pending_client.oldest(ledger, 1) == ([question(1)], 2, [])
 
 
@@ -336,7 +336,7 @@ async def test_the_command_shows_the_same_whatever_becomes_of_the_desk(
 ):
     """Answered by `ayes work queue`; that process stands still, is killed, and the bucket is read (B72)."""
     for seq in range(5):
-        await put(admin.port.pending, question(seq))
+        await put(admin.log.pending, question(seq))
 
     async def shown() -> list[int]:
         await decide.pending("acme", watch=False, limit=3, store=store, url=None, json=True)
@@ -346,29 +346,29 @@ async def test_the_command_shows_the_same_whatever_becomes_of_the_desk(
     async with at_work(store) as process:
         await asks(observer)
         assert await shown() == [0, 1, 2]
-        await delete(admin.port.pending, 0)
+        await delete(admin.log.pending, 0)
         os.kill(process.pid, signal.SIGSTOP)
         assert await shown() == [1, 2, 3]
         os.kill(process.pid, signal.SIGCONT)
         process.kill()
         await process.wait()
-        await delete(admin.port.pending, 1)
+        await delete(admin.log.pending, 1)
         assert await shown() == [2, 3, 4]
     with pytest.raises(Unavailable):
-        await pending_client._asked(observer, 3, EVERY)
+        await pending_client._asked(observer, 3, NO_FILTER)
 
 
 async def test_whoever_keeps_the_queue_answers(store: Path, admin: Ledger, observer: Ledger):
     """`ayes up` and `ayes work queue` start it so; it ends with them."""
-    await put(admin.port.pending, question(1))
+    await put(admin.log.pending, question(1))
     async with working(reactions(["queue"]), store=store):
         assert await asks(observer) == ([question(1)], 1, [])
     with pytest.raises(Unavailable):
-        await pending_client._asked(observer, 1, EVERY)
+        await pending_client._asked(observer, 1, NO_FILTER)
     async with working(reactions(["gate"]), store=store):
         await asyncio.sleep(0.3)
         with pytest.raises(Unavailable):
-            await pending_client._asked(observer, 1, EVERY)
+            await pending_client._asked(observer, 1, NO_FILTER)
 
 
 async def stats(client: Client, desks: int) -> dict[str, int]:
@@ -387,7 +387,7 @@ async def stats(client: Client, desks: int) -> dict[str, int]:
 
 async def test_two_desks_share_the_requests(store: Path, admin: Ledger, observer: Ledger):
     """Each request is answered by one of them, and when one goes the other answers all."""
-    await put(admin.port.pending, question(1))
+    await put(admin.log.pending, question(1))
     async with plain_client(store, "operator") as client, open_desk(store):
         await asks(observer)
         async with open_desk(store):
@@ -413,9 +413,9 @@ async def test_a_page_holds_what_was_written_before_it_was_asked_for(
     async with open_desk(store):
         await asks(observer)
         for seq in range(200):
-            await put(admin.port.pending, question(seq))
+            await put(admin.log.pending, question(seq))
             assert await asks(observer) == ([question(seq)], 1, [])
-            await delete(admin.port.pending, seq)
+            await delete(admin.log.pending, seq)
             assert await asks(observer) == ([], 0, [])
 
 
@@ -426,7 +426,7 @@ async def pages_after(observer: Ledger, expected: list[int], away: Callable[[], 
     async with asyncio.timeout(20):
         while True:
             try:
-                oldest, waiting, _ = await pending_client._asked(observer, 50, EVERY)
+                oldest, waiting, _ = await pending_client._asked(observer, 50, NO_FILTER)
             except Unavailable:
                 refusals += 1
                 await asyncio.sleep(0.01)
@@ -442,15 +442,15 @@ async def test_a_desk_that_was_cut_off_says_nothing_old(store: Path, admin: Ledg
     cable = Cable(int(login.url.rpartition(":")[2]))
     async with cable.laid() as port:
         for seq in range(4):
-            await put(admin.port.pending, question(seq))
+            await put(admin.log.pending, question(seq))
         async with open_desk(url=f"nats://queue:{login.password}@127.0.0.1:{port}"):
             await asks(observer)
             for seq in range(3):
 
                 async def away(seq: int = seq) -> None:
                     await cable.cut()
-                    await delete(admin.port.pending, seq)
-                    await put(admin.port.pending, question(10 + seq))
+                    await delete(admin.log.pending, seq)
+                    await put(admin.log.pending, question(10 + seq))
                     await cable.mend()
 
                 await pages_after(observer, [*range(seq + 1, 4), *range(10, 11 + seq)], away)
@@ -460,8 +460,8 @@ async def test_a_broker_that_is_started_again(tmp_path: Path):
     """The desk is there again with it, and shows what came and went before it was."""
     path = tmp_path / "store"
     async with running(path), Ledger.connect(path, role="admin") as admin:
-        await put(admin.port.pending, question(1))
-        await put(admin.port.pending, question(2))
+        await put(admin.log.pending, question(1))
+        await put(admin.log.pending, question(2))
     queue = None
     async with running(path):
         queue = Ledger.connect(path, role="queue")
@@ -475,8 +475,8 @@ async def test_a_broker_that_is_started_again(tmp_path: Path):
             Ledger.connect(path, role="admin") as admin,
             Ledger.connect(path, role="observer") as observer,
         ):
-            await delete(admin.port.pending, 1)
-            await put(admin.port.pending, question(3))
+            await delete(admin.log.pending, 1)
+            await put(admin.log.pending, question(3))
             assert await asks(observer) == ([question(2), question(3)], 2, [])
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
@@ -487,7 +487,7 @@ async def test_a_broker_that_is_started_again(tmp_path: Path):
 
 async def test_a_desk_without_its_bucket_says_so(store: Path, admin: Ledger, observer: Ledger):
     """Before all is read, and once it can be read no longer, the answer is 503; when the bucket is there again, a page."""
-    requests = admin.port.requests
+    requests = admin.log.api
     await requests.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
     async with open_desk(store), plain_client(store, "observer") as client:
         async with asyncio.timeout(10):
@@ -495,9 +495,9 @@ async def test_a_desk_without_its_bucket_says_so(store: Path, admin: Ledger, obs
                 await asyncio.sleep(0.02)
         assert told == ("503", "the inbox is being read. Ask again soon, or read the bucket.")
         with pytest.raises(BrokerRefused, match="is being read"):
-            await pending_client._asked(observer, 1, EVERY)
+            await pending_client._asked(observer, 1, NO_FILTER)
         await streams.ensure(requests)
-        await put(admin.port.pending, question(1))
+        await put(admin.log.pending, question(1))
         assert await asks(observer) == ([question(1)], 1, [])
         await requests.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
         code, why = await refused(client, b"")
@@ -528,7 +528,7 @@ async def test_a_value_that_is_not_an_entry_hinders_no_other(
     """Each page has all that can be read, from the desk and from the bucket alike, and the first one names what
     cannot: it is not JSON, not UTF-8, of an older version, or under the key of another call (R8).
     """
-    bucket = admin.port.pending
+    bucket = admin.log.pending
     await put(bucket, question(1))
     async with open_desk(store), plain_client(store, "observer") as client:
         await asks(observer)
@@ -536,7 +536,7 @@ async def test_a_value_that_is_not_an_entry_hinders_no_other(
         for key, value in BAD.items():
             assert await bucket.put(key, value or raw, 0)
         found = await asks(observer)
-        assert found == await pending_client._read(observer, None, EVERY)
+        assert found == await pending_client._read(observer, None, NO_FILTER)
         assert found[:2] == ([question(1)], 1)
         assert [one.key for one in found.unreadable] == sorted(BAD)
         assert all("--swap" in str(one) and one.key in str(one) for one in found.unreadable)
@@ -554,7 +554,7 @@ async def test_a_value_that_is_not_an_entry_hinders_no_other(
 @pytest.mark.parametrize("role", ["operator", "observer"])
 async def test_any_client_can_look_for_it(store: Path, admin: Ledger, observer: Ledger, role: str):
     """By NATS' own protocol for services (ADR-32): who is there, what they offer, and how they fare."""
-    await put(admin.port.pending, question(1))
+    await put(admin.log.pending, question(1))
     async with open_desk(store), plain_client(store, role) as client:
         await asks(observer)
         await refused(client, b"no")
@@ -578,7 +578,7 @@ async def test_any_client_can_look_for_it(store: Path, admin: Ledger, observer: 
 
 
 def older(passwords: dict[str, str]) -> str:
-    """The accounts as they were before there was a pending_service."""
+    """The accounts as they were before there was a page service."""
     text = re.sub(r".*account: queue.*\n|.*allow_responses.*\n", "", accounts_config(passwords))
     text = re.sub(r"    exports: \[\n      \{service: \"pending(.|\n)*?\]\n", "", text)
     return re.sub(r',"(pending\.oldest|\$SRV[^"]*)"', "", text)
@@ -599,11 +599,11 @@ async def test_on_a_broker_of_an_older_version_the_bucket_is_read(
                 Ledger.connect(path, role="admin") as admin,
                 Ledger.connect(path, role="observer") as ledger,
             ):
-                await put(admin.port.pending, question(1))
+                await put(admin.log.pending, question(1))
                 async with working(reactions(["queue"]), store=path):
                     assert await pending_client.oldest(ledger, 1) == ([question(1)], 1, [])
                     with pytest.raises(BrokerRefused, match=SUBJECT):
-                        await pending_client._asked(ledger, 1, EVERY)
+                        await pending_client._asked(ledger, 1, NO_FILTER)
                 assert ["write them anew" in line["event"] for line in said] == [True]
     async with (
         EmbeddedServer(path),
@@ -615,4 +615,4 @@ async def test_on_a_broker_of_an_older_version_the_bucket_is_read(
 
 def test_a_request_says_only_what_it_wants():
     """What is left out is as in the documentation."""
-    assert msgspec.json.decode(b"{}", type=Asked) == Asked("", "", "", 50, None)
+    assert msgspec.json.decode(b"{}", type=PageRequest) == PageRequest("", "", "", 50, None)

@@ -446,8 +446,8 @@ async def prepare(store: str) -> None:
         call = await ledger.request("shop/order-22/payout-1", "payout", {"order": "A-22", "amount": 48})
         call = await ledger.decision(call.ref)
         started = ToolStarted(digest=call.wish.digest, idempotency_key=str(call.ref))
-        await ledger.fill(call.ref.client_claim(1), started)
-        await ledger.fill(call.ref.client_finished, InDoubt(attempt=1, text="Nobody knows."))
+        await ledger.try_append(call.ref.client_claim(1), started)
+        await ledger.try_append(call.ref.client_finished, InDoubt(attempt=1, text="Nobody knows."))
 
 
 @pytest.fixture

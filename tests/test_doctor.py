@@ -51,7 +51,7 @@ def status(store, capsys):
 
 async def api(admin, subject, **body):
     """A request to JetStream, as an administrator with a client of their own makes it."""
-    answer = await admin.port.connection.client.request(f"$JS.API.{subject}", msgspec.json.encode(body))
+    answer = await admin.log.connection.client.request(f"$JS.API.{subject}", msgspec.json.encode(body))
     told = json.loads(answer.data)
     assert "error" not in told, told
     return told
@@ -69,7 +69,7 @@ def bad(found):
 
 async def parked_one(admin):
     parked = Parked("gate", 7, CALL.requested.subject, "ValueError: no idea", 5, admin.now())
-    await admin.port.park(parked)
+    await admin.log.park(parked)
     return parked
 
 
@@ -177,7 +177,7 @@ async def test_passwords_that_others_may_read_are_an_alarm(store, doctor):
 
 async def test_with_a_url_there_is_one_login_to_look_with(store, admin, doctor):
     """An administrator's URL is enough for the streams; the roles' permissions are said not to have been tried."""
-    login = admin.port.connection.login
+    login = admin.log.connection.login
     code, found = await doctor(login.url.replace("//", f"//{login.user}:{login.password}@"))
     assert (code, bad(found)) == (0, set())
     assert "not tried" in found["permissions"]["detail"]
@@ -203,8 +203,8 @@ async def test_people_read_the_same(store, admin, capsys):
 
 async def test_status_tells_who_is_behind(store, admin, status):
     """Two facts wait for a queue that does not run; once it runs, nothing waits and the entry is there."""
-    await admin.fill(CALL.requested, request(WISH))
-    await admin.fill(CALL.gated, question(WISH))
+    await admin.try_append(CALL.requested, request(WISH))
+    await admin.try_append(CALL.gated, question(WISH))
     seen = await status()
     assert (seen["facts"], seen["last_seq"], seen["pending"]) == (2, 2, 0)
     assert set(seen["consumers"]) >= ALWAYS
@@ -213,7 +213,7 @@ async def test_status_tells_who_is_behind(store, admin, status):
         "queue": 1,
     }
     async with working(reactions(["queue"]), store=store):
-        async for _ in told(admin.port.pending):
+        async for _ in told(admin.log.pending):
             break
         seen = await _until_acked(status, "queue")
     assert seen["pending"] == 1
@@ -238,19 +238,19 @@ async def test_an_untouched_store_stands_still(status):
 
 async def test_status_tells_how_old_the_last_fact_is(admin, status):
     """A log that stands still lags nowhere, so its age is told, on the broker's clock."""
-    await admin.fill(CALL.requested, request(WISH))
+    await admin.try_append(CALL.requested, request(WISH))
     await asyncio.sleep(0.3)
     first = (await status())["head_age_s"]
     assert 0.3 <= first < 10
-    await admin.fill(CALL.gated, question(WISH))
+    await admin.try_append(CALL.gated, question(WISH))
     assert (await status())["head_age_s"] < first
 
 
 async def test_status_tells_who_listens(store, admin, status):
     """As long as its worker runs; the others' consumers have nobody."""
     async with working(reactions(["queue"]), store=store):
-        await admin.fill(CALL.requested, request(WISH))
-        await admin.fill(CALL.gated, question(WISH))
+        await admin.try_append(CALL.requested, request(WISH))
+        await admin.try_append(CALL.gated, question(WISH))
         await _until_acked(status, "queue")
         seen = await status()
         assert {name for name, one in seen["consumers"].items() if one["listening"]} == {"queue"}
@@ -260,8 +260,8 @@ async def test_status_tells_who_listens(store, admin, status):
 
 async def test_what_nobody_takes_is_frozen(store, admin, status, capsys, monkeypatch):
     """Facts wait, and for longer than a worker may be silent nobody took one; once somebody does, it is over."""
-    await admin.fill(CALL.requested, request(WISH))
-    await admin.fill(CALL.gated, question(WISH))
+    await admin.try_append(CALL.requested, request(WISH))
+    await admin.try_append(CALL.gated, question(WISH))
     before = (await status())["consumers"]
     assert {name for name, one in before.items() if one["frozen"]} == set()
     monkeypatch.setattr(check, "ACK_WAIT_S", 0.2)

@@ -7,7 +7,7 @@ from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.policies import InForce, Policies, of_edit
+from ayes.ledger.policies import AppliedPolicy, Policies, of_edit
 from ayes.schemas import events as e
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import BadArguments, NotAllowed
@@ -48,7 +48,7 @@ CALL = CallRef.parse("shop/order-17/refund-1")
 @pytest.fixture
 async def asked(ledger: Ledger):
     """A refund of 100 that one person was asked about."""
-    await ledger.fill(policy_slot("shop", 1), e.PolicyApplied(text=POLICY, digest=text_digest(POLICY)))
+    await ledger.try_append(policy_slot("shop", 1), e.PolicyApplied(text=POLICY, digest=text_digest(POLICY)))
     await ledger.declare("shop", REFUND)
     await ledger.request(CALL, "refund", {"amount": 100}, requester="rita")
     await settled(ledger)
@@ -60,10 +60,10 @@ async def settled(ledger: Ledger) -> None:
     """Let a gate conclude all that follows from what there is."""
     gate = Gate()
     before = -1
-    while before != (before := await ledger.port.last_seq()):
+    while before != (before := await ledger.log.last_seq()):
         for fact in await ledger.read(CALL):
             if fact.slot.tail[2] in {"requested", "vote"}:
-                steps = gate.react(await gate.look(ledger, fact), fact)
+                steps = gate.decide(await gate.load(ledger, fact), fact)
                 for step in steps:
                     if isinstance(step, Append):
                         await ledger.append(step.slot, step.event)
@@ -71,13 +71,13 @@ async def settled(ledger: Ledger) -> None:
 
 async def test_an_edit_that_the_policy_blocks_is_refused_at_once(asked):
     """No yes lets run what no yes could, and nothing is recorded of it (B61, B67, I3)."""
-    before = await asked.port.last_seq()
+    before = await asked.log.last_seq()
     with pytest.raises(NotAllowed) as raised:
         await asked.vote(CALL, "ana", "approve", arguments='{"amount":6000}')
     assert str(raised.value) == (
         "shop/order-17/refund-1 cannot run so: the policy in force blocks refund with these arguments. Nothing was recorded."
     )
-    assert await asked.port.last_seq() == before
+    assert await asked.log.last_seq() == before
 
 
 async def test_an_edit_that_takes_more_people_needs_those_too(asked):
@@ -112,8 +112,8 @@ async def test_an_edit_within_what_was_asked_is_approved(asked):
 async def test_the_gate_judges_an_edit_that_nobody_checked(asked, arguments):
     """A client in another language votes as it likes: the gate judges the edit itself, and goes on waiting (B61, B62, I4)."""
     known = await asked.call(CALL)
-    vote = e.Voted(verdict="approve", digest=known.asking.digest, arguments=arguments)
-    await asked.fill(CALL.vote("ana"), vote)
+    vote = e.Voted(verdict="approve", digest=known.approval_request.digest, arguments=arguments)
+    await asked.try_append(CALL.vote("ana"), vote)
     await settled(asked)
     assert (await asked.call(CALL)).status is Status.PENDING
     await asked.vote(CALL, "ben", "approve")
@@ -126,7 +126,7 @@ async def test_the_gate_judges_an_edit_that_nobody_checked(asked, arguments):
 async def test_a_policy_that_came_later_only_tightens(asked):
     """What was asked about before the policy forbade it cannot be edited into what it forbids, nor is it loosened (I3)."""
     tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\n'
-    await asked.fill(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
+    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
     with pytest.raises(NotAllowed, match="the policy in force blocks refund with these arguments"):
         await asked.vote(CALL, "ana", "approve", arguments='{"amount":90}')
 
@@ -134,7 +134,7 @@ async def test_a_policy_that_came_later_only_tightens(asked):
 async def test_what_people_approve_after_it_was_blocked_is_denied(asked):
     """The policy that came between question and yes blocks it: it wins over people, and says so (I3, B67)."""
     tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\nreason = "Closed."\n'
-    await asked.fill(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
+    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
     await asked.vote(CALL, "ana", "approve")
     await settled(asked)
     decided = (await asked.call(CALL)).decided
@@ -151,7 +151,7 @@ async def test_what_people_approve_after_it_was_blocked_is_denied(asked):
 async def test_a_policy_that_came_later_does_not_loosen(asked):
     """By now the policy allows it freely; the question stands as it was asked, and nothing runs before somebody says yes (I3)."""
     looser = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n'
-    await asked.fill(policy_slot("shop", 2), e.PolicyApplied(text=looser, digest=text_digest(looser)))
+    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=looser, digest=text_digest(looser)))
     await settled(asked)
     assert (await asked.call(CALL)).status is Status.PENDING
     await asked.vote(CALL, "ana", "deny")
@@ -165,7 +165,7 @@ async def test_an_edit_that_asks_others_is_refused_at_once(asked):
         POLICY
         + '[[rule]]\nname = "hers"\ntools = ["*"]\nwhen = "args.amount == 7"\npriority = 9\nthen = "ask"\nvoters = ["rita"]\n'
     )
-    await asked.fill(policy_slot("shop", 2), e.PolicyApplied(text=others, digest=text_digest(others)))
+    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=others, digest=text_digest(others)))
     with pytest.raises(NotAllowed, match="asks others than those who were asked"):
         await asked.vote(CALL, "ana", "approve", arguments='{"amount":7}')
     assert (await asked.call(CALL)).votes == ()
@@ -181,7 +181,7 @@ def test_an_edit_is_judged_with_whose_it_is():
     wish = e.Wish(tool="refund", arguments='{"amount":100}')
     call = call_of(CALL, (Fact(1, START, CALL.requested, request(wish)),))
     policy = read_policy(POLICY, "policy.toml")
-    policies = Policies(InForce(1, policy))
+    policies = Policies(AppliedPolicy(1, policy))
     tool = Tool(REFUND.name, *declaration(REFUND))
     one, two = (Quorum(("*",), needed, "*") for needed in (1, 2))
     assert of_edit(policies, tool, call, '{"amount":100}') == ((one,),)

@@ -21,7 +21,7 @@ from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status, describe
-from ayes.ledger.log import Due, Port
+from ayes.ledger.log import EventLog, TimerFired
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.projections import pending
@@ -34,7 +34,7 @@ SOON = 0.3
 
 
 @pytest.fixture
-def shop(port: Port) -> Shop:
+def shop(port: EventLog) -> Shop:
     return Shop(port)
 
 
@@ -52,7 +52,7 @@ def stages(*times: float | None) -> str:
 
 
 async def entries(shop: Shop) -> list[pending.Entry]:
-    return [pending.decode(value) for value in (await shop.port.pending.entries()).values()]
+    return [pending.decode(value) for value in (await shop.log.pending.entries()).values()]
 
 
 # ------------------------------------------------------------------------------------------------ deadlines
@@ -97,7 +97,7 @@ async def test_escalate_more_people_are_asked(shop: Shop):
         call = await shop.ledger.call(FIRST)
         assert call.gated
         assert escalated.recorded_at >= call.gated.recorded_at + timedelta(seconds=SOON)
-        async with asyncio.timeout(20), aclosing(told(shop.port.pending)) as changes:
+        async with asyncio.timeout(20), aclosing(told(shop.log.pending)) as changes:
             async for _, value in changes:
                 if value and (entry := pending.decode(value)).asked_as_well:
                     break
@@ -190,7 +190,7 @@ async def test_a_gate_that_died_before_it_set_the_timer(shop: Shop):
     await shop.request()
     [handed] = await shop.ledger.read(FIRST.requested)
     gate = Gate()
-    question, _again = gate.react(await gate.look(shop.ledger, handed), handed)
+    question, _again = gate.decide(await gate.load(shop.ledger, handed), handed)
     assert isinstance(question, Append)
     await shop.ledger.append(question.slot, question.event)
     async with shop.gates():
@@ -206,9 +206,9 @@ async def test_a_gate_that_died_after_it_escalated(shop: Shop):
         await asyncio.sleep(SOON / 3)
     call = await shop.ledger.call(FIRST)
     assert call.due
-    due = Due(FIRST, 1, call.due)
+    due = TimerFired(FIRST, 1, call.due)
     gate = Gate()
-    escalated, _again = gate.react(await gate.look(shop.ledger, due), due)
+    escalated, _again = gate.decide(await gate.load(shop.ledger, due), due)
     assert isinstance(escalated, Append)
     await shop.ledger.append(escalated.slot, escalated.event)
     async with shop.gates(2):
@@ -374,7 +374,7 @@ async def test_a_delegation_that_should_not_be_given_is_refused(shop: Shop):
     """To oneself, to nobody, backwards, over already, or at no time in particular: in words, and nothing is recorded."""
     await shop.open(asking())
     now = shop.ledger.now()
-    before = await shop.port.last_seq()
+    before = await shop.log.last_seq()
     for more, sentence in (
         ({"to": "ana"}, "ana has their own vote already. Name somebody else."),
         ({"ends_at": now - timedelta(hours=2)}, r"it ends \(20.* UTC\) before it starts \(20.* UTC\)\."),
@@ -388,7 +388,7 @@ async def test_a_delegation_that_should_not_be_given_is_refused(shop: Shop):
         await delegate(shop, to="b en")
     with pytest.raises(BadInput, match="there is no delegation shop/ana/leave"):
         await shop.ledger.end_delegation(ANAS)
-    assert await shop.port.last_seq() == before
+    assert await shop.log.last_seq() == before
     times = {"starts_at": now, "ends_at": now + timedelta(hours=1)}
     first, again = [await shop.ledger.delegate(ANAS, "ben", **times) for _ in range(2)]
     assert first.given.seq == again.given.seq
@@ -401,7 +401,7 @@ async def test_a_delegation_that_should_not_be_given_is_refused(shop: Shop):
 GLASS = rule("money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2", 'break_glass = ["sam"]')
 
 
-async def test_glass_is_broken_and_the_tool_runs(port: Port):
+async def test_glass_is_broken_and_the_tool_runs(port: EventLog):
     """One person lets it run, with a reason: that is announced, then decided, then run, and told like any result (B86, I1)."""
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(GLASS)
@@ -435,7 +435,7 @@ async def test_a_gate_that_died_after_the_announcement(shop: Shop):
     await shop.ledger.append(FIRST.announced, e.GlassBroken(reviewer="sam", reason="the shop burns"))
     async with shop.gates(2):
         assert (await shop.decided(e.Approved)).ground == "broken_glass"
-    assert await shop.port.parked() == []
+    assert await shop.log.parked() == []
 
 
 async def test_glass_cannot_be_broken_against_a_block(shop: Shop):
@@ -509,7 +509,7 @@ async def test_everybody_under_their_own_credentials(store: Path):
             await sam.append(FIRST.announced, e.GlassBroken(reviewer="sam", reason="fire"))
         with pytest.raises(BrokerRefused):
             await ana.append(FIRST.escalated(1), e.Escalated(voters=("ben",)))
-        shop = Shop(service.port)
+        shop = Shop(service.log)
         async with working([("gate", Gate())], store=store):
             for ref in (FIRST, SECOND):
                 await service.request(ref, "refund", {"amount": 1}, requester="rita")

@@ -14,15 +14,15 @@ import pytest
 from stories import DECISIONS, EDIT, REF, Story, approval, life, request
 
 from ayes.consumers import executor
-from ayes.consumers.effects import Append, HandOn, Perform, Step
+from ayes.consumers.effects import Append, Effect, HandOn, Perform
 from ayes.consumers.executor import (
     HAND_ON_AFTER_S,
     HAND_ON_FOR_S,
     MAX_ATTEMPTS,
     Executor,
+    ExecutorState,
     Registered,
     Run,
-    Sight,
 )
 from ayes.consumers.worker import MAX_TRIES, Worker
 from ayes.ledger import in_memory
@@ -30,8 +30,8 @@ from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.nats.streams import ACK_WAIT_S
-from ayes.ledger.tool_runner import perform
-from ayes.projections.refusal_texts import refused
+from ayes.ledger.tool_runner import run_tool
+from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES, encode
 from ayes.schemas.digest import call_digest
@@ -87,7 +87,7 @@ def reacts(
     handed: str = "decided",
     waited_s: float = HAND_ON_FOR_S,
     declared: ToolSpec | Literal["own"] | None = "own",
-) -> Sequence[Step[Run]]:
+) -> Sequence[Effect[Run]]:
     """What the executor does about a call of which these facts stand, handed that one of them.
 
     Args:
@@ -102,12 +102,12 @@ def reacts(
     versions = {one.version: one.spec for one in (ONCE, REPEATABLE)}
     requested = versions.get(call.wish.tool_version) if call.requested else None
     recorded = requested if declared == "own" else declared
-    seen = Sight(
+    seen = ExecutorState(
         call,
         None if recorded is None else declaration(recorded)[1],
         given.recorded_at + timedelta(seconds=waited_s),
     )
-    return list(Executor({one.spec.name: one for one in tools}).react(seen, given))
+    return list(Executor({one.spec.name: one for one in tools}).decide(seen, given))
 
 
 def run(attempt: int, tool: Registered = ONCE, arguments: str = WISH.arguments) -> Perform[Run]:
@@ -132,7 +132,7 @@ def doubt(attempt: int) -> Append:
 
 
 def refusal(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Append:
-    return Append(CALL.finished, refused(call_as(facts)))
+    return Append(CALL.finished, tool_not_run(call_as(facts)))
 
 
 def declined(why) -> Append:
@@ -181,7 +181,7 @@ ACTS = [
 
 
 @pytest.mark.parametrize(("facts", "tools", "follows"), [pytest.param(*row, id=name) for name, *row in ACTS])
-def test_what_follows_from_a_decision(facts, tools: list[Registered], follows: Sequence[Step]):
+def test_what_follows_from_a_decision(facts, tools: list[Registered], follows: Sequence[Effect]):
     """Only approved bytes run, under a claim; a claim without a result is never run again in silence (I1, I6, I7, B8, B9, B49, B61, B77)."""
     assert reacts(facts, *tools) == follows
     assert reacts(facts, *tools) == follows
@@ -368,9 +368,9 @@ def test_every_attempt_has_the_same_idempotency_key():
 async def test_the_work_is_the_function_with_the_approved_arguments():
     """What comes of it goes to `finished`, or beside it when the call was closed meanwhile (I9)."""
     ledger = await recorded(story("approved", REPEATABLE) + claims(2, REPEATABLE))
-    done = await Executor({"refund": REPEATABLE}).do(ledger, Run(CALL, "refund", EDIT, 2))
+    done = await Executor({"refund": REPEATABLE}).execute(ledger, Run(CALL, "refund", EDIT, 2))
     assert done == Append(
-        CALL.finished, e.ToolReturned(output="refunded edited", attempt=2), otherwise=CALL.late(1)
+        CALL.finished, e.ToolReturned(output="refunded edited", attempt=2), fallback_slot=CALL.late(1)
     )
 
 
@@ -379,7 +379,7 @@ async def test_a_claim_behind_a_revocation_runs_nothing():
     ran: list[str] = []
     tool = Registered(ONCE.spec, ran.append)
     ledger = await recorded([*story("revoked")[:-1], *claims(1)])
-    done = await Executor({"refund": tool}).do(ledger, Run(CALL, "refund", WISH.arguments, 1))
+    done = await Executor({"refund": tool}).execute(ledger, Run(CALL, "refund", WISH.arguments, 1))
     assert done == refusal(story("revoked")[:-1])
     assert ran == []
 
@@ -388,7 +388,7 @@ async def recorded(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Ledger:
     """A ledger in memory in which these stand."""
     ledger = Ledger(Memory(), e.Author(kind="executor", name="tests"))
     for slot, event in facts:
-        assert await ledger.fill(slot, event) is None
+        assert await ledger.try_append(slot, event) is None
     return ledger
 
 
@@ -432,19 +432,19 @@ RUNS = [
 @pytest.mark.parametrize(("function", "arguments", "outcome"), RUNS)
 async def test_what_a_function_does_becomes_a_fact(function, arguments: str, outcome: e.Event):
     """What it returns is text; whatever it raises, even an exit, is a failure and never a refusal (B34)."""
-    told = await perform(function, arguments, attempt=1)
+    told = await run_tool(function, arguments, attempt=1)
     assert told == outcome
     assert encode(told)
 
 
 async def test_an_output_that_is_too_large_is_said_to_be():
     """The tool ran, so it is no refusal; and what is recorded fits into a fact."""
-    told = await perform(lambda: "x" * MAX_BYTES, "{}", attempt=1)
+    told = await run_tool(lambda: "x" * MAX_BYTES, "{}", attempt=1)
     assert isinstance(told, e.ToolFailed)
     assert told.error.startswith(
         "The tool ran, but its output of 524,290 bytes is over the limit of 520,192."
     )
-    quotes = await perform(lambda: '"' * (MAX_BYTES // 2), "{}", attempt=1)
+    quotes = await run_tool(lambda: '"' * (MAX_BYTES // 2), "{}", attempt=1)
     assert isinstance(quotes, e.ToolFailed)
     assert encode(told)
 
@@ -457,7 +457,7 @@ async def test_cancelling_gets_through():
         begun.set()
         await asyncio.Event().wait()
 
-    running = asyncio.create_task(perform(endless, "{}", attempt=1))
+    running = asyncio.create_task(run_tool(endless, "{}", attempt=1))
     await begun.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

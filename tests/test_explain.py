@@ -90,11 +90,11 @@ def explain(store, capsys):
 
 
 async def apply(ledger, text, workspace="shop"):
-    latest = await ledger.port.latest(policies(workspace))
+    latest = await ledger.log.latest(policies(workspace))
     version = int(latest.slot.tail[1]) + 1 if latest else 1
     read_policy(text, "policy.toml")
     applied = e.PolicyApplied(text=text, digest=text_digest(text))
-    assert await ledger.fill(policy_slot(workspace, version), applied) is None
+    assert await ledger.try_append(policy_slot(workspace, version), applied) is None
 
 
 async def requested(ledger, call=CALL, tool=REFUND, arguments='{"amount":480}'):
@@ -107,7 +107,7 @@ async def until(ledger, place, call=CALL):
     subject = f"{call.subjects.removesuffix('>')}{place}"
     async with asyncio.timeout(10):
         async for fact in ledger.watch(1, subject):
-            return await ledger.call(call, having=fact.slot)
+            return await ledger.call(call, must_include=fact.slot)
     raise AssertionError("watching never ends by itself")
 
 
@@ -152,7 +152,9 @@ async def test_a_vote_that_does_not_count_is_shown_with_why(admin, gate, explain
     await requested(admin)
     known = await until(admin, "gated")
     for name in ("rita", "zoe"):
-        await admin.fill(CALL.vote(name), e.Voted(verdict="approve", digest=known.asking.digest))
+        await admin.try_append(
+            CALL.vote(name), e.Voted(verdict="approve", digest=known.approval_request.digest)
+        )
     told = await explain()
     assert {one["reviewer"]: one["flaw"] for one in told["votes"]} == {
         "rita": "rita asked for it",
@@ -279,7 +281,7 @@ async def test_what_could_never_run_was_not_looked_at(admin, gate, explain):
     """Arguments that break the schema: no rule was reached, and none is blamed (B66)."""
     tool = await admin.declare("shop", REFUND)
     story = request(e.Wish("refund", '{"amount":"much"}'), tool.version)
-    await admin.fill(CALL.requested, story)
+    await admin.try_append(CALL.requested, story)
     await until(admin, "decided")
     told = await explain()
     assert (told["judged"]["then"], told["decision"], told["by_now"]) == ("invalid", "Denied", None)

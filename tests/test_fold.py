@@ -1,6 +1,6 @@
 """Projections of a whole log: the same rows live, rebuilt, in any order and in any batches.
 
-What is right is always made in another way than the folding makes it: from all facts of one thread or call at once.
+What is right is always made in another way than the state makes it: from all facts of one thread or call at once.
 """
 
 import random
@@ -16,58 +16,58 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from stories import REF, SETTLED, START, UNSETTLED, Story, approval, disorder, life, lives, question, request
 
-from ayes.consumers.model import Asker
+from ayes.consumers.model import ModelWorker
 from ayes.ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, evolve, refusal
 from ayes.ledger.lifecycle import SETTLED as ENDS
 from ayes.projections import pending
 from ayes.projections.calls import CALLS
-from ayes.projections.fold import Folding
-from ayes.projections.formats import PROVIDERS
-from ayes.projections.histories import HISTORIES, Conversation
+from ayes.projections.fold import ProjectionState
+from ayes.projections.formats import FORMATS
+from ayes.projections.histories import HISTORIES, ThreadFacts
 from ayes.projections.history import Assistant, Outcome, history
-from ayes.projections.pending import OPEN
+from ayes.projections.pending import OPEN_APPROVALS
 from ayes.projections.thread import thread_of
 from ayes.schemas import codec
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import FILLED_BY, Slot, ThreadRef
 
-FOLDS = (OPEN, HISTORIES, CALLS)
+FOLDS = (OPEN_APPROVALS, HISTORIES, CALLS)
 MODEL = "test:m"
 TOOLS = ("refund", "look_up", "cancel")
 
 
-def folds(resting):
+def folds(keep_complete):
     """All of them, keeping so many things at rest: few, so that letting go and recalling really happen."""
-    return tuple(msgspec.structs.replace(fold, resting=resting) for fold in FOLDS)
+    return tuple(msgspec.structs.replace(fold, keep_complete=keep_complete) for fold in FOLDS)
 
 
 class Live:
-    """A folding that is driven as `ops/audit/replay.py` drives it; what it recalls comes from a list of facts."""
+    """A state that is driven as `ops/audit/replay.py` drives it; what it recalls comes from a list of facts."""
 
-    def __init__(self, log, resting):
+    def __init__(self, log, keep_complete):
         self.log = log
-        self.folds = folds(resting)
-        self.folding = Folding(*self.folds)
+        self.folds = folds(keep_complete)
+        self.state = ProjectionState(*self.folds)
         self.shown = {fold.name: {} for fold in self.folds}
         self.recalls = 0
 
-    def take(self, fact):
-        self.folding.take(fact)
-        if wanted := self.folding.wanted:
+    def apply(self, fact):
+        self.state.apply(fact)
+        if wanted := self.state.to_reload:
             self.recalls += 1
-            self.folding.recall([one for one in self.log if wanted & _keys(one)])
+            self.state.reload([one for one in self.log if wanted & _keys(one)])
 
     def drain(self):
         """Take away what was let go: the last row of a key counts."""
         for fold in self.folds:
-            for row in map(fold.row, self.folding.ended(fold)):
+            for row in map(fold.row, self.state.evicted(fold)):
                 if row is not None:
                     self.shown[fold.name][row.key] = row.value
 
     def rows(self):
         self.drain()
-        in_hand = {fold.name: {row.key: row.value for row in self.folding.rows(fold)} for fold in self.folds}
+        in_hand = {fold.name: {row.key: row.value for row in self.state.rows(fold)} for fold in self.folds}
         # The queue shows what is open, and nothing that is open was let go.
         assert self.shown["pending"] == {}
         return {name: self.shown[name] | in_hand[name] for name in in_hand}
@@ -178,10 +178,10 @@ def test_any_order_and_any_batches_give_the_same_rows(log, resting, data):
     live = Live(log, resting)
     breaks = data.draw(st.sets(st.integers(1, len(log)), max_size=6))
     for count, fact in enumerate(data.draw(disorder(log)), 1):
-        live.take(fact)
+        live.apply(fact)
         if count in breaks:
             data.draw(st.sampled_from([live.drain, live.rows]))()
-    assert not live.folding.missing
+    assert not live.state.missing
     same(live.rows(), rebuilt(log))
 
 
@@ -247,9 +247,9 @@ def test_live_is_rebuilt_at_every_prefix():
     statuses = set()
     for count, fact in enumerate(log, 1):
         live.log.append(fact)
-        live.take(fact)
+        live.apply(fact)
         live.drain()
-        assert live.folding.seq == count
+        assert live.state.seq == count
         ref, call_ref = fact.slot.thread_ref, fact.slot.call_ref
         threads[ref].append(fact)
         expected = history_row(ref, threads[ref])
@@ -274,25 +274,25 @@ def test_live_is_rebuilt_at_every_prefix():
 def _shown(live, name, slot, key):
     """What is shown of it: the row in hand, else the one with which it was let go."""
     (fold,) = (fold for fold in live.folds if fold.name == name)
-    row = live.folding.row(fold, slot)
+    row = live.state.row(fold, slot)
     if row is None and fold.key(slot) is None:  # this fact does not show; what does, stands as it was
-        row = next((one for one in live.folding.rows(fold) if one.key == key), None)
+        row = next((one for one in live.state.rows(fold) if one.key == key), None)
     return live.shown[name].get(key) if row is None else row.value
 
 
 # -------------------------------------------------------------------------------------------- what is kept in hand
 
 
-def fold_all(facts, resting=0):
-    folding = Folding(*folds(resting))
+def fold_all(facts, keep_complete=0):
+    state = ProjectionState(*folds(keep_complete))
     for fact in facts:
-        folding.take(fact)
-    return folding
+        state.apply(fact)
+    return state
 
 
-def in_hand(folding):
+def in_hand(state):
     """The threads of which anything is kept."""
-    things = (thing for fold in FOLDS for thing in folding.things(fold))
+    things = (thing for fold in FOLDS for thing in state.things(fold))
     return {fact.slot.thread for thing in things for fact in thing.facts}
 
 
@@ -310,7 +310,7 @@ def test_memory_grows_with_what_is_under_way():
             story.turn(2, e.Text("Done."))
         threads.append(story.facts)
     log = one_log(threads, random.Random(1))
-    assert len(in_hand(fold_all(log, resting=2))) <= 1 + 2 * 2
+    assert len(in_hand(fold_all(log, keep_complete=2))) <= 1 + 2 * 2
     assert in_hand(fold_all(log)) == {"t8"}
 
 
@@ -330,19 +330,19 @@ def test_a_service_that_answers_by_itself_is_not_waited_for(opened, kept):
     story.tell(REF.call("own").requested, request(e.Wish(tool="refund", arguments="{}")))
     live = Live(story.facts, 0)
     for fact in story.facts:
-        live.take(fact)
-    assert bool(list(live.folding.things(HISTORIES))) is kept
+        live.apply(fact)
+    assert bool(list(live.state.things(HISTORIES))) is kept
 
 
 def test_an_opened_thread_in_which_nothing_was_said_is_at_rest():
     """Nobody is asked for anything, as the model's worker sees it too."""
-    conversation = Conversation()
+    conversation = ThreadFacts()
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita", model=MODEL))
     story.say("be kind", "system")
     for fact in story.facts:
-        conversation.take(fact)
-    assert conversation.at_rest
+        conversation.apply(fact)
+    assert conversation.is_complete
 
 
 def test_a_call_of_an_older_turn_keeps_the_conversation_in_hand():
@@ -354,10 +354,10 @@ def test_a_call_of_an_older_turn_keeps_the_conversation_in_hand():
     story.turn(2, e.Text("Meanwhile:"))
     live = Live(story.facts, 0)
     for fact in story.facts:
-        live.take(fact)
+        live.apply(fact)
     story.live(1, 0, wish, "returned")
     for fact in story.facts[-5:]:
-        live.take(fact)
+        live.apply(fact)
     same(live.rows(), rebuilt(story.facts))
 
 
@@ -368,10 +368,10 @@ def test_a_result_that_comes_before_its_reply_counts():
     story.tell(REF.opened, e.ThreadOpened(requester="rita"))
     story.live(1, 0, wish, "returned")
     story.reply(1, wish)
-    conversation = Conversation()
+    conversation = ThreadFacts()
     for fact in story.facts:
-        conversation.take(fact)
-    assert conversation.at_rest
+        conversation.apply(fact)
+    assert conversation.is_complete
     assert conversation.facts == story.facts
 
 
@@ -392,9 +392,9 @@ def test_what_is_shown_after_a_recall_is_never_half_a_thing():
     story.say("two")
     live = Live(story.facts, 0)
     for fact in [*story.facts[:end], *story.facts[:end:-1], story.facts[end]]:
-        live.take(fact)
+        live.apply(fact)
     same(live.rows(), rebuilt(story.facts))
-    for thing in (*live.folding.things(live.folds[1]), *live.folding.things(live.folds[2])):
+    for thing in (*live.state.things(live.folds[1]), *live.state.things(live.folds[2])):
         assert thing.facts[0] in (story.facts[0], story.facts[4])
 
 
@@ -404,11 +404,11 @@ def test_a_call_is_in_hand_until_it_is_settled(ending):
     story = Story()
     for slot, event in life(REF.call("c"), e.Wish(tool="refund", arguments="{}"), ending):
         story.tell(slot, event)
-    fold = msgspec.structs.replace(CALLS, resting=0)
-    folding = Folding(fold)
+    fold = msgspec.structs.replace(CALLS, keep_complete=0)
+    state = ProjectionState(fold)
     for fact in story.facts:
-        folding.take(fact)
-    assert bool(list(folding.rows(fold))) is (ending in UNSETTLED)
+        state.apply(fact)
+    assert bool(list(state.rows(fold))) is (ending in UNSETTLED)
 
 
 def test_a_thing_that_is_let_go_twice_says_so():
@@ -421,16 +421,16 @@ def test_a_thing_that_is_let_go_twice_says_so():
     settled = list(story.facts)
     story.tell(call.late(1), e.ToolReturned(output="late"))
     (fold,) = (calls := folds(0))[2:]
-    folding = Folding(*calls)
+    state = ProjectionState(*calls)
     for fact in story.facts:
-        folding.take(fact)
-        if folding.wanted:
-            folding.recall(story.facts)
-    assert [wanted.facts for wanted in folding.ended(fold)] == [settled, story.facts]
-    assert [wanted.facts for wanted in folding.recalled(fold)] == [settled]
+        state.apply(fact)
+        if state.to_reload:
+            state.reload(story.facts)
+    assert [wanted.facts for wanted in state.evicted(fold)] == [settled, story.facts]
+    assert [wanted.facts for wanted in state.reloaded(fold)] == [settled]
     # The queue shows nothing of what was decided, and is not troubled with it again.
-    assert folding.recalled(calls[0]) == []
-    assert len(folding.ended(calls[0])) == 1
+    assert state.reloaded(calls[0]) == []
+    assert len(state.evicted(calls[0])) == 1
 
 
 def test_several_that_go_on_at_once_come_back_in_the_order_of_the_log():
@@ -447,31 +447,31 @@ def test_several_that_go_on_at_once_come_back_in_the_order_of_the_log():
     for attempt in (1, 2):
         for call in order:
             story.tell(call.late(attempt), e.ToolReturned(output="late"))
-    fold = msgspec.structs.replace(CALLS, resting=0)
-    folding = Folding(fold)
+    fold = msgspec.structs.replace(CALLS, keep_complete=0)
+    state = ProjectionState(fold)
     for fact in settled:
-        folding.take(fact)
-    assert len(folding.ended(fold)) == len(calls)
+        state.apply(fact)
+    assert len(state.evicted(fold)) == len(calls)
     for fact in reversed(story.facts[len(settled) :]):
-        folding.take(fact)
-    folding.recall(story.facts)
-    assert [wanted.call.ref for wanted in folding.ended(fold)] == order
-    assert [wanted.facts for wanted in folding.recalled(fold)] == [
+        state.apply(fact)
+    state.reload(story.facts)
+    assert [wanted.call.ref for wanted in state.evicted(fold)] == order
+    assert [wanted.facts for wanted in state.reloaded(fold)] == [
         [fact for fact in settled if fact.slot.call_ref == one] for one in order
     ]
-    assert not folding.wanted
+    assert not state.to_reload
 
 
 def test_what_came_before_is_not_waited_for():
     """A duplicate is no early fact: what is missing is what is behind the last one, and can be passed over."""
     facts = _a_busy_log(6)
-    folding = Folding(OPEN)
+    state = ProjectionState(OPEN_APPROVALS)
     for fact in (*facts[:3], facts[0], facts[1], facts[4]):
-        folding.take(fact)
-    assert folding.missing == range(4, 5)
-    folding.pass_over()
-    assert folding.seq == 5
-    assert not folding.missing
+        state.apply(fact)
+    assert state.missing == range(4, 5)
+    state.pass_over()
+    assert state.seq == 5
+    assert not state.missing
 
 
 def test_a_call_whose_request_is_not_in_the_log_is_shown_by_nobody():
@@ -479,8 +479,8 @@ def test_a_call_whose_request_is_not_in_the_log_is_shown_by_nobody():
     story = Story()
     story.tell(REF.call("c").claim(1), e.ToolStarted(digest="d", idempotency_key="k"))
     live = Live(story.facts, 0)
-    live.take(story.facts[0])
-    assert [wanted.facts for wanted in live.folding.things(CALLS)] == [story.facts]
+    live.apply(story.facts[0])
+    assert [wanted.facts for wanted in live.state.things(CALLS)] == [story.facts]
     assert live.rows()["calls"] == {}
 
 
@@ -494,18 +494,18 @@ def test_a_late_result_of_an_open_question_does_not_hide_it():
     story.tell(call.late(1), e.ToolReturned(output="from nowhere"))
     live = Live(story.facts, 0)
     for fact in story.facts:
-        live.take(fact)
+        live.apply(fact)
     assert rebuilt(story.facts)["pending"] == live.rows()["pending"] != {}
 
 
 def test_every_projection_skips_what_it_cannot_read():
     """A fact from the future moves the place in the log and nothing else (I12)."""
     log = _a_busy_log(60)
-    folding = fold_all(log, 2)
-    rows = [list(folding.rows(fold)) for fold in folds(2)]
-    folding.take(Fact(61, START, REF.said("later"), e.Carried(type="Pondered", raw=b"{}")))
-    assert folding.seq == 61
-    assert [list(folding.rows(fold)) for fold in folds(2)] == rows
+    state = fold_all(log, 2)
+    rows = [list(state.rows(fold)) for fold in folds(2)]
+    state.apply(Fact(61, START, REF.said("later"), e.Carried(type="Pondered", raw=b"{}")))
+    assert state.seq == 61
+    assert [list(state.rows(fold)) for fold in folds(2)] == rows
 
 
 # -------------------------------------------------------------------------------------------------- any story at all
@@ -513,7 +513,10 @@ def test_every_projection_skips_what_it_cannot_read():
 #: What may be recorded next about a call, in the shape that fits it.
 NEXT = {
     e.ApprovalRequested: lambda call: (call.ref.gated, question(_wish(call))),
-    e.Voted: lambda call: (call.ref.vote("ana"), e.Voted(verdict="approve", digest=call.asking.digest)),
+    e.Voted: lambda call: (
+        call.ref.vote("ana"),
+        e.Voted(verdict="approve", digest=call.approval_request.digest),
+    ),
     e.Escalated: lambda call: (call.ref.escalated(len(call.escalated) + 1), e.Escalated(voters=("lea",))),
     e.GlassBroken: lambda call: (call.ref.announced, e.GlassBroken(reviewer="lea", reason="it burns")),
     e.Approved: lambda call: (call.ref.decided, approval(_wish(call))),
@@ -551,7 +554,7 @@ class AnyStory(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.asker = Asker({"test": None})
+        self.asker = ModelWorker({"test": None})
         self.refs = [ThreadRef("acme", "t1"), ThreadRef("acme", "t2")]
         self.live = Live([], 0)
         self.facts = self.live.log
@@ -569,7 +572,7 @@ class AnyStory(RuleBasedStateMachine):
         event = msgspec.structs.replace(event, id=f"e{seq}")
         fact = Fact(seq, START.replace(microsecond=seq), slot, event)
         self.facts.append(fact)
-        self.live.take(fact)
+        self.live.apply(fact)
         self.changed = fact.slot.thread_ref
 
     def of(self, ref):
@@ -639,7 +642,7 @@ class AnyStory(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def a_fact_is_delivered_again(self, data):
-        self.live.take(data.draw(st.sampled_from(self.facts)))
+        self.live.apply(data.draw(st.sampled_from(self.facts)))
 
     @rule()
     def a_batch_is_taken_away(self):
@@ -651,7 +654,7 @@ class AnyStory(RuleBasedStateMachine):
         entries = history(self.thread(self.changed)).entries
         if not entries:
             return
-        for name, provider in PROVIDERS.items():
+        for name, provider in FORMATS.items():
             payload = provider.write(entries)
             if any(payload.get(key) for key in ("messages", "input", "contents")):
                 assert provider.check(payload) == [], name
@@ -679,15 +682,15 @@ class AnyStory(RuleBasedStateMachine):
         if not facts:
             return
         thread = thread_of(self.changed, facts)
-        conversation = Conversation()
+        conversation = ThreadFacts()
         for fact in facts:
-            conversation.take(fact)
+            conversation.apply(fact)
         last = thread.turns.get(thread.latest)
         if last is not None and last.replied is None:
-            assert not conversation.at_rest
+            assert not conversation.is_complete
             return
-        steps = [step for fact in facts for step in self.asker.react(thread, fact)]
-        assert conversation.at_rest == (not steps and not thread.unsettled(thread.latest))
+        steps = [step for fact in facts for step in self.asker.decide(thread, fact)]
+        assert conversation.is_complete == (not steps and not thread.unsettled(thread.latest))
 
     @invariant()
     def live_is_rebuilt(self):

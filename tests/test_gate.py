@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import REF, START, Story, question, request
 
-from ayes.consumers.effects import Append, CancelTimer, LookAgain, SetTimer, Step
-from ayes.consumers.gate import Case, Gate, verdict
+from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
+from ayes.consumers.gate import Gate, GateState, verdict
 from ayes.ledger.client import Ledger
 from ayes.ledger.grants import Grant, grants_of
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, call_of
-from ayes.ledger.log import Due, Handed
-from ayes.ledger.policies import InForce, Past, Policies
+from ayes.ledger.log import Delivered, TimerFired
+from ayes.ledger.policies import AppliedPolicy, Policies, ThreadUsage
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -43,12 +43,12 @@ ASK_TWO = (
 BLOCK = '[[rule]]\nname = "never"\ntools = ["*"]\nthen = "block"\nreason = "Not by a machine."\n'
 
 
-def in_force(text: str, version: int = 3) -> InForce:
-    return InForce(version, read_policy(text, "policy.toml"))
+def in_force(text: str, version: int = 3) -> AppliedPolicy:
+    return AppliedPolicy(version, read_policy(text, "policy.toml"))
 
 
-def case(call: Call, policy: InForce | None = None, tool: Tool | None = None, **more) -> Case:
-    return Case(call, Policies(policy or InForce()), tool, **more)
+def case(call: Call, policy: AppliedPolicy | None = None, tool: Tool | None = None, **more) -> GateState:
+    return GateState(call, Policies(policy or AppliedPolicy()), tool, **more)
 
 
 def told(*facts: tuple[object, e.AnyEvent], call=CALL) -> Call:
@@ -64,9 +64,13 @@ def last(call: Call) -> Fact:
 
 
 def reacts(
-    call: Call, handed: Handed | None = None, *, policy: InForce | None = None, tool: Tool | None = REFUND
-) -> Sequence[Step]:
-    return Gate().react(case(call, policy, tool), handed or last(call))
+    call: Call,
+    handed: Delivered | None = None,
+    *,
+    policy: AppliedPolicy | None = None,
+    tool: Tool | None = REFUND,
+) -> Sequence[Effect]:
+    return Gate().decide(case(call, policy, tool), handed or last(call))
 
 
 def invalid(reason: str, rule: str = "freely") -> e.Denied:
@@ -154,7 +158,7 @@ def test_what_the_gate_says_to_a_wish(text: str, wish: e.ToolRequested, tool: To
     )  # judging has no side effects (B65)
     slot = CALL.gated if isinstance(says, e.ApprovalRequested) else CALL.decided
     more = isinstance(says, e.ApprovalRequested) and (says.expires_in_s or says.while_pending == "supersede")
-    again = [LookAgain()] if more else []
+    again = [Reload()] if more else []
     assert reacts(call, policy=in_force(text), tool=tool) == [Append(slot, says), *again]
 
 
@@ -172,9 +176,9 @@ NO_TO_IT = Fact(2, START, REF.wish(7, 1).decided, e.Denied(
     ground="people", rule="money", policy_version=1, reason="not this one", voters=("ana",)))  # fmt: skip
 
 
-def went(*, calls: int = 0, questions: int = 0, repeats: int | None = None) -> Past:
+def went(*, calls: int = 0, questions: int = 0, repeats: int | None = None) -> ThreadUsage:
     """What a thread went through; with `repeats`, people denied the very call."""
-    return Past(calls, questions, 0, None if repeats is None else NO_TO_IT, repeats or 0)
+    return ThreadUsage(calls, questions, 0, None if repeats is None else NO_TO_IT, repeats or 0)
 
 
 def a_grant(giver: str = "ana", tool: str = "refund", *, uses: int = 1, used: int = 0, **more) -> Grant:
@@ -289,7 +293,7 @@ def test_each_step_goes_before_the_next(
     text: str,
     wish: e.ToolRequested,
     tool: Tool,
-    past: Past,
+    past: ThreadUsage,
     grants: tuple[Grant, ...],
     says: e.Event,
 ):
@@ -319,14 +323,14 @@ def test_a_grant_is_spent_before_the_call_is_approved():
     grant = a_grant(uses=3, used=1)
     seen = case(call, in_force(ASK_ONE), REFUND, past=went(), grants=(grant,))
     use = Append(grant.ref.used(2), e.GrantUsed(call=str(CALL)))
-    assert Gate().react(seen, last(call)) == [use, LookAgain()]
+    assert Gate().decide(seen, last(call)) == [use, Reload()]
     taken = Fact(9, START, use.slot, use.event)
     spent = msgspec.structs.replace(grant, used=(*grant.used, taken))
     again = msgspec.structs.replace(seen, grants=(spent,))
-    assert Gate().react(again, last(call)) == [Append(CALL.decided, by_grants("ana"))]
+    assert Gate().decide(again, last(call)) == [Append(CALL.decided, by_grants("ana"))]
     last_use = msgspec.structs.replace(spent, given=msgspec.structs.replace(
         grant.given, event=msgspec.structs.replace(grant.granted, uses=2)))  # fmt: skip
-    assert Gate().react(msgspec.structs.replace(seen, grants=(last_use,)), last(call)) == [
+    assert Gate().decide(msgspec.structs.replace(seen, grants=(last_use,)), last(call)) == [
         Append(CALL.decided, by_grants("ana"))
     ]
 
@@ -346,7 +350,7 @@ def test_grants_do_just_what_votes_would(quorums: list[tuple[list[str], int]], g
         name="money", tools=("*",), then="ask", voters=own.voters, votes_needed=own.votes_needed,
         also=tuple(Also.model_construct(voters=one.voters, votes_needed=one.votes_needed) for one in also),
     )  # fmt: skip
-    policy = InForce(3, Policy.model_construct(rules=(rule,)))
+    policy = AppliedPolicy(3, Policy.model_construct(rules=(rule,)))
     grants = tuple(a_grant(giver) for giver in givers)
     says = verdict(case(call, policy, REFUND, past=went(), grants=grants), call.requested.recorded_at)
     count = [giver for giver in givers if giver != "rita"]
@@ -386,8 +390,8 @@ BACK = e.Withdrawn(reason="changed my mind")
 NEWER = e.Superseded(reason="a new message")
 
 
-def due(seconds_after: float = 0.0) -> Due:
-    return Due(CALL, 7, DEADLINE + timedelta(seconds=seconds_after))
+def due(seconds_after: float = 0.0) -> TimerFired:
+    return TimerFired(CALL, 7, DEADLINE + timedelta(seconds=seconds_after))
 
 
 def by_people(**said: object) -> e.Approved:
@@ -427,7 +431,7 @@ DECISIONS = [
 @pytest.mark.parametrize(
     ("facts", "handed", "follows"), [pytest.param(*row, id=name) for name, *row in DECISIONS]
 )
-def test_when_the_gate_decides(facts, handed: Handed | None, follows: Sequence[Step]):
+def test_when_the_gate_decides(facts, handed: Delivered | None, follows: Sequence[Effect]):
     """Decided once, by people, the requester's side or the broker's clock; then never again (B27, B29, B36, B38, B46, I5)."""
     call = told(*facts)
     assert list(reacts(call, handed)) == list(follows)
@@ -490,7 +494,7 @@ async def test_it_sees_the_newest_policy_and_the_very_version_of_the_tool(ledger
     await ledger.declare("acme", ToolSpec(name="refund", schema='{"type":"object"}'))
     for version, text in ((1, BLOCK), (2, ALLOW)):
         await ledger.append(policy_slot("acme", version), applied(text))
-    seen = await Gate().look(ledger, await asked_for(ledger, request(WISH, declared.version)))
+    seen = await Gate().load(ledger, await asked_for(ledger, request(WISH, declared.version)))
     assert seen.policies.workspace == in_force(ALLOW, version=2)
     assert seen.tool is not None
     assert seen.tool.version == declaration(spec)[0]
@@ -509,10 +513,10 @@ async def test_a_policy_that_could_never_be_read_asks_everybody(ledger: Ledger, 
     declared = await ledger.declare("acme", ToolSpec(name="refund", schema=SCHEMA))
     handed = await asked_for(ledger, request(WISH, declared.version))
     gate = Gate()
-    seen = await gate.look(ledger, handed)
-    assert isinstance(seen, Case)
+    seen = await gate.load(ledger, handed)
+    assert isinstance(seen, GateState)
     assert seen.policies.workspace.version == 0
-    [step] = gate.react(seen, handed)
+    [step] = gate.decide(seen, handed)
     assert isinstance(step, Append)
     assert step.slot == CALL.gated
 
@@ -522,7 +526,7 @@ async def test_a_tool_that_nobody_declared_is_none(ledger: Ledger, name: str):
     """Whatever a model or a service calls a tool, even what no tool can be called, is denied in words (I4, B17)."""
     handed = await asked_for(ledger, request(e.Wish(tool=name, arguments="{}"), "v1"))
     gate = Gate()
-    [step] = gate.react(await gate.look(ledger, handed), handed)
+    [step] = gate.decide(await gate.load(ledger, handed), handed)
     assert isinstance(step, Append)
     assert step.slot == CALL.decided
     assert isinstance(step.event, e.Denied)
@@ -533,4 +537,4 @@ async def test_a_deadline_waits_for_its_question(ledger: Ledger):
     """A hint that comes before its question can be read is not dropped; it is handed out again (B37, B46)."""
     await ledger.append(CALL.requested, request(WISH))
     with pytest.raises(Unavailable, match="the question of acme/t1/1-0 cannot be read yet"):
-        await Gate().look(ledger, due())
+        await Gate().load(ledger, due())

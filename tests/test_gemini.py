@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError as PydanticError
 from stories import REF, Story, disorder, facts_of, facts_told, lives
 
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step, read_conversations
+from ayes.projections.formats.conversation import (
+    ConversationStep,
+    Output,
+    RecordedReply,
+    Spoken,
+    read_conversations,
+)
 from ayes.projections.formats.gemini import BLANK, FOREIGN, MALFORMED, OPENING, check, read, write
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
 from ayes.projections.thread import thread_of
@@ -463,7 +469,7 @@ def sent_name(tool: str) -> str:
     )
 
 
-def carried(entries: tuple[Entry, ...]) -> list[Step]:
+def carried(entries: tuple[Entry, ...]) -> list[ConversationStep]:
     """What the form can carry of a history without opaque parts: the steps that must come back."""
     used: set[str] = set()
     ids: dict[str, str] = {}
@@ -475,7 +481,7 @@ def carried(entries: tuple[Entry, ...]) -> list[Step]:
                 id_ += "_"
             used |= {id_} - {""}
             ids[entry.call] = id_
-    steps: list[Step] = []
+    steps: list[ConversationStep] = []
     opening = True
     for entry in entries:
         if opening and isinstance(entry, System):
@@ -504,9 +510,9 @@ def carried(entries: tuple[Entry, ...]) -> list[Step]:
                         index += 1
                     elif isinstance(part, e.Text) and part.text:
                         kept.append(part)
-                reply = Reply(tuple(kept or [e.Text(BLANK)]))
-                if steps and isinstance(steps[-1], Reply):
-                    steps[-1] = Reply((*steps[-1].parts, *reply.parts))
+                reply = RecordedReply(tuple(kept or [e.Text(BLANK)]))
+                if steps and isinstance(steps[-1], RecordedReply):
+                    steps[-1] = RecordedReply((*steps[-1].parts, *reply.parts))
                 else:
                     steps.append(reply)
     return steps if not opening else [*steps, Spoken("user", OPENING)]
@@ -553,7 +559,7 @@ def test_what_the_provider_sends_is_read():
         ]
     ) == (
         Spoken("user", "hi"),
-        Reply(
+        RecordedReply(
             (
                 ours(THOUGHT),
                 ours(SIGNED),

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from test_organisation import FIRST, REFUND, SCHEMA, SECOND, THIRD, THREAD, Shop, rule
 
-from ayes.consumers.effects import Append, LookAgain
+from ayes.consumers.effects import Append, Reload
 from ayes.consumers.gate import Gate
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status, describe
-from ayes.ledger.log import Port
+from ayes.ledger.log import EventLog
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.schemas import events as e
@@ -40,7 +40,7 @@ ASK_TWO = rule("money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2")
 
 
 @pytest.fixture
-async def shop(port: Port) -> Shop:
+async def shop(port: EventLog) -> Shop:
     shop = Shop(port)
     await shop.open(ASK)
     return shop
@@ -255,9 +255,9 @@ async def test_a_gate_that_dies_after_it_took_a_use(shop: Shop):
     await shop.request()
     [handed] = await shop.ledger.read(FIRST.requested)
     gate = Gate()
-    take, again = gate.react(await gate.look(shop.ledger, handed), handed)
+    take, again = gate.decide(await gate.load(shop.ledger, handed), handed)
     assert isinstance(take, Append)
-    assert again == LookAgain()
+    assert again == Reload()
     await shop.ledger.append(take.slot, take.event)
     async with shop.gates(2):
         assert (await shop.decided(e.Approved)).grants == ("ana/small",)
@@ -282,13 +282,13 @@ async def test_two_gates_at_the_same_call_take_one_use(shop: Shop):
     await shop.request()
     [handed] = await shop.ledger.read(FIRST.requested)
     gate, slower = Gate(), Gate()
-    sights = await gate.look(shop.ledger, handed), await slower.look(shop.ledger, handed)
-    [[take, _], [again, _]] = [gate.react(seen, handed) for seen in sights]
+    sights = await gate.load(shop.ledger, handed), await slower.load(shop.ledger, handed)
+    [[take, _], [again, _]] = [gate.decide(seen, handed) for seen in sights]
     assert isinstance(take, Append)
     assert isinstance(again, Append)
-    assert await shop.ledger.fill(take.slot, take.event) is None
-    assert await shop.ledger.fill(again.slot, again.event) is not None  # so it looks again
-    [decision] = slower.react(await slower.look(shop.ledger, handed), handed)
+    assert await shop.ledger.try_append(take.slot, take.event) is None
+    assert await shop.ledger.try_append(again.slot, again.event) is not None  # so it looks again
+    [decision] = slower.decide(await slower.load(shop.ledger, handed), handed)
     assert isinstance(decision, Append)
     assert decision.slot == FIRST.decided
     assert len(await used(shop)) == 1
@@ -373,10 +373,10 @@ async def test_a_grant_that_should_not_be_given_is_refused(
 async def test_a_condition_that_is_none_is_refused(shop: Shop):
     """Of what no condition can ever name, or what cannot be read as one."""
     for when in ("args.amount <", "now() > 5", "amount < 5"):
-        before = await shop.port.last_seq()
+        before = await shop.log.last_seq()
         with pytest.raises(BadInput, match=r"is no condition|names what is not there"):
             await shop.ledger.grant(ANAS, "refund", for_s=60, when=when)
-        assert await shop.port.last_seq() == before
+        assert await shop.log.last_seq() == before
 
 
 async def test_a_grant_is_given_and_taken_back_once(shop: Shop):
@@ -404,11 +404,11 @@ async def test_a_grant_is_given_and_taken_back_once(shop: Shop):
 async def _refused(
     shop: Shop, doing: Callable[[], Awaitable[object]], kind: type[Exception], sentence: str
 ) -> None:
-    before = await shop.port.last_seq()
+    before = await shop.log.last_seq()
     with pytest.raises(kind) as raised:
         await doing()
     assert (type(raised.value), str(raised.value)) == (kind, sentence)
-    assert await shop.port.last_seq() == before
+    assert await shop.log.last_seq() == before
 
 
 async def test_many_wishes_of_one_thread_share_the_uses(shop: Shop):

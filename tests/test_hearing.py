@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from stories import Story, question, request
 
 from ayes.ledger.lifecycle import call_of
-from ayes.ops.commands.chat_vote import Heard, heard
+from ayes.ops.commands.chat_vote import ChatVote, parse_vote
 from ayes.projections.pending import Entry, entry
 from ayes.schemas import events as e
 from ayes.schemas.slots import CallRef
@@ -27,8 +27,8 @@ TWO = waits(CallRef("shop", "order-18", "refund-1"), "refund", '{"order":"A-18",
 CANCEL = waits(CallRef("shop", "order-17", "cancel"), "cancel_order", '{"order":"A-17"}')
 ALL = (ONE, TWO, CANCEL)
 
-YES = Heard(ONE, "approve")
-NO = Heard(ONE, "deny")
+YES = ChatVote(ONE, "approve")
+NO = ChatVote(ONE, "deny")
 
 
 @pytest.mark.parametrize(
@@ -40,19 +40,19 @@ NO = Heard(ONE, "deny")
         ("no refund-1", [ONE], NO),
         (f"ok {ONE.digest[:12]}", ALL, YES),
         (f"> {ONE.digest}\nok", ALL, YES),
-        ("deny refund-1: it was refunded before", [ONE], Heard(ONE, "deny", "it was refunded before")),
-        ("> A-17\ndeny: first line\nsecond line", [ONE], Heard(ONE, "deny", "first line\nsecond line")),
+        ("deny refund-1: it was refunded before", [ONE], ChatVote(ONE, "deny", "it was refunded before")),
+        ("> A-17\ndeny: first line\nsecond line", [ONE], ChatVote(ONE, "deny", "first line\nsecond line")),
         ("approve order-17/refund-1", ALL, YES),
         ("approve shop/order-17/refund-1", ALL, YES),
-        ("deny cancel: no", ALL, Heard(CANCEL, "deny", "no")),
+        ("deny cancel: no", ALL, ChatVote(CANCEL, "deny", "no")),
         ('> refund {"order":"A-17"\nyes', ALL, YES),
-        ("> A-18\nok", ALL, Heard(TWO, "approve")),
-        ("> A-17\n> cancel_order\nok", ALL, Heard(CANCEL, "approve")),
+        ("> A-18\nok", ALL, ChatVote(TWO, "approve")),
+        ("> A-17\n> cancel_order\nok", ALL, ChatVote(CANCEL, "approve")),
     ],
 )
 def test_a_whole_message_is_a_verdict(message, waiting, comes_to):
     """A word, at most a name or a quote, and after a no its reason (B41)."""
-    assert heard(message, waiting) == comes_to
+    assert parse_vote(message, waiting) == comes_to
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_whole_message_is_a_verdict(message, waiting, comes_to):
 )  # fmt: skip
 def test_everything_else_is_none(message):
     """Hedges, questions, conditions, half a name and half a word are no verdict (B41, I4)."""
-    assert heard(message, [ONE, TWO]) is None
+    assert parse_vote(message, [ONE, TWO]) is None
 
 
 def test_a_bare_word_may_come_late():
@@ -77,23 +77,23 @@ def test_a_bare_word_may_come_late():
     (R14, B41); with what it was written under it says nothing about any other either.
     """
     for message in ("ok", "> refund\nok", "ok order-17/refund-1", "> A-17\nok", f"ok {ONE.digest[:12]}"):
-        assert heard(message, [TWO]) is None
-    assert heard("ok order-18/refund-1", [TWO]) == Heard(TWO, "approve")
+        assert parse_vote(message, [TWO]) is None
+    assert parse_vote("ok order-18/refund-1", [TWO]) == ChatVote(TWO, "approve")
 
 
 def test_what_is_open_twice_is_not_guessed():
     """One name or quote that means two calls means none; nor does a bare yes beside two of them (B41)."""
-    assert heard("yes", ALL) is None
-    assert heard("approve refund-1", ALL) is None
-    assert heard("> refund\nyes", ALL) is None
-    assert heard("yes", []) is None
+    assert parse_vote("yes", ALL) is None
+    assert parse_vote("approve refund-1", ALL) is None
+    assert parse_vote("> refund\nyes", ALL) is None
+    assert parse_vote("yes", []) is None
 
 
 @given(st.text(max_size=40), st.sampled_from(["yes", "approve", "ok", "no"]), st.text(max_size=40))
 def test_a_word_among_others_counts_for_nothing(before, word, after):
     """Whatever stands before or behind a yes, but for white space, a full stop and quotes, makes it none (B41)."""
     message = f"{before}{word}{after}"
-    found = heard(message, [ONE])
+    found = parse_vote(message, [ONE])
     if found is not None and found.verdict == "approve":
         spoken = [line for line in message.strip().splitlines() if not line.strip().startswith(">")]
         assert "\n".join(spoken).strip().rstrip(".!").lower() in {

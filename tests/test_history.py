@@ -10,7 +10,7 @@ from stories import EDIT, REF, SETTLED, UNSETTLED, Story, approval, disorder, li
 
 from ayes.ledger.lifecycle import Status, call_of
 from ayes.projections import pending, refusal_texts
-from ayes.projections.formats import PROVIDERS
+from ayes.projections.formats import FORMATS
 from ayes.projections.history import (
     Assistant,
     History,
@@ -243,8 +243,8 @@ def test_turns_recorded_out_of_order_tell_nothing_twice():
     [
         ("returned", "done", "returned", "done", False),
         ("returned", "", "returned", "", False),
-        ("edited", "done", "returned", f"{refusal_texts.changed(EDIT)}\n\ndone", False),
-        ("edited", "", "returned", refusal_texts.changed(EDIT), False),
+        ("edited", "done", "returned", f"{refusal_texts.arguments_changed(EDIT)}\n\ndone", False),
+        ("edited", "", "returned", refusal_texts.arguments_changed(EDIT), False),
         ("failed", "no such order", "failed", "no such order", True),
         ("failed", " ", "failed", "`refund` was started and failed. It gave no reason.", True),
         ("denied", "", "denied", "refund was denied", True),
@@ -291,7 +291,7 @@ def test_how_a_call_ended_is_never_read_off_its_text(ending):
     assert yes == Outcome("1-0", "refund", "call_a", "returned", no.text, is_error=False)
     assert (no.kind, no.is_error) == (ending, True)
     for name in ("anthropic", "ai-sdk", "ai-sdk-ui"):
-        write = PROVIDERS[name].write
+        write = FORMATS[name].write
         assert write(told(refused).entries) != write(told(ran).entries), name
 
 
@@ -385,12 +385,12 @@ def test_each_refusal_has_its_own_words(call, ending, text):
     """The model reads that nothing ran, who stopped it and why, under the tool's real name
     (B2, B5, B9, B32, B33, B37, B87).
     """
-    assert refusal_texts.refused(call) == e.ToolRefused(ending=ending, text=text)
+    assert refusal_texts.tool_not_run(call) == e.ToolRefused(ending=ending, text=text)
 
 
 def test_no_two_endings_share_their_words():
     """Expired is not denied is not withdrawn is not superseded (I5)."""
-    texts = [refusal_texts.refused(call).text for call, *_ in WORDS]
+    texts = [refusal_texts.tool_not_run(call).text for call, *_ in WORDS]
     assert len(set(texts)) == len(texts)
 
 
@@ -401,7 +401,7 @@ def test_no_two_endings_share_their_words():
 def test_what_nobody_refused_has_no_refusal(call):
     """An open, an approved or a running call is never told to the model as one that did not run."""
     with pytest.raises(Defect):
-        refusal_texts.refused(call)
+        refusal_texts.tool_not_run(call)
 
 
 @pytest.mark.parametrize(
@@ -417,9 +417,9 @@ def test_what_nobody_refused_has_no_refusal(call):
     ],
 )
 def test_durations_read_as_people_say_them(seconds, said):
-    """A deadline reaches the model in refusal_texts."""
+    """A deadline reaches the model in words."""
     call = decided(e.Expired(rule="r", policy_version=1, after_s=seconds))
-    assert f"within {said}." in refusal_texts.refused(call).text
+    assert f"within {said}." in refusal_texts.tool_not_run(call).text
 
 
 # ------------------------------------------------------------------------------------------------- threads
@@ -595,7 +595,7 @@ def test_a_shorter_history_is_whole(facts, limit):
     words = [entry for entry in whole if not isinstance(entry, System)]
     if words and isinstance(words[0], User):
         assert not isinstance(next(entry for entry in kept if not isinstance(entry, System)), Assistant)
-    for provider in PROVIDERS.values():
+    for provider in FORMATS.values():
         assert provider.check(provider.write(kept)) == provider.check(provider.write(whole))
 
 

@@ -14,7 +14,7 @@ from ayes.ledger.client import Ledger
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.replica import Mirror
+from ayes.ledger.replica import ReadReplica
 from ayes.ops.broker.accounts import ROLES, permissions
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import reactions, working
@@ -129,7 +129,7 @@ async def test_whatever_is_stored_the_rest_goes_on(
         await judged(store, ThreadRef(SHOP, "other"))
         await judged(store, POISON)
         async with Ledger.connect(store, role="observer") as ledger:
-            last_seq = await ledger.port.last_seq()
+            last_seq = await ledger.log.last_seq()
             assert [fact.seq async for fact in ledger.replay()] == list(range(1, last_seq + 1))
 
         with in_process(monkeypatch, capsys) as run:
@@ -183,14 +183,14 @@ async def test_no_message_ends_an_answer(store: Path, head: bytes):
             b"HPUB %b %d %d\r\n%b\r\n" % (thread.said("x").subject.encode(), len(head), len(head), head),
         )
         await ledger.append(thread.said("m2"), Said(role="user", text="last"))
-        assert isinstance(ledger.port, JetStream)
+        assert isinstance(ledger.log, JetStream)
         subjects = f"{thread.subjects}"
-        whole = [fact.seq for fact in await ledger.port.read(subjects)]
+        whole = [fact.seq for fact in await ledger.log.read(subjects)]
         assert whole == list(range(1, len(whole) + 1))
         assert len(whole) == 3
-        pages = [raw.seq async for page in ledger.port.scan(1, subjects) for raw in page]
+        pages = [raw.seq async for page in ledger.log.scan(1, subjects) for raw in page]
         assert pages == whole
-        latest = await ledger.port.latest(thread.said("x").subject)
+        latest = await ledger.log.latest(thread.said("x").subject)
         assert latest is not None
         assert isinstance(latest.event, Carried)
         assert [fact.seq async for fact in ledger.replay()] == whole
@@ -224,13 +224,13 @@ async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.Mo
 
     async def failing(self: object) -> None:
         failed.append(type(self).__name__)
-        if min(failed.count("Mirror"), failed.count("Ledger")) > 1:
+        if min(failed.count("ReadReplica"), failed.count("Ledger")) > 1:
             often.set()
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
     monkeypatch.setattr(supervision, "AGAIN_S", 0.01)
     monkeypatch.setattr(pending_service, "serve", failing)
-    monkeypatch.setattr(Mirror, "run", failing)
+    monkeypatch.setattr(ReadReplica, "run", failing)
     async with Ledger.connect(store) as service:
         await service.declare(SHOP, ToolSpec(name="pay", schema='{"type":"object"}'))
     async with working(reactions(["gate", "queue"]), store=store) as ended:

@@ -9,8 +9,8 @@ from ayes.ledger import policy_proposals as proposals
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, Status
-from ayes.ledger.policies import InForce, Policies
-from ayes.projections.refusal_texts import refused
+from ayes.ledger.policies import AppliedPolicy, Policies
+from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES, encode
 from ayes.schemas.digest import text_digest
@@ -35,7 +35,9 @@ async def asked(ledger: Ledger, policy: str, *, requester: str = "rita", over: s
     """A call, as the gate has judged it."""
     for workspace, text in (("shop", policy), (ORGANISATION, over)):
         if text:
-            await ledger.fill(policy_slot(workspace, 1), e.PolicyApplied(text=text, digest=text_digest(text)))
+            await ledger.try_append(
+                policy_slot(workspace, 1), e.PolicyApplied(text=text, digest=text_digest(text))
+            )
     await ledger.declare("shop", SPEC)
     await ledger.request(CALL, "refund", '{"amount":1}', requester=requester, **more)
     return await settled(ledger)
@@ -43,10 +45,10 @@ async def asked(ledger: Ledger, policy: str, *, requester: str = "rita", over: s
 
 async def settled(ledger: Ledger, ref: CallRef = CALL) -> Call:
     gate, before = Gate(), -1
-    while before != (before := await ledger.port.last_seq()):
+    while before != (before := await ledger.log.last_seq()):
         for fact in await ledger.read(ref):
             if fact.slot.tail[2] in {"requested", "vote", "withdrawn"}:
-                for step in gate.react(await gate.look(ledger, fact), fact):
+                for step in gate.decide(await gate.load(ledger, fact), fact):
                     if isinstance(step, Append):
                         await ledger.append(step.slot, step.event)
     return await ledger.call(ref)
@@ -61,13 +63,15 @@ async def settled(ledger: Ledger, ref: CallRef = CALL) -> Call:
 async def test_no_account_of_the_requester_counts(ledger: Ledger, requester: str):
     """By whatever account the application names them: neither the person nor a second name of theirs (C5, R2, B40)."""
     call = await asked(ledger, PEOPLE + ASK, requester=requester)
-    assert call.asking is not None
-    assert set(call.asking.excluded) >= {"ben", "benjamin"}
-    assert call.asking.people == {"benjamin": "ben"}
+    assert call.approval_request is not None
+    assert set(call.approval_request.excluded) >= {"ben", "benjamin"}
+    assert call.approval_request.people == {"benjamin": "ben"}
     for name in ("ben", "BEN", "benjamin"):
         with pytest.raises(NotAllowed, match=f"{name} asked for"):
             await ledger.vote(CALL, name, "approve")
-        await ledger.fill(CALL.vote(name), e.Voted(verdict="approve", digest=call.asking.digest))
+        await ledger.try_append(
+            CALL.vote(name), e.Voted(verdict="approve", digest=call.approval_request.digest)
+        )
     assert (await settled(ledger)).status is Status.PENDING
     await ledger.vote(CALL, "ana", "approve")
     assert (await settled(ledger)).status is Status.APPROVED
@@ -95,8 +99,8 @@ async def test_a_requester_who_could_not_be_kept_from_voting_is_denied(
 async def test_an_unmapped_requester_may_exclude_nobody(ledger: Ledger):
     """Where requesters are customers, who are never reviewers, the policy says so."""
     call = await asked(ledger, 'unmapped_requesters = "exclude_nobody"\n' + ASK, requester="*")
-    assert call.asking is not None
-    assert call.asking.excluded == ()
+    assert call.approval_request is not None
+    assert call.approval_request.excluded == ()
     await ledger.vote(CALL, "ana", "approve")
     assert (await settled(ledger)).status is Status.APPROVED
 
@@ -106,10 +110,11 @@ async def test_the_organisations_word_on_accounts_beats_the_workspaces(ledger: L
     own = 'unmapped_requesters = "exclude_nobody"\n[people]\nana = ["x@corp.example"]\n' + ASK
     over = 'unmapped_requesters = "deny"\n[people]\nben = ["x@corp.example"]\n'
     call = await asked(ledger, own, over=over, requester="x@corp.example")
-    assert call.asking is not None
-    assert call.asking.excluded == ("ben", "ana")
+    assert call.approval_request is not None
+    assert call.approval_request.excluded == ("ben", "ana")
     both = Policies(
-        InForce(1, read_policy(own, "own")), InForce(1, read_policy(over, "over"), organisation=True)
+        AppliedPolicy(1, read_policy(own, "own")),
+        AppliedPolicy(1, read_policy(over, "over"), organisation=True),
     )
     assert not both.is_known("y@corp.example")
     assert Policies(both.workspace).is_known("y@corp.example")
@@ -138,9 +143,11 @@ def test_a_wrong_table_of_people_is_refused(text: str, sentence: str):
 async def test_two_accounts_of_one_person_count_once(ledger: Ledger):
     """Votes of ben and benjamin are one person's, in whichever order (B39)."""
     call = await asked(ledger, PEOPLE + ASK + "votes_needed = 2\n")
-    assert call.asking is not None
+    assert call.approval_request is not None
     for name in ("benjamin", "ben"):
-        await ledger.fill(CALL.vote(name), e.Voted(verdict="approve", digest=call.asking.digest))
+        await ledger.try_append(
+            CALL.vote(name), e.Voted(verdict="approve", digest=call.approval_request.digest)
+        )
     call = await settled(ledger)
     assert call.status is Status.PENDING
     assert (await ledger.tally(call)).approvals == 1
@@ -161,7 +168,7 @@ async def test_the_requesters_own_grant_lets_nothing_run(ledger: Ledger):
     await ledger.declare("shop", SPEC)
     for giver in ("Benjamin", "BEN"):
         granted = e.Granted(tool="refund", expires_in_s=3600, uses=5)
-        await ledger.fill(GrantRef("shop", giver, "mine").given, granted)
+        await ledger.try_append(GrantRef("shop", giver, "mine").given, granted)
     call = await asked(ledger, PEOPLE + ASK, requester="ben@corp.example")
     assert call.status is Status.PENDING
 
@@ -170,8 +177,8 @@ async def test_who_may_revoke_and_reconcile_is_frozen(ledger: Ledger):
     """In the question; and where nobody is asked, in the approval, with everybody who asked for it (R3, M3)."""
     keys = 'may_revoke = ["sam"]\nmay_reconcile = ["sue"]\n'
     call = await asked(ledger, keys + PEOPLE + ASK)
-    assert call.asking is not None
-    assert (call.asking.may_revoke, call.asking.may_reconcile) == (("sam",), ("sue",))
+    assert call.approval_request is not None
+    assert (call.approval_request.may_revoke, call.approval_request.may_reconcile) == (("sam",), ("sue",))
     allowed = Ledger(Memory(), ledger.author)
     policy = f'{keys}{PEOPLE}[owners]\n"desk" = ["olga"]\n' + ASK.replace('"ask"', '"allow"')
     call = await asked(allowed, policy, requester="slack:U17", agent="desk")
@@ -217,8 +224,10 @@ async def test_an_edit_that_nobody_could_agree_to_is_refused(ledger: Ledger):
     call = await asked(ledger, ASK + 'voters = ["ana"]\n')
     with pytest.raises(NotAllowed, match="whoever edits does not count, and too few are left"):
         await ledger.vote(CALL, "ana", "approve", arguments=EDIT)
-    assert call.asking is not None
-    await ledger.fill(CALL.vote("ana"), e.Voted(verdict="approve", digest=call.asking.digest, arguments=EDIT))
+    assert call.approval_request is not None
+    await ledger.try_append(
+        CALL.vote("ana"), e.Voted(verdict="approve", digest=call.approval_request.digest, arguments=EDIT)
+    )
     assert (await settled(ledger)).status is Status.DENIED
 
 
@@ -240,44 +249,46 @@ LONG = "x" * 200_000
 async def test_reasons_that_are_joined_stay_within_one_fact(ledger: Ledger):
     """Three denials with 200 KB each from other programs: the decision is recorded, and says that it was cut (R12, B47)."""
     call = await asked(ledger, ASK + "denials_needed = 3\n")
-    assert call.asking is not None
+    assert call.approval_request is not None
     for name in ("ana", "ben", "cara"):
-        vote = e.Voted(verdict="deny", digest=call.asking.digest, reason=f"{name} {LONG}")
-        await ledger.fill(CALL.vote(name), vote)
+        vote = e.Voted(verdict="deny", digest=call.approval_request.digest, reason=f"{name} {LONG}")
+        await ledger.try_append(CALL.vote(name), vote)
     call = await settled(ledger)
     assert call.decided is not None
     assert isinstance(call.decided.event, e.Denied)
     assert call.decided.event.reason.endswith("… (cut)")
-    assert len(encode(refused(call))) < MAX_BYTES
+    assert len(encode(tool_not_run(call))) < MAX_BYTES
 
 
 async def test_a_long_withdrawal_ends_the_call(ledger: Ledger):
     """512 KB of reason, by another program, is copied as far as it fits (R12)."""
     await asked(ledger, ASK)
-    await ledger.fill(CALL.withdrawn, e.Withdrawn(reason="y" * 523_900))
+    await ledger.try_append(CALL.withdrawn, e.Withdrawn(reason="y" * 523_900))
     call = await settled(ledger)
     assert call.status is Status.WITHDRAWN
-    assert len(encode(refused(call))) < MAX_BYTES
+    assert len(encode(tool_not_run(call))) < MAX_BYTES
 
 
 async def test_a_long_answer_ends_the_call_and_a_long_edit_does_not_count(ledger: Ledger):
     """What an answer gives the model is cut and says so; bytes that would run are never cut (R12, I3)."""
     call = await asked(ledger, ASK + "editor_counts = true\n")
-    assert call.asking is not None
+    assert call.approval_request is not None
     edit = f'{{"a":"{"x" * 523_700}"}}'
-    await ledger.fill(CALL.vote("ana"), e.Voted(verdict="approve", digest=call.asking.digest, arguments=edit))
+    await ledger.try_append(
+        CALL.vote("ana"), e.Voted(verdict="approve", digest=call.approval_request.digest, arguments=edit)
+    )
     assert (await settled(ledger)).status is Status.PENDING
-    vote = e.Voted(verdict="answer", digest=call.asking.digest, answer="z" * 523_900)
-    await ledger.fill(CALL.vote("ben"), vote)
+    vote = e.Voted(verdict="answer", digest=call.approval_request.digest, answer="z" * 523_900)
+    await ledger.try_append(CALL.vote("ben"), vote)
     call = await settled(ledger)
     assert call.status is Status.ANSWERED
-    assert refused(call).text.endswith("… (cut)")
+    assert tool_not_run(call).text.endswith("… (cut)")
 
 
 async def test_what_is_too_long_is_refused_where_it_is_written(ledger: Ledger):
     """In a sentence that names the limit; nothing is recorded."""
     await asked(ledger, ASK)
-    before = await ledger.port.last_seq()
+    before = await ledger.log.last_seq()
     long, longer = "x" * MAX_REASON, "x" * MAX_TEXT
     for what, verdict, more in (
         ("the reason", "deny", {"reason": long}),
@@ -288,7 +299,7 @@ async def test_what_is_too_long_is_refused_where_it_is_written(ledger: Ledger):
             await ledger.vote(CALL, "ana", verdict, **more)
     with pytest.raises(TooLarge, match="the reason has"):
         await ledger.withdraw(CALL, long)
-    assert await ledger.port.last_seq() == before
+    assert await ledger.log.last_seq() == before
 
 
 @pytest.mark.parametrize("text", ["x" * 50_000, "\x00" * 9_000, "ü" * 9_000, "\ud800" * 30_000, '"' * 9_000])
@@ -315,13 +326,13 @@ async def proposed(ledger: Ledger, *, requester: str = "rita", base: int = 0) ->
 
 async def test_a_version_counts_only_as_it_was_approved(ledger: Ledger):
     """By somebody else, before it was applied, with this very text, as this very version (H7)."""
-    await ledger.fill(policy_slot("shop", 1), e.PolicyApplied(text=OTHER, digest=text_digest(OTHER)))
+    await ledger.try_append(policy_slot("shop", 1), e.PolicyApplied(text=OTHER, digest=text_digest(OTHER)))
     ref = await proposed(ledger, base=1)
     applied = e.PolicyApplied(text=OTHER, digest=text_digest(OTHER), proposal=str(ref))
 
     async def verdict(version: int, event: e.PolicyApplied) -> str | None:
         slot = policy_slot("shop", version)
-        await ledger.fill(slot, event)
+        await ledger.try_append(slot, event)
         [fact] = await ledger.read(slot)
         named = proposals.named_proposal(fact)
         return proposals.problem(fact, await ledger.call(named) if named else None)
@@ -347,13 +358,13 @@ REQUIRED = "policies_need_approval = true\n"
 
 async def test_an_organisation_can_require_that_policies_are_approved(ledger: Ledger):
     """What an operator applies alone is void from then on, what was applied before stays, and an approved one counts (H7)."""
-    await ledger.fill(policy_slot("shop", 1), applied(ASK))
-    await ledger.fill(policy_slot(ORGANISATION, 1), applied(REQUIRED))
+    await ledger.try_append(policy_slot("shop", 1), applied(ASK))
+    await ledger.try_append(policy_slot(ORGANISATION, 1), applied(REQUIRED))
     assert (await ledger.policies("shop")).workspace.version == 1, (
         "it was applied before approval was required"
     )
 
-    await ledger.fill(policy_slot("shop", 2), applied(OTHER))
+    await ledger.try_append(policy_slot("shop", 2), applied(OTHER))
     assert (await ledger.policies("shop")).workspace.version == 1
     [alarm] = await ledger.alarms()
     assert (alarm.subject, "no proposal is named" in alarm.why) == ("ledger.shop._policy.2", True)
@@ -362,12 +373,12 @@ async def test_an_organisation_can_require_that_policies_are_approved(ledger: Le
     third = msgspec.structs.replace(applied(OTHER), proposal=str(ref))
     await ledger.vote(ref, "ana", "approve")
     await settled(ledger, ref)
-    await ledger.fill(policy_slot("shop", 3), third)
+    await ledger.try_append(policy_slot("shop", 3), third)
     assert (await ledger.policies("shop")).workspace.version == 3
     assert await ledger.alarms() == ()
 
     # A later policy of the organisation makes nothing count that was void when it was applied.
-    await ledger.fill(policy_slot("shop", 4), applied(ASK))
-    await ledger.fill(policy_slot(ORGANISATION, 2), applied(""))
-    again = Ledger(ledger.port, ledger.author)
+    await ledger.try_append(policy_slot("shop", 4), applied(ASK))
+    await ledger.try_append(policy_slot(ORGANISATION, 2), applied(""))
+    again = Ledger(ledger.log, ledger.author)
     assert (await again.policies("shop")).workspace.version == 3

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from ayes.consumers.effects import Append
-from ayes.consumers.gate import Case, Gate
+from ayes.consumers.gate import Gate, GateState
 from ayes.ledger import Ledger
 from ayes.ledger.in_force import policy_in_force, subject_of, tool_of, void_policies, void_tools
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.log import Raw
-from ayes.ledger.policies import InForce
+from ayes.ledger.log import RawMessage
+from ayes.ledger.policies import AppliedPolicy
 from ayes.ops.broker.setup import apply_policy
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode, fact_of
@@ -33,7 +33,7 @@ class Messy(Memory):
     async def put(self, subject: str, raw: bytes) -> Fact:
         fact = fact_of(len(self._facts) + 1, self._now(), subject, raw)
         self._facts.append(fact)
-        self._raw.append(Raw(fact.seq, fact.recorded_at, subject, raw))
+        self._raw.append(RawMessage(fact.seq, fact.recorded_at, subject, raw))
         self._by_subject[subject] = fact
         return fact
 
@@ -76,13 +76,13 @@ async def test_what_cannot_be_read_leaves_in_force_what_was(
     for _ in range(2):
         policies = await ledger.policies("shop")
         found = policies.organisation if owner == ORGANISATION else policies.workspace
-        assert found == InForce(1, read_policy(BLOCK, ""), owner == ORGANISATION)
+        assert found == AppliedPolicy(1, read_policy(BLOCK, ""), owner == ORGANISATION)
     call = CallRef("shop", "t1", "c1")
     tool = await ledger.declare("shop", SPEC)
     await ledger.request(call, tool, {})
     handed = (await ledger.read(call))[0]
-    seen = await Gate().look(ledger, handed)
-    [step] = Gate().react(seen, handed)
+    seen = await Gate().load(ledger, handed)
+    [step] = Gate().decide(seen, handed)
     assert isinstance(step, Append)
     assert isinstance(step.event, e.Denied)
     [alarm] = await ledger.alarms()
@@ -107,9 +107,9 @@ async def test_what_could_never_be_read_asks_people_about_everything(
     call = CallRef("shop", "t1", "c1")
     await ledger.request(call, await ledger.declare("shop", SPEC), {})
     handed = (await ledger.read(call))[0]
-    seen = await Gate().look(ledger, handed)
-    assert isinstance(seen, Case)
-    [step, *_] = Gate().react(seen, handed)
+    seen = await Gate().load(ledger, handed)
+    assert isinstance(seen, GateState)
+    [step, *_] = Gate().decide(seen, handed)
     assert isinstance(step, Append)
     assert isinstance(step.event, e.ApprovalRequested)
     assert "cannot be read" in step.event.reason
@@ -132,7 +132,7 @@ async def test_a_version_is_recorded_under_the_next_free_number(ledger: Ledger, 
 
 def test_no_fact_is_no_policy():
     """Where nothing was applied there is no alarm, and the organisation says nothing."""
-    assert policy_in_force((), organisation=True) == InForce(organisation=True)
+    assert policy_in_force((), organisation=True) == AppliedPolicy(organisation=True)
     assert (void_policies(()), void_tools(())) == ((), ())
 
 

@@ -126,7 +126,7 @@ def test_events_are_a_plain_replay(recorded):
 
     async def replayed():
         async with Ledger.connect(store, role="observer") as ledger:
-            raws = [raw async for batch in ledger.port.raw(1, until_end=True) for raw in batch]
+            raws = [raw async for batch in ledger.log.raw(1, until_end=True) for raw in batch]
             facts = [fact async for fact in ledger.replay(1)]
         return raws, facts
 
@@ -370,7 +370,7 @@ def _fill(store: Path, count: int) -> None:
         async with Ledger.connect(store, role="admin") as ledger:
             slots = list(mixed(count, 20))
             for start in range(0, len(slots), 500):
-                await asyncio.gather(*(ledger.fill(*one) for one in slots[start : start + 500]))
+                await asyncio.gather(*(ledger.try_append(*one) for one in slots[start : start + 500]))
 
     asyncio.run(filled())
 

@@ -501,7 +501,7 @@ def test_when_something_happens_by_itself(story, due, deadline, next_stage):
 def test_everybody_who_may_vote_is_named_once(story, before, voters, asked_as_well):
     """Those of every group, and whoever was asked as well by then."""
     call = told(*story)
-    assert (call.voters(before), call.asked_as_well(before)) == (voters, asked_as_well)
+    assert (call.voters(before), call.escalated_to(before)) == (voters, asked_as_well)
 
 
 GROUNDS = [
@@ -593,7 +593,7 @@ def test_a_call_is_only_what_its_facts_say():
     """Nothing recorded, nothing known."""
     call = Call(CallRef("acme", "t1", "nobody-asked"))
     assert call.status is Status.UNKNOWN
-    assert call.asking is None
+    assert call.approval_request is None
     assert call.deadline is None
 
 

@@ -16,8 +16,8 @@ from test_organisation import FIRST, SECOND, THIRD, THREAD, Shop, rule
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
 from ayes.ledger.lifecycle import Status, call_of
-from ayes.ledger.log import Port
-from ayes.ledger.policies import past
+from ayes.ledger.log import EventLog
+from ayes.ledger.policies import thread_usage
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
@@ -27,7 +27,7 @@ ASK = rule("money", "ask", 'voters = ["ana"]')
 
 
 @pytest.fixture
-def shop(port: Port) -> Shop:
+def shop(port: EventLog) -> Shop:
     return Shop(port)
 
 
@@ -110,7 +110,7 @@ def test_what_a_thread_went_through(words: str, was: tuple[int, int, str | None,
     """Only the wishes before it in the log count, so whoever looks later sees the same (B76, I11, I13)."""
     facts = told(*words.split())
     call = call_of(NOW, tuple(facts))
-    found = past(call, facts)
+    found = thread_usage(call, facts)
     ref = found.denied.slot.call_ref if found.denied else None
     assert (found.calls, found.questions, ref.call if ref else None, found.repeats) == was
 
@@ -123,7 +123,7 @@ def test_what_a_thread_went_through(words: str, was: tuple[int, int, str | None,
 def test_which_earlier_wishes_may_still_become_questions(words: str, unjudged: int):
     """Those that are neither put to people nor decided, as of now: until there is none, a limit cannot be told (B76)."""
     facts = told(*words.split())
-    assert past(call_of(NOW, tuple(facts)), facts).unjudged == unjudged
+    assert thread_usage(call_of(NOW, tuple(facts)), facts).unjudged == unjudged
 
 
 # -------------------------------------------------------------------------------------------- with a real gate
@@ -276,21 +276,21 @@ async def test_a_wish_waits_for_the_ones_before_it(shop: Shop):
     gate = Gate()
     handed = [(await shop.ledger.read(ref.requested))[0] for ref in (FIRST, SECOND, THIRD)]
     for early in handed[:2]:
-        [question] = gate.react(await gate.look(shop.ledger, early), early)
+        [question] = gate.decide(await gate.load(shop.ledger, early), early)
         assert isinstance(question, Append)
         assert question.slot.tail[-1] == "gated"
     with pytest.raises(Unavailable, match="the wishes before shop/t1/c3 are not judged yet"):
-        await gate.look(shop.ledger, handed[2])
+        await gate.load(shop.ledger, handed[2])
     back = THREAD.call("c4")
     await shop.request(back)
     await shop.ledger.withdraw(back)
     [taken_back] = await shop.ledger.read(back.withdrawn)
-    [step] = gate.react(await gate.look(shop.ledger, taken_back), taken_back)  # that is no question
+    [step] = gate.decide(await gate.load(shop.ledger, taken_back), taken_back)  # that is no question
     assert isinstance(step, Append)
     assert isinstance(step.event, e.Withdrawn)
     decided = e.Denied(ground="policy", rule="money", policy_version=1)
     await shop.ledger.append(FIRST.decided, decided)
-    [question] = gate.react(await gate.look(shop.ledger, handed[2]), handed[2])
+    [question] = gate.decide(await gate.load(shop.ledger, handed[2]), handed[2])
     assert isinstance(question, Append)
     assert question.slot == THIRD.gated
 
@@ -325,7 +325,7 @@ async def test_rules_without_effect_are_recorded(shop: Shop):
 # ----------------------------------------------------------------------------------------- what the model reads
 
 
-async def test_the_model_reads_that_it_was_denied_before(port: Port):
+async def test_the_model_reads_that_it_was_denied_before(port: EventLog):
     """Nobody is asked a second time, and the words say so, and why it was denied (B2, B32, B33, B76)."""
     chain = Chain(port, Script([REFUND], [REFUND], [DONE]))
     await chain.begin("deny_repeats = 1\n" + ASK)
@@ -342,7 +342,7 @@ async def test_the_model_reads_that_it_was_denied_before(port: Port):
     assert chain.ran == []
 
 
-async def test_the_model_reads_that_it_has_used_up_what_it_may_do(port: Port):
+async def test_the_model_reads_that_it_has_used_up_what_it_may_do(port: EventLog):
     """A limit is no person's no, and no rule's (I5, B2, B33)."""
     chain = Chain(port, Script([REFUND], [REFUND], [DONE]))
     await chain.begin("calls_per_thread = 1\n" + rule("freely", "allow"))

@@ -12,15 +12,15 @@ from typing import Any, Never
 
 import pytest
 
-from ayes.consumers import worker
-from ayes.consumers.effects import Append, Step
+from ayes.consumers import worker as worker_module
+from ayes.consumers.effects import Append, Effect
 from ayes.consumers.executor import Executor, Registered
-from ayes.consumers.model import Asker, Question, Reply
+from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.worker import MAX_TRIES, Worker
-from ayes.ledger.answers import Answer, Unknown
+from ayes.ledger.answers import AppendResult, Unconfirmed
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.log import Delivery, Handed, Port
+from ayes.ledger.log import Delivered, Delivery, EventLog
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -103,16 +103,16 @@ async def working(*workers: Worker[Any, Any]) -> AsyncIterator[list[asyncio.Task
 class Watched:
     """A port that notes what was appended, handed out and acknowledged, and does with it what a test wants."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: EventLog) -> None:
         self._port = port
         self.log: list[str] = []
-        self.before_append: Callable[[Slot], Awaitable[Answer | None]] = nothing
+        self.before_append: Callable[[Slot], Awaitable[AppendResult | None]] = nothing
         self.in_progress: Callable[[], Awaitable[None]] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         answer = await self.before_append(slot) or await self._port.append(slot, raw, event_id)
         self.log.append(f"{type(answer).__name__} {_short(slot)}")
         return answer
@@ -159,23 +159,23 @@ def _short(slot: Slot) -> str:
     return " ".join(slot.tail[1:])
 
 
-def _place(handed: Handed) -> str:
+def _place(handed: Delivered) -> str:
     return _short(handed.slot) if isinstance(handed, Fact) else "due"
 
 
 @pytest.fixture
-def watched(port: Port) -> Watched:
+def watched(port: EventLog) -> Watched:
     return Watched(port)
 
 
-def as_(name: str, port: Port | Watched) -> Ledger:
+def as_(name: str, port: EventLog | Watched) -> Ledger:
     return Ledger(port, e.Author(kind="executor", name=name))  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries do not wait."""
-    monkeypatch.setattr(worker, "_backoff_s", lambda _tries: 0.01)
+    monkeypatch.setattr(worker_module, "_backoff_s", lambda _tries: 0.01)
 
 
 # ------------------------------------------------------------------------------------------ acknowledging
@@ -204,9 +204,9 @@ async def test_it_acknowledges_when_all_is_written_down(watched: Watched, ledger
 async def test_without_an_outcome_nothing_is_acknowledged(watched: Watched, ledger: Ledger, at_once: None):
     """When nobody can say whether the claim stands, the tool does not run, and the delivery is tried again (B56, I4)."""
     await approve(ledger, ONE)
-    answers: list[Answer] = [Unknown("no answer")] * 2
+    answers: list[AppendResult] = [Unconfirmed("no answer")] * 2
 
-    async def silent_at_first(_slot: Slot) -> Answer | None:
+    async def silent_at_first(_slot: Slot) -> AppendResult | None:
         return answers.pop() if answers else None
 
     watched.before_append = silent_at_first
@@ -214,7 +214,7 @@ async def test_without_an_outcome_nothing_is_acknowledged(watched: Watched, ledg
         await finished(ledger, ONE)
         await until(lambda: "ack one decided" in watched.log)
     ours = [line for line in watched.log if line not in {"ack one claim 1", "closed"}]
-    unanswered = ["Unknown one claim 1", "retry one decided"]
+    unanswered = ["Unconfirmed one claim 1", "retry one decided"]
     assert ours == [
         *unanswered,
         *unanswered,
@@ -228,25 +228,25 @@ async def test_without_an_outcome_nothing_is_acknowledged(watched: Watched, ledg
 async def test_a_result_is_written_down_however_long_it_takes(watched: Watched, ledger: Ledger):
     """The broker does not say whether it has the result: it is written again, and stands once; the tool ran once (I7)."""
     await approve(ledger, ONE)
-    silent = [Unknown("no answer")]
+    silent = [Unconfirmed("no answer")]
 
-    async def silent_about_results(slot: Slot) -> Answer | None:
+    async def silent_about_results(slot: Slot) -> AppendResult | None:
         return silent.pop() if slot == ONE.finished and silent else None
 
     watched.before_append = silent_about_results
     async with working(Worker(as_("a", watched), executor(lambda: watched.log.append("ran") or "done"))):
         await finished(ledger, ONE)
     assert watched.log.count("ran") == 1
-    assert watched.log.index("Unknown one finished") < watched.log.index("Recorded one finished")
+    assert watched.log.index("Unconfirmed one finished") < watched.log.index("Recorded one finished")
     assert kinds(await ledger.read(ONE)) == ["ToolRequested", "Approved", "ToolStarted", "ToolReturned"]
 
 
 async def test_a_late_result_is_kept_apart_however_long_it_takes(watched: Watched, ledger: Ledger):
     """Also the second slot of a result that lost the first one is written until it stands (I9)."""
     await approve(ledger, ONE)
-    silent = [Unknown("no answer")]
+    silent = [Unconfirmed("no answer")]
 
-    async def silent_about_the_late(slot: Slot) -> Answer | None:
+    async def silent_about_the_late(slot: Slot) -> AppendResult | None:
         return silent.pop() if slot == ONE.late(1) and silent else None
 
     async def refund() -> str:
@@ -273,20 +273,20 @@ class Stumbling:
         self.over, self.left = over, times
         self.handed: list[CallRef] = []
 
-    async def look(self, ledger: Ledger, handed: Handed) -> CallRef:
+    async def load(self, ledger: Ledger, handed: Delivered) -> CallRef:
         assert isinstance(handed, Fact)
         ref = handed.slot.call_ref
         assert ref
         self.handed.append(ref)
         return ref
 
-    def react(self, seen: CallRef, handed: Handed) -> Sequence[Step[Never]]:
+    def decide(self, seen: CallRef, handed: Delivered) -> Sequence[Effect[Never]]:
         if seen == self.over and self.left:
             self.left -= 1
             raise LookupError("no such reason")
         return [Append(seen.decided, e.Withdrawn())]
 
-    async def do(self, ledger: Ledger, work: Never) -> Never:
+    async def execute(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError
 
 
@@ -295,7 +295,7 @@ def requested(number: int) -> e.ToolRequested:
 
 
 async def test_what_cannot_be_handled_is_parked_and_the_others_go_on(
-    port: Port, ledger: Ledger, at_once: None
+    port: EventLog, ledger: Ledger, at_once: None
 ):
     """Tried so often, then parked with its reason; what came after it did not wait (B55)."""
     calls = [THREAD.call(f"c{number}") for number in range(20)]
@@ -316,11 +316,11 @@ async def test_what_cannot_be_handled_is_parked_and_the_others_go_on(
     assert stumbling.handed.count(calls[5]) == 1
 
 
-async def _is_parked(port: Port, count: int) -> bool:
+async def _is_parked(port: EventLog, count: int) -> bool:
     return len(await port.parked()) == count
 
 
-async def test_a_stumble_is_tried_again(port: Port, ledger: Ledger, at_once: None):
+async def test_a_stumble_is_tried_again(port: EventLog, ledger: Ledger, at_once: None):
     """What failed and then did not is settled like any other, and nothing is parked."""
     await ledger.append(ONE.requested, requested(1))
     stumbling = Stumbling(ONE, times=MAX_TRIES - 1)
@@ -331,10 +331,10 @@ async def test_a_stumble_is_tried_again(port: Port, ledger: Ledger, at_once: Non
 
 
 async def _stands(ledger: Ledger, slot: Slot) -> bool:
-    return await ledger.port.latest(slot.subject) is not None
+    return await ledger.log.latest(slot.subject) is not None
 
 
-async def test_what_cannot_be_read_is_parked_at_once(port: Port, ledger: Ledger):
+async def test_what_cannot_be_read_is_parked_at_once(port: EventLog, ledger: Ledger):
     """A fact from the future, one that stands where it cannot, and bytes that are none: parked, never guessed at (I12, B14)."""
     foreign = {
         "future": b'{"type":"ToolRequested","v":99,"id":"x"}',
@@ -362,11 +362,11 @@ async def test_what_cannot_be_read_is_parked_at_once(port: Port, ledger: Ledger)
 
 
 async def test_what_kills_its_worker_does_not_do_so_for_ever(
-    port: Port, ledger: Ledger, at_once: None, monkeypatch: pytest.MonkeyPatch
+    port: EventLog, ledger: Ledger, at_once: None, monkeypatch: pytest.MonkeyPatch
 ):
     """Handed out too often without ever being settled, a delivery is parked untouched."""
-    monkeypatch.setattr(worker, "MAX_DELIVERIES", 1)
-    monkeypatch.setattr(worker, "MAX_TRIES", 10)
+    monkeypatch.setattr(worker_module, "MAX_DELIVERIES", 1)
+    monkeypatch.setattr(worker_module, "MAX_TRIES", 10)
     await ledger.append(ONE.requested, requested(1))
     stumbling = Stumbling(ONE)
     async with working(Worker(ledger, stumbling)):
@@ -408,7 +408,7 @@ async def test_draining_finishes_what_is_in_hand(watched: Watched, ledger: Ledge
     assert kinds(await ledger.read(ONE)) == ["ToolRequested", "Approved", "ToolStarted", "ToolReturned"]
     assert kinds(await ledger.read(TWO)) == ["ToolRequested", "Approved"]
     assert "ack one decided" in watched.log
-    async with working(Worker(as_("b", ledger.port), executor(slow))):
+    async with working(Worker(as_("b", ledger.log), executor(slow))):
         await finished(ledger, TWO)
     assert slow.runs == 2
 
@@ -417,7 +417,7 @@ async def test_a_cancelled_worker_finishes_what_is_in_hand(ledger: Ledger):
     """Cancelled instead of told: the same, since the tool is running whatever happens to us."""
     slow = Slow()
     await approve(ledger, ONE)
-    running = asyncio.create_task(Worker(as_("a", ledger.port), executor(slow)).run())
+    running = asyncio.create_task(Worker(as_("a", ledger.log), executor(slow)).run())
     await slow.begun.wait()
     running.cancel()
     await asyncio.sleep(0)
@@ -454,10 +454,10 @@ async def test_what_was_handed_out_and_not_begun_goes_to_somebody_else(ledger: L
     calls = [THREAD.call(f"c{number}") for number in range(10)]
     for ref in calls:
         await approve(ledger, ref)
-    async with working(Worker(as_("a", ledger.port), executor(slow), concurrency=1)):
+    async with working(Worker(as_("a", ledger.log), executor(slow), concurrency=1)):
         await slow.begun.wait()
         slow.may_end.set()
-    async with working(Worker(as_("b", ledger.port), executor(slow))):
+    async with working(Worker(as_("b", ledger.log), executor(slow))):
         ends = await finished(ledger, *calls)
     assert {type(end) for end in ends} == {e.ToolReturned}
     assert slow.runs == 10
@@ -478,12 +478,12 @@ async def test_a_crash_between_claim_and_result_is_in_doubt(ledger: Ledger, ack_
     """Whoever comes next does not run it again: it is in doubt, and a person says what happened (I7, B49, B34)."""
     slow = Slow()
     await approve(ledger, ONE)
-    mortal = Worker(as_("a", ledger.port), executor(slow), ack_wait_s=ack_wait_s, drain_s=0)
+    mortal = Worker(as_("a", ledger.log), executor(slow), ack_wait_s=ack_wait_s, drain_s=0)
     running = asyncio.create_task(mortal.run())
     await slow.begun.wait()
     await die(running)
     assert (await ledger.call(ONE)).status is Status.RUNNING
-    async with working(Worker(as_("b", ledger.port), executor(slow), ack_wait_s=ack_wait_s)):
+    async with working(Worker(as_("b", ledger.log), executor(slow), ack_wait_s=ack_wait_s)):
         [end] = await finished(ledger, ONE)
     assert isinstance(end, e.InDoubt)
     assert slow.runs == 1
@@ -496,12 +496,12 @@ async def test_a_crash_of_a_repeatable_tool_is_its_next_attempt(ledger: Ledger, 
     """Declared repeatable, it runs again, under a claim of its own and the same idempotency key (I7, B49)."""
     slow = Slow()
     await approve(ledger, ONE, repeatable=True)
-    mortal = Worker(as_("a", ledger.port), executor(slow, repeatable=True), ack_wait_s=ack_wait_s, drain_s=0)
+    mortal = Worker(as_("a", ledger.log), executor(slow, repeatable=True), ack_wait_s=ack_wait_s, drain_s=0)
     running = asyncio.create_task(mortal.run())
     await slow.begun.wait()
     await die(running)
     slow.may_end.set()
-    async with working(Worker(as_("b", ledger.port), executor(slow, repeatable=True), ack_wait_s=ack_wait_s)):
+    async with working(Worker(as_("b", ledger.log), executor(slow, repeatable=True), ack_wait_s=ack_wait_s)):
         [end] = await finished(ledger, ONE)
     assert isinstance(end, e.ToolReturned)
     assert end.attempt == slow.runs == 2
@@ -515,12 +515,12 @@ class Deaf:
         self.asked = 0
         self.begun = asyncio.Event()
 
-    async def reply(self, question: Question) -> Reply:
+    async def reply(self, question: ModelRequest) -> ModelReply:
         self.asked += 1
         self.begun.set()
         if self.asked == 1:
             await asyncio.Event().wait()
-        return Reply((e.Text("Hi!"),))
+        return ModelReply((e.Text("Hi!"),))
 
 
 @pytest.mark.parametrize("ack_wait_s", [0.5])
@@ -529,11 +529,11 @@ async def test_a_crash_while_the_model_is_asked_is_its_next_attempt(ledger: Ledg
     deaf = Deaf()
     await ledger.append(THREAD.opened, e.ThreadOpened(requester="rita", model="test:m"))
     await ledger.append(THREAD.said("m1"), e.Said(role="user", text="hello"))
-    mortal = Worker(ledger, Asker({"test": deaf}), ack_wait_s=ack_wait_s, drain_s=0)
+    mortal = Worker(ledger, ModelWorker({"test": deaf}), ack_wait_s=ack_wait_s, drain_s=0)
     running = asyncio.create_task(mortal.run())
     await deaf.begun.wait()
     await die(running)
-    async with working(Worker(ledger, Asker({"test": deaf}), ack_wait_s=ack_wait_s)):
+    async with working(Worker(ledger, ModelWorker({"test": deaf}), ack_wait_s=ack_wait_s)):
         await until(lambda: _stands(ledger, THREAD.replied(1)))
     assert kinds(await ledger.read(THREAD)) == [
         "ThreadOpened",
@@ -557,7 +557,7 @@ async def test_two_copies_of_a_worker_do_each_thing_once(ledger: Ledger):
     calls = [THREAD.call(f"c{number}") for number in range(60)]
     for ref in calls:
         await approve(ledger, ref, arguments=f'{{"order":"{ref.call}"}}')
-    pair = [Worker(as_(name, ledger.port), executor(refund), concurrency=4) for name in ("a", "b")]
+    pair = [Worker(as_(name, ledger.log), executor(refund), concurrency=4) for name in ("a", "b")]
     async with working(*pair):
         ends = await finished(ledger, *calls)
     assert {type(end) for end in ends} == {e.ToolReturned}
@@ -571,8 +571,8 @@ class AtOnce(Executor):
         super().__init__({"refund": tool(function)}, durable=durable)
         self._barrier = barrier
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Any:
-        seen = await super().look(ledger, handed)
+    async def load(self, ledger: Ledger, handed: Delivered) -> Any:
+        seen = await super().load(ledger, handed)
         if isinstance(handed, Fact) and handed.slot.tail[2] == "decided":
             await self._barrier.wait()
         return seen
@@ -584,7 +584,7 @@ async def test_who_loses_a_claim_leaves_the_work_to_its_rival(ledger: Ledger):
     await approve(ledger, ONE)
     # Two durables are handed the same fact, as two workers are when the first was too slow to say that it lives.
     pair = [
-        Worker(as_(durable, ledger.port), AtOnce(slow, durable, barrier))
+        Worker(as_(durable, ledger.log), AtOnce(slow, durable, barrier))
         for durable in ("executor", "executor-recorded")
     ]
     async with working(*pair):
@@ -614,7 +614,7 @@ async def test_a_worker_that_was_silent_does_not_begin_what_it_held(
     await approve(ledger, ONE)
     await approve(ledger, TWO)
     paused = Worker(as_("a", watched), executor(pause), concurrency=1, ack_wait_s=ack_wait_s)
-    other = Worker(as_("b", ledger.port), executor(slow), ack_wait_s=ack_wait_s)
+    other = Worker(as_("b", ledger.log), executor(slow), ack_wait_s=ack_wait_s)
     running = asyncio.create_task(paused.run())
     await pausing.wait()
     await until(lambda: len(paused._tasks) >= 2)
@@ -655,7 +655,7 @@ async def test_a_worker_that_is_not_heard_does_not_begin_what_it_held(
     await running
     assert kinds(await ledger.read(ONE))[-1] == "ToolReturned"
     assert kinds(await ledger.read(TWO)) == ["ToolRequested", "Approved"]
-    async with working(Worker(as_("b", ledger.port), executor(slow), ack_wait_s=ack_wait_s)):
+    async with working(Worker(as_("b", ledger.log), executor(slow), ack_wait_s=ack_wait_s)):
         await finished(ledger, TWO)
     assert slow.runs == 2
 
@@ -665,7 +665,7 @@ async def test_a_slow_tool_is_not_taken_for_dead(ledger: Ledger, ack_wait_s: flo
     """A tool may take much longer than a silent worker is waited for: its worker says that it lives."""
     slow = Slow()
     await approve(ledger, ONE)
-    pair = [Worker(as_(name, ledger.port), executor(slow), ack_wait_s=ack_wait_s) for name in ("a", "b")]
+    pair = [Worker(as_(name, ledger.log), executor(slow), ack_wait_s=ack_wait_s) for name in ("a", "b")]
     async with working(*pair):
         await slow.begun.wait()
         await asyncio.sleep(2.5 * ack_wait_s)

@@ -9,13 +9,13 @@ from typing import Any, Never
 
 import pytest
 
-from ayes.consumers.effects import Append, LookAgain, Perform, Step
+from ayes.consumers.effects import Append, Effect, Perform, Reload
 from ayes.consumers.worker import Worker
 from ayes.ledger import replica as mirror_module
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Handed, Port
+from ayes.ledger.log import Delivered, EventLog
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.replica import Mirror
+from ayes.ledger.replica import ReadReplica
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -26,9 +26,9 @@ CALLS = [thread.call(name) for thread in THREADS for name in ("c1", "c2", "claim
 
 
 @asynccontextmanager
-async def heard(port: Port, **limits: int) -> AsyncIterator[Mirror]:
+async def heard(port: EventLog, **limits: int) -> AsyncIterator[ReadReplica]:
     """A mirror that runs and has heard all that there is."""
-    mirror = Mirror(port, **limits)
+    mirror = ReadReplica(port, **limits)
     running = asyncio.create_task(mirror.run())
     try:
         last = await port.last_seq()
@@ -40,7 +40,7 @@ async def heard(port: Port, **limits: int) -> AsyncIterator[Mirror]:
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def hears(mirror: Mirror, seq: int) -> None:
+async def hears(mirror: ReadReplica, seq: int) -> None:
     async with asyncio.timeout(20):
         while not await mirror.has(seq):  # noqa: ASYNC110 - it waits for a tenth of a second by itself
             await asyncio.sleep(0.01)
@@ -87,7 +87,7 @@ QUESTIONS: list[tuple[str, ...]] = [
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_what_was_heard_is_what_is_recorded(port: Port, ledger: Ledger, seed: int):
+async def test_what_was_heard_is_what_is_recorded(port: EventLog, ledger: Ledger, seed: int):
     """Whenever it has heard the last fact, each question has the same answer, also for parts that are first asked for late."""
     dice = random.Random(seed)
     for _ in range(dice.randint(0, 20)):
@@ -102,7 +102,7 @@ async def test_what_was_heard_is_what_is_recorded(port: Port, ledger: Ledger, se
                 assert await mirror.latest(question[0]) == await port.latest(question[0]), question
 
 
-async def test_nothing_that_stands_before_a_fact_is_missing(port: Port, ledger: Ledger):
+async def test_nothing_that_stands_before_a_fact_is_missing(port: EventLog, ledger: Ledger):
     """While others write without pause, whoever has heard a fact is shown every fact before it (I11)."""
     dice = random.Random(7)
     writing = True
@@ -132,7 +132,7 @@ async def test_nothing_that_stands_before_a_fact_is_missing(port: Port, ledger: 
 class Asked:
     """A port that notes what the broker was asked for."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: EventLog) -> None:
         self._port = port
         self.reads: list[tuple[str, ...]] = []
         self.behind = False
@@ -152,7 +152,7 @@ class Asked:
         return [] if self.behind else found
 
 
-async def test_a_part_is_read_once(port: Port, ledger: Ledger):
+async def test_a_part_is_read_once(port: EventLog, ledger: Ledger):
     """Then it is kept up to date by what comes, and nothing more is asked for."""
     asked: Any = Asked(port)
     await ledger.append(THREADS[0].said("m0"), e.Said(role="user", text="0"))
@@ -166,7 +166,7 @@ async def test_a_part_is_read_once(port: Port, ledger: Ledger):
         assert len(asked.reads) == 2
 
 
-async def test_what_is_too_much_for_one_answer_is_left_to_the_broker(port: Port, ledger: Ledger):
+async def test_what_is_too_much_for_one_answer_is_left_to_the_broker(port: EventLog, ledger: Ledger):
     """A thread of more than a thousand facts is not kept, and answered all the same; the others are kept."""
     asked: Any = Asked(port)
     long, short = THREADS[0], THREADS[1]
@@ -182,7 +182,7 @@ async def test_what_is_too_much_for_one_answer_is_left_to_the_broker(port: Port,
         assert len(asked.reads) == 4
 
 
-async def test_the_parts_asked_for_last_are_kept(port: Port, ledger: Ledger):
+async def test_the_parts_asked_for_last_are_kept(port: EventLog, ledger: Ledger):
     """So many bytes, and so many parts; who was let go of is read again."""
     asked: Any = Asked(port)
     for thread in THREADS:
@@ -201,7 +201,7 @@ async def test_the_parts_asked_for_last_are_kept(port: Port, ledger: Ledger):
         assert len(asked.reads) == 4
 
 
-async def test_a_replica_that_is_behind_fills_nothing(port: Port, ledger: Ledger):
+async def test_a_replica_that_is_behind_fills_nothing(port: EventLog, ledger: Ledger):
     """What it does not show might have been recorded and heard of before, so the broker is asked until it shows that."""
     asked: Any = Asked(port)
     await ledger.append(THREADS[0].said("m"), e.Said(role="user", text="x"))
@@ -215,7 +215,7 @@ async def test_a_replica_that_is_behind_fills_nothing(port: Port, ledger: Ledger
         assert len(asked.reads) == 3
 
 
-async def test_what_is_let_go_of_while_it_is_read_is_not_kept(port: Port, ledger: Ledger):
+async def test_what_is_let_go_of_while_it_is_read_is_not_kept(port: EventLog, ledger: Ledger):
     """It heard nothing any more, so it would lack what came in between."""
     asked: Any = Asked(port)
     for thread in THREADS:
@@ -227,10 +227,10 @@ async def test_what_is_let_go_of_while_it_is_read_is_not_kept(port: Port, ledger
         assert mirror._bytes == 0
 
 
-async def test_it_has_heard_nothing_before_it_runs_and_after(port: Port, ledger: Ledger):
+async def test_it_has_heard_nothing_before_it_runs_and_after(port: EventLog, ledger: Ledger):
     """Then the broker is asked, and nobody waits for long."""
     await ledger.append(THREADS[0].said("m"), e.Said(role="user", text="x"))
-    mirror = Mirror(port)
+    mirror = ReadReplica(port)
     assert not await mirror.has(1)
     assert len(await mirror.read(THREADS[0].subjects)) == 1
     async with heard(port) as mirror:
@@ -241,7 +241,9 @@ async def test_it_has_heard_nothing_before_it_runs_and_after(port: Port, ledger:
     assert len(await mirror.read(THREADS[0].subjects)) == 2
 
 
-async def test_nobody_waits_while_it_catches_up(port: Port, ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+async def test_nobody_waits_while_it_catches_up(
+    port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
     """One waits in vain; the next ones ask the broker at once, until it has heard what was missing."""
     async with heard(port) as mirror:
         await ledger.append(THREADS[0].said("m"), e.Said(role="user", text="x"))
@@ -259,7 +261,9 @@ async def test_nobody_waits_while_it_catches_up(port: Port, ledger: Ledger, monk
         assert await waiting
 
 
-async def test_who_waits_is_told_when_it_comes(port: Port, ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
+async def test_who_waits_is_told_when_it_comes(
+    port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
     """In whatever order they ask; and who waits for what does not come is told so."""
     monkeypatch.setattr(mirror_module, "_BEHIND_S", 2.0)
     async with heard(port) as mirror:
@@ -277,15 +281,15 @@ async def test_it_goes_on_where_it_was_when_the_broker_comes_back(tmp_path: Path
     async with EmbeddedServer(tmp_path / "store") as server:
         await _streams(tmp_path / "store")
         async with Ledger.connect(tmp_path / "store", role="admin") as ledger:
-            assert isinstance(ledger.port, JetStream)
+            assert isinstance(ledger.log, JetStream)
             await ledger.append(THREADS[0].said("m1"), e.Said(role="user", text="x"))
-            async with heard(ledger.port) as mirror:
+            async with heard(ledger.log) as mirror:
                 assert len(await mirror.read(THREADS[0].subjects)) == 1
                 await server.__aexit__(None, None, None)
                 assert await mirror.has(1)
                 await server.__aenter__()
                 async with asyncio.timeout(20):
-                    while not ledger.port.connection.client.is_connected:  # noqa: ASYNC110 - nobody tells
+                    while not ledger.log.connection.client.is_connected:  # noqa: ASYNC110 - nobody tells
                         await asyncio.sleep(0.05)
                 await ledger.append(THREADS[0].said("m2"), e.Said(role="user", text="y"))
                 await hears(mirror, 2)
@@ -311,8 +315,8 @@ class Looking:
         self.looks: list[str] = []
         self._ledger, self._again = ledger, again
 
-    async def look(self, ledger: Ledger, handed: Handed) -> CallRef:
-        self.looks.append("broker" if ledger.reading is self._ledger.port else "heard")
+    async def load(self, ledger: Ledger, handed: Delivered) -> CallRef:
+        self.looks.append("broker" if ledger.reading is self._ledger.log else "heard")
         if len(self.looks) == 1 and not self._again:
             raise LookupError("the first time")
         assert isinstance(handed, Fact)
@@ -320,10 +324,10 @@ class Looking:
         assert ref
         return ref
 
-    def react(self, seen: CallRef, handed: Handed) -> Sequence[Step[Never]]:
-        return [LookAgain()] if self._again and len(self.looks) == 1 else []
+    def decide(self, seen: CallRef, handed: Delivered) -> Sequence[Effect[Never]]:
+        return [Reload()] if self._again and len(self.looks) == 1 else []
 
-    async def do(self, ledger: Ledger, work: Never) -> Never:
+    async def execute(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError
 
 
@@ -336,7 +340,7 @@ class Looking:
     ],
 )
 async def test_the_first_look_is_at_what_was_heard(
-    port: Port, ledger: Ledger, replaces: bool, again: bool, looks: list[str]
+    port: EventLog, ledger: Ledger, replaces: bool, again: bool, looks: list[str]
 ):
     """Who looks again, is handed something again or overwrites what others wrote must know what is there now."""
     async with heard(port) as mirror:
@@ -365,22 +369,22 @@ class Doing:
     def __init__(self) -> None:
         self.shown: tuple[Fact, ...] = ()
 
-    async def look(self, ledger: Ledger, handed: Handed) -> CallRef:
+    async def load(self, ledger: Ledger, handed: Delivered) -> CallRef:
         assert isinstance(handed, Fact)
         ref = handed.slot.call_ref
         assert ref
         return ref
 
-    def react(self, seen: CallRef, handed: Handed) -> Sequence[Step[CallRef]]:
+    def decide(self, seen: CallRef, handed: Delivered) -> Sequence[Effect[CallRef]]:
         claim = Append(seen.claim(1), e.ToolStarted(digest="d", idempotency_key="k"))
         return [Perform(claim, seen)]
 
-    async def do(self, ledger: Ledger, work: CallRef) -> Append:
-        self.shown = await ledger.read(work.thread_ref, having=work.claim(1))
+    async def execute(self, ledger: Ledger, work: CallRef) -> Append:
+        self.shown = await ledger.read(work.thread_ref, must_include=work.claim(1))
         return Append(work.finished, e.ToolReturned(output="ok"))
 
 
-async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: Port, ledger: Ledger):
+async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: EventLog, ledger: Ledger):
     """A model is sent all that was said before the claim of its turn, and the broker is not asked for it again."""
     asked: Any = Asked(port)
     thread, call = THREADS[0], THREADS[0].call("c1")
@@ -402,12 +406,14 @@ async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: Port, ledg
     assert [subjects[0] for subjects in asked.reads] == [thread.subjects]  # once, when it was first asked for
 
 
-async def test_a_mirror_that_falls_behind_leaves_it_to_the_broker(port: Port, ledger: Ledger, monkeypatch):
+async def test_a_mirror_that_falls_behind_leaves_it_to_the_broker(
+    port: EventLog, ledger: Ledger, monkeypatch
+):
     """What was not heard in time is read: as of any fact there is an answer, and it holds that fact."""
     monkeypatch.setattr(mirror_module, "_BEHIND_S", 0.05)
     asked: Any = Asked(port)
     await ledger.append(THREADS[0].said("m0"), e.Said(role="user", text="x"))
-    mirror = Mirror(asked)  # which nobody lets run
+    mirror = ReadReplica(asked)  # which nobody lets run
     assert len(await mirror.as_of(1).read(THREADS[0].subjects)) == 1
     assert await mirror.as_of(1).latest(THREADS[0].said("m0").subject)
     assert asked.reads == [(THREADS[0].subjects,)]

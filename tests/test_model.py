@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from stories import REF, SETTLED, UNSETTLED, Story, life
 
-from ayes.consumers.effects import Append, Perform, Step
-from ayes.consumers.model import MAX_ATTEMPTS, Ask, Asker, Question, Reply
+from ayes.consumers.effects import Append, Effect, Perform
+from ayes.consumers.model import MAX_ATTEMPTS, Ask, ModelReply, ModelRequest, ModelWorker
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.projections.history import Assistant, Outcome, User, digest
@@ -24,7 +24,7 @@ OPENED = e.ThreadOpened(
 
 
 class Never:
-    async def reply(self, question: Question) -> Reply:
+    async def reply(self, question: ModelRequest) -> ModelReply:
         raise AssertionError("reacting asks nobody")
 
 
@@ -34,10 +34,10 @@ def opened(thread: e.ThreadOpened = OPENED) -> Story:
     return story
 
 
-def reacts(story: Story, handed: int = -1, *providers: str) -> Sequence[Step[Ask]]:
+def reacts(story: Story, handed: int = -1, *providers: str) -> Sequence[Effect[Ask]]:
     """What follows when that one of the story's facts is handed; by default the last."""
-    asker = Asker(dict.fromkeys(providers or ("test",), Never()))
-    return list(asker.react(thread_of(story.ref, story.facts), story.facts[handed]))
+    asker = ModelWorker(dict.fromkeys(providers or ("test",), Never()))
+    return list(asker.decide(thread_of(story.ref, story.facts), story.facts[handed]))
 
 
 def ask(turn: int, attempt: int = 1) -> Perform[Ask]:
@@ -246,11 +246,11 @@ def test_handed_the_same_again_the_worker_is_dead():
 class Scripted:
     """Says what it was told to say, and remembers what it was asked."""
 
-    def __init__(self, *says: Reply | Exception) -> None:
+    def __init__(self, *says: ModelReply | Exception) -> None:
         self.says = list(says)
-        self.asked: list[Question] = []
+        self.asked: list[ModelRequest] = []
 
-    async def reply(self, question: Question) -> Reply:
+    async def reply(self, question: ModelRequest) -> ModelReply:
         self.asked.append(question)
         said = self.says.pop(0)
         if isinstance(said, Exception):
@@ -280,8 +280,8 @@ async def test_it_is_sent_what_stood_before_its_claim(ledger: Ledger):
     story.ask(2)
     story.say("too late for turn 2")
     await recorded(ledger, story)
-    model = Scripted(Reply((e.Text("Done."),), e.Usage(7, 2), "stop"))
-    append = await Asker({"test": model}).do(ledger, Ask(REF, 2, 1))
+    model = Scripted(ModelReply((e.Text("Done."),), e.Usage(7, 2), "stop"))
+    append = await ModelWorker({"test": model}).execute(ledger, Ask(REF, 2, 1))
     [question] = model.asked
     history = (
         User("hello"),
@@ -301,20 +301,22 @@ FAILURES = [
     (RuntimeError("overloaded"), "RuntimeError: overloaded"),
     (ValueError(), "ValueError"),
     (RuntimeError("half a pair \ud800"), "RuntimeError: half a pair ?"),
-    (Reply((e.Text("x" * 600_000),)), "TooLarge: a ModelReplied of 600,"),
-    (Reply((e.Text("\ud800"),)), "BadFact: a ModelReplied holds text that is no Unicode"),
+    (ModelReply((e.Text("x" * 600_000),)), "TooLarge: a ModelReplied of 600,"),
+    (ModelReply((e.Text("\ud800"),)), "BadFact: a ModelReplied holds text that is no Unicode"),
 ]
 
 
 @pytest.mark.parametrize(("says", "error"), FAILURES)
-async def test_a_model_that_gives_no_answer_has_failed(ledger: Ledger, says: Reply | Exception, error: str):
+async def test_a_model_that_gives_no_answer_has_failed(
+    ledger: Ledger, says: ModelReply | Exception, error: str
+):
     """Whatever it raises, and what could not be recorded, is a failed turn that says why; it is not asked again."""
     story = opened(msgspec.structs.replace(OPENED, tools=()))
     story.say("hello")
     story.ask(1)
     await recorded(ledger, story)
     model = Scripted(says)
-    append = await Asker({"test": model}).do(ledger, Ask(REF, 1, 1))
+    append = await ModelWorker({"test": model}).execute(ledger, Ask(REF, 1, 1))
     assert isinstance(append.event, e.ModelFailed)
     assert append.event.error.startswith(error)
     assert len(model.asked) == 1
@@ -326,7 +328,7 @@ async def test_a_thread_with_a_tool_that_nobody_declared_fails_in_words(ledger: 
     story.say("hello")
     story.ask(1)
     await recorded(ledger, story)
-    append = await Asker({"test": Scripted()}).do(ledger, Ask(REF, 1, 1))
+    append = await ModelWorker({"test": Scripted()}).execute(ledger, Ask(REF, 1, 1))
     assert isinstance(append.event, e.ModelFailed)
     assert append.event.error.startswith("UnknownTool: no tool 'refund' of version v1 is declared")
 
@@ -338,4 +340,6 @@ async def test_a_ledger_that_cannot_be_read_is_not_the_models_failure(ledger: Le
     story.ask(1)
     await recorded(ledger, story)
     with pytest.raises(Unavailable):
-        await Asker({"test": Scripted(Unavailable("a replica is behind"))}).do(ledger, Ask(REF, 1, 1))
+        await ModelWorker({"test": Scripted(Unavailable("a replica is behind"))}).execute(
+            ledger, Ask(REF, 1, 1)
+        )

@@ -17,16 +17,16 @@ from test_verify import tell
 
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status, call_of, voids
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.streams import DURABLES, LEDGER, ensure, info
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.workers import reactions, working
-from ayes.projections.fold import Folding
+from ayes.projections.fold import ProjectionState
 from ayes.projections.history import digest, history
 from ayes.projections.lake import tables
-from ayes.projections.pending import OPEN
+from ayes.projections.pending import OPEN_APPROVALS
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -36,10 +36,10 @@ OLD = Path(__file__).parent / "old_log"
 SAID = json.loads((OLD / "said.json").read_text())
 
 
-def raws() -> list[Raw]:
+def raws() -> list[RawMessage]:
     lines = map(json.loads, (OLD / "log.jsonl").read_text().splitlines())
     return [
-        Raw(one["seq"], datetime.fromisoformat(one["time"]), one["subject"], one["payload"].encode())
+        RawMessage(one["seq"], datetime.fromisoformat(one["time"]), one["subject"], one["payload"].encode())
         for one in lines
     ]
 
@@ -84,10 +84,10 @@ def test_every_history_is_the_same():
 
 def test_the_queue_is_the_same():
     """Byte for byte, but for fields that were added since."""
-    folding = Folding(OPEN)
+    folding = ProjectionState(OPEN_APPROVALS)
     for one in FACTS:
         folding.take(one)
-    found = {row.key: json.loads(row.value) for row in folding.rows(OPEN)}
+    found = {row.key: json.loads(row.value) for row in folding.rows(OPEN_APPROVALS)}
     then = {key: json.loads(value) for key, value in SAID["pending"].items()}
     assert {key: {name: found[key][name] for name in entry} for key, entry in then.items()} == then
     assert found.keys() == then.keys()
@@ -128,19 +128,19 @@ async def old(tmp_path, monkeypatch):
                     for name, one in DURABLES.items()
                 }
                 patch.setattr(streams, "DURABLES", older)
-                await ensure(ledger.port.requests, also=("executor",))
+                await ensure(ledger.log.api, also=("executor",))
             for raw in RAWS:
-                await ledger.port.requests.ask(raw.subject, raw.data)
+                await ledger.log.api.ask(raw.subject, raw.data)
         yield server.store.path
 
 
 async def test_workers_go_on_with_it(old):
     """The consumers get their new subjects, the log is verified, and a call that waited can be decided."""
     async with Ledger.connect(old, role="admin") as admin:
-        assert await admin.port.last_seq() == len(RAWS)
-        await ensure(admin.port.requests, also=("executor",))
+        assert await admin.log.last_seq() == len(RAWS)
+        await ensure(admin.log.api, also=("executor",))
         for name in ("gate", "executor"):
-            there = await info(admin.port.requests, f"CONSUMER.INFO.{LEDGER}.{name}")
+            there = await info(admin.log.api, f"CONSUMER.INFO.{LEDGER}.{name}")
             assert set(there["config"]["filter_subjects"]) == set(DURABLES[name].subjects)
         async with working(reactions(("queue",)), store=old):
             rebuilt = await rebuild(admin, verify=True)

@@ -14,7 +14,13 @@ from pydantic import ValidationError as PydanticError
 from stories import REF, Story, disorder, facts_of, facts_told, lives
 
 from ayes.projections.formats.common import tool_name
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step, read_conversations
+from ayes.projections.formats.conversation import (
+    ConversationStep,
+    Output,
+    RecordedReply,
+    Spoken,
+    read_conversations,
+)
 from ayes.projections.formats.openai_responses import check, read, write
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
 from ayes.projections.thread import thread_of
@@ -432,9 +438,9 @@ def _places(value):
 # ----------------------------------------------------------------------------------------------------- what is read
 
 
-def carried(entries: tuple[Entry, ...]) -> list[Step]:
+def carried(entries: tuple[Entry, ...]) -> list[ConversationStep]:
     """What the form can carry of a history without opaque parts: the steps that must come back."""
-    steps: list[Step] = []
+    steps: list[ConversationStep] = []
     used: set[str] = set()
     ids: dict[str, str] = {}
     for entry in entries:
@@ -465,9 +471,9 @@ def carried(entries: tuple[Entry, ...]) -> list[Step]:
                         index += 1
                     elif isinstance(part, e.Text):
                         kept.append(part)
-                reply = Reply(tuple(kept or [e.Text("")]))
-                if steps and isinstance(steps[-1], Reply):
-                    steps[-1] = Reply((*steps[-1].parts, *reply.parts))
+                reply = RecordedReply(tuple(kept or [e.Text("")]))
+                if steps and isinstance(steps[-1], RecordedReply):
+                    steps[-1] = RecordedReply((*steps[-1].parts, *reply.parts))
                 else:
                     steps.append(reply)
     return steps
@@ -502,8 +508,8 @@ def test_recorded_conversations_go_out_and_come_back():
         back = read(payload)
         seen: set[str] = set()
         for old, new in zip(conversation.steps, back, strict=True):
-            if isinstance(old, Reply):
-                assert isinstance(new, Reply)
+            if isinstance(old, RecordedReply):
+                assert isinstance(new, RecordedReply)
                 assert [_blank(part) for part in new.parts] == [_blank(part) for part in old.parts]
                 for one, two in zip(old.wishes, new.wishes, strict=True):
                     assert two.provider_id == one.provider_id or one.provider_id in seen
@@ -532,7 +538,7 @@ def test_what_the_provider_sends_is_read():
         Spoken("system", "be kind"),
         Spoken("system", "a"),
         Spoken("system", "b"),
-        Reply(
+        RecordedReply(
             (
                 ours(THOUGHT),
                 ours({"id": "msg_1"}),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from ayes.ledger.answers import Answer, Recorded
+from ayes.ledger.answers import AppendResult, Recorded
 from ayes.ledger.client import Ledger
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
@@ -143,7 +143,7 @@ async def settled(store: Path) -> None:
 
 
 async def left(admin: Ledger, durable: str) -> int:
-    consumer = await streams.info(admin.port.requests, f"CONSUMER.INFO.LEDGER.{durable}")
+    consumer = await streams.info(admin.log.api, f"CONSUMER.INFO.LEDGER.{durable}")
     assert consumer
     return consumer["num_pending"] + consumer["num_ack_pending"]
 
@@ -203,7 +203,7 @@ async def test_a_burst_is_one_commit(wire):
     thread = ThreadRef(WORKSPACE, "burst")
     async with Ledger.connect(through) as service:
 
-        async def said(number: int) -> Answer:
+        async def said(number: int) -> AppendResult:
             for _ in range(number % 5):
                 await asyncio.sleep(0)
             return await service.append(thread.said(f"m{number}"), e.Said(role="user", text="Hurry, please."))

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from stories import REF, Story, request
 
-from ayes.consumers.gate import Case, Gate
-from ayes.consumers.pending_projector import Queue
+from ayes.consumers.gate import Gate, GateState
+from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.worker import Worker
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, Status, call_of
-from ayes.ledger.log import Port
-from ayes.ledger.policies import InForce, Policies, Ruling, about, required, ruled
+from ayes.ledger.log import EventLog
+from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, about, evaluate, required
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -35,8 +35,8 @@ REFUND = ToolSpec(name="refund", schema=SCHEMA)
 class Shop:
     """A workspace with tools and policies, somebody who wishes, and as many gates as a test wants."""
 
-    def __init__(self, port: Port) -> None:
-        self.port = port
+    def __init__(self, port: EventLog) -> None:
+        self.log = port
         self.ledger = Ledger(port, e.Author(kind="service", name="desk"))
 
     async def open(self, policy: str = "", organisation: str = "", *tools: ToolSpec) -> None:
@@ -69,8 +69,8 @@ class Shop:
     @asynccontextmanager
     async def gates(self, count: int = 1, *, queue: bool = False) -> AsyncIterator[None]:
         """So many gates at the same time, and the queue if it is wanted."""
-        made: list[Any] = [Gate() for _ in range(count)] + ([Queue()] if queue else [])
-        workers = [Worker(Ledger(self.port, e.Author(kind="gate", name="gate")), one) for one in made]
+        made: list[Any] = [Gate() for _ in range(count)] + ([PendingProjector()] if queue else [])
+        workers = [Worker(Ledger(self.log, e.Author(kind="gate", name="gate")), one) for one in made]
         running = [asyncio.create_task(worker.run()) for worker in workers]
         try:
             yield
@@ -100,7 +100,7 @@ class Shop:
 
 
 @pytest.fixture
-def shop(port: Port) -> Shop:
+def shop(port: EventLog) -> Shop:
     return Shop(port)
 
 
@@ -120,12 +120,12 @@ def a_call() -> Call:
     return call_of(CALL, tuple(story.facts))
 
 
-def judged(own: str, over: str) -> tuple[Policies, Ruling]:
+def judged(own: str, over: str) -> tuple[Policies, PolicyDecision]:
     both = Policies(
-        InForce(3, read_policy(own, "workspace.toml")),
-        InForce(5, read_policy(over, "organisation.toml"), organisation=True),
+        AppliedPolicy(3, read_policy(own, "workspace.toml")),
+        AppliedPolicy(5, read_policy(over, "organisation.toml"), organisation=True),
     )
-    return both, ruled(both, about(a_call(), WISH.arguments))
+    return both, evaluate(both, about(a_call(), WISH.arguments))
 
 
 HIGH = "priority = 1000"
@@ -367,7 +367,7 @@ TIMES = [
 
 @pytest.mark.parametrize(("over", "own", "time"), [pytest.param(*row, id=name) for name, *row in TIMES])
 async def test_whose_time_counts_where_both_ask(
-    port: Port, over: tuple[str, ...], own: tuple[str, ...], time: tuple[Any, ...]
+    port: EventLog, over: tuple[str, ...], own: tuple[str, ...], time: tuple[Any, ...]
 ):
     """One of the two deadlines is the question's, with what happens then (B36, B37)."""
     shop = Shop(port)
@@ -381,7 +381,7 @@ async def test_whose_time_counts_where_both_ask(
 
 
 @pytest.mark.parametrize(("over", "own", "needed"), [(3, 2, 2), (2, 3, 2), (1, 2, 1), (2, 1, 1)])
-async def test_the_fewer_noes_end_it_where_both_ask(port: Port, over: int, own: int, needed: int):
+async def test_the_fewer_noes_end_it_where_both_ask(port: EventLog, over: int, own: int, needed: int):
     """Whichever of the two would be satisfied with a no ends it: a no is the stricter word (I4)."""
     shop = Shop(port)
     await shop.open(
@@ -418,14 +418,14 @@ async def test_no_policy_is_older_than_what_is_judged_by_it(shop: Shop):
     """One that is applied just after the call was read is seen: a vote that came behind it may be among what was read."""
 
     class Late(Ledger):
-        async def read(self, *refs: Any, having: Slot | None = None) -> tuple[Fact, ...]:
-            found = await super().read(*refs, having=having)
+        async def read(self, *refs: Any, must_include: Slot | None = None) -> tuple[Fact, ...]:
+            found = await super().read(*refs, must_include=must_include)
             await shop.apply('[[rule]]\nname = "no"\ntools = ["refund"]\nthen = "block"')
             return found
 
     await shop.open('[[rule]]\nname = "yes"\ntools = ["refund"]\nthen = "allow"')
     await shop.request()
     (wish,) = await shop.ledger.read(FIRST)
-    seen = await Gate().look(Late(shop.port, e.Author(kind="gate", name="gate")), wish)
-    assert isinstance(seen, Case)
+    seen = await Gate().load(Late(shop.log, e.Author(kind="gate", name="gate")), wish)
+    assert isinstance(seen, GateState)
     assert seen.policies.workspace.version == 2

@@ -12,12 +12,12 @@ from program import in_process
 from test_accounts import signed_on
 from test_loop import working
 
-from ayes.consumers import worker
-from ayes.consumers.effects import Append, Step
+from ayes.consumers import worker as worker_module
+from ayes.consumers.effects import Append, Effect
 from ayes.consumers.worker import Worker
 from ayes.ledger import clock
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Due, Handed, Mark, Parked, Port
+from ayes.ledger.log import Delivered, EventLog, Mark, Parked, TimerFired
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import DURABLES
 from ayes.ops.broker.accounts import ROLES
@@ -39,20 +39,20 @@ class Mending:
 
     def __init__(self) -> None:
         self.is_mended = False
-        self.handed: list[Handed] = []
+        self.handed: list[Delivered] = []
 
-    async def look(self, ledger: Ledger, handed: Handed) -> CallRef:
+    async def load(self, ledger: Ledger, handed: Delivered) -> CallRef:
         self.handed.append(handed)
-        ref = handed.call if isinstance(handed, Due) else handed.slot.call_ref
+        ref = handed.call if isinstance(handed, TimerFired) else handed.slot.call_ref
         assert ref
         return ref
 
-    def react(self, seen: CallRef, handed: Handed) -> Sequence[Step[Never]]:
+    def decide(self, seen: CallRef, handed: Delivered) -> Sequence[Effect[Never]]:
         if not self.is_mended:
             raise LookupError("out of order")
         return [Append(seen.decided, e.Withdrawn())]
 
-    async def do(self, ledger: Ledger, work: Never) -> Never:
+    async def execute(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError
 
 
@@ -62,12 +62,12 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = structlog.wrap_logger(
         structlog.ReturnLogger(), processors=[], wrapper_class=structlog.BoundLogger
     )
-    monkeypatch.setattr(worker, "_log", nowhere)
+    monkeypatch.setattr(worker_module, "_log", nowhere)
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_backoff_s", lambda tries: 0.0)
+    monkeypatch.setattr(worker_module, "_backoff_s", lambda tries: 0.0)
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -76,7 +76,7 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_parked(port: Port, *states: str, consumer: str = "*") -> list[Parked]:
+async def until_parked(port: EventLog, *states: str, consumer: str = "*") -> list[Parked]:
     """Wait until these are the states of all that is parked."""
 
     async def are_so() -> bool:
@@ -88,15 +88,15 @@ async def until_parked(port: Port, *states: str, consumer: str = "*") -> list[Pa
     return found
 
 
-async def is_decided(port: Port, call: CallRef) -> bool:
+async def is_decided(port: EventLog, call: CallRef) -> bool:
     return await port.latest(call.decided.subject) is not None
 
 
-async def parked_once_more(port: Port, before: Parked) -> bool:
+async def parked_once_more(port: EventLog, before: Parked) -> bool:
     return any(one.tries > before.tries for one in await port.parked())
 
 
-async def test_what_is_parked_is_tried_again(port: Port, ledger: Ledger, at_once: None):
+async def test_what_is_parked_is_tried_again(port: EventLog, ledger: Ledger, at_once: None):
     """The operator says so, and its consumer is handed the fact as it was; what fails once more is parked again (D12)."""
     await ledger.append(ONE.requested, WISH)
     gate = Mending()
@@ -105,7 +105,7 @@ async def test_what_is_parked_is_tried_again(port: Port, ledger: Ledger, at_once
         await port.mark(Mark("gate", parked.number, "retry", clock.now()))
         await until(lambda: parked_once_more(port, parked))
         [again] = await until_parked(port, "parked")
-        assert (again.seq, again.reason, again.tries) == (1, parked.reason, 2 * worker.MAX_TRIES)
+        assert (again.seq, again.reason, again.tries) == (1, parked.reason, 2 * worker_module.MAX_TRIES)
         gate.is_mended = True
         await port.mark(
             Mark("gate", parked.number, "retry", clock.now())
@@ -118,7 +118,7 @@ async def test_what_is_parked_is_tried_again(port: Port, ledger: Ledger, at_once
     assert await port.parked() == []
 
 
-async def test_a_retry_waits_for_a_worker(port: Port, ledger: Ledger):
+async def test_a_retry_waits_for_a_worker(port: EventLog, ledger: Ledger):
     """What is said while no worker runs is heeded by the next one; so it is for a deadline's hint, which names its call (D12)."""
     await port.park(Parked("gate-timers", 4, str(TWO), "out of order", 5, clock.now()))
     [parked] = await port.parked()
@@ -128,15 +128,15 @@ async def test_a_retry_waits_for_a_worker(port: Port, ledger: Ledger):
     async with working(Worker(ledger, gate)):
         await until_parked(port, "settled")
     [due] = gate.handed
-    assert isinstance(due, Due)
+    assert isinstance(due, TimerFired)
     assert due.call == TWO
 
 
 async def test_what_a_newer_program_wrote_is_tried_again_by_it(
-    port: Port, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
     """The older program parks it; the newer one tries it again when it starts, nothing else, and not what was dropped (D12, I12)."""
-    raw = codec.encode(ledger.stamped(WISH))
+    raw = codec.encode(ledger.with_envelope(WISH))
     newer = raw.replace(b'"ToolRequested"', b'"ToolWished"')
     await port.append(ONE.requested, newer, "x")
     await port.append(TWO.requested, newer, "y")
@@ -159,7 +159,7 @@ async def test_what_a_newer_program_wrote_is_tried_again_by_it(
 
 
 async def test_a_failing_part_does_not_end_a_worker(
-    port: Port, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
     """An error while taking or renewing is told of, that part is started again, and the next call is judged (C2)."""
     deliveries, failures = type(port).deliveries, ["gate", "gate-timers", "gate"]
@@ -173,7 +173,7 @@ async def test_a_failing_part_does_not_end_a_worker(
             yield handed_out
 
     monkeypatch.setattr(type(port), "deliveries", failing)
-    monkeypatch.setattr(worker.Worker, "_renew", failing)  # not even to be awaited
+    monkeypatch.setattr(worker_module.Worker, "_renew", failing)  # not even to be awaited
     gate = Mending()
     gate.is_mended = True
     async with working(Worker(ledger, gate, ack_wait_s=0.3)) as running:
@@ -190,21 +190,21 @@ async def test_the_operator_and_nobody_else(
     junk = b'{"type":"ToolRequested","tool":"\xff\x1b[2J"}'
     gate = Mending()
     async with Ledger.connect(store, role="gate") as own, Ledger.connect(store, role="service") as service:
-        assert isinstance(service.port, JetStream)
+        assert isinstance(service.log, JetStream)
         await service.append(ONE.requested, WISH)
-        await service.port.append(TWO.requested, junk, "x")
+        await service.log.append(TWO.requested, junk, "x")
         with in_process(monkeypatch, capsys) as run:
 
             async def approvals(*arguments: object) -> Any:
                 return await asyncio.to_thread(run, "parked", *arguments, store=store)
 
             async with working(Worker(own, gate)):
-                await until_parked(own.port, "parked", "parked", consumer="gate")
+                await until_parked(own.log, "parked", "parked", consumer="gate")
                 code, _, _ = listed = await approvals("ls", "--json")
                 assert code == 0
                 two, one = sorted(listed.lines, key=lambda each: -each["seq"])
                 assert (one["consumer"], one["seq"], one["subject"]) == ("gate", 1, ONE.requested.subject)
-                assert (one["reason"], one["tries"]) == ("LookupError: out of order", worker.MAX_TRIES)
+                assert (one["reason"], one["tries"]) == ("LookupError: out of order", worker_module.MAX_TRIES)
                 plain = await approvals("ls")
                 assert "fact 1" in plain.out
                 assert "LookupError: out of order" in plain.out
@@ -219,7 +219,7 @@ async def test_the_operator_and_nobody_else(
                 gate.is_mended = True
                 asked = await approvals("retry", one["number"], "--json")
                 assert (asked.code, asked.one["standing"]) == (0, "to be tried again")
-                await until_parked(own.port, "parked", "settled", consumer="gate")
+                await until_parked(own.log, "parked", "settled", consumer="gate")
                 gone = await approvals("drop", two["number"], "--reason", "seen by ana")
                 assert gone.code == 0
                 assert (await approvals("ls")).out == ""
@@ -253,7 +253,7 @@ async def test_the_operator_and_nobody_else(
 async def test_an_entry_counts_under_its_own_roles_name_only(store: Path, at_once: None):
     """Bytes that are no entry are listed with what is wrong with them and can be dropped; none of them is handled (C2)."""
     async with Ledger.connect(store, role="admin") as ledger:
-        port = ledger.port
+        port = ledger.log
         assert isinstance(port, JetStream)
         await ledger.append(ONE.requested, WISH)
         valid = b'{"consumer":"gate","seq":1,"subject":"s","reason":"r","tries":1,"parked_at":"2026-01-01T00:00:00Z","state":"again"}'

@@ -11,7 +11,7 @@ from stories import REF, SETTLED, START, UNSETTLED, Story, disorder, life, lives
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Change
 from ayes.projections import pending
-from ayes.projections.fold import Folding
+from ayes.projections.fold import ProjectionState
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.errors import TooLarge
@@ -162,10 +162,10 @@ def test_a_key_names_one_call():
 
 def queue(facts) -> dict[str, bytes]:
     """What the fold over a whole log shows."""
-    folding = Folding(pending.OPEN)
+    folding = ProjectionState(pending.OPEN_APPROVALS)
     for fact in facts:
-        folding.take(fact)
-    return {row.key: row.value for row in folding.rows(pending.OPEN)}
+        folding.apply(fact)
+    return {row.key: row.value for row in folding.rows(pending.OPEN_APPROVALS)}
 
 
 @given(lives(), st.data())
@@ -197,12 +197,12 @@ def test_a_late_request_opens_nothing_again():
 def test_what_comes_early_waits_for_what_comes_before_it():
     """A question is not shown before its request is there, and the folding says which facts it waits for (I13)."""
     requested, gated = asked().facts
-    folding = Folding(pending.OPEN)
-    folding.take(gated)
-    assert list(folding.rows(pending.OPEN)) == []
+    folding = ProjectionState(pending.OPEN_APPROVALS)
+    folding.apply(gated)
+    assert list(folding.rows(pending.OPEN_APPROVALS)) == []
     assert folding.missing == range(1, 2)
-    folding.take(requested)
-    assert len(list(folding.rows(pending.OPEN))) == 1
+    folding.apply(requested)
+    assert len(list(folding.rows(pending.OPEN_APPROVALS))) == 1
     assert not folding.missing
 
 
@@ -235,12 +235,12 @@ def written(seq: int, stage: int = 0) -> tuple[str, bytes]:
 
 
 CHOICES = [
-    pending.EVERY,
-    pending.Chosen("shop"),
-    pending.Chosen(thread="acme/t1"),
-    pending.Chosen(tool="ship*"),
-    pending.Chosen("acme", tool="refund"),
-    pending.Chosen("nobody"),
+    pending.NO_FILTER,
+    pending.PendingFilter("shop"),
+    pending.PendingFilter(thread="acme/t1"),
+    pending.PendingFilter(tool="ship*"),
+    pending.PendingFilter("acme", tool="refund"),
+    pending.PendingFilter("nobody"),
 ]
 
 
@@ -266,13 +266,13 @@ def test_what_is_kept_is_what_is_listed(story):
     """Put, put again, deleted, put back, in any order, and told all over again: after each change what is kept is what a
     fresh listing shows, and whoever goes by what differs has the same.
     """
-    waiting, told = pending.Waiting(), {}
+    waiting, told = pending.PendingIndex(), {}
     there: dict[str, bytes] = {}
     for whole, said in story:
         there = {} if whole else there
         news = {written(seq)[0]: b"" if stage is None else written(seq, stage)[1] for seq, stage in said}
         there = {key: value for key, value in {**there, **news}.items() if value}
-        differs = waiting.take(Change(news, whole=whole))
+        differs = waiting.apply(Change(news, whole=whole))
         assert len({key for key, _ in differs}) == len(differs)
         for key, entry in differs:
             assert told.get(key) != entry
@@ -295,8 +295,8 @@ def test_pages_are_what_is_listed(said, chosen, most, room):
     for seq, stage in said:
         there[written(seq)[0]] = b"" if stage is None else written(seq, stage)[1]
     there = {key: value for key, value in there.items() if value}
-    waiting = pending.Waiting()
-    waiting.take(Change(there, whole=True))
+    waiting = pending.PendingIndex()
+    waiting.apply(Change(there, whole=True))
     expected = plainly(there.values(), None, chosen)
     found: list[bytes] = []
     after, more = None, True
@@ -315,11 +315,11 @@ def test_pages_are_what_is_listed(said, chosen, most, room):
 
 def test_a_page_goes_on_behind_what_is_gone():
     """What the last page ended with was decided meanwhile, and something older was asked: the next begins where it ended."""
-    waiting = pending.Waiting()
-    waiting.take(Change(dict(map(written, (2, 4, 6, 8))), whole=True))
+    waiting = pending.PendingIndex()
+    waiting.apply(Change(dict(map(written, (2, 4, 6, 8))), whole=True))
     page = waiting.page(2, 10_000)
-    assert page.after == pending.Age(4, written(4)[0])
-    waiting.take(Change({written(4)[0]: b"", **dict([written(3)])}, whole=False))
+    assert page.after == pending.PageCursor(4, written(4)[0])
+    waiting.apply(Change({written(4)[0]: b"", **dict([written(3)])}, whole=False))
     page = waiting.page(2, 10_000, after=page.after)
     assert [pending.decode(raw).seq for raw in page.entries] == [6, 8]
     assert (page.waiting, page.more) == (4, False)
@@ -328,8 +328,8 @@ def test_a_page_goes_on_behind_what_is_gone():
 
 def test_an_entry_that_no_page_can_hold_is_named():
     """Rather than a page without it, or one that never ends."""
-    waiting = pending.Waiting()
-    waiting.take(Change(dict(map(written, (1, 2))), whole=True))
+    waiting = pending.PendingIndex()
+    waiting.apply(Change(dict(map(written, (1, 2))), whole=True))
     with pytest.raises(TooLarge, match=f"{written(1)[0]} has {len(written(1)[1])} bytes"):
         waiting.page(1, len(written(1)[1]))
     assert len(waiting.page(9, len(written(1)[1]) + 1).entries) == 1
@@ -348,41 +348,41 @@ def test_an_entry_that_no_page_can_hold_is_named():
 def test_a_key_says_whose_an_entry_is(key, covered):
     """By whole names, and a key that is none belongs to nobody."""
     choices = {
-        "every": pending.EVERY,
-        "workspace": pending.Chosen("acme"),
-        "thread": pending.Chosen(thread="acme/t1"),
-        "both": pending.Chosen("acme", "acme/t1"),
-        "neither": pending.Chosen("shop", "acme/t1"),
-        "dotted": pending.Chosen("acme.t1"),
+        "every": pending.NO_FILTER,
+        "workspace": pending.PendingFilter("acme"),
+        "thread": pending.PendingFilter(thread="acme/t1"),
+        "both": pending.PendingFilter("acme", "acme/t1"),
+        "neither": pending.PendingFilter("shop", "acme/t1"),
+        "dotted": pending.PendingFilter("acme.t1"),
     }
     assert {name for name, chosen in choices.items() if chosen.covers(key)} == covered
 
 
 def test_an_entry_that_is_written_anew_keeps_its_place():
     """More people are asked about the oldest: it is told, and stays the oldest."""
-    waiting = pending.Waiting()
-    assert [entry.seq for _, entry in waiting.take(Change(dict(map(written, (8, 2, 5))), whole=True))] == [
+    waiting = pending.PendingIndex()
+    assert [entry.seq for _, entry in waiting.apply(Change(dict(map(written, (8, 2, 5))), whole=True))] == [
         2,
         5,
         8,
     ]
     key, anew = written(2, 1)
-    assert waiting.take(Change({key: anew}, whole=False)) == [(key, pending.decode(anew))]
+    assert waiting.apply(Change({key: anew}, whole=False)) == [(key, pending.decode(anew))]
     assert [(one.seq, one.asked_as_well) for one in waiting.oldest()] == [(2, ("p0",)), (5, ()), (8, ())]
 
 
 def test_what_is_told_twice_changes_nothing():
     """The same entry again, the same listing again, or the end of what never stood there, is no change."""
-    waiting = pending.Waiting()
+    waiting = pending.PendingIndex()
     all_of_it = dict(map(written, (1, 2, 3)))
-    waiting.take(Change(all_of_it, whole=True))
+    waiting.apply(Change(all_of_it, whole=True))
     before = waiting.oldest()
     for again in (
         Change(all_of_it, whole=True),
         Change(all_of_it, whole=False),
         Change({"a.b.c": b""}, whole=False),
     ):
-        assert waiting.take(again) == []
+        assert waiting.apply(again) == []
         assert waiting.oldest() == before
 
 

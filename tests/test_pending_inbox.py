@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import running
 
-from ayes.consumers.pending_view import Inbox, changes
+from ayes.consumers.pending_view import PendingView, changes
 from ayes.ledger.client import Ledger
 from ayes.ledger.log import Change, Pending
 from ayes.ledger.nats import streams
@@ -25,7 +25,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream, _Bucket
 from ayes.ops.commands import decide
 from ayes.projections import pending
-from ayes.projections.pending import Chosen, Entry
+from ayes.projections.pending import Entry, PendingFilter
 from ayes.schemas.errors import BadInput, BrokerRefused
 
 START = datetime(2026, 3, 1, 9, tzinfo=UTC)
@@ -59,7 +59,7 @@ async def listed(bucket: Pending) -> list[Entry]:
     return sorted(entries, key=lambda one: one.seq)
 
 
-async def quiet(inbox: Inbox, bucket: Pending, within_s: float = 10.0) -> list[int]:
+async def quiet(inbox: PendingView, bucket: Pending, within_s: float = 10.0) -> list[int]:
     """Which calls wait, once the inbox has what a fresh listing has."""
     expected = await listed(bucket)
     until = time.monotonic() + within_s
@@ -75,23 +75,23 @@ async def quiet(inbox: Inbox, bucket: Pending, within_s: float = 10.0) -> list[i
 
 async def test_whoever_enters_has_all_that_waits(ledger: Ledger):
     """An empty inbox is entered too; a full one shows all at once, the oldest question first, whenever it was written."""
-    bucket = ledger.port.pending
-    async with Inbox(ledger) as inbox:
+    bucket = ledger.log.pending
+    async with PendingView(ledger) as inbox:
         assert inbox.oldest() == []
         assert len(inbox) == 0
     for seq in (5, 3, 9, 1, 7):
         await put(bucket, question(seq, workspace="shop" if seq > 5 else "acme"))
-    async with Inbox(ledger) as inbox:
+    async with PendingView(ledger) as inbox:
         assert [one.seq for one in inbox.oldest()] == [1, 3, 5, 7, 9]
         assert [one.seq for one in inbox.oldest(2)] == [1, 3]
-        assert [one.seq for one in inbox.oldest(1, Chosen("shop"))] == [7]
+        assert [one.seq for one in inbox.oldest(1, PendingFilter("shop"))] == [7]
 
 
 async def test_what_changes_is_taken_in_its_place(ledger: Ledger):
     """Asked late about something old, asked anew, decided, and asked back again (B83)."""
-    bucket = ledger.port.pending
+    bucket = ledger.log.pending
     await put(bucket, question(5))
-    async with Inbox(ledger) as inbox:
+    async with PendingView(ledger) as inbox:
         await put(bucket, question(9))
         await put(bucket, question(2))
         assert await quiet(inbox, bucket) == [2, 5, 9]
@@ -106,7 +106,7 @@ async def test_what_changes_is_taken_in_its_place(ledger: Ledger):
 
 async def test_each_change_is_told(ledger: Ledger):
     """First all that waits, oldest first, be it nothing; then what comes and goes. What was decided before is not told."""
-    bucket = ledger.port.pending
+    bucket = ledger.log.pending
     for seq in (2, 1, 3):
         await put(bucket, question(seq))
     await delete(bucket, 3)
@@ -120,9 +120,9 @@ async def test_each_change_is_told(ledger: Ledger):
 
 async def test_whoever_waits_for_it_sees_what_was_written_before(ledger: Ledger):
     """Put or deleted a moment ago: the inbox that has caught up shows it, also when nothing differs by it."""
-    bucket = ledger.port.pending
+    bucket = ledger.log.pending
     assert await bucket.last_revision() == 0
-    async with Inbox(ledger) as inbox:
+    async with PendingView(ledger) as inbox:
         await inbox.caught_up()
         for seq in range(100):
             await put(bucket, question(seq))
@@ -134,7 +134,7 @@ async def test_whoever_waits_for_it_sees_what_was_written_before(ledger: Ledger)
                 await inbox.caught_up()
                 assert inbox.oldest() == []
         assert await bucket.last_revision() == 200
-    async with Inbox(ledger) as inbox, asyncio.timeout(20):
+    async with PendingView(ledger) as inbox, asyncio.timeout(20):
         await inbox.caught_up()
 
 
@@ -149,9 +149,9 @@ async def test_thousands_come_and_go(store: Path):
     async with (
         Ledger.connect(store, role="admin") as admin,
         Ledger.connect(store, role="observer") as ledger,
-        Inbox(ledger) as inbox,
+        PendingView(ledger) as inbox,
     ):
-        bucket = admin.port.pending
+        bucket = admin.log.pending
 
         async def live(seq: int) -> None:
             await put(bucket, question(seq))
@@ -172,14 +172,14 @@ async def test_thousands_come_and_go(store: Path):
                 for _ in range(8):
                     writers.create_task(work(left))
                 await asyncio.sleep(0.05)
-                async with Inbox(ledger) as late:
+                async with PendingView(ledger) as late:
                     pass
-                async with Inbox(ledger) as late:
+                async with PendingView(ledger) as late:
                     await asyncio.sleep(0.05)
                     assert len(late) > 0
             waits = [seq for seq in range(block * 500 + 500) if seq % 4 == 0 or seq % 8 == 1]
             assert await quiet(inbox, bucket) == waits
-            async with Inbox(ledger) as fresh:
+            async with PendingView(ledger) as fresh:
                 assert fresh.oldest() == inbox.oldest()
 
 
@@ -189,7 +189,7 @@ async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path):
     """
     many = 300
     async with Ledger.connect(store, role="admin") as admin, Ledger.connect(store, role="observer") as ledger:
-        bucket = admin.port.pending
+        bucket = admin.log.pending
         for seq in range(many):
             await put(bucket, question(seq, size=20_000))
 
@@ -201,8 +201,8 @@ async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path):
         escalating = asyncio.create_task(escalate())
         try:
             for _ in range(25):
-                assert len(await ledger.port.pending.entries()) == many
-                async with Inbox(ledger) as inbox:
+                assert len(await ledger.log.pending.entries()) == many
+                async with PendingView(ledger) as inbox:
                     assert len(inbox) == many
         finally:
             escalating.cancel()
@@ -265,11 +265,11 @@ async def test_a_broker_that_is_started_again(tmp_path: Path):
             ledger = await open_.enter_async_context(Ledger.connect(path, role="observer"))
             async with Ledger.connect(path, role="admin") as admin:
                 for seq in range(4):
-                    await put(admin.port.pending, question(seq))
-            inbox = await open_.enter_async_context(Inbox(ledger))
+                    await put(admin.log.pending, question(seq))
+            inbox = await open_.enter_async_context(PendingView(ledger))
         assert [one.seq for one in inbox.oldest()] == [0, 1, 2, 3]
         async with running(path), Ledger.connect(path, role="admin") as admin:
-            bucket = admin.port.pending
+            bucket = admin.log.pending
             await delete(bucket, 0)
             await put(bucket, question(2, stage=1))
             await put(bucket, question(9))
@@ -291,10 +291,10 @@ async def behind_a_cable(store: Path) -> AsyncIterator[tuple[Ledger, Cable]]:
 async def test_a_connection_that_was_cut(store: Path):
     """What was decided, asked, and decided after being asked while nobody was listening is made up for."""
     async with behind_a_cable(store) as (ledger, cable), Ledger.connect(store, role="admin") as admin:
-        bucket = admin.port.pending
+        bucket = admin.log.pending
         for seq in range(4):
             await put(bucket, question(seq))
-        async with Inbox(ledger) as inbox:
+        async with PendingView(ledger) as inbox:
             for seq in (1, 2, 3):
                 await cable.cut()
                 await delete(bucket, seq)
@@ -314,7 +314,7 @@ async def test_a_connection_that_was_cut_for_longer_than_markers_live(store: Pat
         of_short_markers(ledger)
         for seq in range(4):
             await put(bucket, question(seq))
-        async with Inbox(ledger) as inbox:
+        async with PendingView(ledger) as inbox:
             assert await quiet(inbox, bucket) == [0, 1, 2, 3]
             await cable.cut()
             await delete(bucket, 1)
@@ -333,7 +333,7 @@ async def test_all_is_told_again_before_a_marker_can_be_missed(store: Path):
         bucket = of_short_markers(admin)
         await put(bucket, question(1))
         async with aclosing(bucket.follow()) as coming:
-            waiting = pending.Waiting()
+            waiting = pending.PendingIndex()
             first, again = await anext(coming), await anext(coming)
             assert waiting.take(first) == [("acme.t1.c1", question(1))]
             entries = {"acme.t1.c1": pending.encode(question(1))}
@@ -350,7 +350,7 @@ async def test_an_inbox_knows_that_it_is_whole_when_the_last_marker_has_gone(sto
         await delete(bucket, 2)
         await until_kept(admin, 1)
         assert await bucket.last_revision() == 3
-        async with Inbox(admin) as inbox, asyncio.timeout(20):
+        async with PendingView(admin) as inbox, asyncio.timeout(20):
             await inbox.caught_up()
             assert inbox.oldest() == [question(1)]
 
@@ -358,35 +358,35 @@ async def test_an_inbox_knows_that_it_is_whole_when_the_last_marker_has_gone(sto
 async def test_an_inbox_that_cannot_be_kept_up_says_so(store: Path):
     """The bucket is gone: what is asked of the inbox then is an error, never what was known last."""
     async with Ledger.connect(store, role="admin") as admin, Ledger.connect(store, role="observer") as ledger:
-        await put(admin.port.pending, question(1))
+        await put(admin.log.pending, question(1))
         with pytest.raises(BrokerRefused, match="KV_pending"):
             await _lose(admin, ledger)
-        inbox = Inbox(ledger)
+        inbox = PendingView(ledger)
         with pytest.raises(BrokerRefused):
             await inbox.__aenter__()
 
 
 async def _lose(admin: Ledger, ledger: Ledger) -> None:
     """Look into the inbox while its bucket is taken away, until it cannot be kept up."""
-    async with Inbox(ledger) as inbox, asyncio.timeout(20):
-        await admin.port.requests.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
+    async with PendingView(ledger) as inbox, asyncio.timeout(20):
+        await admin.log.api.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
         while len(inbox.oldest()) == len(inbox) == 1:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.05)
 
 
 def of_short_markers(ledger: Ledger) -> Pending:
     """The queue, whose markers live for two seconds instead of an hour."""
-    assert isinstance(ledger.port, JetStream)
-    ledger.port.pending = _Bucket(ledger.port, "pending", marker_s=2)
-    return ledger.port.pending
+    assert isinstance(ledger.log, JetStream)
+    ledger.log.pending = _Bucket(ledger.log, "pending", marker_s=2)
+    return ledger.log.pending
 
 
 async def until_kept(ledger: Ledger, entries: int) -> None:
     """Wait until the bucket holds no more than that: its markers have gone."""
-    assert isinstance(ledger.port, JetStream)
+    assert isinstance(ledger.log, JetStream)
     async with asyncio.timeout(15):
         while True:
-            info = await streams.info(ledger.port.requests, f"STREAM.INFO.{streams.PENDING}")
+            info = await streams.info(ledger.log.api, f"STREAM.INFO.{streams.PENDING}")
             assert info
             if info["state"]["messages"] == entries:
                 return
@@ -400,7 +400,7 @@ async def test_the_command_shows_the_oldest(store: Path, capsys: pytest.CaptureF
     """All, or so many of the oldest, of one workspace or of all, and how many there are (B72)."""
     async with Ledger.connect(store, role="admin") as admin:
         for seq in (4, 2, 3, 1):
-            await put(admin.port.pending, question(seq, workspace=("acme", "shop")[seq % 2]))
+            await put(admin.log.pending, question(seq, workspace=("acme", "shop")[seq % 2]))
 
     async def shown(workspace: str, limit: int | None) -> list[int]:
         await decide.pending(workspace, watch=False, limit=limit, store=store, url=None, json=True)
@@ -422,7 +422,7 @@ async def test_the_command_shows_the_oldest(store: Path, capsys: pytest.CaptureF
 async def test_the_command_goes_on_with_what_comes(store: Path, capsys: pytest.CaptureFixture[str]):
     """What waits, oldest first, then each change; what was decided before it began is not told."""
     async with Ledger.connect(store, role="admin") as admin:
-        bucket = admin.port.pending
+        bucket = admin.log.pending
         for seq in (3, 1, 2):
             await put(bucket, question(seq))
         await delete(bucket, 2)

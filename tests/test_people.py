@@ -422,8 +422,8 @@ def test_all_is_what_was_shown(shop, within, thread):
     async def doctored():
         async with Ledger.connect(shop, role="queue") as queue:
             key = f"{call.workspace}.{call.thread}.{call.call}"
-            value, revision = await queue.port.pending.get(key)
-            assert await queue.port.pending.put(key, value.replace(b": 6", b": 5"), revision)
+            value, revision = await queue.log.pending.get(key)
+            assert await queue.log.pending.put(key, value.replace(b": 6", b": 5"), revision)
 
     asyncio.run(doctored())
     ended = within("approve", "--all", "--thread", thread, "--yes", "--as", "ana", "--json", store=shop)

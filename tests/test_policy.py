@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ayes.ops.rehearsal.scripted_reviewer import Ballot, read_script, script_for, vote
+from ayes.ops.rehearsal.scripted_reviewer import ScriptedVerdict, read_script, script_for, vote
 from ayes.schemas import conditions
 from ayes.schemas.errors import BadFile
 from ayes.schemas.events import Quorum, Shadow, Stage
@@ -654,11 +654,11 @@ answer = "Ask again tomorrow."
 @pytest.mark.parametrize(
     ("text", "tool", "ballot"),
     [
-        (SCRIPT, "book_reservation", Ballot("approve", "Within the budget.", "", '{"seats": 1}')),
-        (SCRIPT, "cancel_reservation", Ballot("answer", "", "Ask again tomorrow.", None)),
-        (SCRIPT, "send_certificate", Ballot("deny")),
+        (SCRIPT, "book_reservation", ScriptedVerdict("approve", "Within the budget.", "", '{"seats": 1}')),
+        (SCRIPT, "cancel_reservation", ScriptedVerdict("answer", "", "Ask again tomorrow.", None)),
+        (SCRIPT, "send_certificate", ScriptedVerdict("deny")),
         ("", "book_reservation", None),
-        ('otherwise = "approve"', "book_reservation", Ballot("approve")),
+        ('otherwise = "approve"', "book_reservation", ScriptedVerdict("approve")),
     ],
 )
 def test_first_matching_vote_is_given(text, tool, ballot):
@@ -668,8 +668,8 @@ def test_first_matching_vote_is_given(text, tool, ballot):
 
 def test_built_in_reviewers_say_one_thing():
     """`approve` and `deny` need no file; anything else is a file's name."""
-    assert vote(script_for("approve"), "x") == Ballot("approve")
-    assert vote(script_for("deny"), "x") == Ballot("deny")
+    assert vote(script_for("approve"), "x") == ScriptedVerdict("approve")
+    assert vote(script_for("deny"), "x") == ScriptedVerdict("deny")
     assert script_for("approve").name == "reviewer"
     with pytest.raises(BadFile, match="aprove: cannot be read"):
         script_for("aprove")

@@ -10,12 +10,12 @@ from msgspec import structs
 from stories import told
 
 from ayes.ledger import clock
-from ayes.ledger.answers import AlreadyRecorded, Recorded, Taken
+from ayes.ledger.answers import AlreadyRecorded, Recorded, SlotTaken
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Due, Mark, Parked, Port
+from ayes.ledger.log import EventLog, Mark, Parked, TimerFired
 from ayes.ledger.nats import ordered_consumer
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.protocol import Straight, Take
+from ayes.ledger.nats.protocol import NatsMessage, OnMessage
 from ayes.ledger.nats.streams import LEDGER, ensure
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
@@ -49,7 +49,7 @@ async def test_a_taken_slot_answers_with_who_was_first(ledger: Ledger):
     """The second fact for a slot is not recorded, and its writer is handed the first one (B27, I6)."""
     await ledger.append(CALL.decided, e.Expired(rule="r", policy_version=1, after_s=60))
     answer = await ledger.append(CALL.decided, e.Withdrawn())
-    assert isinstance(answer, Taken)
+    assert isinstance(answer, SlotTaken)
     assert isinstance(answer.first.event, e.Expired)
     assert answer.first.seq == 1
     assert len(await ledger.read(CALL)) == 1
@@ -57,7 +57,7 @@ async def test_a_taken_slot_answers_with_who_was_first(ledger: Ledger):
 
 async def test_the_same_event_again_is_the_same_fact(ledger: Ledger):
     """A retry after an answer that was lost records nothing new, however late it comes (B48, B57)."""
-    event = ledger.stamped(voted())
+    event = ledger.with_envelope(voted())
     assert await ledger.append(CALL.vote("ana"), event) == Recorded(1)
     assert await ledger.append(CALL.vote("ana"), event) == AlreadyRecorded(1)
     assert len(await ledger.read(CALL)) == 1
@@ -68,8 +68,8 @@ async def test_a_result_that_lost_goes_to_its_other_slot(ledger: Ledger):
     in_doubt = e.InDoubt(attempt=1, text="nobody knows")
     late = e.ToolReturned(output="done", attempt=1)
     await ledger.append(CALL.finished, in_doubt)
-    answer = await ledger.append(CALL.finished, late, otherwise=CALL.late(1))
-    assert isinstance(answer, Taken)
+    answer = await ledger.append(CALL.finished, late, fallback_slot=CALL.late(1))
+    assert isinstance(answer, SlotTaken)
     assert [type(fact.event) for fact in await ledger.read(CALL)] == [e.InDoubt, e.ToolReturned]
 
 
@@ -82,10 +82,10 @@ async def test_four_rivals_and_one_slot_a_thousand_times(ledger: Ledger):
     )
     for slot, four in zip(slots, answers, strict=True):
         [winner] = [answer for answer in four if isinstance(answer, Recorded)]
-        losers = [answer for answer in four if isinstance(answer, Taken)]
+        losers = [answer for answer in four if isinstance(answer, SlotTaken)]
         assert len(losers) == 3
         assert {(loser.first.seq, loser.first.slot) for loser in losers} == {(winner.seq, slot)}
-    assert await ledger.port.last_seq() == 1000
+    assert await ledger.log.last_seq() == 1000
 
 
 async def test_many_at_once_are_committed_together(ledger: Ledger):
@@ -94,7 +94,7 @@ async def test_many_at_once_are_committed_together(ledger: Ledger):
     answers = await asyncio.gather(
         *(ledger.append(THREAD.said(f"m{n}"), e.Said(role="user", text=str(n))) for n in range(300))
     )
-    assert isinstance(answers[7], Taken)
+    assert isinstance(answers[7], SlotTaken)
     seqs = [answer.seq for answer in answers if isinstance(answer, Recorded)]
     assert sorted(seqs) == list(range(2, 301))
     facts = await ledger.read(THREAD)
@@ -120,14 +120,14 @@ async def test_a_thread_with_more_facts_than_one_answer_holds(ledger: Ledger):
 async def test_reading_what_is_not_there(ledger: Ledger):
     """A call that nobody asked for is empty, not an error."""
     assert await ledger.read(CALL) == ()
-    assert await ledger.port.latest(CALL.decided.subject) is None
+    assert await ledger.log.latest(CALL.decided.subject) is None
 
 
 async def test_the_latest_of_several(ledger: Ledger):
     """`latest` takes a wildcard and gives the newest fact that matches."""
     for version in (1, 2, 3):
         await ledger.append(_policy(version), e.PolicyApplied(text="", digest=str(version)))
-    latest = await ledger.port.latest("ledger.shop._policy.*")
+    latest = await ledger.log.latest("ledger.shop._policy.*")
     assert latest is not None
     assert latest.slot == _policy(3)
 
@@ -166,11 +166,11 @@ async def test_what_came_together_is_handed_on_together(ledger: Ledger):
         *(ledger.append(THREAD.said(f"m{n}"), e.Said(role="user", text=str(n))) for n in range(700))
     )
     for subjects in ((), (f"{ROOT}.>",)):
-        lists = [facts async for facts in ledger.port.follow(subjects, 1, until_end=True)]
+        lists = [facts async for facts in ledger.log.follow(subjects, 1, until_end=True)]
         assert [fact.seq for facts in lists for fact in facts] == list(range(1, 701))
         assert min(map(len, lists)) > 0
         assert len(lists) < 350
-    assert [facts async for facts in ledger.port.follow((CALL.subjects,), 1, until_end=True)] == []
+    assert [facts async for facts in ledger.log.follow((CALL.subjects,), 1, until_end=True)] == []
 
 
 @pytest.mark.parametrize("lost", [{1}, {5}, {2, 3, 9}, {10}])
@@ -183,11 +183,11 @@ async def test_what_is_lost_on_its_way_is_read_again(
     async with Ledger.connect(store, role="admin") as ledger:
         for number in range(10):
             await ledger.append(THREAD.said(f"m{number}"), e.Said(role="user", text=str(number)))
-        assert isinstance(ledger.port, JetStream)
-        straight = ledger.port.requests.straight
+        assert isinstance(ledger.log, JetStream)
+        straight = ledger.log.api.straight
 
-        def lossy(subject: str, take: Take) -> AbstractAsyncContextManager[None]:
-            def take_some(message: Straight) -> None:
+        def lossy(subject: str, take: OnMessage) -> AbstractAsyncContextManager[None]:
+            def take_some(message: NatsMessage) -> None:
                 nonlocal delivered
                 if message[0].startswith(ROOT.encode()):
                     delivered += 1
@@ -197,7 +197,7 @@ async def test_what_is_lost_on_its_way_is_read_again(
 
             return straight(subject, take_some)
 
-        monkeypatch.setattr(ledger.port.requests, "straight", lossy)
+        monkeypatch.setattr(ledger.log.api, "straight", lossy)
         async with asyncio.timeout(20):
             assert [fact.seq async for fact in ledger.replay()] == list(range(1, 11))
     assert delivered > 10
@@ -213,12 +213,12 @@ async def test_a_log_that_was_made_anew_is_not_followed_on(
     """
     monkeypatch.setattr(ordered_consumer, "HEARTBEAT_S", 0.2)
     async with Ledger.connect(store, role="admin") as ledger, aclosing(ledger.watch()) as facts:
-        assert isinstance(ledger.port, JetStream)
+        assert isinstance(ledger.log, JetStream)
         for number in range(3):
             await ledger.append(THREAD.said(f"m{number}"), e.Said(role="user", text=str(number)))
             await anext(facts)
-        await ledger.port.requests.ask(f"$JS.API.STREAM.DELETE.{LEDGER}", b"")
-        await ensure(ledger.port.requests)
+        await ledger.log.api.ask(f"$JS.API.STREAM.DELETE.{LEDGER}", b"")
+        await ensure(ledger.log.api)
         for number in range(left):
             await ledger.append(THREAD.said(f"m{number}"), e.Said(role="user", text=str(number)))
         with pytest.raises(BrokerRefused, match=f"LEDGER ends at {left}, and 3 was read from it before"):
@@ -226,7 +226,7 @@ async def test_a_log_that_was_made_anew_is_not_followed_on(
                 await anext(facts)
 
 
-async def test_a_consumer_is_handed_what_concerns_it(port: Port, ledger: Ledger):
+async def test_a_consumer_is_handed_what_concerns_it(port: EventLog, ledger: Ledger):
     """A durable gets the facts on its subjects only, each until it is acknowledged; unacknowledged ones come again."""
     await ledger.append(CALL.requested, e.ToolRequested(tool="t", arguments="{}", digest="d"))
     await ledger.append(CALL.gated, e.ApprovalRequested(digest="d", rule="r", policy_version=1))
@@ -244,7 +244,7 @@ async def test_a_consumer_is_handed_what_concerns_it(port: Port, ledger: Ledger)
 
 
 @pytest.mark.parametrize("ack_wait_s", [0.6])
-async def test_a_silent_consumer_is_taken_for_dead(port: Port, ledger: Ledger, ack_wait_s: float):
+async def test_a_silent_consumer_is_taken_for_dead(port: EventLog, ledger: Ledger, ack_wait_s: float):
     """What is neither acknowledged nor reported on comes again; what is reported on does not."""
     await ledger.append(CALL.requested, e.ToolRequested(tool="t", arguments="{}", digest="d"))
     other = THREAD.call("other")
@@ -266,7 +266,7 @@ async def test_a_silent_consumer_is_taken_for_dead(port: Port, ledger: Ledger, a
         await busy.ack()
 
 
-async def test_a_deadline_is_handed_out_when_it_is_due(port: Port):
+async def test_a_deadline_is_handed_out_when_it_is_due(port: EventLog):
     """A timer fires once, at its time; setting it again moves it; cancelling it silences it."""
     other, third = THREAD.call("other"), THREAD.call("third")
     at = clock.now() + timedelta(seconds=0.4)
@@ -278,8 +278,8 @@ async def test_a_deadline_is_handed_out_when_it_is_due(port: Port):
     async with port.deliveries("gate-timers") as deliveries:
         overdue = await anext(deliveries)
         due = await anext(deliveries)
-        assert isinstance(overdue.handed, Due)
-        assert isinstance(due.handed, Due)
+        assert isinstance(overdue.handed, TimerFired)
+        assert isinstance(due.handed, TimerFired)
         assert (overdue.handed.call, due.handed.call) == (third, CALL)
         assert due.handed.recorded_at >= at - timedelta(milliseconds=50)
         await overdue.ack()
@@ -289,7 +289,7 @@ async def test_a_deadline_is_handed_out_when_it_is_due(port: Port):
                 await anext(deliveries)
 
 
-async def test_the_queue_is_written_by_revision(port: Port):
+async def test_the_queue_is_written_by_revision(port: EventLog):
     """A write that names an older revision loses, so an older view never overwrites a newer one (I13)."""
     pending = port.pending
     assert await pending.get("shop.t1.c1") == (b"", 0)
@@ -304,7 +304,7 @@ async def test_the_queue_is_written_by_revision(port: Port):
     assert await pending.entries() == {}
 
 
-async def test_the_queue_can_be_watched(port: Port):
+async def test_the_queue_can_be_watched(port: EventLog):
     """A watcher gets what is open, then every change; an entry that went is told as empty."""
     await port.pending.put("shop.t1.c1", b"one", 0)
     changes: list[tuple[str, bytes]] = []
@@ -321,7 +321,7 @@ async def test_the_queue_can_be_watched(port: Port):
     assert changes == [("shop.t1.c1", b"one"), ("shop.t1.c2", b"two"), ("shop.t1.c1", b"")]
 
 
-async def test_what_cannot_be_handled_is_parked(port: Port):
+async def test_what_cannot_be_handled_is_parked(port: EventLog):
     """Parking keeps the reason, and which fact it was."""
     now = clock.now()
     other = Parked("gate-timers", 7, str(CALL), "no time", 5, now)
@@ -335,7 +335,7 @@ async def test_what_cannot_be_handled_is_parked(port: Port):
     assert await port.parked("gate-timers") == [second]
 
 
-async def test_what_is_parked_changes_by_its_number(port: Port):
+async def test_what_is_parked_changes_by_its_number(port: EventLog):
     """Whoever names a number that has changed since loses; what was settled or dropped is off the list, and kept (D12)."""
     now = clock.now()
     await port.park(Parked("gate", 7, CALL.requested.subject, "no sense", 5, now))
@@ -361,14 +361,14 @@ async def test_what_cannot_stand_there_is_refused_before_it_is_sent(ledger: Ledg
         await ledger.append(CALL.decided, voted())
     with pytest.raises(TooLarge, match=r"a Said of 600,\d+ bytes is over the limit of 524,288"):
         await ledger.append(THREAD.said("m1"), e.Said(role="user", text="x" * 600_000))
-    assert await ledger.port.last_seq() == 0
+    assert await ledger.log.last_seq() == 0
 
 
-async def test_foreign_bytes_do_not_hide_what_comes_after_them(port: Port, ledger: Ledger):
+async def test_foreign_bytes_do_not_hide_what_comes_after_them(port: EventLog, ledger: Ledger):
     """Bytes that are no fact are carried with what is wrong with them; replay goes on behind them (B14, I12)."""
     await port.append(THREAD.said("m1"), b"\xff not a fact", "x")
     await port.append(THREAD.said("m2"), b'{"type":"FromTheFuture","v":9,"id":"y"}', "y")
-    await port.append(THREAD.said("m3"), encode(ledger.stamped(e.Said(role="user", text="hello"))), "z")
+    await port.append(THREAD.said("m3"), encode(ledger.with_envelope(e.Said(role="user", text="hello"))), "z")
     foreign, future, fact = [one.event async for one in ledger.replay()]
     assert isinstance(foreign, e.Carried)
     assert "is no fact" in foreign.problem

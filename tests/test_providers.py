@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
 from stories import REF, Story, disorder, facts_of, lives
 
-from ayes.projections.formats import PROVIDERS, anthropic, openai_chat, provider
-from ayes.projections.formats.conversation import Reply
+from ayes.projections.formats import FORMATS, anthropic, format_named, openai_chat
+from ayes.projections.formats.conversation import RecordedReply
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -99,7 +99,7 @@ def test_whatever_happened_the_provider_takes_it(facts, data):
     """
     entries = history(thread_of(REF, facts)).entries
     again = history(thread_of(REF, data.draw(disorder(facts)))).entries
-    for name, (write, check, _read) in PROVIDERS.items():
+    for name, (write, check, _read) in FORMATS.items():
         payload = write(entries)
         if any(payload.get(key) for key in ("messages", "input", "contents")):
             assert check(payload) == [], name
@@ -112,7 +112,7 @@ def test_a_shortened_history_keeps_no_half_pairs(facts, data):
     entries = history(thread_of(REF, facts)).entries
     begin = data.draw(st.integers(0, len(entries)))
     stretch = entries[begin : data.draw(st.integers(begin, len(entries)))]
-    for name, (write, check, _read) in PROVIDERS.items():
+    for name, (write, check, _read) in FORMATS.items():
         payload = write(stretch)
         if any(payload.get(key) for key in ("messages", "input", "contents")):
             assert check(payload) == [], name
@@ -373,7 +373,7 @@ ARGUMENTS = {
 AS_TEXT = {"openai-chat", "openai-responses", "pydantic-ai"}
 
 
-@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -391,11 +391,11 @@ def test_every_form_does_the_same_with_arguments_that_two_could_read_differently
     """No form picks one of the readings: as text they go out as they came, as an object they are wrapped whole, and
     either way the same text is read again (B17, I11).
     """
-    payload = PROVIDERS[name].write(turn(1, wish(arguments=arguments)))
+    payload = FORMATS[name].write(turn(1, wish(arguments=arguments)))
     wrapped = arguments if name in AS_TEXT else {"malformed_arguments": arguments}
     assert ARGUMENTS[name](payload) == wrapped
-    assert PROVIDERS[name].check(payload) == []
-    replies = [step for step in PROVIDERS[name].read(payload) if isinstance(step, Reply)]
+    assert FORMATS[name].check(payload) == []
+    replies = [step for step in FORMATS[name].read(payload) if isinstance(step, RecordedReply)]
     assert [one.arguments for reply in replies for one in reply.wishes] == [arguments]
 
 
@@ -598,12 +598,12 @@ def test_anthropics_own_types_are_no_rubber_stamp(sdk, message):
 
 def test_providers_are_known_by_name():
     """A name that nobody wrote a form for is an error that lists those there are."""
-    assert provider("anthropic").write is anthropic.write
-    assert provider("openai-chat").check is openai_chat.check
+    assert format_named("anthropic").write is anthropic.write
+    assert format_named("openai-chat").check is openai_chat.check
     with pytest.raises(
         BadInput, match="openai-chat, openai-responses, anthropic, gemini, ai-sdk, pydantic-ai"
     ):
-        provider("constructor")
+        format_named("constructor")
 
 
 def test_a_problem_says_what_to_do():

@@ -18,9 +18,9 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 from stories import REF, Story
 
-from ayes.consumers.model import Question, Reply
+from ayes.consumers.model import ModelReply, ModelRequest
 from ayes.consumers.pydantic_ai_model import PydanticAI, messages, parts
-from ayes.projections.formats import PROVIDERS
+from ayes.projections.formats import FORMATS
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -32,8 +32,8 @@ WISH = e.Wish(tool="refund", arguments='{"order": "A-17"}', provider_id="call_a"
 THOUGHT = pai.ThinkingPart("hm", id="rs_1", signature="c2ln", provider_name="function")
 
 
-def question(*entries: Entry, tools: tuple[Tool, ...] = ()) -> Question:
-    return Question(REF, 1, "function:m", entries, tools)
+def question(*entries: Entry, tools: tuple[Tool, ...] = ()) -> ModelRequest:
+    return ModelRequest(REF, 1, "function:m", entries, tools)
 
 
 class Heard:
@@ -52,7 +52,7 @@ class Heard:
         response.finish_reason = self.finish  # type: ignore[assignment]
         return response
 
-    async def reply(self, asked: Question) -> Reply:
+    async def reply(self, asked: ModelRequest) -> ModelReply:
         return await PydanticAI(FunctionModel(self)).reply(asked)
 
 
@@ -172,7 +172,7 @@ async def test_a_response_becomes_parts():
         usage=RequestUsage(input_tokens=7, output_tokens=2),
         finish="tool_call",
     )
-    assert await heard.reply(question(User("hello"))) == Reply(
+    assert await heard.reply(question(User("hello"))) == ModelReply(
         parts=(e.Text("Let me see."), WISH), usage=e.Usage(7, 2), finish_reason="tool_call"
     )
 
@@ -348,9 +348,9 @@ async def test_what_a_service_signed_goes_back_to_it_by_every_way(form):
     reply = await PydanticAI(wire.model).reply(question(User("hello")))
     assert {part.provider for part in reply.parts if isinstance(part, e.Opaque)} == {form}
     entries = told(*reply.parts)
-    assert said(form, PROVIDERS[form].write(entries)) == said(form, ANSWERS[form])
-    for other in set(PROVIDERS) - {form, "pydantic-ai"}:
-        written = json.dumps(PROVIDERS[other].write(entries))
+    assert said(form, FORMATS[form].write(entries)) == said(form, ANSWERS[form])
+    for other in set(FORMATS) - {form, "pydantic-ai"}:
+        written = json.dumps(FORMATS[other].write(entries))
         assert not [secret for secret in SECRETS[form] if f'"{secret}"' in written], other
     await PydanticAI(wire.model).reply(question(*entries))
     assert bare(form, said(form, wire.sent)) == bare(form, said(form, ANSWERS[form]))
@@ -365,12 +365,12 @@ async def test_what_was_read_from_a_wire_form_goes_on_live(form):
     """A transcript of the service's own, and the library's of the same turn, are the same facts as the live turn."""
     wire = Wire(form)
     live = (await PydanticAI(wire.model).reply(question(User("hello")))).parts
-    read = PROVIDERS[form].read(PROVIDERS[form].write(told(*live)))
-    listed = PROVIDERS["pydantic-ai"].read(PROVIDERS["pydantic-ai"].write(told(*live)))
+    read = FORMATS[form].read(FORMATS[form].write(told(*live)))
+    listed = FORMATS["pydantic-ai"].read(FORMATS["pydantic-ai"].write(told(*live)))
     for step in (read[1], listed[1]):
         await PydanticAI(wire.model).reply(question(*told(*step.parts)))  # type: ignore[union-attr]
         assert bare(form, said(form, wire.sent)) == bare(form, said(form, ANSWERS[form]))
-        assert said(form, PROVIDERS[form].write(told(*step.parts))) == said(form, ANSWERS[form])  # type: ignore[union-attr]
+        assert said(form, FORMATS[form].write(told(*step.parts))) == said(form, ANSWERS[form])  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -392,9 +392,9 @@ def test_what_no_wire_form_has_stays_the_librarys(provider, part):
     assert [_named(one, provider) for one in response.parts] == [_named(part, provider)]
     assert messages([Assistant(1, (opaque,))], provider="another")[0].parts == []
     for form in ("anthropic", "openai-responses", "gemini"):
-        assert json.loads(opaque.data).get("part_kind") is None or PROVIDERS[form].write(
+        assert json.loads(opaque.data).get("part_kind") is None or FORMATS[form].write(
             [User("hello"), Assistant(1, (opaque, e.Text("hi")))]
-        ) == PROVIDERS[form].write([User("hello"), Assistant(1, (e.Text("hi"),))])
+        ) == FORMATS[form].write([User("hello"), Assistant(1, (e.Text("hi"),))])
 
 
 def _named(part: Any, provider: str) -> object:
@@ -424,5 +424,5 @@ def test_what_a_text_and_a_call_have_beside_them_survives(service):
 def test_in_a_list_of_messages_each_part_says_whose_it_is():
     """What the service left to its response to say is written with the part, so that nobody else is sent it."""
     given = parts(pai.ModelResponse(parts=[pai.ThinkingPart("hm")]), provider="bedrock")
-    [written] = PROVIDERS["pydantic-ai"].write([Assistant(1, given)])["messages"]
+    [written] = FORMATS["pydantic-ai"].write([Assistant(1, given)])["messages"]
     assert written["parts"][0]["provider_name"] == "bedrock"

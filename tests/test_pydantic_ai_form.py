@@ -15,7 +15,7 @@ from stories import REF, Story, disorder, facts_of, lives
 
 from ayes.projections.formats import pydantic_ai
 from ayes.projections.formats.common import tool_name
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -46,9 +46,9 @@ def ended(kind: str, text="done") -> list[Entry]:
     return [Assistant(1, (wish(),)), Outcome("1-0", "refund", "call_a", kind, text, is_error)]
 
 
-def carried(entries) -> tuple[Step, ...]:
+def carried(entries) -> tuple[ConversationStep, ...]:
     """The entries as steps, less what the form says that it cannot carry."""
-    steps: list[Step] = []
+    steps: list[ConversationStep] = []
     used: set[str] = set()
     ids: dict[str, str] = {}
     for entry in entries:
@@ -76,7 +76,7 @@ def carried(entries) -> tuple[Step, ...]:
                         kept.append(part)
                     elif part.provider == "anthropic" and part.data == json.dumps(THINKING):
                         kept.append(e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":"))))
-                steps.append(Reply(tuple(kept)))
+                steps.append(RecordedReply(tuple(kept)))
             case Outcome(call=call, tool=tool, text=text, is_error=is_error):
                 said = text if text.strip() or not is_error else "(no text)"
                 steps.append(Output(ids[call], tool_name(tool), said, is_error=is_error))
@@ -91,7 +91,7 @@ def facts_from(steps) -> list:
         match step:
             case Spoken(role=role, text=text):
                 story.say(text, role)
-            case Reply(parts=parts):
+            case RecordedReply(parts=parts):
                 turn, answered, wishes = turn + 1, 0, step.wishes
                 story.turn(turn, *parts)
             case Output(text=text, is_error=is_error):
@@ -320,7 +320,7 @@ def test_what_a_response_says_of_all_its_parts_is_said_of_each():
     """A part without a provider is its response's (B7)."""
     response = {"kind": "response", "parts": [THOUGHT], "provider_name": "anthropic"}
     [reply] = pydantic_ai.read([response])
-    assert reply == Reply((e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":"))),))
+    assert reply == RecordedReply((e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":"))),))
 
 
 def test_what_belongs_to_a_lost_call_is_lost_with_it():
@@ -537,7 +537,7 @@ def test_a_conversation_of_the_library_is_read():
     ) == (
         Spoken("system", "be kind"),
         Spoken("user", "hi"),
-        Reply(
+        RecordedReply(
             (
                 e.Opaque("pydantic-ai", json.dumps(THOUGHT, separators=(",", ":"))),
                 e.Wish("refund", '{"x":1}', "a"),
@@ -547,7 +547,7 @@ def test_a_conversation_of_the_library_is_read():
         Output("a", "refund", "no", is_error=True),
         Output("b", "refund", '{"ok":true}'),
         Spoken("user", "and\n\nnow?"),
-        Reply((e.Text("hi"),)),
+        RecordedReply((e.Text("hi"),)),
         Spoken("system", "be quick"),
         Spoken("user", "hi"),
     )

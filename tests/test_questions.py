@@ -23,9 +23,9 @@ from stories import SETTLED, START, UNSETTLED, approval, life
 from ayes.ledger.grants import grants_of
 from ayes.ledger.lifecycle import SETTLED as ENDED
 from ayes.ledger.lifecycle import Call, Status, call_of
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.ops.commands.ask import answer
-from ayes.ops.lake.writer import Archive
+from ayes.ops.lake.writer import LakeWriter
 from ayes.projections.lake.queries import QUESTIONS
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
@@ -214,8 +214,8 @@ def _talked(chance: random.Random, ref: ThreadRef) -> Told:
 
 def written(directory: Path, facts: list[Fact], batch: int = 500) -> Path:
     """The lake that the archivist makes of these facts."""
-    raws = [Raw(one.seq, one.recorded_at, one.slot.subject, encode(one.event)) for one in facts]
-    with Archive.open(directory, "a log") as archive:
+    raws = [RawMessage(one.seq, one.recorded_at, one.slot.subject, encode(one.event)) for one in facts]
+    with LakeWriter.open(directory, "a log") as archive:
         for start in range(0, len(raws), batch):
             archive.take(raws[start : start + batch])
         archive.publish()
@@ -846,12 +846,12 @@ def test_bytes_that_are_no_facts_disturb_no_question(tmp_path, town):
         policy_slot("acme", 1),
     )
     raws = [
-        Raw(seq, START, slot.subject, data)
+        RawMessage(seq, START, slot.subject, data)
         for seq, (slot, data) in enumerate(
             ((slot, data) for data in (b"\xff", b"[1]", b'{"type":7}') for slot in slots), 1
         )
     ]
-    with Archive.open(tmp_path, "a log") as archive:
+    with LakeWriter.open(tmp_path, "a log") as archive:
         archive.take(raws)
         archive.publish()
     for question in QUESTIONS.values():

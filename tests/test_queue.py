@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 from stories import DECISIONS, REF, SETTLED, UNSETTLED, Story, life
 
-from ayes.consumers.effects import LookAgain, PutPending, Step
-from ayes.consumers.pending_projector import Queue, Sight
+from ayes.consumers.effects import Effect, Reload, WritePending
+from ayes.consumers.pending_projector import PendingProjector, PendingState
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, call_of
@@ -29,7 +29,7 @@ def call_as(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> tuple[Call, Story]:
 
 def reacts(facts: Sequence[tuple[Slot, e.AnyEvent]], value: bytes = b"", revision: int = 0):
     call, story = call_as(facts)
-    return list(Queue().react(Sight(call, value, revision), story.facts[-1]))
+    return list(PendingProjector().decide(PendingState(call, value, revision), story.facts[-1]))
 
 
 def value_of(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> bytes:
@@ -43,10 +43,10 @@ OPEN = value_of(GATED)
 
 #: What stands in the ledger, what in the bucket (value and revision), and what is written.
 ROWS = [
-    ("asked: it is shown", GATED, b"", 0, [PutPending(KEY, OPEN, 0), LookAgain()]),
-    ("asked, after an entry that went", GATED, b"", 9, [PutPending(KEY, OPEN, 9), LookAgain()]),
+    ("asked: it is shown", GATED, b"", 0, [WritePending(KEY, OPEN, 0), Reload()]),
+    ("asked, after an entry that went", GATED, b"", 9, [WritePending(KEY, OPEN, 9), Reload()]),
     ("asked, and shown already", GATED, OPEN, 4, []),
-    ("shown by an older program", GATED, b'{"tool":"refund"}', 4, [PutPending(KEY, OPEN, 4), LookAgain()]),
+    ("shown by an older program", GATED, b'{"tool":"refund"}', 4, [WritePending(KEY, OPEN, 4), Reload()]),
     ("not asked: nothing", GATED[:1], b"", 0, []),
     ("decided by policy: never shown", [GATED[0], (CALL.decided, DECISIONS["denied by policy"])], b"", 0, []),
     ("decided before it was shown", life(CALL, WISH, "denied")[:3], b"", 0, []),
@@ -56,7 +56,7 @@ ROWS = [
 @pytest.mark.parametrize(
     ("facts", "value", "revision", "follows"), [pytest.param(*row, id=name) for name, *row in ROWS]
 )
-def test_what_is_shown(facts, value: bytes, revision: int, follows: list[Step]):
+def test_what_is_shown(facts, value: bytes, revision: int, follows: list[Effect]):
     """Open is shown, all of it and once; what never waited for people is not (B22, B57, B72)."""
     assert reacts(facts, value, revision) == follows
 
@@ -66,7 +66,7 @@ def test_what_is_decided_is_taken_off(ending: str):
     """However it was decided, and however far it has come since, no entry is left of it; the entry follows from the verdict (B35, I5)."""
     facts = life(CALL, WISH, ending)
     for end in range(3, len(facts) + 1):
-        assert reacts(facts[:end], OPEN, 4) == [PutPending(KEY, b"", 4)]
+        assert reacts(facts[:end], OPEN, 4) == [WritePending(KEY, b"", 4)]
 
 
 def test_votes_do_not_change_an_entry():
@@ -78,22 +78,22 @@ def test_votes_do_not_change_an_entry():
 async def test_an_older_view_loses_and_looks_again():
     """One projector saw the call open, then stalled; what the other wrote meanwhile is not undone (B53, I13)."""
     ledger = Ledger(Memory(), e.Author(kind="queue", name="tests"))
-    bucket = ledger.port.pending
+    bucket = ledger.log.pending
     facts = life(CALL, WISH, "denied")[:3]
     for slot, event in facts[:2]:
         await ledger.append(slot, event)
     _, gated = await ledger.read(CALL)
-    stalled, other = Queue(), Queue()
-    old = await stalled.look(ledger, gated)
-    [shown, _] = other.react(await other.look(ledger, gated), gated)
+    stalled, other = PendingProjector(), PendingProjector()
+    old = await stalled.load(ledger, gated)
+    [shown, _] = other.decide(await other.load(ledger, gated), gated)
     assert await bucket.put(shown.key, shown.value, shown.replaces)
     await ledger.append(*facts[2])
     decided = (await ledger.read(CALL))[-1]
-    [gone] = other.react(await other.look(ledger, decided), decided)
+    [gone] = other.decide(await other.load(ledger, decided), decided)
     assert await bucket.delete(gone.key, gone.replaces)
-    [late, _] = stalled.react(old, gated)
+    [late, _] = stalled.decide(old, gated)
     assert not await bucket.put(late.key, late.value, late.replaces)
-    assert stalled.react(await stalled.look(ledger, gated), gated) == ()
+    assert stalled.decide(await stalled.load(ledger, gated), gated) == ()
     assert await bucket.entries() == {}
 
 
@@ -128,8 +128,8 @@ async def test_the_revision_is_older_than_the_facts():
         assert await log.pending.delete(KEY, revision)
 
     log.then = decided_and_taken_off
-    queue = Queue()
-    [late, _] = queue.react(await queue.look(ledger, gated), gated)
+    queue = PendingProjector()
+    [late, _] = queue.decide(await queue.load(ledger, gated), gated)
     assert not await log.pending.put(late.key, late.value, late.replaces)
     assert await log.pending.entries() == {}
 
@@ -139,18 +139,18 @@ async def test_a_decision_that_was_handled_first_takes_off_what_is_shown_late():
     and takes it off (I13, B77).
     """
     ledger = Ledger(Memory(), e.Author(kind="queue", name="tests"))
-    bucket = ledger.port.pending
+    bucket = ledger.log.pending
     facts = life(CALL, WISH, "denied")[:3]
     for slot, event in facts[:2]:
         await ledger.append(slot, event)
     _, gated = await ledger.read(CALL)
-    asked, queue = await Queue().look(ledger, gated), Queue()
+    asked, queue = await PendingProjector().load(ledger, gated), PendingProjector()
     await ledger.append(*facts[2])
     decided = (await ledger.read(CALL))[-1]
-    assert queue.react(await queue.look(ledger, decided), decided) == ()
-    [late, again] = queue.react(asked, gated)
+    assert queue.decide(await queue.load(ledger, decided), decided) == ()
+    [late, again] = queue.decide(asked, gated)
     assert await bucket.put(late.key, late.value, late.replaces)
-    assert again == LookAgain()
-    [gone] = queue.react(await queue.look(ledger, gated), gated)
+    assert again == Reload()
+    [gone] = queue.decide(await queue.load(ledger, gated), gated)
     assert await bucket.delete(gone.key, gone.replaces)
     assert await bucket.entries() == {}

@@ -18,15 +18,15 @@ import msgspec
 import pytest
 from nats.aio.msg import Msg
 
-from ayes.consumers.executor import Executor, Sight
+from ayes.consumers.executor import Executor, ExecutorState
 from ayes.consumers.gate import Gate
-from ayes.consumers.pending_projector import Queue
+from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Registered, idempotency_key
 from ayes.consumers.worker import Reaction, Worker
 from ayes.ledger import clock, log
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, Status, call_of, describe
-from ayes.ledger.log import Due, Handed
+from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream, _Delivery
@@ -216,7 +216,7 @@ async def open_shop(
         first, *others = executors({"refund": Registered(shop.spec, shop.refund)})
         at_work: list[tuple[str, Reaction[Any, Any]]] = [
             ("gate", Gate()),
-            ("queue", Queue()),
+            ("queue", PendingProjector()),
             ("executor", first),
         ]
         await stack.enter_async_context(working(at_work, store=store))
@@ -302,15 +302,15 @@ async def settled(shop: Shop, refs: Sequence[CallRef]) -> list[Call]:
         check_answer(by_ref[slot.call_ref], slot, answer)
     rebuilt = await rebuild(shop.admin, verify=True)
     assert rebuilt.differences == ()
-    assert (rebuilt.pending, await shop.admin.port.pending.entries()) == (0, {})
+    assert (rebuilt.pending, await shop.admin.log.pending.entries()) == (0, {})
     assert rebuilt.calls == Counter(str(call.status) for call in calls)
     assert await parked(shop) == []
     return calls
 
 
 async def parked(shop: Shop) -> list[log.Parked]:
-    assert isinstance(shop.admin.port, JetStream)
-    return await shop.admin.port.parked()
+    assert isinstance(shop.admin.log, JetStream)
+    return await shop.admin.log.parked()
 
 
 def check_call(call: Call) -> None:
@@ -610,14 +610,14 @@ class Paused:
         self._gate = Gate()
         self._worker = Worker(ledger, self._gate)
 
-    async def look(self, handed: Handed) -> Callable[[], Awaitable[bool]]:
-        steps = self._gate.react(await self._gate.look(self.ledger, handed), handed)
+    async def load(self, handed: Delivered) -> Callable[[], Awaitable[bool]]:
+        steps = self._gate.decide(await self._gate.load(self.ledger, handed), handed)
         return lambda: self._worker._carry_out(steps, handed)
 
     async def settle(self, slot: Slot) -> None:
         """What another gate does meanwhile, from its first look to its last."""
         [fact] = await self.ledger.read(slot)
-        while not await (await self.look(fact))():
+        while not await (await self.load(fact))():
             pass
 
 
@@ -636,7 +636,7 @@ async def test_glass_that_is_announced_late_changes_nothing(ledger: Ledger):
     gate, ref = await asked_in(ledger, ASK + 'votes_needed = 2\nbreak_glass = ["ana"]\n')
     await ledger.vote(ref, "ana", "break_glass", reason="The shop is on fire.")
     [vote] = await ledger.read(ref.vote("ana"))
-    act = await gate.look(vote)
+    act = await gate.load(vote)
     await ledger.withdraw(ref)
     await gate.settle(ref.withdrawn)
     await act()
@@ -654,7 +654,7 @@ async def test_nobody_more_is_asked_once_it_is_decided(ledger: Ledger):
     )
     gate, ref = await asked_in(ledger, policy)
     await asyncio.sleep(0.1)
-    act = await gate.look(Due(ref, 1, clock.now()))
+    act = await gate.load(TimerFired(ref, 1, clock.now()))
     await ledger.vote(ref, "ana", "approve")
     await gate.settle(ref.vote("ana"))
     await act()
@@ -710,8 +710,8 @@ async def test_the_last_use_of_a_grant(store: Path):
 class Unhurried(Executor):
     """An executor that takes a moment between seeing an approval and starting."""
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Sight:
-        seen = await super().look(ledger, handed)
+    async def load(self, ledger: Ledger, handed: Delivered) -> ExecutorState:
+        seen = await super().load(ledger, handed)
         await asyncio.sleep(0.05)
         return seen
 
@@ -746,8 +746,8 @@ class Abreast(Executor):
         super().__init__(tools)
         self._seen = seen
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Sight:
-        sight = await super().look(ledger, handed)
+    async def load(self, ledger: Ledger, handed: Delivered) -> ExecutorState:
+        sight = await super().load(ledger, handed)
         call = sight.call
         if call.status is Status.APPROVED:
             if call.ref in self._seen:

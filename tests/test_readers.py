@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import REF, facts_of, facts_told, lives
 
-from ayes.projections.formats import PROVIDERS, anthropic, openai_chat
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step, read_conversations
+from ayes.projections.formats import FORMATS, anthropic, openai_chat
+from ayes.projections.formats.conversation import (
+    ConversationStep,
+    Output,
+    RecordedReply,
+    Spoken,
+    read_conversations,
+)
 from ayes.projections.history import Assistant, Entry, Outcome, System, User, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -27,9 +33,9 @@ def entries_of(facts) -> tuple[Entry, ...]:
     return history(thread_of(REF, facts)).entries
 
 
-def steps_of(entries) -> list[Step]:
+def steps_of(entries) -> list[ConversationStep]:
     """The entries in the readers' words, where nothing has to be lost."""
-    steps: list[Step] = []
+    steps: list[ConversationStep] = []
     for entry in entries:
         match entry:
             case System(text):
@@ -37,7 +43,7 @@ def steps_of(entries) -> list[Step]:
             case User(text):
                 steps.append(Spoken("user", text))
             case Assistant(parts=parts):
-                steps.append(Reply(parts))
+                steps.append(RecordedReply(parts))
             case Outcome(provider_id=id_, tool=tool, text=text, is_error=is_error):
                 steps.append(Output(id_, tool, text, is_error))
     return steps
@@ -81,11 +87,11 @@ def test_recorded_conversations_make_the_round_trip_through_anthropic(conversati
         assert json.dumps(anthropic.write(entries_of(facts_told(steps)))) == json.dumps(payload)
 
 
-def as_anthropic_can(step: Step) -> object:
+def as_anthropic_can(step: ConversationStep) -> object:
     match step:
         case Spoken(role, text):
             return role, text
-        case Reply(parts):
+        case RecordedReply(parts):
             return [
                 (part.tool, json.loads(part.arguments)) if isinstance(part, e.Wish) else part
                 for part in parts
@@ -201,7 +207,7 @@ HELLO = {"role": "user", "content": "hi"}
         ),
         (
             {"role": "assistant", "content": "", "refusal": None, "annotations": [], "tool_calls": None},
-            Reply((e.Text(""),)),
+            RecordedReply((e.Text(""),)),
         ),
     ],
 )
@@ -281,11 +287,13 @@ def test_anthropic_blocks_are_read():
         Spoken("system", "be kind"),
         Spoken("system", "be quick"),
         Spoken("user", "hi"),
-        Reply((*parts, e.Text("hi"), wish("refund", "{}", "a"), wish("look_up", '{"x":[1.5,null]}', "b"))),
+        RecordedReply(
+            (*parts, e.Text("hi"), wish("refund", "{}", "a"), wish("look_up", '{"x":[1.5,null]}', "b"))
+        ),
         Output("a", "refund", "A"),
         Output("b", "look_up", "B"),
         Spoken("user", "and?"),
-        Reply(()),
+        RecordedReply(()),
     )
     again = anthropic.write(entries_of(facts_told(steps)))["messages"]
     assert again[1]["content"] == payload["messages"][1]["content"]
@@ -298,7 +306,7 @@ def test_wrapped_arguments_are_unwrapped(arguments):
         Assistant(1, (wish(arguments=arguments),)),
         Outcome("1-0", "refund", "call_a", "returned", "", False),
     ]
-    (reply,) = [step for step in anthropic.read(anthropic.write(entries)) if isinstance(step, Reply)]
+    (reply,) = [step for step in anthropic.read(anthropic.write(entries)) if isinstance(step, RecordedReply)]
     assert reply.wishes[0].arguments == arguments
 
 
@@ -435,11 +443,11 @@ ANYTHING = near(
 )
 
 
-@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("name", FORMATS)
 @given(value=ANYTHING)
 def test_any_json_is_checked_and_read_or_refused(name, value):
     """Whatever it is given, a checker names problems and a reader says `BadInput`; neither breaks."""
-    provider = PROVIDERS[name]
+    provider = FORMATS[name]
     for one in (value, [value], {"messages": [value]}):
         assert all(problem.sentence for problem in provider.check(one))
         with suppress(BadInput):

@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from ayes.consumers import tools
-from ayes.consumers.effects import PutPending
+from ayes.consumers.effects import WritePending
 from ayes.consumers.executor import Executor, Registered
-from ayes.consumers.pending_projector import Queue
+from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Tools
 from ayes.consumers.worker import Worker
 from ayes.ledger import client
-from ayes.ledger.answers import Answer, Unknown
+from ayes.ledger.answers import AppendResult, Unconfirmed
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Lagging, Memory
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.nats import jetstream
-from ayes.ledger.nats.api import Reply
+from ayes.ledger.nats.api import NatsReply
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.projections import pending
 from ayes.schemas import events as e
@@ -172,15 +172,15 @@ async def test_an_entry_that_is_put_late_is_taken_off():
     await gate_asks(desk, known.wish.digest)
     gated = (await desk.call(CALL)).gated
     assert gated
-    put, _ = Queue().react(await Queue().look(slow, gated), gated)
+    put, _ = PendingProjector().decide(await PendingProjector().load(slow, gated), gated)
     await gate_approves(desk, known.wish.digest)
     decided = (await desk.call(CALL)).decided
     assert decided
-    assert Queue().react(await Queue().look(other, decided), decided) == ()
-    assert isinstance(put, PutPending)
+    assert PendingProjector().decide(await PendingProjector().load(other, decided), decided) == ()
+    assert isinstance(put, WritePending)
     assert await port.pending.put(put.key, put.value, put.replaces)
-    [gone] = Queue().react(await Queue().look(slow, gated), gated)
-    assert isinstance(gone, PutPending)
+    [gone] = PendingProjector().decide(await PendingProjector().load(slow, gated), gated)
+    assert isinstance(gone, WritePending)
     assert await port.pending.delete(gone.key, gone.replaces)
     assert await port.pending.entries() == {}
 
@@ -286,11 +286,11 @@ class Unsure(Memory):
         super().__init__()
         self.times = times
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         answer = await super().append(slot, raw, event_id)
         if self.times:
             self.times -= 1
-            return Unknown("maximum messages per subject exceeded")
+            return Unconfirmed("maximum messages per subject exceeded")
         return answer
 
 
@@ -313,14 +313,14 @@ class Answers:
     """Keeps what a broker answered to a read, and gives it again: as a replica does that has heard of nothing since."""
 
     def __init__(self, port: JetStream) -> None:
-        self._collect = port.requests.collect
-        self._kept: dict[bytes, tuple[list[Reply], Reply]] = {}
+        self._collect = port.api.collect
+        self._kept: dict[bytes, tuple[list[NatsReply], NatsReply]] = {}
         self.stale = 0
-        port.requests.collect = self.collect  # type: ignore[method-assign]
+        port.api.collect = self.collect  # type: ignore[method-assign]
 
     async def collect(
         self, subject: str, payload: bytes, patience_s: float = 5.0
-    ) -> tuple[list[Reply], Reply]:
+    ) -> tuple[list[NatsReply], NatsReply]:
         if self.stale and payload in self._kept:
             self.stale -= 1
             return self._kept[payload]
@@ -337,8 +337,8 @@ async def test_an_answer_from_before_what_was_acknowledged_is_not_taken(
     if paged:
         monkeypatch.setattr(jetstream, "_PAGE", 2)
     async with Ledger.connect(store) as desk:
-        assert isinstance(desk.port, JetStream)
-        answers = Answers(desk.port)
+        assert isinstance(desk.log, JetStream)
+        answers = Answers(desk.log)
         for number in range(before):
             await desk.append(THREAD.said(f"m{number}"), e.Said(role="user", text="x"))
         assert len(await desk.read(THREAD)) == before
@@ -351,29 +351,29 @@ async def test_an_answer_from_before_what_was_acknowledged_is_not_taken(
 async def test_an_entry_is_read_from_the_leader(store: Path):
     """What stands in the bucket is asked of the leader: no direct get, which a replica may answer (D2)."""
     async with Ledger.connect(store, role="queue") as queue:
-        assert isinstance(queue.port, JetStream)
+        assert isinstance(queue.log, JetStream)
         asked: list[str] = []
-        ask = queue.port.requests.ask
+        ask = queue.log.api.ask
 
-        async def noted(subject: str, *args: Any, **kwargs: Any) -> Reply:
+        async def noted(subject: str, *args: Any, **kwargs: Any) -> NatsReply:
             asked.append(subject)
             return await ask(subject, *args, **kwargs)
 
-        queue.port.requests.ask = noted  # type: ignore[method-assign]
+        queue.log.api.ask = noted  # type: ignore[method-assign]
         key = pending.key(CALL)
-        assert await queue.port.pending.get(key) == (b"", 0)
-        assert await queue.port.pending.put(key, b"one", 0)
-        assert await queue.port.pending.get(key) == (b"one", 1)
-        assert await queue.port.pending.delete(key, 1)
-        assert await queue.port.pending.get(key) == (b"", 2)
+        assert await queue.log.pending.get(key) == (b"", 0)
+        assert await queue.log.pending.put(key, b"one", 0)
+        assert await queue.log.pending.get(key) == (b"one", 1)
+        assert await queue.log.pending.delete(key, 1)
+        assert await queue.log.pending.get(key) == (b"", 2)
         assert set(asked) == {"$JS.API.STREAM.MSG.GET.KV_pending"}
 
 
 async def test_a_read_that_is_not_answered_is_asked_again(store: Path):
     """A read whose request was lost on its way to a replica is sent again, and the first answer counts (D10)."""
     async with Ledger.connect(store) as desk:
-        assert isinstance(desk.port, JetStream)
-        requests = desk.port.requests
+        assert isinstance(desk.log, JetStream)
+        requests = desk.log.api
         await desk.append(THREAD.said("m1"), e.Said(role="user", text="x"))
         publish, lost = requests._publish, []
 
@@ -386,7 +386,7 @@ async def test_a_read_that_is_not_answered_is_asked_again(store: Path):
         requests._publish = lossy  # type: ignore[method-assign]
         assert len(await desk.read(THREAD)) == 1
         lost.clear()
-        assert await desk.port.latest(THREAD.said("m1").subject)
+        assert await desk.log.latest(THREAD.said("m1").subject)
         assert lost == ["$JS.API.STREAM.MSG.GET.LEDGER"] * 2
         await asyncio.sleep(0)
         assert not requests._waiting

@@ -8,7 +8,7 @@ import pytest
 
 from ayes.consumers.tools import Tools, idempotency_key, load
 from ayes.ledger.client import Ledger
-from ayes.ledger.tool_runner import perform
+from ayes.ledger.tool_runner import run_tool
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadInput
@@ -45,7 +45,7 @@ async def test_tools_declared_twice_are_one_fact_each(ledger: Ledger):
     tools.add(name="refund")(lambda: None)
     first = await tools.declare(ledger, "shop")
     assert await tools.declare(ledger, "shop") == first
-    assert await ledger.port.last_seq() == 1
+    assert await ledger.log.last_seq() == 1
 
 
 async def test_what_a_tool_gives_is_what_the_model_reads():
@@ -55,10 +55,10 @@ async def test_what_a_tool_gives_is_what_the_model_reads():
         await asyncio.sleep(0)
         return f"refunded {order}"
 
-    assert await perform(later, '{"order":"A-17"}', 1) == e.ToolReturned(output="refunded A-17")
-    assert await perform(lambda: {"n": 1}, "{}", 2) == e.ToolReturned(output='{"n":1}', attempt=2)
-    assert await perform(lambda: None, "{}", 1) == e.ToolReturned(output="null")
-    assert await perform(lambda: "", "{}", 1) == e.ToolReturned(output="")
+    assert await run_tool(later, '{"order":"A-17"}', 1) == e.ToolReturned(output="refunded A-17")
+    assert await run_tool(lambda: {"n": 1}, "{}", 2) == e.ToolReturned(output='{"n":1}', attempt=2)
+    assert await run_tool(lambda: None, "{}", 1) == e.ToolReturned(output="null")
+    assert await run_tool(lambda: "", "{}", 1) == e.ToolReturned(output="")
 
 
 async def test_what_a_tool_raises_is_a_failure_and_no_denial():
@@ -67,12 +67,12 @@ async def test_what_a_tool_raises_is_a_failure_and_no_denial():
     def broken(order: str) -> str:
         raise LookupError(f"no order {order}")
 
-    assert await perform(broken, '{"order":"A-17"}', 1) == e.ToolFailed(error="LookupError: no order A-17")
-    huge = await perform(lambda: "x" * MAX_BYTES, "{}", 1)
+    assert await run_tool(broken, '{"order":"A-17"}', 1) == e.ToolFailed(error="LookupError: no order A-17")
+    huge = await run_tool(lambda: "x" * MAX_BYTES, "{}", 1)
     assert isinstance(huge, e.ToolFailed)
     assert "over the limit" in huge.error
     assert "must return less" in huge.error
-    odd = await perform(object, "{}", 1)
+    odd = await run_tool(object, "{}", 1)
     assert isinstance(odd, e.ToolFailed)
 
 
@@ -84,7 +84,7 @@ async def test_a_tool_knows_its_idempotency_key():
         return idempotency_key.get()
 
     given = [
-        perform(function, "{}", 1, key=key)
+        run_tool(function, "{}", 1, key=key)
         for key in ("s/t/a", "s/t/b")
         for function in (later, idempotency_key.get)
     ]
@@ -102,7 +102,7 @@ async def test_a_slow_synchronous_tool_holds_nothing_up():
         release.wait(10)
         return "done"
 
-    running = asyncio.create_task(perform(slow, "{}", 1))
+    running = asyncio.create_task(run_tool(slow, "{}", 1))
     asyncio.get_running_loop().call_soon(ran.set_result, None)
     await ran
     assert not running.done()

@@ -20,7 +20,7 @@ from stories import life
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ops.rehearsal.rehearse import _notice, _Seen
-from ayes.projections.formats import PROVIDERS
+from ayes.projections.formats import FORMATS
 from ayes.projections.formats.conversation import read_conversations
 from ayes.projections.history import history
 from ayes.projections.thread import thread_of
@@ -88,13 +88,13 @@ def threads_of(store, workspace):
 def last_seq(store):
     async def read():
         async with Ledger.connect(store, role="observer") as ledger:
-            return await ledger.port.last_seq()
+            return await ledger.log.last_seq()
 
     return asyncio.run(read())
 
 
 def written(thread, provider="openai-chat"):
-    return PROVIDERS[provider].write(history(thread).entries)["messages"]
+    return FORMATS[provider].write(history(thread).entries)["messages"]
 
 
 def assert_valid(threads):
@@ -102,7 +102,7 @@ def assert_valid(threads):
     for thread in threads.values():
         found = history(thread)
         assert found.stopped_at is None
-        for name, provider in PROVIDERS.items():
+        for name, provider in FORMATS.items():
             assert provider.check(provider.write(found.entries)) == [], (thread.ref, name)
 
 

@@ -26,7 +26,7 @@ from ayes.ops.audit import replay, verify
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.commands import replay as replaying
 from ayes.projections import pending
-from ayes.projections.fold import Folding
+from ayes.projections.fold import ProjectionState
 from ayes.projections.histories import HISTORIES
 from ayes.projections.history import history
 from ayes.projections.thread import thread_of
@@ -60,7 +60,7 @@ def project(store, capsys):
 async def recorded(admin, length=120):
     """A busy log, on the broker; its facts as the broker has them."""
     for fact in _a_busy_log(length):
-        assert await admin.fill(fact.slot, fact.event) is None
+        assert await admin.try_append(fact.slot, fact.event) is None
     return [fact async for fact in admin.replay()]
 
 
@@ -87,7 +87,7 @@ def plain(expected):
 
 async def everything(admin):
     """What each stream holds: nothing may be added by looking."""
-    answer = await admin.port.connection.client.request("$JS.API.STREAM.LIST", b"")
+    answer = await admin.log.connection.client.request("$JS.API.STREAM.LIST", b"")
     return {
         one["config"]["name"]: (one["state"]["messages"], one["state"]["last_seq"])
         for one in json.loads(answer.data)["streams"]
@@ -183,11 +183,11 @@ async def test_a_bucket_beside_the_live_one(store, admin, project):
         await project(name, into=f"next-{name}")
         expected = plain(rebuilt(facts)[name])
         assert await _as_any_client(admin, f"next-{name}") == expected
-    assert await admin.port.pending.entries() == {}
+    assert await admin.log.pending.entries() == {}
 
 
 async def _as_any_client(admin, bucket):
-    found = await admin.port.connection.client.jetstream().key_value(bucket)
+    found = await admin.log.connection.client.jetstream().key_value(bucket)
     try:
         keys = await found.keys()
     except NoKeysError:
@@ -205,7 +205,7 @@ async def test_a_row_that_goes_on_is_put_again(admin, project, monkeypatch):
 
 async def test_a_foreign_bucket_is_left_alone(admin, project):
     """One that was not made by this, or for another projection, is refused, and keeps what it holds."""
-    js = admin.port.connection.client.jetstream()
+    js = admin.log.connection.client.jetstream()
     theirs = await js.create_key_value(bucket="theirs")
     await theirs.put("a", b"1")
     with pytest.raises(BadInput, match="there is a bucket 'theirs' already, which was not made for this"):
@@ -236,7 +236,7 @@ async def test_a_row_too_large_for_a_bucket_is_said(admin, project):
 
 async def sabotaged(admin, calls):
     """Everything that can be wrong with the queue, done to it: the keys that differ."""
-    bucket = admin.port.pending
+    bucket = admin.log.pending
     missing, wrong, _ = map(pending.key, calls[:3])
     value, revision = await bucket.get(missing)
     assert await bucket.delete(missing, revision)
@@ -255,7 +255,7 @@ async def sabotaged(admin, calls):
 async def in_queue(admin, calls):
     """Wait until these stand in the live queue."""
     wanted = set(map(pending.key, calls))
-    async with aclosing(told(admin.port.pending)) as changes:
+    async with aclosing(told(admin.log.pending)) as changes:
         async for key, value in changes:
             wanted -= {key} if value else set()
             if not wanted:
@@ -300,7 +300,7 @@ async def test_what_differs_is_named_and_put_right(store, admin, project):
         before = await everything(admin)
         assert (await project("pending", swap=True))[0] == 0
         assert await everything(admin) == before
-    assert set(await admin.port.pending.entries()) == set(map(pending.key, calls))
+    assert set(await admin.log.pending.entries()) == set(map(pending.key, calls))
 
 
 async def _revisions(admin):
@@ -308,7 +308,7 @@ async def _revisions(admin):
 
 
 async def _watched(admin, seen, since):
-    batches = admin.port._messages("KV_pending", ("$KV.pending.>",), since + 1, until_end=False)
+    batches = admin.log._messages("KV_pending", ("$KV.pending.>",), since + 1, until_end=False)
     async for one in (one async for batch in batches for one in batch):
         assert one.seq > since
         seen.append(one.subject.removeprefix("$KV.pending."))
@@ -322,14 +322,14 @@ async def test_it_is_put_right_without_its_worker(admin, project, monkeypatch):
         await project("pending", diff=True)
     assert (await project("pending", swap=True))[0] == 0
     entry = pending.entry(await admin.call(call))
-    assert await admin.port.pending.entries() == {pending.key(call): pending.encode(entry)}
+    assert await admin.log.pending.entries() == {pending.key(call): pending.encode(entry)}
 
 
 async def test_it_is_put_right_while_people_decide(store, admin, project):
     """Questions come and are decided all the time, the queue is broken again and again; in the end it is what the
     log gives, and no entry of a decided call is left (B77, I13).
     """
-    bucket = admin.port.pending
+    bucket = admin.log.pending
     done = False
 
     async def deciding():
@@ -363,7 +363,7 @@ async def test_it_is_put_right_while_people_decide(store, admin, project):
 async def test_a_decision_while_an_entry_is_put_leaves_none(store, admin, monkeypatch):
     """The decision is recorded and handled between our reading and our writing: the entry goes again (B77)."""
     call = await asked(admin, 1)
-    bucket = admin.port.pending
+    bucket = admin.log.pending
     put = type(bucket).put
     puts = []
 
@@ -382,7 +382,7 @@ async def test_a_decision_while_an_entry_is_put_leaves_none(store, admin, monkey
 async def test_a_vote_meanwhile_hides_no_difference(store, admin):
     """Only what shows in the queue can make two rows right at once."""
     call = await asked(admin, 1)
-    folding = Folding(pending.OPEN)
+    folding = ProjectionState(pending.OPEN_APPROVALS)
     await replay.replay(admin, folding)
     await tell(admin, [(call.vote("ana"), e.Voted(verdict="approve", digest=request(WISH).digest))])
     (difference,) = await verify.queue_differences(admin, folding)
@@ -438,7 +438,7 @@ async def test_what_ends_twice_is_counted_once(store, admin, monkeypatch):
 
 async def reconfigured(admin, **changes):
     """An administrator changes the log's stream, with a client of their own."""
-    client = admin.port.connection.client
+    client = admin.log.connection.client
     config = json.loads((await client.request(f"$JS.API.STREAM.INFO.{LEDGER}", b"")).data)["config"]
     body = msgspec.json.encode(config | changes)
     answer = json.loads((await client.request(f"$JS.API.STREAM.UPDATE.{LEDGER}", body)).data)
@@ -449,7 +449,7 @@ async def taken_out(admin, slot):
     """The server lets nobody allow deletes again, but an administrator can let a slot be filled anew."""
     await reconfigured(admin, discard="old", discard_new_per_subject=False)
     raw = msgspec.json.encode(e.Said(role="user", text="another"))
-    answer = await admin.port.connection.client.request(slot.subject, raw)
+    answer = await admin.log.connection.client.request(slot.subject, raw)
     assert "error" not in json.loads(answer.data)
 
 

@@ -8,9 +8,9 @@ import pytest
 from program import approvals
 from stories import START, Story
 
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.ops.lake.report import PLOTS, report
-from ayes.ops.lake.writer import Archive
+from ayes.ops.lake.writer import LakeWriter
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.slots import ThreadRef
@@ -22,10 +22,10 @@ def lake_of(directory, *stories):
     """The lake of these stories, one after the other."""
     facts = [fact for story in stories for fact in story.facts]
     raws = [
-        Raw(seq, START + timedelta(hours=seq), fact.slot.subject, encode(fact.event))
+        RawMessage(seq, START + timedelta(hours=seq), fact.slot.subject, encode(fact.event))
         for seq, fact in enumerate(facts, 1)
     ]
-    with Archive.open(directory, "20261121") as archive:
+    with LakeWriter.open(directory, "20261121") as archive:
         archive.take(raws)
         archive.publish()
     return directory / "lake"

@@ -15,23 +15,23 @@ import pyarrow.parquet as pq
 import pytest
 from program import approvals, at_a_terminal
 
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.ops.commands.sql import bytes_of
 from ayes.ops.lake.sql import ask
-from ayes.ops.lake.writer import Archive
+from ayes.ops.lake.writer import LakeWriter
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BadInput, NotAllowed, Unavailable, WaitTimedOut
 from bench import logs
 
 _T0 = datetime(2026, 3, 1, tzinfo=UTC)
 _FACTS = [
-    Raw(seq, _T0 + timedelta(seconds=seq), slot.subject, encode(event))
+    RawMessage(seq, _T0 + timedelta(seconds=seq), slot.subject, encode(event))
     for seq, (slot, event) in enumerate(logs.mixed(600, 4), 1)
 ]
 
 
-def _put(archive: Path, facts: list[Raw]) -> None:
-    with Archive.open(archive, "a log") as writing:
+def _put(archive: Path, facts: list[RawMessage]) -> None:
+    with LakeWriter.open(archive, "a log") as writing:
         writing.take(facts)
         writing.publish()
 
@@ -301,7 +301,7 @@ def test_queries_run_while_the_lake_is_published(tmp_path):
 
     def write() -> None:
         try:
-            with Archive.open(directory, "a log") as archive:
+            with LakeWriter.open(directory, "a log") as archive:
                 for start in range(100, len(_FACTS), 20):
                     archive.take(_FACTS[start : start + 20])
                     archive.publish()

@@ -22,8 +22,8 @@ from stories import DECISIONS, EDIT, REF, START, Story, approval, life, lives, q
 
 from ayes.ledger.grants import delegations_of, grants_of
 from ayes.ledger.lifecycle import Call, Status, call_of, voids
-from ayes.ledger.log import Raw
-from ayes.ops.lake.writer import Archive, _arrow
+from ayes.ledger.log import RawMessage
+from ayes.ops.lake.writer import LakeWriter, _arrow
 from ayes.projections.lake import tables
 from ayes.projections.lake.counting import Judge
 from ayes.schemas import events as e
@@ -83,13 +83,15 @@ TYPES = {
 }
 
 
-def raw_of(fact: Fact) -> Raw:
-    return Raw(fact.seq, fact.recorded_at, fact.slot.subject, encode(fact.event))
+def raw_of(fact: Fact) -> RawMessage:
+    return RawMessage(fact.seq, fact.recorded_at, fact.slot.subject, encode(fact.event))
 
 
-def raws_of(subjects_and_bytes: list[tuple[str, bytes]]) -> list[Raw]:
+def raws_of(subjects_and_bytes: list[tuple[str, bytes]]) -> list[RawMessage]:
     numbered = enumerate(subjects_and_bytes, 1)
-    return [Raw(seq, START + timedelta(seconds=seq), subject, data) for seq, (subject, data) in numbered]
+    return [
+        RawMessage(seq, START + timedelta(seconds=seq), subject, data) for seq, (subject, data) in numbered
+    ]
 
 
 @functools.cache
@@ -106,7 +108,7 @@ def _tables() -> duckdb.DuckDBPyConnection:
     return db
 
 
-def read(raws: list[Raw]) -> duckdb.DuckDBPyConnection:
+def read(raws: list[RawMessage]) -> duckdb.DuckDBPyConnection:
     """All tables and views over these messages, until the next ones are read."""
     db = _tables()
     db.execute("DELETE FROM events")
@@ -123,7 +125,7 @@ def rows(db: duckdb.DuckDBPyConnection, query: str) -> list[dict]:
     return [dict(zip(names, row, strict=True)) for row in asked.fetchall()]
 
 
-def event_rows(raws: list[Raw]) -> list[dict]:
+def event_rows(raws: list[RawMessage]) -> list[dict]:
     return rows(read(raws), "SELECT * FROM events ORDER BY seq")
 
 
@@ -353,7 +355,7 @@ def _or_none(value):
     return value or None
 
 
-def calls_in(raws: list[Raw]) -> dict[CallRef, tuple[Call, list[Fact]]]:
+def calls_in(raws: list[RawMessage]) -> dict[CallRef, tuple[Call, list[Fact]]]:
     """The calls that these messages make, and all that stands in their slots."""
     by_call: dict[CallRef, list[Fact]] = {}
     for raw in raws:
@@ -363,7 +365,7 @@ def calls_in(raws: list[Raw]) -> dict[CallRef, tuple[Call, list[Fact]]]:
     return {ref: (call_of(ref, facts), facts) for ref, facts in by_call.items()}
 
 
-def expected(raws: list[Raw]) -> dict[tuple[str, str, str], dict]:
+def expected(raws: list[RawMessage]) -> dict[tuple[str, str, str], dict]:
     """A row for each call that was requested, of what counts for `ayes.ledger.lifecycle` from its request to its end."""
     found = {}
     for ref, (call, facts) in calls_in(raws).items():
@@ -393,7 +395,7 @@ def _within(call: Call, facts: list[Fact]) -> Call:
     return msgspec.structs.replace(call, **changes)
 
 
-def judged(raws: list[Raw]) -> dict[int, tuple[bool, str | None]]:
+def judged(raws: list[RawMessage]) -> dict[int, tuple[bool, str | None]]:
     """Of each fact, whether it counts for `ayes.ledger.lifecycle`, and why not."""
     found = {raw.seq: (False, None) for raw in raws}
     for call, facts in calls_in(raws).values():
@@ -405,7 +407,7 @@ def judged(raws: list[Raw]) -> dict[int, tuple[bool, str | None]]:
 
 
 def _row(call: Call, facts: list[Fact]) -> dict:
-    wish, asking = call.wish, call.asking
+    wish, asking = call.wish, call.approval_request
     decision = call.decided.event if call.decided else None
     finished = call.finished.event if call.finished else None
     found = call.reconciled.event if call.reconciled else None
@@ -532,7 +534,7 @@ def test_nothing_that_comes_after_the_end_changes_the_row(ending):
 def test_in_whatever_batches_they_come_the_calls_are_the_same(raws, data):
     """Folded batch by batch, published in between, `calls` is what `events` as a whole says."""
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(raws) - 1)), max_size=6)))
-    with TemporaryDirectory() as directory, Archive.open(Path(directory), "1") as archive:
+    with TemporaryDirectory() as directory, LakeWriter.open(Path(directory), "1") as archive:
         for start, end in zip([0, *cuts], [*cuts, len(raws)], strict=True):
             archive.take(raws[start:end])
             if data.draw(st.booleans()):

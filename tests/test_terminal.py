@@ -342,7 +342,7 @@ def as_queue(store, change):
 
     async def changed():
         async with Ledger.connect(store, role="queue") as ledger:
-            await change(ledger.port.pending)
+            await change(ledger.log.pending)
 
     asyncio.run(changed())
 
@@ -380,9 +380,9 @@ def test_a_terminal_shows_text_of_others_and_does_not_obey_it(shop, within, thre
     async def others():
         async with Ledger.connect(shop, role="admin") as ledger:
             by = e.Author(kind="service", name=HOSTILE)
-            await ledger.port.append(thread.said("a"), encode(e.Said(role="user", text="hi", by=by)), "1")
+            await ledger.log.append(thread.said("a"), encode(e.Said(role="user", text="hi", by=by)), "1")
             unknown = json.dumps({"type": HOSTILE, "text": "x"}).encode()
-            await ledger.port.append(thread.said("b"), unknown, "2")
+            await ledger.log.append(thread.said("b"), unknown, "2")
 
     asyncio.run(others())
     for words in (

@@ -15,8 +15,14 @@ from ayes.ledger.client import Ledger
 from ayes.ops.rehearsal.recorded import PROVIDER, RecordedAsker, recording
 from ayes.ops.rehearsal.rehearse import read_recordings
 from ayes.ops.rehearsal.transcripts import READ, SAYING, entries_of, payload_of, read_transcripts
-from ayes.projections.formats import PROVIDERS
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step, read_conversations
+from ayes.projections.formats import FORMATS
+from ayes.projections.formats.conversation import (
+    ConversationStep,
+    Output,
+    RecordedReply,
+    Spoken,
+    read_conversations,
+)
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -26,7 +32,7 @@ from ayes.schemas.slots import ThreadRef
 HERE = Path(__file__).parent
 SMALL = HERE / "data" / "small.jsonl"
 POLICY = HERE.parent / "examples" / "airline.toml"
-FORMS = pytest.mark.parametrize("form", PROVIDERS)
+FORMS = pytest.mark.parametrize("form", FORMATS)
 
 
 def transcripts(path, form, conversations):
@@ -58,7 +64,7 @@ def test_every_real_conversation_is_read_in_every_form(conversations, tmp_path, 
         assert carried(ours.steps) == carried(theirs.steps)
         assert payload_of(ours.steps, form) == payload_of(theirs.steps, form)
     turns = sum(one.turns for _, one in read_recordings(str(file), form).values())
-    assert turns == sum(isinstance(step, Reply) for one in conversations for step in one.steps)
+    assert turns == sum(isinstance(step, RecordedReply) for one in conversations for step in one.steps)
 
 
 def carried(steps) -> list[object]:
@@ -66,11 +72,11 @@ def carried(steps) -> list[object]:
     return [_carried(step) for step in steps]
 
 
-def _carried(step: Step) -> object:
+def _carried(step: ConversationStep) -> object:
     match step:
         case Spoken(role, text):
             return role, text
-        case Reply(parts):
+        case RecordedReply(parts):
             return [
                 (part.tool, json.loads(part.arguments)) if isinstance(part, e.Wish) else part
                 for part in parts
@@ -177,7 +183,7 @@ def test_what_our_own_form_cannot_say_goes_through(store, workspace, tmp_path):
 def test_the_model_is_not_asked_before_everything_was_said():
     """Two texts before a reply: after the first there is nothing to do, after the second the model is asked."""
     ref = ThreadRef("shop", "t")
-    steps = (Spoken("user", "Hi."), Spoken("user", "Cancel A."), Reply((e.Text("Done."),)))
+    steps = (Spoken("user", "Hi."), Spoken("user", "Cancel A."), RecordedReply((e.Text("Done."),)))
     asker = RecordedAsker({"t": recording("t", steps, "some.json", "", as_it_came=True)})
     opened = e.ThreadOpened(requester="ana", model=f"{PROVIDER}:t", max_turns=1)
     said = (e.Said(role="user", text="Hi."), e.Said(role="user", text="Cancel A."))
@@ -187,8 +193,8 @@ def test_the_model_is_not_asked_before_everything_was_said():
             [(ref.opened, opened), (ref.said("0-0"), said[0]), (ref.said("0-1"), said[1])], 1
         )
     ]
-    assert asker.react(thread_of(ref, facts[:2]), facts[1]) == []
-    [step] = asker.react(thread_of(ref, facts), facts[2])
+    assert asker.decide(thread_of(ref, facts[:2]), facts[1]) == []
+    [step] = asker.decide(thread_of(ref, facts), facts[2])
     assert isinstance(step, Perform)
     assert step.work.turn == 1
 
@@ -218,7 +224,7 @@ def test_each_conversation_has_a_name(tmp_path, name, text, found):
     file.write_bytes(text.encode())
     read = read_transcripts(file, "openai-chat")
     assert [(one.id, one.place) for one in read] == found
-    assert all(one.steps == (Spoken("user", "hi"), Reply((e.Text("hello"),))) for one in read)
+    assert all(one.steps == (Spoken("user", "hi"), RecordedReply((e.Text("hello"),))) for one in read)
 
 
 # ------------------------------------------------------------------------------------------------ what is refused
@@ -334,9 +340,9 @@ async def test_from_a_bad_file_nothing_is_recorded(store, tmp_path, case):
     """On the real program: exit code 2, no data, one sentence, and the log is as long as before."""
     form, file, said = bad_file(tmp_path, case)
     async with Ledger.connect(store, role="observer") as ledger:
-        before = await ledger.port.last_seq()
+        before = await ledger.log.last_seq()
         ended = rehearsed(store, "bad", file, "--form", form)
-        assert await ledger.port.last_seq() == before
+        assert await ledger.log.last_seq() == before
     assert (ended.code, ended.out) == (2, "")
     assert ended.problem["message"].startswith(f"{file}{said}")
 
@@ -359,10 +365,8 @@ def test_forms_that_cannot_be(tmp_path, options, said):
     assert not (tmp_path / "store").exists()
 
 
-SHORT = (Spoken("user", "hi"), Reply((e.Text("hello"),)))
-BESIDE = [
-    (form, key) for form, key in product(PROVIDERS, sorted(SAYING)) if key not in payload_of(SHORT, form)
-]
+SHORT = (Spoken("user", "hi"), RecordedReply((e.Text("hello"),)))
+BESIDE = [(form, key) for form, key in product(FORMATS, sorted(SAYING)) if key not in payload_of(SHORT, form)]
 
 
 @pytest.mark.parametrize(("form", "key"), BESIDE)
@@ -392,7 +396,7 @@ def test_entries_are_the_history_that_the_steps_are():
     """Calls count from 0 in each turn, turns from 1; an error is a failure."""
     wishes = (e.Wish("cancel", "{}", "a"), e.Wish("cancel", "{}", "b"))
     entries = entries_of(
-        (Spoken("user", "hi"), Reply(wishes), Output("a", "cancel", "done"), Output("b", "cancel", "no", is_error=True))
+        (Spoken("user", "hi"), RecordedReply(wishes), Output("a", "cancel", "done"), Output("b", "cancel", "no", is_error=True))
     )  # fmt: skip
     assert [(one.call, one.kind, one.is_error) for one in entries[2:]] == [
         ("1-0", "returned", False),

@@ -75,8 +75,8 @@ async def rehearsed(store, admin, workspace="rehearsal", otherwise="approve"):
 async def tell(admin, facts):
     """Record these, whatever they are; the number of the last one."""
     for slot, event in facts:
-        assert await admin.fill(slot, event) is None
-    return await admin.port.last_seq()
+        assert await admin.try_append(slot, event) is None
+    return await admin.log.last_seq()
 
 
 # ------------------------------------------------------------------------------------------------- all is well
@@ -87,7 +87,7 @@ async def test_a_rehearsal_is_borne_out(store, admin):
     summary = await rehearsed(store, admin)
     rebuilt = await rebuild(admin, verify=True)
     assert rebuilt.differences == ()
-    assert rebuilt.facts == rebuilt.until == await admin.port.last_seq()
+    assert rebuilt.facts == rebuilt.until == await admin.log.last_seq()
     assert (rebuilt.threads, rebuilt.pending) == (summary.conversations, 0)
     assert rebuilt.calls == {"refused": 1, "returned": 6}
     assert rebuilt.histories == sum(one.turns for _, one in read_recordings(str(SMALL)).values())
@@ -110,7 +110,7 @@ async def test_what_waits_is_compared_too(store, admin):
         await tell(admin, [(CALL.requested, request(WISH)), (CALL.gated, question(WISH, 3600.0))])
         rebuilt = await rebuild(admin, verify=True)
         assert (rebuilt.pending, rebuilt.calls, rebuilt.differences) == (1, {"pending": 1}, ())
-        assert await admin.port.pending.entries()
+        assert await admin.log.pending.entries()
 
 
 async def test_replay_stops_where_it_is_told_to(store, admin):
@@ -282,7 +282,7 @@ async def test_a_reply_to_another_history_is_found(store, admin):
 async def test_foreign_bytes_are_void(store, admin, replay, subject, raw):
     """What is in the log and is not a fact is named, by its number; the rest is still folded, for ever (B14, R4)."""
     await tell(admin, [(REF.opened, e.ThreadOpened(requester="rita"))])
-    answer = await admin.port.connection.client.request(subject, raw)
+    answer = await admin.log.connection.client.request(subject, raw)
     assert json.loads(answer.data)["seq"] == 2
     rebuilt = await rebuild(admin)
     (void,) = rebuilt.void
@@ -305,8 +305,8 @@ async def test_many_void_facts_are_counted(store, admin, replay):
 async def _in_queue(admin):
     """A call that waits, once it stands in the live queue: its key, entry and revision."""
     await tell(admin, ASKED)
-    async for key, value in told(admin.port.pending):
-        return key, value, (await admin.port.pending.get(key))[1]
+    async for key, value in told(admin.log.pending):
+        return key, value, (await admin.log.pending.get(key))[1]
     raise AssertionError("watching never ends by itself")
 
 
@@ -333,7 +333,7 @@ async def _invented(bucket, key, value, revision):
 async def test_a_queue_that_shows_something_else_is_found(store, admin, replay, sabotage, key, said):
     """An entry that was changed, taken away or invented is named, with both versions; and the exit code is 1."""
     async with at_work(store, "queue"):
-        await sabotage(admin.port.pending, *await _in_queue(admin))
+        await sabotage(admin.log.pending, *await _in_queue(admin))
         (difference,) = (await rebuild(admin, verify=True)).differences
         assert difference.startswith(f"pending entry {key}: ")
         for part in said:

@@ -583,7 +583,7 @@ def test_nothing_is_approved_that_not_all_agreed_to(asking, staged, votes, at):
         edits = {one.vote.arguments if one.vote.verdict == "approve" else None for one in behind}
         assert (len({one.vote.verdict for one in behind}), len(edits)) == (1, 1)
         anywhere = {one.person for one in behind if staged and one.person in ("lea", "zoe")}
-        for quorums in asked(call.asking):
+        for quorums in asked(call.approval_request):
             assert met(quorums, [one.person for one in behind], anywhere)
             assert filled(quorums, [one.person for one in behind[:-1]], anywhere) <= filled(
                 quorums, [one.person for one in behind], anywhere

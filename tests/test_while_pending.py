@@ -20,18 +20,18 @@ from hypothesis import strategies as st
 from stories import REF, START, Story, question, request
 from test_chain import DONE, OTHER, REFUND, SCHEMA, Chain, Script, kinds
 
-from ayes.consumers.effects import Append, CancelTimer, SetTimer, Step
-from ayes.consumers.gate import Case, Gate, Heard, said_since
+from ayes.consumers.effects import Append, CancelTimer, Effect, SetTimer
+from ayes.consumers.gate import Gate, GateState, SupersededCalls, said_since
 from ayes.consumers.worker import Worker
-from ayes.ledger.answers import Answer
+from ayes.ledger.answers import AppendResult
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status, call_of
-from ayes.ledger.log import Due, Handed, Port
+from ayes.ledger.log import Delivered, EventLog, TimerFired
 from ayes.ledger.policies import Policies
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
-from ayes.projections.formats import PROVIDERS
+from ayes.projections.formats import FORMATS
 from ayes.projections.history import Assistant, Entry, Outcome, User, history
 from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
@@ -83,13 +83,13 @@ def told(*words: str, call: CallRef = CALL, expires_in_s: float | None = None) -
     return tuple(story.facts)
 
 
-def seen(facts: Sequence[Fact], call: CallRef = CALL) -> Case:
+def seen(facts: Sequence[Fact], call: CallRef = CALL) -> GateState:
     """What the gate makes of these facts about a call that was put to people."""
-    return Case(call_of(call, tuple(facts)), Policies(), None, said_since(call, facts))
+    return GateState(call_of(call, tuple(facts)), Policies(), None, said_since(call, facts))
 
 
-def decided(facts: Sequence[Fact], handed: Handed | None = None, call: CallRef = CALL) -> e.Event | None:
-    for step in Gate().react(seen(facts, call), handed or facts[-1]):
+def decided(facts: Sequence[Fact], handed: Delivered | None = None, call: CallRef = CALL) -> e.Event | None:
+    for step in Gate().decide(seen(facts, call), handed or facts[-1]):
         if isinstance(step, Append):
             return step.event
     return None
@@ -155,8 +155,8 @@ def test_a_name_like_a_wish_is_none(call: str):
 def test_it_is_taken_off_the_clock():
     """A call that a message made moot has no deadline any more; one that waits has."""
     facts = told("replied", "requested", "gated", "m2", expires_in_s=9)
-    assert Gate().react(seen(facts), facts[-1]) == [Append(CALL.decided, MOOT), CancelTimer(CALL)]
-    assert Gate().react(seen(facts[:3]), facts[2]) == [SetTimer(CALL, START + timedelta(seconds=12))]
+    assert Gate().decide(seen(facts), facts[-1]) == [Append(CALL.decided, MOOT), CancelTimer(CALL)]
+    assert Gate().decide(seen(facts[:3]), facts[2]) == [SetTimer(CALL, START + timedelta(seconds=12))]
 
 
 @pytest.mark.parametrize(("words", "seconds"), [("m2", 1), ("- - m2", 1), ("- - - m2", 60)])
@@ -166,7 +166,7 @@ def test_nobody_more_is_asked_about_what_is_moot(words: str, seconds: float):
     later = (e.Stage(("lea",), expires_in_s=seconds),)
     escalating = msgspec.structs.replace(asking(1), on_timeout="escalate", stages=later)
     facts[3] = msgspec.structs.replace(facts[3], event=escalating)
-    assert Gate().react(seen(facts), facts[-1])[0] == Append(CALL.decided, MOOT)
+    assert Gate().decide(seen(facts), facts[-1])[0] == Append(CALL.decided, MOOT)
 
 
 def test_one_message_ends_every_open_call():
@@ -175,7 +175,7 @@ def test_one_message_ends_every_open_call():
     cases = [seen(facts, REF.wish(1, index)) for index, facts in enumerate(others)]
     approved = msgspec.structs.replace(cases[1].call, decided=Fact(9, START, REF.wish(1, 1).decided, BY_ANA))
     cases[1] = msgspec.structs.replace(cases[1], call=approved)
-    assert Gate().react(Heard(tuple(cases)), others[0][-1]) == [
+    assert Gate().decide(SupersededCalls(tuple(cases)), others[0][-1]) == [
         Append(REF.wish(1, 0).decided, MOOT),
         Append(REF.wish(1, 2).decided, MOOT),
     ]
@@ -245,7 +245,7 @@ TEXT = {word: f'while_pending = "{word}"\n{ASK}' for word in ("queue", "supersed
 class Counting:
     """A port that notes what was read, and lets a test come in before something is appended."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: EventLog) -> None:
         self._port = port
         self.reads: list[tuple[str, ...]] = []
         self.before: dict[Slot, Callable[[], Awaitable[object]]] = {}
@@ -261,7 +261,7 @@ class Counting:
         end = self.behind.pop(0) if self.behind else len(facts) and facts[-1].seq
         return tuple(fact for fact in facts if fact.seq <= end)
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         if first := self.before.pop(slot, None):
             await first()
         return await self._port.append(slot, raw, event_id)
@@ -270,9 +270,9 @@ class Counting:
 class Desk:
     """A service in a workspace with one tool, its reviewers, and as many gates as a test wants."""
 
-    def __init__(self, port: Port, policy: str = "supersede", more: str = "") -> None:
-        self.port = Counting(port)
-        self.ledger = Ledger(self.port, e.Author(kind="service", name="desk"))  # type: ignore[arg-type]
+    def __init__(self, port: EventLog, policy: str = "supersede", more: str = "") -> None:
+        self.log = Counting(port)
+        self.ledger = Ledger(self.log, e.Author(kind="service", name="desk"))  # type: ignore[arg-type]
         self._policy = TEXT[policy] + more
 
     async def open(self) -> None:
@@ -285,12 +285,12 @@ class Desk:
     async def hear(self, message: str = "m2", role: Any = "user") -> None:
         await self.ledger.append(THREAD.said(message), e.Said(role=role, text="wait, it is B-40"))
 
-    async def handed(self, slot: Slot) -> Sequence[Step]:
+    async def handed(self, slot: Slot) -> Sequence[Effect]:
         """What the gate does with what stands there, as it stands now; its facts are appended."""
         [fact] = await self.ledger.read(slot)
-        self.port.reads.clear()
+        self.log.reads.clear()
         gate = Gate()
-        steps = gate.react(await gate.look(self.ledger, fact), fact)
+        steps = gate.decide(await gate.load(self.ledger, fact), fact)
         for step in steps:
             if isinstance(step, Append):
                 await self.ledger.append(step.slot, step.event)
@@ -298,7 +298,7 @@ class Desk:
 
     @asynccontextmanager
     async def gate(self) -> AsyncIterator[None]:
-        worker = Worker(Ledger(self.port, e.Author(kind="gate", name="gate")), Gate())  # type: ignore[arg-type]
+        worker = Worker(Ledger(self.log, e.Author(kind="gate", name="gate")), Gate())  # type: ignore[arg-type]
         running = asyncio.create_task(worker.run())
         try:
             yield
@@ -317,7 +317,7 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(port: Port) -> Desk:
+async def desk(port: EventLog) -> Desk:
     desk = Desk(port)
     await desk.open()
     return desk
@@ -329,7 +329,7 @@ async def test_a_message_where_nothing_waits_costs_one_request(desk: Desk):
         await desk.hear(f"old-{number}")
     await desk.hear()
     assert await desk.handed(THREAD.said("m2")) == []
-    [subjects] = desk.port.reads
+    [subjects] = desk.log.reads
     assert subjects == (
         "ledger.shop.t1.call.*.gated",
         "ledger.shop.t1.call.*.decided",
@@ -344,26 +344,26 @@ async def test_what_no_user_said_costs_nothing(desk: Desk, role: str):
     await desk.handed(FIRST.requested)
     await desk.hear(role=role)
     assert await desk.handed(THREAD.said("m2")) == []
-    assert desk.port.reads == []
+    assert desk.log.reads == []
 
 
 @pytest.mark.parametrize("policy", ["queue", "block"])
-async def test_where_messages_wait_nobody_looks_for_them(port: Port, policy: str):
+async def test_where_messages_wait_nobody_looks_for_them(port: EventLog, policy: str):
     """What was said is not read for a wish or a vote, and a message changes no question (B58)."""
     desk = Desk(port, policy)
     await desk.open()
     await desk.request()
     await desk.hear()
     await desk.handed(FIRST.requested)
-    reads = list(desk.port.reads)
+    reads = list(desk.log.reads)
     await desk.ledger.vote(FIRST, "ana", "approve")
     assert await desk.handed(THREAD.said("m2")) == []
     await desk.handed(FIRST.vote("ana"))
-    assert not [one for one in (*reads, *desk.port.reads) if any("said" in subject for subject in one)]
+    assert not [one for one in (*reads, *desk.log.reads) if any("said" in subject for subject in one)]
     assert await desk.ended() is e.Approved
 
 
-async def test_a_message_beside_an_open_call_of_another_policy(port: Port):
+async def test_a_message_beside_an_open_call_of_another_policy(port: EventLog):
     """Each question goes by the policy that it was asked under, whatever is in force when the message comes (B58)."""
     desk = Desk(port, "queue")
     await desk.open()
@@ -418,7 +418,7 @@ async def test_said_before_the_gate_came_to_the_wish(desk: Desk):
 
 async def test_said_between_the_reading_and_the_question(desk: Desk):
     """The gate has read that nothing was said, and then it is, before the question is recorded (B58)."""
-    desk.port.before[FIRST.gated] = desk.hear
+    desk.log.before[FIRST.gated] = desk.hear
     async with desk.gate():
         await desk.request()
         assert await desk.ended() is e.Superseded
@@ -427,11 +427,11 @@ async def test_said_between_the_reading_and_the_question(desk: Desk):
 async def test_said_and_looked_at_before_the_question(desk: Desk, monkeypatch: pytest.MonkeyPatch):
     """The message is handled, and no question stands yet: whoever records it then looks for messages itself (B58)."""
     handled = asyncio.Event()
-    look = Gate.look
+    look = Gate.load
 
-    async def looked(gate: Gate, ledger: Ledger, handed: Handed) -> object:
+    async def looked(gate: Gate, ledger: Ledger, handed: Delivered) -> object:
         seen = await look(gate, ledger, handed)
-        if isinstance(seen, Heard):
+        if isinstance(seen, SupersededCalls):
             assert seen.cases == ()
             handled.set()
         return seen
@@ -440,8 +440,8 @@ async def test_said_and_looked_at_before_the_question(desk: Desk, monkeypatch: p
         await desk.hear()
         await asyncio.wait_for(handled.wait(), 20)
 
-    monkeypatch.setattr(Gate, "look", looked)
-    desk.port.before[FIRST.gated] = meanwhile
+    monkeypatch.setattr(Gate, "load", looked)
+    desk.log.before[FIRST.gated] = meanwhile
     async with desk.gate():
         await desk.request()
         assert await desk.ended() is e.Superseded
@@ -472,7 +472,7 @@ async def test_an_edit_before_the_message_is_still_checked(desk: Desk):
     for ref, arguments in ((FIRST, '{"order":17}'), (SECOND, '{"order":"A-18"}')):
         await desk.request(ref)
         await desk.handed(ref.requested)
-        asked = (await desk.ledger.call(ref)).asking
+        asked = (await desk.ledger.call(ref)).approval_request
         assert asked
         edit = e.Voted(verdict="approve", digest=asked.digest, arguments=arguments)
         await desk.ledger.append(ref.vote("ana"), edit)
@@ -486,23 +486,23 @@ async def test_a_replica_that_is_behind_hides_nothing(behind: tuple[int, int]):
     """However far those are who answer first: neither a message before the question is missed, nor a vote before the message (B58)."""
     desk = Desk(Memory())
     await desk.open()
-    start = await desk.ledger.port.last_seq()
+    start = await desk.ledger.log.last_seq()
     await desk.request()
     await desk.hear()
     await desk.handed(FIRST.requested)
-    asked = (await desk.ledger.call(FIRST)).asking
+    asked = (await desk.ledger.call(FIRST)).approval_request
     assert asked
     await desk.ledger.append(FIRST.vote("ana"), e.Voted(verdict="approve", digest=asked.digest))
     decided_by: list[object] = []
     for slot in (FIRST.requested, FIRST.vote("ana"), THREAD.said("m2")):
         [fact] = await desk.ledger.read(slot)
-        desk.port.behind[:] = [start + one for one in behind]
+        desk.log.behind[:] = [start + one for one in behind]
         gate = Gate()
-        steps = gate.react(await gate.look(desk.ledger, fact), fact)
+        steps = gate.decide(await gate.load(desk.ledger, fact), fact)
         decided_by += [
             step.event for step in steps if isinstance(step, Append) and step.slot == FIRST.decided
         ]
-        desk.port.behind.clear()
+        desk.log.behind.clear()
     # Whoever saw no question yet asks, loses the slot, and looks again.
     assert decided_by
     assert set(map(type, decided_by)) == {e.Superseded}
@@ -521,9 +521,9 @@ async def test_a_replica_that_is_behind_loses_nothing(behind: int, at_once: Slot
     else:
         await desk.hear()
     [fact] = await desk.ledger.read(at_once)
-    desk.port.behind[:] = [fact.seq, fact.seq - behind]
+    desk.log.behind[:] = [fact.seq, fact.seq - behind]
     gate = Gate()
-    [step] = gate.react(await gate.look(desk.ledger, fact), fact)
+    [step] = gate.decide(await gate.load(desk.ledger, fact), fact)
     assert isinstance(step, Append)
     assert step.slot == FIRST.decided
 
@@ -533,7 +533,7 @@ async def test_the_gate_dies_after_the_question(desk: Desk):
     await desk.request()
     [fact] = await desk.ledger.read(FIRST.requested)
     gate = Gate()
-    question_, _again = gate.react(await gate.look(desk.ledger, fact), fact)
+    question_, _again = gate.decide(await gate.load(desk.ledger, fact), fact)
     await desk.hear()
     await desk.handed(THREAD.said("m2"))
     assert isinstance(question_, Append)
@@ -554,9 +554,9 @@ async def test_a_deadline_that_comes_after_the_message(desk: Desk):
     await desk.hear()
     deadline = (await desk.ledger.call(FIRST)).deadline
     assert deadline
-    due = Due(FIRST, 1, deadline + timedelta(seconds=1))
+    due = TimerFired(FIRST, 1, deadline + timedelta(seconds=1))
     gate = Gate()
-    [step, _cancelled] = gate.react(await gate.look(desk.ledger, due), due)
+    [step, _cancelled] = gate.decide(await gate.load(desk.ledger, due), due)
     assert isinstance(step, Append)
     assert isinstance(step.event, e.Superseded)
 
@@ -624,13 +624,13 @@ async def test_what_cannot_be_said_is_not_recorded(
     desk: Desk, thread: Any, message: str, role: Any, kind: type
 ):
     """An id, a thread or a role that is none is told in words, and no broken fact gets into the log."""
-    before = await desk.ledger.port.last_seq()
+    before = await desk.ledger.log.last_seq()
     with pytest.raises(kind):
         await desk.ledger.say(thread, "hello", message=message, role=role)
-    assert await desk.ledger.port.last_seq() == before
+    assert await desk.ledger.log.last_seq() == before
 
 
-async def test_blocked_until_the_call_is_decided(port: Port):
+async def test_blocked_until_the_call_is_decided(port: EventLog):
     """Refused in words that name the call, and nothing recorded; said once it is decided (B58)."""
     desk = Desk(port, "block")
     await desk.open()
@@ -649,7 +649,7 @@ async def test_blocked_until_the_call_is_decided(port: Port):
     assert (await desk.ledger.say(THREAD, "wait, it is B-40", message="m2")).seq == before + 3
 
 
-async def test_only_users_and_only_new_words_are_blocked(port: Port):
+async def test_only_users_and_only_new_words_are_blocked(port: EventLog):
     """A note of the system, another thread, and what was said before the question are none of its business (B4, B58)."""
     desk = Desk(port, "block")
     await desk.open()
@@ -664,7 +664,7 @@ async def test_only_users_and_only_new_words_are_blocked(port: Port):
 
 
 @pytest.mark.parametrize("policy", ["queue", "supersede"])
-async def test_nobody_is_blocked_by_another_policy(port: Port, policy: str):
+async def test_nobody_is_blocked_by_another_policy(port: EventLog, policy: str):
     """Where a message may wait, or ends the call, it is recorded at once (B58)."""
     desk = Desk(port, policy)
     await desk.open()
@@ -686,14 +686,14 @@ def check_history(thread: Thread, *, messages: int = 1) -> list[Entry]:
     assert len(outcomes) == len(thread.wishes(1))
     assert list(entries).index(User(NEW)) > max(outcomes)
     assert isinstance(entries[min(outcomes) - 1], Assistant)
-    for name, (write, check, _read) in PROVIDERS.items():
+    for name, (write, check, _read) in FORMATS.items():
         assert check(write(entries)) == [], name
     return list(entries)
 
 
 @pytest.mark.parametrize("verdict", ["approve", "deny"])
 @pytest.mark.parametrize("policy", ["queue", "supersede", "block"])
-async def test_what_the_model_reads_in_the_end(port: Port, policy: str, verdict: str):
+async def test_what_the_model_reads_in_the_end(port: EventLog, policy: str, verdict: str):
     """Said while a call waits, under each policy, approved or denied: the call has its outcome and the message follows it, once (B4, B10, B58, I5)."""
     chain = Chain(port, Script([e.Text("Let me see."), REFUND], [DONE]))
     await chain.begin(TEXT[policy])
@@ -730,7 +730,7 @@ async def test_what_the_model_reads_in_the_end(port: Port, policy: str, verdict:
         )
 
 
-async def test_what_is_approved_goes_on(port: Port):
+async def test_what_is_approved_goes_on(port: EventLog):
     """Three calls, one approved before the message: it runs; the other two are superseded together; then the model goes on (B12, B58)."""
     third = e.Wish(tool="refund", arguments='{"order":"C-3"}', provider_id="call_a")
     chain = Chain(port, Script([REFUND, OTHER, third], [DONE]))
@@ -747,7 +747,7 @@ async def test_what_is_approved_goes_on(port: Port):
     check_history(thread)
 
 
-async def test_the_new_message_gets_a_new_wish(port: Port):
+async def test_the_new_message_gets_a_new_wish(port: EventLog):
     """The model wishes again after the message, and that question stands: a message ends no call that was wished after it (B20, B58)."""
     chain = Chain(port, Script([REFUND], [OTHER], [DONE]))
     await chain.begin(TEXT["supersede"])
@@ -762,7 +762,7 @@ async def test_the_new_message_gets_a_new_wish(port: Port):
     check_history(thread)
 
 
-async def test_two_of_every_worker_and_a_message(port: Port):
+async def test_two_of_every_worker_and_a_message(port: EventLog):
     """Twenty open calls, two gates, two of all: each is superseded once, and the model asked once (B43, B57, B58)."""
     wishes = [e.Wish(tool="refund", arguments=f'{{"order":"A-{number}"}}') for number in range(20)]
     chain = Chain(port, Script(wishes, [DONE]))

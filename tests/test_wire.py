@@ -11,7 +11,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser as Theirs
 
-from ayes.ledger.nats.protocol import Parser, Straight, frame
+from ayes.ledger.nats.protocol import NatsMessage, Parser, frame
 
 type Seen = list[tuple[Any, ...]]
 
@@ -98,7 +98,7 @@ async def test_what_is_taken_straight_is_the_same_and_in_its_place(said: list[by
     parser = Parser(ours)
 
     def taking(number: int) -> None:
-        def take(message: Straight) -> None:
+        def take(message: NatsMessage) -> None:
             ours.seen.append((number, *message))
 
         parser.straight[b"%d" % number] = take

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 from stories import REF, Story
 
-from ayes.consumers.effects import Append, Step
-from ayes.consumers.gate import Case, Gate, verdict
-from ayes.consumers.model import Ask, Asker, Question, Reply
+from ayes.consumers.effects import Append, Effect
+from ayes.consumers.gate import Gate, GateState, verdict
+from ayes.consumers.model import Ask, ModelReply, ModelRequest, ModelWorker
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, Status
-from ayes.ledger.policies import InForce, Origin, Policies, wished
+from ayes.ledger.policies import AppliedPolicy, Origin, Policies, wished
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest, text_digest
@@ -54,7 +54,7 @@ def ledger() -> Ledger:
 async def thread(ledger: Ledger, **more: object) -> e.ThreadOpened:
     """A thread that a model answers, in a workspace that has a tool and a policy."""
     tool = await ledger.declare("acme", SPEC)
-    await ledger.fill(policy_slot("acme", 1), e.PolicyApplied(text=ALLOW, digest=text_digest(ALLOW)))
+    await ledger.try_append(policy_slot("acme", 1), e.PolicyApplied(text=ALLOW, digest=text_digest(ALLOW)))
     opened = e.ThreadOpened(
         requester="rita", agent="desk", model="test:m", tools=(tool,), labels={"tier": "vip"}
     )
@@ -66,10 +66,10 @@ async def thread(ledger: Ledger, **more: object) -> e.ThreadOpened:
 async def settled(ledger: Ledger) -> None:
     """Let a gate conclude all that follows from what there is."""
     gate, before = Gate(), -1
-    while before != (before := await ledger.port.last_seq()):
+    while before != (before := await ledger.log.last_seq()):
         for fact in await ledger.read(REF):
             if isinstance(fact.event, e.ModelReplied | e.ToolRequested | e.Voted):
-                for step in gate.react(await gate.look(ledger, fact), fact):
+                for step in gate.decide(await gate.load(ledger, fact), fact):
                     if isinstance(step, Append):
                         await ledger.append(step.slot, step.event)
 
@@ -86,10 +86,10 @@ async def denied(ledger: Ledger, ref: CallRef) -> str:
 # --------------------------------------------------------------------------------------- what a model wishes
 
 
-async def steps(ledger: Ledger, handed: Slot) -> Sequence[Step]:
+async def steps(ledger: Ledger, handed: Slot) -> Sequence[Effect]:
     [fact] = await ledger.read(handed)
     gate = Gate()
-    return list(gate.react(await gate.look(ledger, fact), fact))
+    return list(gate.decide(await gate.load(ledger, fact), fact))
 
 
 async def test_each_wish_becomes_one_request(ledger: Ledger):
@@ -101,7 +101,7 @@ async def test_each_wish_becomes_one_request(ledger: Ledger):
     assert await steps(ledger, REF.replied(1)) == both
     await ledger.append(first, wished(opened, REFUND))
     assert await steps(ledger, REF.replied(1)) == both[1:]
-    await ledger.port.append(second, b"no fact at all", "x")
+    await ledger.log.append(second, b"no fact at all", "x")
     assert await steps(ledger, REF.replied(1)) == []
     assert wished(opened, REFUND) == e.ToolRequested(
         tool="refund",
@@ -159,10 +159,10 @@ async def test_a_reply_whose_wish_cannot_be_requested_is_a_failed_turn(ledger: L
     await ledger.append(REF.asked(1, 1), e.ModelAsked(model="test:m"))
 
     class Long:
-        async def reply(self, question: Question) -> Reply:
-            return Reply((e.Wish(tool="refund", arguments=f'{{"a":"{"x" * 523_300}"}}'),))
+        async def reply(self, question: ModelRequest) -> ModelReply:
+            return ModelReply((e.Wish(tool="refund", arguments=f'{{"a":"{"x" * 523_300}"}}'),))
 
-    done = await Asker({"test": Long()}).do(ledger, Ask(REF, 1, 1))
+    done = await ModelWorker({"test": Long()}).execute(ledger, Ask(REF, 1, 1))
     assert isinstance(done, Append)
     assert isinstance(done.event, e.ModelFailed)
     assert done.event.error.startswith("TooLarge: a ToolRequested of 52")
@@ -251,7 +251,7 @@ async def test_a_services_own_calls_stand_beside_a_models(ledger: Ledger):
 async def test_an_opening_that_cannot_be_read_lets_nothing_run(ledger: Ledger):
     """Nobody knows for whom such a thread is, so nothing is asked about it either."""
     tool = await ledger.declare("acme", SPEC)
-    await ledger.port.append(REF.opened, b"\xff", "x")
+    await ledger.log.append(REF.opened, b"\xff", "x")
     call = await ledger.request(REF.call("own"), tool, "{}", requester="rita")
     assert await denied(ledger, call.ref) == (
         "The opening of the thread cannot be read, so it is not known whose wish this is."
@@ -305,8 +305,10 @@ def test_who_a_wish_is_for_is_looked_at_before_the_rules():
     opened = story.tell(REF.opened, e.ThreadOpened(requester="rita"))
     wish = wished(e.ThreadOpened(requester="ben"), REFUND)
     requested = story.tell(REF.call("own").requested, wish)
-    policies = Policies(InForce(1, read_policy('[[rule]]\nname = "no"\ntools = ["*"]\nthen = "block"', "p")))
-    case = Case(Call(REF.call("own"), requested=requested), policies, None, origin=Origin(opened))
+    policies = Policies(
+        AppliedPolicy(1, read_policy('[[rule]]\nname = "no"\ntools = ["*"]\nthen = "block"', "p"))
+    )
+    case = GateState(Call(REF.call("own"), requested=requested), policies, None, origin=Origin(opened))
     said = verdict(case, requested.recorded_at)
     assert isinstance(said, e.Denied)
     assert (said.ground, said.rule) == ("invalid", "no")
@@ -317,7 +319,7 @@ def test_who_a_wish_is_for_is_looked_at_before_the_rules():
 
 async def broken(ledger: Ledger, slot: Slot) -> Fact:
     """Bytes that are not a fact, in this slot."""
-    await ledger.port.append(slot, b'{"type":"Voted","verdict":"yes please"}', slot.subject)
+    await ledger.log.append(slot, b'{"type":"Voted","verdict":"yes please"}', slot.subject)
     [fact] = await ledger.read(slot)
     assert isinstance(fact.event, e.Carried)
     assert fact.event.problem
@@ -327,11 +329,11 @@ async def broken(ledger: Ledger, slot: Slot) -> Fact:
 class Answers:
     def __init__(self, *parts: e.Part) -> None:
         self.parts = parts
-        self.asked: list[Question] = []
+        self.asked: list[ModelRequest] = []
 
-    async def reply(self, question: Question) -> Reply:
+    async def reply(self, question: ModelRequest) -> ModelReply:
         self.asked.append(question)
-        return Reply(self.parts)
+        return ModelReply(self.parts)
 
 
 JUNK = (
@@ -351,7 +353,7 @@ async def test_one_malformed_fact_ends_no_conversation(ledger: Ledger, tail: str
     """
     await thread(ledger)
     model = Answers(e.Text("Sorry."))
-    asker = Asker({"test": model})
+    asker = ModelWorker({"test": model})
     await ledger.append(REF.said("m1"), e.Said(role="user", text="hello"))
     await ledger.append(REF.asked(1, 1), e.ModelAsked(model="test:m"))
     await ledger.append(REF.replied(1), e.ModelReplied(parts=(REFUND,)))
@@ -362,10 +364,10 @@ async def test_one_malformed_fact_ends_no_conversation(ledger: Ledger, tail: str
     end = e.ToolRefused(ending="denied", text="no")
     await ledger.append(known.ref.finished, end)
     [handed] = await ledger.read(known.ref.finished)
-    [step] = asker.react(await asker.look(ledger, handed), handed)
+    [step] = asker.decide(await asker.load(ledger, handed), handed)
     assert step.work == Ask(REF, 2, 1)
     await ledger.append(step.claim.slot, step.claim.event)
-    done = await asker.do(ledger, step.work)
+    done = await asker.execute(ledger, step.work)
     assert isinstance(done, Append)
     assert isinstance(done.event, e.ModelReplied)
     told = str(model.asked[0].history)
@@ -376,29 +378,29 @@ async def test_a_wish_whose_place_is_taken_by_junk_is_told_as_one_that_did_not_r
     """It can never be requested, so it must not keep its siblings and the next turn waiting for ever (R4, B47)."""
     opened = await thread(ledger)
     model = Answers()
-    asker = Asker({"test": model})
+    asker = ModelWorker({"test": model})
     await ledger.append(REF.said("m1"), e.Said(role="user", text="hello"))
     await broken(ledger, REF.wish(1, 0).requested)
     await ledger.append(REF.asked(1, 1), e.ModelAsked(model=opened.model))
     await ledger.append(REF.replied(1), e.ModelReplied(parts=(REFUND,)))
     await settled(ledger)
     [handed] = await ledger.read(REF.replied(1))
-    [step] = asker.react(await asker.look(ledger, handed), handed)
+    [step] = asker.decide(await asker.load(ledger, handed), handed)
     assert step.work == Ask(REF, 2, 1)
     await ledger.append(step.claim.slot, step.claim.event)
-    await asker.do(ledger, step.work)
+    await asker.execute(ledger, step.work)
     assert "`refund` did not run: the request for it cannot be read." in str(model.asked[0].history)
 
 
 async def test_a_broken_reply_ends_the_turn(ledger: Ledger):
     """The next thing said begins another one (R4)."""
     await thread(ledger)
-    asker = Asker({"test": Answers()})
+    asker = ModelWorker({"test": Answers()})
     await ledger.append(REF.said("m1"), e.Said(role="user", text="hello"))
     await ledger.append(REF.asked(1, 1), e.ModelAsked(model="test:m"))
     fact = await broken(ledger, REF.replied(1))
-    assert list(asker.react(await asker.look(ledger, fact), fact)) == []
+    assert list(asker.decide(await asker.load(ledger, fact), fact)) == []
     await ledger.append(REF.said("m2"), e.Said(role="user", text="hello?"))
     [handed] = await ledger.read(REF.said("m2"))
-    [step] = asker.react(await asker.look(ledger, handed), handed)
+    [step] = asker.decide(await asker.load(ledger, handed), handed)
     assert step.work == Ask(REF, 2, 1)

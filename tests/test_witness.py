@@ -218,7 +218,7 @@ async def test_a_log_that_becomes_shorter_ends_the_gate(kept, monkeypatch):
             witness.keeping(server.store) as watched,
             Ledger.connect(kept.store, role="admin") as admin,
         ):
-            await admin.port.requests.ask("$JS.API.STREAM.DELETE.LEDGER", b"")
+            await admin.log.api.ask("$JS.API.STREAM.DELETE.LEDGER", b"")
             await declare_streams(kept.store)
             with pytest.raises(Unavailable, match="lost its end"):
                 async with asyncio.timeout(20):
@@ -240,7 +240,7 @@ async def test_what_the_gate_hears_of_is_not_read_again(kept, monkeypatch):
         async with Ledger.connect(kept.store, role="admin") as ledger:
             for number in range(3):
                 await ledger.append(*said(FACTS + 1 + number))
-            facts = [raw async for page in ledger.port.scan(1) for raw in page]
+            facts = [raw async for page in ledger.log.scan(1) for raw in page]
             monkeypatch.setattr(JetStream, "scan", counted)
             async with witness.keeping(server.store) as watched:
                 watched.hear(facts[FACTS - 5 : FACTS + 1])

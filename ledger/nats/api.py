@@ -19,7 +19,7 @@ from msgspec import Struct
 from nats.aio.subscription import Subscription
 
 from ayes.ledger.nats.connection import Connection
-from ayes.ledger.nats.protocol import Straight, Take, frame, write
+from ayes.ledger.nats.protocol import NatsMessage, OnMessage, frame, write
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 
 _log: Final = structlog.get_logger("ayes.ledger.nats.api")
@@ -34,7 +34,7 @@ _VERSION: Final = b"NATS/1.0 "
 _STORED: Final = b"\r\nNats-Sequence: "
 
 
-class Reply(Struct, frozen=True, gc=False):
+class NatsReply(Struct, frozen=True, gc=False):
     """What the broker answered. Its headers are read when they are asked for: most answers are data alone."""
 
     data: bytes
@@ -54,16 +54,16 @@ class Reply(Struct, frozen=True, gc=False):
         return header_lines(self.head)
 
 
-class Requests:
+class Api:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._client = connection.client
         self._prefix = f"{connection.inbox}.{secrets.token_urlsafe(9)}"
         self._numbers = itertools.count()
-        self._waiting: dict[bytes, asyncio.Future[Reply]] = {}
-        self._streams: dict[bytes, tuple[list[Reply], asyncio.Future[Reply]]] = {}
+        self._waiting: dict[bytes, asyncio.Future[NatsReply]] = {}
+        self._streams: dict[bytes, tuple[list[NatsReply], asyncio.Future[NatsReply]]] = {}
         #: Which of the waiting asked on which subject, so that a denial finds them.
-        self._by_subject: defaultdict[str, set[asyncio.Future[Reply]]] = defaultdict(set)
+        self._by_subject: defaultdict[str, set[asyncio.Future[NatsReply]]] = defaultdict(set)
         connection.on_denied(self._denied)
 
     async def start(self) -> None:
@@ -72,7 +72,7 @@ class Requests:
 
     async def send(
         self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None, *, after: bytes = b""
-    ) -> asyncio.Future[Reply]:
+    ) -> asyncio.Future[NatsReply]:
         """Publish a request and hand back the future of its answer.
 
         Args:
@@ -98,7 +98,7 @@ class Requests:
 
     async def ask(
         self, subject: str, payload: bytes, patience_s: float = PATIENCE_S, *, repeat: bool = False
-    ) -> Reply:
+    ) -> NatsReply:
         """One request, one answer.
 
         Args:
@@ -109,7 +109,7 @@ class Requests:
             BrokerRefused: these credentials may not publish to `subject`.
         """
 
-        async def once() -> asyncio.Future[Reply]:
+        async def once() -> asyncio.Future[NatsReply]:
             return await self.send(subject, payload)
 
         answer = await self._patiently(once, subject, patience_s, repeat=repeat)
@@ -117,7 +117,7 @@ class Requests:
 
     async def collect(
         self, subject: str, payload: bytes, patience_s: float = PATIENCE_S
-    ) -> tuple[list[Reply], Reply]:
+    ) -> tuple[list[NatsReply], NatsReply]:
         """One request, many answers, ended by an empty message with a status: the answers, and that last one.
 
         It is for reads, which change nothing, so it is sent again while the last answer does not come.
@@ -126,9 +126,9 @@ class Requests:
             BrokerAway: the last answer did not come within `patience_s`.
             BrokerRefused: these credentials may not publish to `subject`.
         """
-        collected: dict[asyncio.Future[Reply], list[Reply]] = {}
+        collected: dict[asyncio.Future[NatsReply], list[NatsReply]] = {}
 
-        async def once() -> asyncio.Future[Reply]:
+        async def once() -> asyncio.Future[NatsReply]:
             token = b"%d" % next(self._numbers)
             last = self._expect(subject)
             self._streams[token] = (collected.setdefault(last, []), last)
@@ -140,7 +140,7 @@ class Requests:
         return collected[last], last.result()
 
     @asynccontextmanager
-    async def straight(self, subject: str, take: Take, *, queue: str = "") -> AsyncGenerator[None]:
+    async def straight(self, subject: str, take: OnMessage, *, queue: str = "") -> AsyncGenerator[None]:
         """Have each message on a subject handed over as it is read off the connection: half the price of a callback."""
         subscription = await self._client.subscribe(subject, queue)
         number = _number(subscription)
@@ -159,14 +159,14 @@ class Requests:
 
     async def _patiently(
         self,
-        once: Callable[[], Awaitable[asyncio.Future[Reply]]],
+        once: Callable[[], Awaitable[asyncio.Future[NatsReply]]],
         subject: str,
         patience_s: float,
         *,
         repeat: bool,
-    ) -> asyncio.Future[Reply]:
+    ) -> asyncio.Future[NatsReply]:
         """The first request that was answered, of as many as it takes."""
-        asked: set[asyncio.Future[Reply]] = set()
+        asked: set[asyncio.Future[NatsReply]] = set()
         now = asyncio.get_running_loop().time
         until = now() + patience_s
         again_s = AGAIN_S if repeat else patience_s
@@ -197,7 +197,7 @@ class Requests:
         subject: str,
         payload: bytes,
         token: bytes,
-        answer: asyncio.Future[Reply],
+        answer: asyncio.Future[NatsReply],
         headers: Mapping[str, str] | None = None,
         after: bytes = b"",
     ) -> None:
@@ -208,12 +208,12 @@ class Requests:
             answer.cancel()
             raise BrokerAway(f"the broker at {self._connection.login.url} is away: {problem!r}") from None
 
-    def _expect(self, subject: str) -> asyncio.Future[Reply]:
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    def _expect(self, subject: str) -> asyncio.Future[NatsReply]:
+        answer: asyncio.Future[NatsReply] = asyncio.get_running_loop().create_future()
         key = subject.lower()
         self._by_subject[key].add(answer)
 
-        def forget(done: asyncio.Future[Reply]) -> None:
+        def forget(done: asyncio.Future[NatsReply]) -> None:
             waiting = self._by_subject.get(key)
             if waiting is not None:
                 waiting.discard(done)
@@ -223,10 +223,10 @@ class Requests:
         answer.add_done_callback(forget)
         return answer
 
-    def _answered(self, message: Straight) -> None:
+    def _answered(self, message: NatsMessage) -> None:
         subject, _, data, head = message
         token = subject.rpartition(b".")[2]
-        answer = Reply(data, head)
+        answer = NatsReply(data, head)
         waiting = self._waiting.get(token)
         if waiting is not None:
             if not waiting.done():

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.nats.api import PATIENCE_S, Reply, Requests
+from ayes.ledger.nats.api import PATIENCE_S, Api, NatsReply
 from ayes.ledger.nats.protocol import frame
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.ids import new_id
@@ -26,7 +26,7 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 _PASSES: Final = 8
 
 
-class Problem(Struct, frozen=True):
+class PubAckError(Struct, frozen=True):
     code: int = 0
     err_code: int = 0
     description: str = ""
@@ -36,7 +36,7 @@ class Ack(Struct, frozen=True):
     """What the broker says to a publish: a sequence, or a refusal."""
 
     seq: int = 0
-    error: Problem | None = None
+    error: PubAckError | None = None
 
 
 class _Waiting(Struct, eq=False):
@@ -45,8 +45,8 @@ class _Waiting(Struct, eq=False):
     ack: asyncio.Future[Ack]
 
 
-class Commits:
-    def __init__(self, requests: Requests) -> None:
+class GroupCommit:
+    def __init__(self, requests: Api) -> None:
         self._requests = requests
         self._waiting: list[_Waiting] = []
         self._committing = False
@@ -148,9 +148,9 @@ class Commits:
             _tell(one, Ack(seq=first + place))
 
 
-def _read(answer: Reply) -> Ack:
+def _read(answer: NatsReply) -> Ack:
     if answer.status:  # 503: no stream listens on this subject
-        return Ack(error=Problem(code=int(answer.status), description="no stream takes this subject"))
+        return Ack(error=PubAckError(code=int(answer.status), description="no stream takes this subject"))
     return _acks.decode(answer.data)
 
 

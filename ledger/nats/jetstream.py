@@ -20,13 +20,13 @@ import msgspec
 from msgspec import structs
 
 from ayes.ledger import clock, log
-from ayes.ledger.answers import AlreadyRecorded, Answer, Recorded, Taken, Unknown
+from ayes.ledger.answers import AlreadyRecorded, AppendResult, Recorded, SlotTaken, Unconfirmed
 from ayes.ledger.nats import streams
-from ayes.ledger.nats.api import Reply, Requests
+from ayes.ledger.nats.api import Api, NatsReply
 from ayes.ledger.nats.connection import Connection
-from ayes.ledger.nats.group_commit import Ack, Commits
+from ayes.ledger.nats.group_commit import Ack, GroupCommit
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
-from ayes.ledger.nats.protocol import Straight
+from ayes.ledger.nats.protocol import NatsMessage
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BadId, BrokerAway, BrokerRefused, Unavailable
 from ayes.schemas.slots import ROOT, CallRef, Slot, subject_text
@@ -44,14 +44,14 @@ class JetStream:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.requests = Requests(connection)
-        self._commits = Commits(self.requests)
+        self.api = Api(connection)
+        self._commits = GroupCommit(self.api)
         #: The last fact of the log that this port knows to be recorded.
         self._told = 0
         self.pending = self.bucket("pending")
 
     async def open(self) -> None:
-        await self.requests.start()
+        await self.api.start()
 
     def bucket(self, name: str) -> log.Pending:
         """A key-value bucket, which must be there."""
@@ -59,7 +59,7 @@ class JetStream:
 
     # ------------------------------------------------------------------------------------------ writing
 
-    async def append(self, slot: Slot, raw: bytes, event_id: str) -> Answer:
+    async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         """Fill a slot, and find out what became of it: by reading the slot whenever the answer was not a plain yes.
 
         Raises:
@@ -86,12 +86,12 @@ class JetStream:
                     # reason (on three replicas 10164, "in process"; in a batch 10201). The slot itself knows.
                     if (standing := await self._leaders(slot)) is not None:
                         same = standing.event.id == event_id
-                        return AlreadyRecorded(standing.seq) if same else Taken(standing)
+                        return AlreadyRecorded(standing.seq) if same else SlotTaken(standing)
                     if ack.error is not None and ack.error.err_code not in _PASSING:
                         raise BrokerRefused(f"the broker refuses {slot.subject}: {why}.")
                     await asyncio.sleep(0.05)
         except (TimeoutError, BrokerAway):
-            return Unknown(why or "no answer from the broker")
+            return Unconfirmed(why or "no answer from the broker")
 
     async def _leaders(self, slot: Slot) -> Fact | None:
         """What stands in the slot, from the stream's leader: a replica may be behind."""
@@ -109,17 +109,17 @@ class JetStream:
         self._hear(message.seq)
         return _fact(message)
 
-    async def leaders_message(self, stream: str, **which: str | int) -> log.Raw | None:
+    async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None:
         """A message as the leader of a stream has it; None where it has none."""
         body = msgspec.json.encode(which)
-        reply = await self.requests.ask(f"$JS.API.STREAM.MSG.GET.{stream}", body, repeat=True)
+        reply = await self.api.ask(f"$JS.API.STREAM.MSG.GET.{stream}", body, repeat=True)
         answer = msgspec.json.decode(reply.data)
         if problem := answer.get("error"):
             if problem["code"] == 404:
                 return None
             raise BrokerAway(f"the broker cannot read {which} of {stream}: {problem['description']}.")
         message = answer["message"]
-        return log.Raw(
+        return log.RawMessage(
             message["seq"],
             _time(message["time"]),
             subject_text(message["subject"].encode()),
@@ -129,10 +129,10 @@ class JetStream:
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         return tuple([_fact(one) for one in await self._every(streams.LEDGER, subjects)])
 
-    async def read_few(self, *subjects: str) -> list[log.Raw] | None:
+    async def read_few(self, *subjects: str) -> list[log.RawMessage] | None:
         return await self._few(streams.LEDGER, subjects)
 
-    async def _every(self, stream: str, subjects: tuple[str, ...]) -> list[log.Raw]:
+    async def _every(self, stream: str, subjects: tuple[str, ...]) -> list[log.RawMessage]:
         """Every message on the subjects, in the order of the stream."""
         found = await self._few(stream, subjects)
         if found is None:
@@ -140,7 +140,7 @@ class JetStream:
         each = {raw.seq: raw for raw in found}
         return [each[seq] for seq in sorted(each)]
 
-    async def _few(self, stream: str, subjects: tuple[str, ...]) -> list[log.Raw] | None:
+    async def _few(self, stream: str, subjects: tuple[str, ...]) -> list[log.RawMessage] | None:
         """The last message on each subject; of the log none from before what this client was told."""
         told, until = self._told if stream == streams.LEDGER else 0, time.monotonic() + _CATCH_UP_S
         while True:
@@ -160,7 +160,7 @@ class JetStream:
 
     async def scan(
         self, start: int, subjects: str = f"{ROOT}.>", stream: str = streams.LEDGER
-    ) -> AsyncGenerator[list[log.Raw]]:
+    ) -> AsyncGenerator[list[log.RawMessage]]:
         """The messages from that sequence on, in pages, up to the end. Unlike `raw` it takes no consumer."""
         seq = start
         until = time.monotonic() + _CATCH_UP_S
@@ -187,17 +187,17 @@ class JetStream:
             )
         await asyncio.sleep(0.005)
 
-    async def at(self, seq: int) -> log.Raw | None:
+    async def at(self, seq: int) -> log.RawMessage | None:
         return await self.leaders_message(streams.LEDGER, seq=seq)
 
-    async def _get(self, stream: str, body: dict[str, Any]) -> tuple[list[Reply], Reply]:
-        found, last = await self.requests.collect(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body))
+    async def _get(self, stream: str, body: dict[str, Any]) -> tuple[list[NatsReply], NatsReply]:
+        found, last = await self.api.collect(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body))
         if last.status not in {b"204", b"404", b"413"}:
             raise BrokerAway(f"the broker cannot read {body}: {last.headers}.")
         return found, last
 
     async def last_seq(self) -> int:
-        stream = await streams.info(self.requests, f"STREAM.INFO.{streams.LEDGER}")
+        stream = await streams.info(self.api, f"STREAM.INFO.{streams.LEDGER}")
         if stream is None:
             raise BrokerRefused(f"there is no stream {streams.LEDGER} here. `ayes up` creates it.")
         last = int(stream["state"]["last_seq"])
@@ -205,7 +205,7 @@ class JetStream:
         return last
 
     async def clock(self) -> datetime:
-        stream = await streams.info(self.requests, f"STREAM.INFO.{streams.LEDGER}")
+        stream = await streams.info(self.api, f"STREAM.INFO.{streams.LEDGER}")
         if stream is None:
             raise BrokerRefused(f"there is no stream {streams.LEDGER} here. `ayes up` creates it.")
         return _time(stream["ts"])
@@ -219,7 +219,7 @@ class JetStream:
                 self._hear(batch[-1].seq)
                 yield [_fact(one) for one in batch]
 
-    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[log.Raw]]:
+    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
         async with aclosing(self._messages(streams.LEDGER, (), start, until_end=until_end)) as batches:
             async for batch in batches:
                 self._hear(batch[-1].seq)
@@ -227,9 +227,9 @@ class JetStream:
 
     def _messages(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
-    ) -> AsyncGenerator[list[log.Raw]]:
+    ) -> AsyncGenerator[list[log.RawMessage]]:
         return follow(
-            self.requests,
+            self.api,
             stream,
             subjects,
             inbox=self.connection.inbox,
@@ -242,11 +242,11 @@ class JetStream:
     @asynccontextmanager
     async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[log.Delivery]]:
         consumer = streams.DURABLES[durable]
-        arrived: deque[Straight] = deque()
+        arrived: deque[NatsMessage] = deque()
         something = asyncio.Event()
         own = f".{consumer.stream}.{consumer.name}.".encode()
 
-        def take(message: Straight) -> None:
+        def take(message: NatsMessage) -> None:
             # Others may be able to publish to this subject; only the broker delivers with such a reply.
             if own in message[1]:
                 arrived.append(message)
@@ -260,13 +260,13 @@ class JetStream:
                 await something.wait()
 
         try:
-            async with self.requests.straight(consumer.deliver_subject, take, queue=consumer.name):
+            async with self.api.straight(consumer.deliver_subject, take, queue=consumer.name):
                 yield hand_out()
         finally:
             if not self.connection.client.is_closed:
                 # What arrived and was not begun goes back at once, so that somebody else gets it.
                 for _, reply, _, _ in arrived:
-                    await self.requests.tell(reply.decode(), b"-NAK")
+                    await self.api.tell(reply.decode(), b"-NAK")
 
     async def set_timer(self, call: CallRef, at: datetime) -> None:
         """Have the broker hand out a hint at `at` (ADR-51). Setting it again replaces it."""
@@ -279,7 +279,7 @@ class JetStream:
     async def cancel_timer(self, call: CallRef) -> None:
         body = msgspec.json.encode({"filter": _timer("set", call)})
         answer = msgspec.json.decode(
-            (await self.requests.ask(f"$JS.API.STREAM.PURGE.{streams.TIMERS}", body)).data
+            (await self.api.ask(f"$JS.API.STREAM.PURGE.{streams.TIMERS}", body)).data
         )
         if problem := answer.get("error"):
             raise BrokerRefused(f"the broker does not cancel the timer of {call}: {problem['description']}.")
@@ -312,7 +312,7 @@ class JetStream:
         # Asked once: while nobody is there the broker says so at once, and whoever asks has another way.
         try:
             async with asyncio.timeout(patience_s):
-                answer = await (await self.requests.send(subject, body))
+                answer = await (await self.api.send(subject, body))
         except TimeoutError:
             raise BrokerAway(f"nobody answered {subject} within {patience_s:g} s.") from None
         if answer.status:
@@ -336,7 +336,7 @@ class JetStream:
         Raises:
             Unavailable: not acknowledged.
         """
-        answer = await self.requests.send(subject, raw, headers)
+        answer = await self.api.send(subject, raw, headers)
         try:
             async with asyncio.timeout(APPEND_PATIENCE_S):
                 ack = msgspec.json.decode((await answer).data, type=Ack)
@@ -361,14 +361,14 @@ _PASSING: Final = frozenset({0, 10008, 10164, 10201, 10077, 10071})
 
 
 class _Delivery:
-    def __init__(self, jetstream: JetStream, message: Straight) -> None:
+    def __init__(self, jetstream: JetStream, message: NatsMessage) -> None:
         subject, reply, data, _ = message
-        self._requests = jetstream.requests
+        self._requests = jetstream.api
         self._reply = reply.decode()
         at = meta(self._reply)
         self.tries = at.tries
         self.number = at.seq
-        self.handed = _handed(log.Raw(at.seq, at.recorded_at, subject_text(subject), data))
+        self.handed = _handed(log.RawMessage(at.seq, at.recorded_at, subject_text(subject), data))
         if isinstance(self.handed, Fact):
             jetstream._hear(at.seq)  # noqa: SLF001 - one object in two parts
 
@@ -421,7 +421,7 @@ class _Bucket:
         return found
 
     async def last_revision(self) -> int:
-        stream = await streams.info(self._jetstream.requests, f"STREAM.INFO.{self._stream}")
+        stream = await streams.info(self._jetstream.api, f"STREAM.INFO.{self._stream}")
         if stream is None:
             raise BrokerRefused(f"there is no bucket {self._stream} here. `ayes up` creates it.")
         return int(stream["state"]["last_seq"])
@@ -479,10 +479,10 @@ class _Bucket:
                 coming.cancel()
                 await asyncio.gather(coming, return_exceptions=True)
 
-    def _read(self, start: Start, *, until_end: bool) -> AsyncGenerator[list[log.Raw]]:
+    def _read(self, start: Start, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
         return self._jetstream._messages(self._stream, (f"{self._prefix}>",), start, until_end=until_end)  # noqa: SLF001 - one object in two parts
 
-    def _entries(self, batch: list[log.Raw]) -> dict[str, bytes]:
+    def _entries(self, batch: list[log.RawMessage]) -> dict[str, bytes]:
         """Each by its key. A subject with other bytes than a key's is not an entry: nobody could name it."""
         return {one.subject.removeprefix(self._prefix): one.data for one in batch if "\\" not in one.subject}
 
@@ -492,12 +492,12 @@ _REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"
 _OUTRUN: Final = frozenset({10071, 10164})
 
 
-def _handed(raw: log.Raw) -> log.Handed | log.Parked | log.Mark:
+def _handed(raw: log.RawMessage) -> log.Delivered | log.Parked | log.Mark:
     """What was delivered. Never raises: what it should be and is not becomes a fact that is carried."""
     match raw.subject.split("."):
         case ["timer", "due", workspace, thread, call]:
             with suppress(BadId):
-                return log.Due(CallRef(workspace, thread, call), raw.seq, raw.recorded_at)
+                return log.TimerFired(CallRef(workspace, thread, call), raw.seq, raw.recorded_at)
         case ["parked", *_]:
             return _parked(raw)
         case _:
@@ -509,7 +509,7 @@ def _handed(raw: log.Raw) -> log.Handed | log.Parked | log.Mark:
 _NOBODYS: Final = "_"
 
 
-def _parked(raw: log.Raw) -> log.Parked | log.Mark:
+def _parked(raw: log.RawMessage) -> log.Parked | log.Mark:
     """An entry of `PARKED`. Never raises: one that is not valid is an entry of no consumer, and says what is wrong.
 
     An entry counts only under the name of the consumer's own role, which only that role can write.
@@ -534,23 +534,23 @@ def _parked(raw: log.Raw) -> log.Parked | log.Mark:
     return found if isinstance(found, log.Mark) else structs.replace(found, number=raw.seq, mark=None)
 
 
-def _not_parked(raw: log.Raw, why: str) -> log.Parked:
+def _not_parked(raw: log.RawMessage, why: str) -> log.Parked:
     reason = f"this entry is not a valid parked delivery: {why}"
     return log.Parked("", 0, raw.subject, reason, 0, raw.recorded_at, number=raw.seq)
 
 
-def _fact(raw: log.Raw) -> Fact:
+def _fact(raw: log.RawMessage) -> Fact:
     return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
 
 
-def _direct(answer: Reply) -> log.Raw:
+def _direct(answer: NatsReply) -> log.RawMessage:
     """What a direct get answers with (ADR-31): of its seven headers, the three that say where and when it stands."""
     if answer.status:
         raise Unavailable(f"the broker cannot read: {answer.status.decode()} {answer.headers}.")
     found = dict(_DIRECT.findall(answer.head))
     if len(found) < 3:  # no direct get, but an error of the API: a broker that is just starting
         raise BrokerAway(f"the broker cannot read yet: {answer.data[:200]!r}.")
-    return log.Raw(
+    return log.RawMessage(
         int(found[b"Sequence"]),
         _time(found[b"Time-Stamp"].decode()),
         subject_text(found[b"Subject"]),

@@ -17,9 +17,9 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from ayes.ledger.log import Raw
-from ayes.ledger.nats.api import Requests, header_lines
-from ayes.ledger.nats.protocol import Straight
+from ayes.ledger.log import RawMessage
+from ayes.ledger.nats.api import Api, header_lines
+from ayes.ledger.nats.protocol import NatsMessage
 from ayes.schemas.errors import BrokerRefused, LogLost, Unavailable
 from ayes.schemas.ids import new_id
 from ayes.schemas.slots import subject_text
@@ -55,14 +55,14 @@ type Start = int | datetime | None
 
 
 async def follow(
-    requests: Requests,
+    requests: Api,
     stream: str,
     subjects: tuple[str, ...],
     *,
     inbox: str,
     start: Start,
     until_end: bool,
-) -> AsyncGenerator[list[Raw]]:
+) -> AsyncGenerator[list[RawMessage]]:
     """Messages of `stream` in order, those together that came together.
 
     Args:
@@ -96,7 +96,7 @@ async def follow(
                 if not arrived and not await heard():
                     _log.debug("nothing heard, starting a new consumer", stream=stream, position=position)
                     break
-                found: list[Raw] = []
+                found: list[RawMessage] = []
                 while arrived and len(found) < _TOGETHER:
                     subject, reply, data, headers = arrived.popleft()
                     # What is stored has the stream's reply subject, and may have any headers: also those of a control message.
@@ -118,7 +118,7 @@ async def follow(
                         break
                     expected += 1
                     position = seq + 1
-                    found.append(Raw(seq, _time(time), subject_text(subject), data))
+                    found.append(RawMessage(seq, _time(time), subject_text(subject), data))
                     if ended := until_end and (left == b"0" or seq == stop):
                         break
                 if found:
@@ -131,13 +131,13 @@ async def follow(
 
 @asynccontextmanager
 async def _listening(
-    requests: Requests, deliver: str
-) -> AsyncGenerator[tuple[str, deque[Straight], Callable[[], Awaitable[bool]]]]:
+    requests: Api, deliver: str
+) -> AsyncGenerator[tuple[str, deque[NatsMessage], Callable[[], Awaitable[bool]]]]:
     """A subject to deliver to, what has arrived there, and a way to wait for more: False after two silent heartbeats."""
-    arrived: deque[Straight] = deque()
+    arrived: deque[NatsMessage] = deque()
     something = asyncio.Event()
 
-    def take(message: Straight) -> None:
+    def take(message: NatsMessage) -> None:
         arrived.append(message)
         something.set()
 
@@ -155,7 +155,7 @@ async def _listening(
 
 
 async def _create(
-    requests: Requests, stream: str, subjects: tuple[str, ...], deliver: str, start: Start, *, patient: bool
+    requests: Api, stream: str, subjects: tuple[str, ...], deliver: str, start: Start, *, patient: bool
 ) -> dict[str, Any]:
     """An ephemeral consumer."""
     match start:
@@ -184,12 +184,12 @@ async def _create(
     return await _asked(requests, stream, "CONSUMER.CREATE", body, patient=patient)
 
 
-async def _last_seq(requests: Requests, stream: str, *, patient: bool) -> int:
+async def _last_seq(requests: Api, stream: str, *, patient: bool) -> int:
     answer = await _asked(requests, stream, "STREAM.INFO", b"", patient=patient)
     return int(answer["state"]["last_seq"])
 
 
-async def _asked(requests: Requests, stream: str, what: str, body: bytes, *, patient: bool) -> dict[str, Any]:
+async def _asked(requests: Api, stream: str, what: str, body: bytes, *, patient: bool) -> dict[str, Any]:
     """What the broker says about a stream; the patient wait for as long as it is away."""
     while True:
         try:
@@ -206,7 +206,7 @@ async def _asked(requests: Requests, stream: str, what: str, body: bytes, *, pat
         return dict(answer)
 
 
-async def _answer_control(requests: Requests, reply: bytes, headers: bytes) -> int | None:
+async def _answer_control(requests: Api, reply: bytes, headers: bytes) -> int | None:
     """Flow control: the broker goes on when it hears back, straight or through a heartbeat that says it is stalled.
 
     Answers with how many a heartbeat says were delivered.

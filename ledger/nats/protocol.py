@@ -19,15 +19,15 @@ from nats.protocol.parser import Parser as Theirs
 _log: Final = structlog.get_logger("ayes.ledger.nats.protocol")
 
 #: A message as it came: subject, reply subject, data, headers (empty where it has none).
-type Straight = tuple[bytes, bytes, bytes, bytes]
-type Take = Callable[[Straight], None]
+type NatsMessage = tuple[bytes, bytes, bytes, bytes]
+type OnMessage = Callable[[NatsMessage], None]
 
 
 class Parser(Theirs):
     """Hands messages of subscriptions that want them so to whoever takes them, by the number of the subscription."""
 
     def __init__(self, client: Client) -> None:
-        self.straight: dict[bytes, Take] = {}
+        self.straight: dict[bytes, OnMessage] = {}
         super().__init__(client)
 
     def reset(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.nats.api import Requests
+from ayes.ledger.nats.api import Api
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadInput, BrokerRefused
 from ayes.schemas.slots import ROOT
@@ -132,7 +132,7 @@ def bucket_stream(name: str) -> str:
     return f"KV_{name}"
 
 
-async def ensure_empty(requests: Requests, name: str, description: str) -> None:
+async def ensure_empty(requests: Api, name: str, description: str) -> None:
     """Create a bucket, or empty the one that was created with this description.
 
     Raises:
@@ -238,7 +238,7 @@ ACK_WAIT_S: Final = 30.0
 
 
 async def ensure(
-    requests: Requests,
+    requests: Api,
     *,
     replicas: int = 1,
     ack_wait_s: float = ACK_WAIT_S,
@@ -284,7 +284,7 @@ async def ensure(
         await _subscribe_to_more(requests, what, durable)
 
 
-async def _subscribe_to_more(requests: Requests, what: str, durable: Durable) -> None:
+async def _subscribe_to_more(requests: Api, what: str, durable: Durable) -> None:
     """Give a consumer of an earlier version the subjects that were added since; all else stays as it is.
 
     The facts on those subjects are all still to come, so nothing is passed over.
@@ -309,7 +309,7 @@ def _filter(config: dict[str, Any]) -> list[str]:
     return config.get("filter_subjects") or [config.get("filter_subject", "")]
 
 
-async def _ensure(requests: Requests, what: str, body: dict[str, Any], *, exactly: bool = False) -> None:
+async def _ensure(requests: Api, what: str, body: dict[str, Any], *, exactly: bool = False) -> None:
     """Create `what`, with INFO or CREATE in its braces, unless it is there. Two who do so at once have made it once."""
     if await info(requests, what.format("INFO")) is not None:
         return
@@ -320,7 +320,7 @@ async def _ensure(requests: Requests, what: str, body: dict[str, Any], *, exactl
             raise
 
 
-async def _fitting(requests: Requests, change: str, body: dict[str, Any], *, exactly: bool) -> None:
+async def _fitting(requests: Api, change: str, body: dict[str, Any], *, exactly: bool) -> None:
     """Have the broker make a change; where it has no room for `max_bytes`, with half of it."""
     while True:
         answer = msgspec.json.decode(
@@ -395,7 +395,7 @@ class Use(Struct, frozen=True):
         return f"{self.stream} holds {self.taken:,} of {self.most:,} {self.what}"
 
 
-async def uses(requests: Requests) -> list[Use]:
+async def uses(requests: Api) -> list[Use]:
     """What is taken of each bound that the streams have."""
     found = []
     for name in streams():
@@ -432,7 +432,7 @@ class Undeclared(Struct, frozen=True):
         return f"consumer {self.name} on {self.stream}{whose} is kept {end} without a reader"
 
 
-async def undeclared(requests: Requests) -> list[Undeclared]:
+async def undeclared(requests: Api) -> list[Undeclared]:
     """The consumers that nobody declared and that outlive their readers for too long."""
     return [
         one
@@ -459,7 +459,7 @@ def _undeclared(stream: str, config: dict[str, Any]) -> Undeclared | None:
     return Undeclared(stream, name, role, durable, after_s or None)
 
 
-async def dismiss_abandoned(requests: Requests) -> list[Undeclared]:
+async def dismiss_abandoned(requests: Api) -> list[Undeclared]:
     """Delete the consumers that `undeclared` finds, but no durables.
 
     Everybody who reads may make one that is kept for years (security review, C6). The broker cannot forbid it on a
@@ -471,7 +471,7 @@ async def dismiss_abandoned(requests: Requests) -> list[Undeclared]:
     return gone
 
 
-async def _consumers(requests: Requests, stream: str) -> list[dict[str, Any]]:
+async def _consumers(requests: Api, stream: str) -> list[dict[str, Any]]:
     """The configurations of all consumers of a stream; none where there is no stream."""
     found: list[dict[str, Any]] = []
     while True:
@@ -499,7 +499,7 @@ def _seal() -> str:
     return before.isoformat().replace("+00:00", "Z")
 
 
-async def drift(requests: Requests, *, replicas: int = 1) -> list[str]:
+async def drift(requests: Api, *, replicas: int = 1) -> list[str]:
     """Where the broker differs from what is declared, one sentence each; empty when all is as it should be."""
     found: list[str] = []
     for name, declared in streams(replicas).items():
@@ -527,7 +527,7 @@ async def drift(requests: Requests, *, replicas: int = 1) -> list[str]:
     return found
 
 
-async def info(requests: Requests, subject: str) -> dict[str, Any] | None:
+async def info(requests: Api, subject: str) -> dict[str, Any] | None:
     """What the JetStream API says about a stream or consumer; None when there is none.
 
     Raises:

@@ -23,10 +23,10 @@ from msgspec import Struct
 
 from ayes.consumers.gate import question, unanswerable
 from ayes.ledger.client import Ledger
-from ayes.ledger.policies import InForce, Policies, Ruling, ruled
+from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, evaluate
 from ayes.ops.rehearsal.transcripts import read_transcripts
-from ayes.ops.terminal.times import moment
-from ayes.projections.formats.conversation import Reply, Step, read_conversations
+from ayes.ops.terminal.times import parse_time
+from ayes.projections.formats.conversation import ConversationStep, RecordedReply, read_conversations
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
 from ayes.schemas.codec import Fact
@@ -34,11 +34,11 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadFact, BadInput
 from ayes.schemas.events import Shadow
 from ayes.schemas.ids import token
-from ayes.schemas.policy import NO_RULE, About, Judged, Policy, Then
+from ayes.schemas.policy import NO_RULE, About, Policy, RuleMatch, Then
 from ayes.schemas.slots import ORGANISATION, POLICY, ROOT, TOOL
 from ayes.schemas.tools import Tool
 
-type Word = Literal["asked", "allowed", "blocked", "invalid"]
+type Outcome = Literal["asked", "allowed", "blocked", "invalid"]
 type Since = int | datetime
 
 #: What the gate looks at and a backtest does not.
@@ -53,7 +53,7 @@ LEFT_OUT: Final = (
 _MOST_DIGITS: Final = 18
 #: So many verdicts are kept for the next call like theirs.
 _MOST_KEPT: Final = 100_000
-_WORDS: Final[dict[Then, Word]] = {"ask": "asked", "allow": "allowed", "block": "blocked"}
+_WORDS: Final[dict[Then, Outcome]] = {"ask": "asked", "allow": "allowed", "block": "blocked"}
 #: What really happened, by the decision and what it rests on.
 _HAPPENED: Final[dict[tuple[type, str], str]] = {
     (e.Approved, "policy"): "allowed",
@@ -74,7 +74,7 @@ _HAPPENED: Final[dict[tuple[type, str], str]] = {
 _UNJUDGED: Final = frozenset({"withdrawn", "superseded", "unknown"})
 
 
-class Wished(Struct, frozen=True, gc=False):
+class CandidateCall(Struct, frozen=True, gc=False):
     """A call as a candidate is judged on it, and what really became of it."""
 
     tool: str
@@ -105,7 +105,7 @@ class Counts(Struct):
     #: Never judged: the tool's schema turns their arguments down.
     invalid: int = 0
 
-    def add(self, word: Word, calls: int) -> None:
+    def add(self, word: Outcome, calls: int) -> None:
         self.calls += calls
         setattr(self, word, getattr(self, word) + calls)
 
@@ -145,49 +145,49 @@ class Beside(Struct, frozen=True):
 NOTHING_BESIDE: Final = Beside()
 
 
-def backtest(policy: Policy, wishes: Iterable[Wished], beside: Beside = NOTHING_BESIDE) -> Report:
+def backtest(policy: Policy, wishes: Iterable[CandidateCall], beside: Beside = NOTHING_BESIDE) -> Report:
     """What the policy would have said to these."""
-    trial = Trial(policy, beside)
+    trial = Backtest(policy, beside)
     for wished in wishes:
         trial.take(wished)
     return trial.report()
 
 
-class _Said(Struct, frozen=True):
+class _CandidateVerdict(Struct, frozen=True):
     """What the policies say to a wish."""
 
-    word: Word
+    word: Outcome
     rule: str = ""
     uncertain: bool = False
     shadows: tuple[Shadow, ...] = ()
 
 
-_INVALID: Final = _Said("invalid")
+_INVALID: Final = _CandidateVerdict("invalid")
 
 
-class Trial:
+class Backtest:
     """A backtest under way: `take` the wishes one by one, then ask for the report."""
 
     def __init__(self, policy: Policy, beside: Beside = NOTHING_BESIDE) -> None:
         self._policy = policy
         self._beside = beside
-        self._counts: Counter[tuple[str, str, _Said]] = Counter()
+        self._counts: Counter[tuple[str, str, _CandidateVerdict]] = Counter()
         #: By thread, what would be asked there, where only so much may be: as which call of the thread, and the rest.
-        self._asked: dict[tuple[str, str], list[tuple[int, str, str, _Said]]] = {}
+        self._asked: dict[tuple[str, str], list[tuple[int, str, str, _CandidateVerdict]]] = {}
         self._policies: dict[str, Policies] = {}
         self._labels: dict[str, list[str]] = {}
-        self._kept: dict[tuple[object, ...], tuple[_Said, Ruling]] = {}
+        self._kept: dict[tuple[object, ...], tuple[_CandidateVerdict, PolicyDecision]] = {}
         self._conditional: dict[tuple[str, str], bool] = {}
         #: By what is asked and of whom, whether enough may vote.
         self._answerable: dict[tuple[object, ...], bool] = {}
 
-    def take(self, wished: Wished) -> None:
+    def take(self, wished: CandidateCall) -> None:
         """Judge one more."""
         policies = self._of(wished.workspace)
         said = self._said(policies, wished)
         calls, questions = policies.limit("calls_per_thread"), policies.limit("questions_per_thread")
         if said.word != "invalid" and calls is not None and wished.before >= calls:
-            said = _Said("blocked", _limit("calls_per_thread"), shadows=said.shadows)
+            said = _CandidateVerdict("blocked", _limit("calls_per_thread"), shadows=said.shadows)
         if said.word == "asked" and questions is not None:
             place = (wished.workspace, wished.thread)
             one = (wished.before, wished.tool, wished.actual, said)
@@ -226,14 +226,14 @@ class Trial:
             actual=_most_first(actual),
         )
 
-    def _all(self) -> Counter[tuple[str, str, _Said]]:
+    def _all(self) -> Counter[tuple[str, str, _CandidateVerdict]]:
         """The counts, with what each thread would ask, in the order in which it was requested, up to its limit."""
         counts = self._counts.copy()
         for (workspace, _thread), waiting in self._asked.items():
             most = self._of(workspace).limit("questions_per_thread")
             assert most is not None
             for place, (_, tool, happened, said) in enumerate(sorted(waiting, key=itemgetter(0))):
-                over = _Said("blocked", _limit("questions_per_thread"), shadows=said.shadows)
+                over = _CandidateVerdict("blocked", _limit("questions_per_thread"), shadows=said.shadows)
                 counts[tool, happened, said if place < most else over] += 1
         return counts
 
@@ -243,22 +243,23 @@ class Trial:
             over = self._beside.organisation
             own = self._policy if over is not None else self._beside.workspaces.get(workspace, Policy())
             found = Policies(
-                InForce(0, own), InForce(0, self._policy if over is None else over, organisation=True)
+                AppliedPolicy(0, own),
+                AppliedPolicy(0, self._policy if over is None else over, organisation=True),
             )
             self._policies[workspace] = found
         return found
 
-    def _said(self, policies: Policies, wished: Wished) -> _Said:
+    def _said(self, policies: Policies, wished: CandidateCall) -> _CandidateVerdict:
         if not (_is_object(wished.arguments) if wished.fits is None else wished.fits):
             return _INVALID
         if wished.requester and not policies.is_known(wished.requester):
             return _INVALID
         said, ruling = self._ruled(policies, wished)
         if said.word == "asked" and not self._can_be_answered(policies, ruling, wished):
-            return _Said("blocked", said.rule, said.uncertain, said.shadows)
+            return _CandidateVerdict("blocked", said.rule, said.uncertain, said.shadows)
         return said
 
-    def _ruled(self, policies: Policies, wished: Wished) -> tuple[_Said, Ruling]:
+    def _ruled(self, policies: Policies, wished: CandidateCall) -> tuple[_CandidateVerdict, PolicyDecision]:
         both = (policies.workspace.policy, policies.organisation.policy)
         tool, workspace = wished.tool, wished.workspace
         if (conditional := self._conditional.get((workspace, tool))) is None:
@@ -278,7 +279,9 @@ class Trial:
                 self._kept[key] = found
         return found
 
-    def _judged(self, policies: Policies, wished: Wished, args: object) -> tuple[_Said, Ruling]:
+    def _judged(
+        self, policies: Policies, wished: CandidateCall, args: object
+    ) -> tuple[_CandidateVerdict, PolicyDecision]:
         about = About(
             tool=wished.tool,
             args=args,
@@ -288,14 +291,14 @@ class Trial:
             thread=wished.thread,
             labels=wished.labels,
         )
-        ruling = ruled(policies, about)
+        ruling = evaluate(policies, about)
         judged = ruling.judged
         word = _WORDS["ask" if judged.then == "allow" and wished.governs else judged.then]
         is_candidates = ruling.by.policy is self._policy
         rule = judged.rule.name if is_candidates or judged.rule is NO_RULE else _other(ruling)
-        return _Said(word, rule, _is_uncertain(judged), ruling.shadows), ruling
+        return _CandidateVerdict(word, rule, _is_uncertain(judged), ruling.shadows), ruling
 
-    def _can_be_answered(self, policies: Policies, ruling: Ruling, wished: Wished) -> bool:
+    def _can_be_answered(self, policies: Policies, ruling: PolicyDecision, wished: CandidateCall) -> bool:
         """Are there enough who may vote, without those who do not count?"""
         beside = ruling.beside.rule.name if ruling.beside is not None else ""
         key = (
@@ -320,11 +323,11 @@ def _limit(name: str) -> str:
     return f"(limit) {name}"
 
 
-def _other(ruling: Ruling) -> str:
+def _other(ruling: PolicyDecision) -> str:
     return f"({'organisation' if ruling.by.organisation else 'workspace'}) {ruling.judged.rule.name}"
 
 
-def _is_uncertain(judged: Judged) -> bool:
+def _is_uncertain(judged: RuleMatch) -> bool:
     """Is it asked because a condition could not be evaluated? Then its reason is not that of the rule."""
     return judged.then == "ask" and judged.reason != judged.rule.reason
 
@@ -343,7 +346,7 @@ def _most_first(counts: dict[str, Counts]) -> dict[str, Counts]:
 # ------------------------------------------------------------------------------------------------ a file's wishes
 
 
-def wishes_in(path: str, form: str | None = None, workspace: str = "") -> Iterator[Wished]:
+def wishes_in(path: str, form: str | None = None, workspace: str = "") -> Iterator[CandidateCall]:
     """Every wish of a file of conversations, which is read whole first.
 
     Args:
@@ -356,15 +359,15 @@ def wishes_in(path: str, form: str | None = None, workspace: str = "") -> Iterat
     """
     read = read_conversations(path) if form is None else read_transcripts(path, form)
     return (
-        Wished(wish.tool, wish.arguments, workspace=workspace, thread=one.id, before=before)
+        CandidateCall(wish.tool, wish.arguments, workspace=workspace, thread=one.id, before=before)
         for one in read
         for before, wish in enumerate(_wishes(one.steps))
     )
 
 
-def _wishes(steps: Iterable[Step]) -> Iterator[e.Wish]:
+def _wishes(steps: Iterable[ConversationStep]) -> Iterator[e.Wish]:
     for step in steps:
-        if isinstance(step, Reply):
+        if isinstance(step, RecordedReply):
             yield from step.wishes
 
 
@@ -388,7 +391,7 @@ class Calls:
         #: Requests that this program cannot read: of a newer one, or no facts.
         self.unreadable = 0
 
-    def take(self, fact: Fact) -> Wished | None:
+    def take(self, fact: Fact) -> CandidateCall | None:
         """The call that this fact ends the story of, if it does."""
         slot, event = fact.slot, fact.event
         if type(event) is e.Carried and slot.tail[-1].endswith("requested"):
@@ -406,15 +409,17 @@ class Calls:
             place, *found, _HAPPENED.get((type(event), getattr(event, "ground", "")), "unknown")
         )
 
-    def left(self) -> Iterator[Wished]:
+    def left(self) -> Iterator[CandidateCall]:
         """Those that are not decided."""
         for place, (wish, before) in self._open.items():
             yield self._wished(place, wish, before, "open")
 
-    def _wished(self, place: tuple[str, str, str], wish: e.ToolRequested, before: int, actual: str) -> Wished:
+    def _wished(
+        self, place: tuple[str, str, str], wish: e.ToolRequested, before: int, actual: str
+    ) -> CandidateCall:
         tool = (place[0], wish.tool, wish.tool_version)
         judged = actual != "open" and actual not in _UNJUDGED
-        return Wished(
+        return CandidateCall(
             wish.tool,
             wish.arguments,
             wish.agent,
@@ -458,7 +463,7 @@ async def backtest_ledger(
     """
     where = f"{ROOT}.{token('workspace', workspace) if workspace else '*'}"
     declared = await ledger.read(f"{where}.{TOOL}.*.*")
-    calls, trial = Calls(declared), Trial(policy, await _beside(ledger, where, organisation=organisation))
+    calls, trial = Calls(declared), Backtest(policy, await _beside(ledger, where, organisation=organisation))
     async for fact in ledger.replay(since, f"{where}.*.call.*.requested", f"{where}.*.call.*.decided"):
         if (wished := calls.take(fact)) is not None:
             trial.take(wished)
@@ -486,7 +491,7 @@ def since(text: str | None) -> Since:
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
     try:
-        return moment("--since", text)
+        return parse_time("--since", text)
     except BadInput:
         raise BadInput(
             f"--since {text!r} is neither a sequence number nor an ISO time such as 2026-11-21T08:50:00."

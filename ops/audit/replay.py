@@ -12,16 +12,18 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ayes.ledger.client import Ledger
-from ayes.ops.terminal.times import moment
+from ayes.ops.terminal.times import parse_time
 from ayes.projections.calls import CALLS
-from ayes.projections.fold import Fold, Folding
+from ayes.projections.fold import Projection, ProjectionState
 from ayes.projections.histories import HISTORIES
-from ayes.projections.pending import OPEN
+from ayes.projections.pending import OPEN_APPROVALS
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import CallRef, ThreadRef
 
-PROJECTIONS: Final[dict[str, Fold[Any]]] = {fold.name: fold for fold in (OPEN, HISTORIES, CALLS)}
+PROJECTIONS: Final[dict[str, Projection[Any]]] = {
+    fold.name: fold for fold in (OPEN_APPROVALS, HISTORIES, CALLS)
+}
 
 #: Where a replay stops: after a sequence number, after a time, or (None) at what was the end when it began.
 type Until = int | datetime | None
@@ -32,7 +34,7 @@ _BATCH: Final = 1000
 _MOST_DIGITS: Final = 20
 
 
-def projection(name: str) -> Fold[Any]:
+def projection(name: str) -> Projection[Any]:
     """The projection of that name.
 
     Raises:
@@ -54,7 +56,7 @@ def until(text: str | None) -> Until:
     if text.isdecimal() and len(text) <= _MOST_DIGITS:
         return int(text)
     try:
-        return moment("--until", text)
+        return parse_time("--until", text)
     except BadInput:
         raise BadInput(
             f"--until {text!r} is neither a sequence number nor an ISO time such as 2026-11-21T08:50:00."
@@ -63,53 +65,51 @@ def until(text: str | None) -> Until:
 
 async def replay(
     ledger: Ledger,
-    folding: Folding,
+    state: ProjectionState,
     *,
     until: Until = None,
     each: Callable[[Fact], None] = lambda _fact: None,
     batch: Callable[[], Awaitable[None]] | None = None,
 ) -> list[range]:
-    """Go on with a folding up to `until`; answers with the facts that the log should have and does not.
+    """Go on with a state up to `until`; answers with the facts that the log should have and does not.
 
     Args:
         each: told of every fact, after it was folded.
-        batch: called now and then, and at the end, to take away what has ended (`Folding.ended`).
+        batch: called now and then, and at the end, to take away what has ended (`Folding.evicted`).
     """
     gaps: list[range] = []
     folded = 0
-    end = await ledger.port.last_seq()
-    async with aclosing(ledger.port.follow((), folding.seq + 1, until_end=True)) as batches:
+    end = await ledger.log.last_seq()
+    async with aclosing(ledger.log.follow((), state.seq + 1, until_end=True)) as batches:
         async for facts in batches:
             within = _within(facts, until)
             for fact in within:
-                folding.take(fact)
-                if (
-                    folding.seq < fact.seq
-                ):  # the log is read in its order, so what is not there now never comes
-                    gaps.append(folding.missing)
-                    folding.pass_over()
-                if folding.wanted:
-                    await _recall(ledger, folding, fact)
+                state.apply(fact)
+                if state.seq < fact.seq:  # the log is read in its order, so what is not there now never comes
+                    gaps.append(state.missing)
+                    state.pass_over()
+                if state.to_reload:
+                    await _recall(ledger, state, fact)
                 each(fact)
                 folded += 1
                 if batch is not None and folded % _BATCH == 0:
                     await batch()
             if len(within) < len(facts):
                 # Whether what is missing just before it is before or after a time, nobody knows.
-                end = min(end, until) if isinstance(until, int) else folding.seq
+                end = min(end, until) if isinstance(until, int) else state.seq
                 break
     if batch is not None:
         await batch()
-    if folding.seq < end:
-        gaps.append(range(folding.seq + 1, end + 1))
+    if state.seq < end:
+        gaps.append(range(state.seq + 1, end + 1))
     return gaps
 
 
-async def _recall(ledger: Ledger, folding: Folding, fact: Fact) -> None:
+async def _recall(ledger: Ledger, state: ProjectionState, fact: Fact) -> None:
     """Read again what went on with this fact after it had been let go."""
-    refs = [CallRef(*key) if len(key) == 3 else ThreadRef(*key) for key in sorted(folding.wanted)]
-    facts = [one for ref in refs for one in await ledger.read(ref, having=fact.slot)]
-    folding.recall(facts)
+    refs = [CallRef(*key) if len(key) == 3 else ThreadRef(*key) for key in sorted(state.to_reload)]
+    facts = [one for ref in refs for one in await ledger.read(ref, must_include=fact.slot)]
+    state.reload(facts)
 
 
 def _within(facts: list[Fact], until: Until) -> list[Fact]:

@@ -23,10 +23,10 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import DURABLES, LEDGER, info
 from ayes.ops.audit.replay import Until, replay
 from ayes.projections.calls import CALLS
-from ayes.projections.fold import Folding
-from ayes.projections.histories import HISTORIES, Conversation
+from ayes.projections.fold import ProjectionState
+from ayes.projections.histories import HISTORIES, ThreadFacts
 from ayes.projections.history import digest, history
-from ayes.projections.pending import OPEN, key
+from ayes.projections.pending import OPEN_APPROVALS, key
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -84,7 +84,7 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
     differences: set[tuple[int, str]] = set()
     void: dict[int, VoidFact] = {}
     count = last = threads = histories = 0
-    folding = Folding(OPEN, CALLS, HISTORIES)
+    state = ProjectionState(OPEN_APPROVALS, CALLS, HISTORIES)
 
     def each(fact: Fact) -> None:
         nonlocal count, last, threads, histories
@@ -104,33 +104,33 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
         if verify:
             differences.update(_broken_promises(call, tools))
 
-    def examine_thread(conversation: Conversation) -> None:
+    def examine_thread(conversation: ThreadFacts) -> None:
         if verify:
             differences.update(_other_histories(conversation.thread))
 
     async def batch() -> None:
-        for wanted in folding.ended(CALLS):
+        for wanted in state.evicted(CALLS):
             examine_call(wanted.call)
-        for wanted in folding.recalled(CALLS):
+        for wanted in state.reloaded(CALLS):
             statuses[str(wanted.call.status)] -= 1
-        for conversation in folding.ended(HISTORIES):
+        for conversation in state.evicted(HISTORIES):
             examine_thread(conversation)
-        folding.ended(OPEN)
-        folding.recalled(HISTORIES)
+        state.evicted(OPEN_APPROVALS)
+        state.reloaded(HISTORIES)
 
-    gaps = await replay(ledger, folding, until=until, each=each, batch=batch)
-    for wanted in folding.things(CALLS):
+    gaps = await replay(ledger, state, until=until, each=each, batch=batch)
+    for wanted in state.things(CALLS):
         examine_call(wanted.call)
-    for conversation in folding.things(HISTORIES):
+    for conversation in state.things(HISTORIES):
         examine_thread(conversation)
     differences.update(
         (gap.start, f"the log does not have it, nor any before fact {gap.stop}") for gap in gaps
     )
     found = [f"fact {seq}: {what}" for seq, what in sorted(differences)]
-    pending = len(list(folding.rows(OPEN)))
+    pending = len(list(state.rows(OPEN_APPROVALS)))
     if verify and until is None:
         await caught_up(ledger)
-        found += map(str, await queue_differences(ledger, folding))
+        found += map(str, await queue_differences(ledger, state))
     return Rebuilt(
         facts=count,
         until=last,
@@ -202,22 +202,22 @@ def _text(value: bytes) -> str:
     return value.decode(errors="backslashreplace")
 
 
-async def queue_differences(ledger: Ledger, folding: Folding) -> list[Difference]:
-    """Where the live queue is not what this folding of the whole log shows, by key.
+async def queue_differences(ledger: Ledger, state: ProjectionState) -> list[Difference]:
+    """Where the live queue is not what this state of the whole log shows, by key.
 
     Facts may come while we look, so the bucket is read between two readings of the log, and each entry may be as
     it should be at any fact in between.
     """
-    live = await ledger.port.pending.entries()
-    wanted = {row.key: row.value for row in folding.rows(OPEN)}
+    live = await ledger.log.pending.entries()
+    wanted = {row.key: row.value for row in state.rows(OPEN_APPROVALS)}
     allowed = {name: {wanted.get(name, b"")} for name in {*wanted, *live}}
 
     def each(fact: Fact) -> None:
-        if (ref := fact.slot.call_ref) is not None and OPEN.key(fact.slot) is not None:
-            row = folding.row(OPEN, fact.slot)
+        if (ref := fact.slot.call_ref) is not None and OPEN_APPROVALS.key(fact.slot) is not None:
+            row = state.row(OPEN_APPROVALS, fact.slot)
             allowed.setdefault(key(ref), {b""}).add(row.value if row else b"")
 
-    await replay(ledger, folding, each=each)
+    await replay(ledger, state, each=each)
     return [
         Difference(name, live.get(name, b""), tuple(sorted(values)))
         for name, values in sorted(allowed.items())
@@ -233,13 +233,13 @@ async def caught_up(ledger: Ledger) -> None:
     Raises:
         Unavailable: it has not. Then there is nothing to compare yet.
     """
-    assert isinstance(ledger.port, JetStream)
-    queued = max([fact.seq for one in _QUEUED if (fact := await ledger.port.latest(one))], default=0)
+    assert isinstance(ledger.log, JetStream)
+    queued = max([fact.seq for one in _QUEUED if (fact := await ledger.log.latest(one))], default=0)
     behind = 0
     try:
         async with asyncio.timeout(_CATCH_UP_S):
             while True:
-                consumer = await info(ledger.port.requests, f"CONSUMER.INFO.{LEDGER}.queue")
+                consumer = await info(ledger.log.api, f"CONSUMER.INFO.{LEDGER}.queue")
                 if consumer is None:
                     raise Unavailable("there is no consumer 'queue' here. `ayes up` creates it.")
                 if consumer["ack_floor"]["stream_seq"] >= queued:

@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 
 from ayes.ledger.client import Ledger
-from ayes.ledger.nats.api import Requests
+from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import dismiss_abandoned, drift, undeclared, uses
 from ayes.schemas.errors import Unavailable
@@ -15,7 +15,7 @@ _log: Final = structlog.get_logger("ayes.ops.broker.guard")
 EVERY_S: Final = 60.0
 
 
-async def alarms(requests: Requests) -> list[str]:
+async def alarms(requests: Api) -> list[str]:
     """What differs from what is declared, and what is at 80 % of its bound: one sentence each.
 
     Needs no more rights than an operator's. See `readers` for what only an administrator may look at.
@@ -23,15 +23,15 @@ async def alarms(requests: Requests) -> list[str]:
     return [*await drift(requests), *(str(one) for one in await uses(requests) if one.is_alarming)]
 
 
-async def readers(requests: Requests) -> list[str]:
+async def readers(requests: Api) -> list[str]:
     """The consumers that nobody declared and that outlive their readers, for an administrator."""
     return [str(one) for one in await undeclared(requests)]
 
 
 async def guard(ledger: Ledger, every_s: float = EVERY_S) -> None:
     """Look each minute, as an administrator: log new alarms, and end abandoned consumers."""
-    assert isinstance(ledger.port, JetStream)
-    requests = ledger.port.requests
+    assert isinstance(ledger.log, JetStream)
+    requests = ledger.log.api
     known: set[str] = set()
     while True:
         try:

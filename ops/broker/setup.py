@@ -41,10 +41,8 @@ async def declare_streams(
         BrokerRefused: the broker does not allow it or cannot hold them.
     """
     async with Ledger.connect(store, url=url, role="admin") as ledger:
-        assert isinstance(ledger.port, JetStream)
-        await ensure(
-            ledger.port.requests, replicas=replicas, ack_wait_s=ack_wait_s, also=also, max_bytes=max_bytes
-        )
+        assert isinstance(ledger.log, JetStream)
+        await ensure(ledger.log.api, replicas=replicas, ack_wait_s=ack_wait_s, also=also, max_bytes=max_bytes)
 
 
 async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:
@@ -60,13 +58,13 @@ async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:
     read_policy(text, path)
     wanted = applied(text)
     for _ in range(100):
-        versions = await ledger.port.read(policies(workspace))
+        versions = await ledger.log.read(policies(workspace))
         newest = versions[-1] if versions else None
         if newest and _applies(newest, wanted):
             return int(newest.slot.tail[1])
         version = _free(versions)
         # Somebody else may apply one at the same time: then theirs has this number, and ours comes after it.
-        if await ledger.fill(policy_slot(workspace, version), wanted) is None:
+        if await ledger.try_append(policy_slot(workspace, version), wanted) is None:
             return version
     raise Defect(f"a hundred other policies were applied to {workspace} meanwhile; please report it")
 
@@ -94,7 +92,7 @@ async def propose_policy(ledger: Ledger, workspace: str, path: str, requester: s
     """
     text = read_text(path)
     read_policy(text, path)
-    latest = await ledger.port.latest(policies(workspace))
+    latest = await ledger.log.latest(policies(workspace))
     base = int(latest.slot.tail[1]) if latest else 0
     tool = await ledger.declare(workspace, proposals.APPLY)
     ref = proposals.proposal_ref(workspace, base, text_digest(text))
@@ -126,7 +124,7 @@ async def apply_proposal(operator: Ledger, service: Ledger, ref: CallRef) -> int
     text, version = str(said["text"]), int(said["base"]) + 1
     read_policy(text, str(ref))
     applied = PolicyApplied(text=text, digest=text_digest(text), proposal=str(ref))
-    first = await operator.fill(policy_slot(ref.workspace, version), applied)
+    first = await operator.try_append(policy_slot(ref.workspace, version), applied)
     if first is not None and not (
         isinstance(first.event, PolicyApplied) and first.event.proposal == str(ref)
     ):

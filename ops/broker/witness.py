@@ -31,7 +31,7 @@ from msgspec import Struct
 from platformdirs import user_state_path
 
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import LEDGER, info
@@ -62,7 +62,7 @@ class Seen(Struct, frozen=True):
     #: The digest at earlier facts, oldest first: where a comparison may begin.
     checkpoints: tuple[tuple[int, str], ...] = ()
 
-    def add(self, raw: Raw) -> "Seen":
+    def add(self, raw: RawMessage) -> "Seen":
         digest = _next(self.digest, raw)
         checkpoints = self.checkpoints
         if raw.seq // CHECKPOINT > self.seq // CHECKPOINT:
@@ -75,7 +75,7 @@ class Seen(Struct, frozen=True):
         return self.checkpoints[0] if len(self.checkpoints) > 1 else (0, "")
 
 
-def _next(digest: str, raw: Raw) -> str:
+def _next(digest: str, raw: RawMessage) -> str:
     subject = raw.subject.encode(errors="surrogateescape")
     at = int(raw.recorded_at.timestamp() * 1_000_000)
     head = struct.pack(">QqI", raw.seq, at, len(subject))
@@ -144,9 +144,9 @@ async def difference(ledger: Ledger, store: Store, *, deep: bool = False) -> str
     seen = load(store)
     if seen is None or seen.seq == 0:
         return None
-    port = ledger.port
+    port = ledger.log
     assert isinstance(port, JetStream)
-    stream = await info(port.requests, f"STREAM.INFO.{LEDGER}")
+    stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
     last = f"fact {seen.seq:,}, recorded at {seen.recorded_at:%Y-%m-%d %H:%M:%S} UTC, was seen before"
     if stream is None:
         return f"there is no log, and {last}"
@@ -207,7 +207,7 @@ class Watched(Struct, frozen=True):
     """A log that is being looked at, or (by default) one that is not."""
 
     #: To be told of the facts that this process hears of anyway, so that they need not be read again.
-    hear: Callable[[list[Raw]], None] = lambda _facts: None
+    hear: Callable[[list[RawMessage]], None] = lambda _facts: None
     #: Tasks that fail when the log becomes shorter meanwhile.
     ends: tuple[asyncio.Task[None], ...] = ()
 
@@ -230,8 +230,8 @@ async def keeping(store: Store) -> AsyncGenerator[Watched]:
 
 class _Keeper:
     def __init__(self, ledger: Ledger, store: Store) -> None:
-        assert isinstance(ledger.port, JetStream)
-        self._port = ledger.port
+        assert isinstance(ledger.log, JetStream)
+        self._port = ledger.log
         self._store = store
         self._seen = load(store) or Seen(str(store.path))
         #: The last fact that is in the file.
@@ -249,7 +249,7 @@ class _Keeper:
                 _log.debug("the log cannot be looked at now", problem=str(problem))
             await asyncio.sleep(EVERY_S)
 
-    def hear(self, facts: list[Raw]) -> None:
+    def hear(self, facts: list[RawMessage]) -> None:
         """Take the facts that come next; any other is left to the next look."""
         for raw in facts:
             if raw.seq == self._seen.seq + 1:
@@ -258,7 +258,7 @@ class _Keeper:
     async def look(self) -> None:
         """Read what is new and was not heard of, and save it all."""
         before = self._seen.seq  # while the broker answers, more may be heard of
-        stream = await info(self._port.requests, f"STREAM.INFO.{LEDGER}")
+        stream = await info(self._port.api, f"STREAM.INFO.{LEDGER}")
         last = stream["state"]["last_seq"] if stream else 0
         if last < before or (stream and self._seen.created not in {"", stream["created"]}):
             raise _Shorter(
@@ -276,7 +276,7 @@ class _Keeper:
                         self._save()
         self._save()
 
-    def _read(self, page: list[Raw]) -> None:
+    def _read(self, page: list[RawMessage]) -> None:
         """Take a page of the log, which leaves nothing out, but for what was heard of while it was read."""
         for raw in page:
             if raw.seq > self._seen.seq:

@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ayes.ops.commands.lake import default
-from ayes.ops.lake.catalog import Row, opened
+from ayes.ops.lake.catalog import QueryRow, connect
 from ayes.ops.lake.writer import read_manifest
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.visible import line
-from ayes.projections.lake.queries import IN_FORCE, QUESTIONS, Question, uncited
+from ayes.projections.lake.queries import IN_FORCE, QUESTIONS, SavedQuery, uncited
 from ayes.schemas.errors import BadFile, BadInput
 
 _NONE: Final = "-"
@@ -37,36 +37,40 @@ async def ask(name: str | None, *, show: bool, to: Path | None, store: Path | No
         rows = answer(lake, question)
         if json:
             for row in rows:
-                out(msgspec.json.encode({column: _plain(value) for column, value in row.items()}).decode())
+                print_data(
+                    msgspec.json.encode({column: _plain(value) for column, value in row.items()}).decode()
+                )
             return
-        say(f"{question.title} (the log up to {read_manifest(lake).until:,})")
+        print_message(f"{question.title} (the log up to {read_manifest(lake).until:,})")
         if rows:
             output.console().print(_table(rows))
         else:
-            say("There is nothing of the kind in the lake. `ayes lake sync` brings it up to the log.")
+            print_message(
+                "There is nothing of the kind in the lake. `ayes lake sync` brings it up to the log."
+            )
 
 
-def answer(lake: Path, question: Question) -> list[Row]:
+def answer(lake: Path, question: SavedQuery) -> list[QueryRow]:
     """The rows of the answer, each by its columns."""
-    with opened(lake) as rows:
+    with connect(lake) as rows:
         found = rows(question.sql)
         if question.name != "rules":
             return found
         return sorted([*found, *_uncited(rows(IN_FORCE), found)], key=lambda row: row["policy"])
 
 
-def _uncited(policies: Sequence[Row], cited: Sequence[Row]) -> list[Row]:
-    found: list[Row] = []
+def _uncited(policies: Sequence[QueryRow], cited: Sequence[QueryRow]) -> list[QueryRow]:
+    found: list[QueryRow] = []
     for policy in policies:
         of = policy["policy"]
         try:
             found += uncited(of, policy["text"], [row["rule"] for row in cited if row["policy"] == of])
         except BadFile as problem:
-            say(f"Which of its rules are never cited is not known: {problem}")
+            print_message(f"Which of its rules are never cited is not known: {problem}")
     return found
 
 
-def _named(name: str) -> Question:
+def _named(name: str) -> SavedQuery:
     if name not in QUESTIONS:
         raise BadInput(f"there is no question {name!r}. There are: {', '.join(QUESTIONS)}.")
     return QUESTIONS[name]
@@ -75,7 +79,7 @@ def _named(name: str) -> Question:
 def _list(*, json: bool) -> None:
     if json:
         for one in QUESTIONS.values():
-            out(msgspec.json.encode({"name": one.name, "title": one.title}).decode())
+            print_data(msgspec.json.encode({"name": one.name, "title": one.title}).decode())
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
@@ -84,9 +88,9 @@ def _list(*, json: bool) -> None:
     output.console().print(table)
 
 
-def _show(question: Question, *, json: bool) -> None:
+def _show(question: SavedQuery, *, json: bool) -> None:
     if json:
-        out(msgspec.json.encode(question).decode())
+        print_data(msgspec.json.encode(question).decode())
     else:
         print_line(f"-- {question.title}")
         for one in f"{question.sql.strip()};".split("\n"):
@@ -98,7 +102,7 @@ def _plain(value: object) -> object:
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[QueryRow]) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
         number = any(isinstance(row[column], int | float) for row in rows)

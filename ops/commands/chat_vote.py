@@ -26,7 +26,7 @@ from msgspec import Struct
 from ayes.projections.pending import Entry
 
 
-class Heard(Struct, frozen=True):
+class ChatVote(Struct, frozen=True):
     """A verdict that somebody wrote, and the call that it is about."""
 
     about: Entry
@@ -44,7 +44,7 @@ _VERDICT: Final = re.compile(
 )
 
 
-def heard(message: str, waiting: Sequence[Entry]) -> Heard | None:
+def parse_vote(message: str, waiting: Sequence[Entry]) -> ChatVote | None:
     """The verdict that this whole message is; None if it is none, or if it is not clear about which call."""
     lines = message.strip().splitlines()
     quoted = [line.strip().removeprefix(">").strip() for line in lines if line.strip().startswith(">")]
@@ -62,7 +62,7 @@ def heard(message: str, waiting: Sequence[Entry]) -> Heard | None:
     ]
     if len(about) != 1:
         return None
-    return Heard(about[0], "approve" if word in _YES else "deny", reason)
+    return ChatVote(about[0], "approve" if word in _YES else "deny", reason)
 
 
 def _is_named(one: Entry, ref: str) -> bool:

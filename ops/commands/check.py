@@ -9,7 +9,7 @@ from msgspec import Struct
 from rich.table import Table
 
 from ayes.ledger.client import Ledger
-from ayes.ledger.nats.api import Requests
+from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ACK_WAIT_S, DURABLES, LEDGER, PARKED, drift, info, uses
@@ -18,7 +18,7 @@ from ayes.ops.broker import witness
 from ayes.ops.broker.guard import alarms, readers
 from ayes.ops.broker.server import OLDEST
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import out, print_line
+from ayes.ops.terminal.output import print_data, print_line
 from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
 from ayes.schemas.ids import new_id
 from ayes.schemas.slots import ROOT
@@ -50,7 +50,7 @@ READ_WHOLE: Final = 100_000
 async def doctor(*, deep: bool = False, store: Path | None, url: str | None, json: bool) -> int:
     checks: list[Check] = []
     async with Ledger.connect(store, url=url, role="admin") as ledger:
-        port = ledger.port
+        port = ledger.log
         assert isinstance(port, JetStream)
         version = port.connection.client.connected_server_version
         named = f"{version.major}.{version.minor}.{version.patch}"
@@ -62,13 +62,13 @@ async def doctor(*, deep: bool = False, store: Path | None, url: str | None, jso
                 f"nats-server {named}; needed is {oldest}",
             )
         )
-        differing = await drift(port.requests)
+        differing = await drift(port.api)
         checks.append(Check("streams and consumers", not differing, "; ".join(differing) or "as declared"))
-        abandoned = await readers(port.requests)
+        abandoned = await readers(port.api)
         checks.append(
             Check("readers", not abandoned, _told(abandoned) or "no consumer is there that nobody declared")
         )
-        taken = await uses(port.requests)
+        taken = await uses(port.api)
         full = [one for one in taken if one.is_alarming]
         checks.append(Check("room", not full, "; ".join(map(str, full or taken))))
         checks.append(await _batches(port))
@@ -94,7 +94,7 @@ async def doctor(*, deep: bool = False, store: Path | None, url: str | None, jso
         )
     if json:
         for one in checks:
-            out(msgspec.json.encode(one).decode())
+            print_data(msgspec.json.encode(one).decode())
     else:
         for one in checks:
             print_line(f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}")
@@ -109,7 +109,7 @@ def _told(sentences: list[str], most: int = 5) -> str:
 async def _batches(port: JetStream) -> Check:
     """Open one and leave it: the broker forgets it after some seconds, and nothing is recorded."""
     headers = {"Nats-Batch-Id": new_id(), "Nats-Batch-Sequence": "1"}
-    answer = await (await port.requests.send(f"{ROOT}.doctor.t.said.m1", b"{}", headers))
+    answer = await (await port.api.send(f"{ROOT}.doctor.t.said.m1", b"{}", headers))
     # The first message of a batch that may begin is answered with nothing.
     return Check(
         "batches",
@@ -143,7 +143,7 @@ async def _witnessed(ledger: Ledger, store: Store, *, deep: bool) -> Check:
 
 async def _promises(ledger: Ledger, *, deep: bool) -> Check:
     """What `ayes replay --verify` says of the facts alone, where they are few enough."""
-    last = await ledger.port.last_seq()
+    last = await ledger.log.last_seq()
     if not deep and last > READ_WHOLE:
         return Check("promises", ok=True, detail=f"not looked at: {last:,} facts; --deep does")
     try:
@@ -157,11 +157,9 @@ async def _cannot(role: str, subject: str, store: Store) -> Check:
     """Try to write what the role must not. Should it be allowed, the header keeps the broker from recording it."""
     name = f"{role} cannot write {'.'.join(subject.split('.')[3:])}"
     async with Ledger.connect(store.path, role=role) as ledger:
-        assert isinstance(ledger.port, JetStream)
+        assert isinstance(ledger.log, JetStream)
         try:
-            answer = await ledger.port.requests.send(
-                subject, b"{}", {"Nats-Expected-Stream": "NO-SUCH-STREAM"}
-            )
+            answer = await ledger.log.api.send(subject, b"{}", {"Nats-Expected-Stream": "NO-SUCH-STREAM"})
             said = (await answer).data.decode()
         except BrokerRefused:
             return Check(name, ok=True, detail="the broker denies it")
@@ -183,9 +181,9 @@ def _private(store: Store) -> Check:
 
 async def _skew_s(ledger: Ledger) -> float:
     """How far this machine's clock is from the broker's, give or take half a round trip."""
-    assert isinstance(ledger.port, JetStream)
+    assert isinstance(ledger.log, JetStream)
     before = ledger.now()
-    stream = await info(ledger.port.requests, f"STREAM.INFO.{LEDGER}")
+    stream = await info(ledger.log.api, f"STREAM.INFO.{LEDGER}")
     after = ledger.now()
     if stream is None:
         return 0.0
@@ -194,12 +192,12 @@ async def _skew_s(ledger: Ledger) -> float:
 
 async def status(*, store: Path | None, url: str | None, json: bool) -> None:
     async with Ledger.connect(store, url=url, role="operator") as ledger:
-        port = ledger.port
+        port = ledger.log
         assert isinstance(port, JetStream)
-        stream = await info(port.requests, f"STREAM.INFO.{LEDGER}")
+        stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
         if stream is None:
             raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
-        consumers = [await _consumer(port.requests, name) for name in DURABLES]
+        consumers = [await _consumer(port.api, name) for name in DURABLES]
         consumers = [one for one in consumers if one["exists"] or not DURABLES[one["name"]].optional]
         # Those for what was parked: where something is to be tried again.
         consumers = [
@@ -218,14 +216,14 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
             else None,
             "pending": len(await port.pending.entries()),
             "consumers": consumers,
-            "alarms": await alarms(port.requests),
+            "alarms": await alarms(port.api),
         }
         if url is None and not (log := await _witnessed(ledger, Store(store), deep=False)).ok:
             found["alarms"].insert(0, f"the log is not what it was: {log.detail}")
         found["alarms"] += await _void_facts(ledger)
         parked = await port.parked()
     if json:
-        out(msgspec.json.encode(found | {"parked": parked}).decode())
+        print_data(msgspec.json.encode(found | {"parked": parked}).decode())
         return
     age = found["head_age_s"]
     print_line(
@@ -264,7 +262,7 @@ def _standing(consumer: dict[str, Any]) -> str:
     return ""
 
 
-async def _consumer(requests: Requests, name: str) -> dict[str, Any]:
+async def _consumer(requests: Api, name: str) -> dict[str, Any]:
     """How far one consumer is behind, and since when it took nothing.
 
     Frozen is: facts wait, and for longer than a worker may be silent none was taken or acknowledged.

@@ -28,9 +28,9 @@ from ayes.ops.broker.server import ensure_account
 from ayes.ops.commands import chat_vote
 from ayes.ops.terminal import output
 from ayes.ops.terminal.labels import read_labels
-from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.projections import pending as queue
-from ayes.projections.pending import BadEntry, Chosen, Entry
+from ayes.projections.pending import BadEntry, Entry, PendingFilter
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyDecided, ApprovalsError, BadInput, DeadlinePassed, NotOpen
 from ayes.schemas.ids import token
@@ -74,18 +74,18 @@ async def pending(
         if watch:
             await _watch_pending(ledger, workspace, json=json)
             return
-        entries, waiting, unreadable = await pending_client.oldest(ledger, limit, Chosen(workspace))
+        entries, waiting, unreadable = await pending_client.oldest(ledger, limit, PendingFilter(workspace))
     _tell_unreadable(unreadable, json=json)
     if json:
         for entry in entries:
-            out(queue.encode(entry).decode())
+            print_data(queue.encode(entry).decode())
     elif entries:
         output.print_pending(entries, output.console())
         shown = "" if len(entries) == waiting else f", the oldest {len(entries)} shown"
-        say()
-        say(f"{waiting} waiting{shown}. Next: ayes approve CALL --as NAME (or deny, or answer)")
+        print_message()
+        print_message(f"{waiting} waiting{shown}. Next: ayes approve CALL --as NAME (or deny, or answer)")
     else:
-        say("Nothing waits for a decision.")
+        print_message("Nothing waits for a decision.")
 
 
 async def _watch_pending(ledger: Ledger, workspace: str, *, json: bool) -> None:
@@ -100,14 +100,14 @@ def _tell_unreadable(unreadable: Sequence[BadEntry], *, json: bool) -> None:
     """A sentence for each value of the queue that is not an entry; it hinders none of the others."""
     for one in unreadable:
         told = {"warning": type(one).__name__, "key": one.key, "message": str(one)}
-        say(jsonlib.dumps(told) if json else f"warning: {one}")
+        print_message(jsonlib.dumps(told) if json else f"warning: {one}")
 
 
 def _tell_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> None:
     if isinstance(entry, BadEntry):
         _tell_unreadable([entry], json=json)
     elif json:
-        out(f'{{"call":"{call}","open":{queue.encode(entry).decode() if entry else "null"}}}')
+        print_data(f'{{"call":"{call}","open":{queue.encode(entry).decode() if entry else "null"}}}')
     elif entry:
         flaw = f"  [{entry.flaw}]" if entry.flaw else ""
         shown = f"{entry.tool} {entry.arguments}  {entry.digest[: output.SHORT]}{flaw}"
@@ -116,7 +116,7 @@ def _tell_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> No
         print_line(f"decided  {call}")
 
 
-class Ballot(NamedTuple):
+class VoteInput(NamedTuple):
     """What a reviewer says."""
 
     verdict: str
@@ -130,7 +130,7 @@ class Ballot(NamedTuple):
 async def vote(
     call: str,
     name: str,
-    ballot: Ballot,
+    ballot: VoteInput,
     *,
     sure: bool = False,
     digest: str = "",
@@ -152,14 +152,14 @@ async def vote(
         )
     async with as_reviewer(name, store, url) as ledger:
         known = await ledger.known_call(ref)
-        asked = known.asking.digest if known.asking else ""
+        asked = known.approval_request.digest if known.approval_request else ""
         if known.status is Status.PENDING:
             at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
             ask = at_terminal and not sure and not digest
             if ask or not json:  # errors of programs are JSON, and nothing else stands beside them
                 output.print_question(known, output.console(stderr=True), ballot.arguments)
             if ask and not await _yes(_ASKS[ballot.verdict]):
-                say("Nothing was recorded.")
+                print_message("Nothing was recorded.")
                 return 1
             if digest and not asked.startswith(digest.lower()):
                 asked = digest
@@ -168,7 +168,14 @@ async def vote(
 
 
 async def vote_on_all(
-    name: str, ballot: Ballot, chosen: Chosen, *, sure: bool, store: Path | None, url: str | None, json: bool
+    name: str,
+    ballot: VoteInput,
+    chosen: PendingFilter,
+    *,
+    sure: bool,
+    store: Path | None,
+    url: str | None,
+    json: bool,
 ) -> int:
     """The same vote on each call that waits and was shown; 0 when all went through, 1 when some did not."""
     if ballot.arguments is not None or ballot.verdict not in {"approve", "deny"}:
@@ -183,17 +190,17 @@ async def vote_on_all(
         shown, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
         _tell_unreadable(unreadable, json=json)
         if not shown:
-            say("Nothing waits that fits. Nothing was recorded.")
+            print_message("Nothing waits that fits. Nothing was recorded.")
             return 1 if unreadable else 0
         if not sure and not await _confirmed(shown, ballot.verdict):
-            say("Nothing was recorded.")
+            print_message("Nothing was recorded.")
             return 1
         problems = [await _vote_as_shown(ledger, one, name, ballot) for one in shown]
         await _tell_each(ledger, shown, problems, json=json)
     return 1 if any(problems) or unreadable else 0
 
 
-async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: Ballot, digest: str) -> None:
+async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: VoteInput, digest: str) -> None:
     try:
         await ledger.vote(
             ref,
@@ -222,13 +229,13 @@ async def _confirmed(shown: Sequence[Entry], verdict: str) -> bool:
         raise BadInput(
             f"{calls}. Nobody can be asked here, so nothing was recorded. Add --yes to {verdict} all of them."
         )
-    say()
+    print_message()
     return await _yes(f"{calls}. {verdict.capitalize()} all of them?")
 
 
 async def _yes(question: str) -> bool:
     """Ask whoever is at the terminal."""
-    say(f"{question} [y/N]")
+    print_message(f"{question} [y/N]")
     # A thread that reads would keep Ctrl-C waiting for a line.
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()
@@ -245,27 +252,27 @@ async def hear(
 ) -> int:
     """Vote as a message of a chat says; nothing happens where it is no verdict."""
     async with as_reviewer(name, store, url) as ledger:
-        chosen = Chosen(token("workspace", workspace))
+        chosen = PendingFilter(token("workspace", workspace))
         waiting, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
         _tell_unreadable(unreadable, json=json)
-        found = chat_vote.heard(message, waiting)
+        found = chat_vote.parse_vote(message, waiting)
         if found is None:
             raise BadInput(
                 f"this is no verdict on one of the {len(waiting):,} calls that wait in {workspace}. "
                 "Write `approve CALL` or `deny CALL: why`, and nothing else; or quote the question and say yes or no."
             )
         if (
-            problem := await _vote_as_shown(ledger, found.about, name, Ballot(found.verdict, found.reason))
+            problem := await _vote_as_shown(ledger, found.about, name, VoteInput(found.verdict, found.reason))
         ) is not None:
             raise problem
         return await _end(ledger, found.about.ref, _WANTED[found.verdict], json=json)
 
 
-async def _vote_as_shown(ledger: Ledger, shown: Entry, name: str, ballot: Ballot) -> ApprovalsError | None:
+async def _vote_as_shown(ledger: Ledger, shown: Entry, name: str, ballot: VoteInput) -> ApprovalsError | None:
     """Vote on what was shown and on nothing else; why not, if not."""
     try:
         known = await ledger.known_call(shown.ref)
-        digest = known.asking.digest if known.asking else ""
+        digest = known.approval_request.digest if known.approval_request else ""
         if (known.wish.tool, known.wish.arguments, digest) != (shown.tool, shown.arguments, shown.digest):
             raise NotOpen(f"{shown.ref} is not what was shown. Look at it by itself: ayes show.")
         # The wish and the question stand in slots, so what was just compared is what the vote is about.
@@ -291,12 +298,14 @@ async def _tell_each(
                 "status": str(known.status),
                 "error": None if problem is None else str(problem),
             }
-            out(msgspec.json.encode(told).decode())
+            print_data(msgspec.json.encode(told).decode())
         else:
-            say(f"{one.ref}: error: {problem}" if problem else _standing(known, await _stands(ledger, known)))
+            print_message(
+                f"{one.ref}: error: {problem}" if problem else _standing(known, await _stands(ledger, known))
+            )
     if not json and len(shown) > 1:
-        say()
-        say(f"{sum(problem is None for problem in problems):,} of {len(shown):,} went through.")
+        print_message()
+        print_message(f"{sum(problem is None for problem in problems):,} of {len(shown):,} went through.")
 
 
 async def revoke(
@@ -404,7 +413,7 @@ async def _is_for_the_gate(ledger: Ledger, call: Call) -> bool:
     """Has the gate still to do something, or do people?"""
     if call.decided is not None:
         return False
-    if call.asking is None or call.withdrawn is not None:
+    if call.approval_request is None or call.withdrawn is not None:
         return True
     return (await ledger.tally(call)).verdict is not None
 
@@ -415,7 +424,7 @@ async def _seen_by_gate(ledger: Ledger, ref: CallRef) -> Call:
         try:
             async with asyncio.timeout(GATE_S):
                 async for fact in facts:
-                    known = await ledger.call(ref, having=fact.slot)
+                    known = await ledger.call(ref, must_include=fact.slot)
                     if not await _is_for_the_gate(ledger, known):
                         return known
         except TimeoutError:
@@ -425,16 +434,16 @@ async def _seen_by_gate(ledger: Ledger, ref: CallRef) -> Call:
 
 async def _stands(ledger: Ledger, call: Call) -> Tally | None:
     """How the vote stands on a call that waits for people."""
-    return await ledger.tally(call) if call.asking is not None and call.decided is None else None
+    return await ledger.tally(call) if call.approval_request is not None and call.decided is None else None
 
 
 async def _tell(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) -> None:
     """How a call stands; for people in this sentence, or in one that says so."""
     stands = await _stands(ledger, call)
     if json:
-        out(output.call_json(call, stands))
+        print_data(output.call_json(call, stands))
     else:
-        say(sentence or _standing(call, stands))
+        print_message(sentence or _standing(call, stands))
 
 
 def _standing(call: Call, stands: Tally | None) -> str:

@@ -15,7 +15,7 @@ from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import apply_policy, declare_streams
 from ayes.ops.commands import demo_agent
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import out, say
+from ayes.ops.terminal.output import print_data, print_message
 from ayes.ops.terminal.visible import line
 from ayes.ops.workers import KINDS, durables, reactions, working
 from ayes.projections.formats import openai_chat
@@ -45,7 +45,7 @@ async def demo(*, json: bool) -> None:
         server = await stack.enter_async_context(EmbeddedServer(here / "store"))
         store = server.store.path
         tools = demo_agent.tools_in(files)
-        started = reactions(KINDS, models={demo_agent.PROVIDER: demo_agent.Tidier()}, tools=tools)
+        started = reactions(KINDS, models={demo_agent.PROVIDER: demo_agent.DemoAgent()}, tools=tools)
         await declare_streams(store, also=durables(started))
         await server.ensure_account(f"reviewer-{REVIEWER}")
         async with Ledger.connect(store, role="operator") as operator:
@@ -55,15 +55,17 @@ async def demo(*, json: bool) -> None:
         person = await stack.enter_async_context(Ledger.connect(store, role=f"reviewer-{REVIEWER}"))
 
         if not json:
-            say(f"A broker runs at {server.url}, with a gate, a model, an executor and a queue beside it.")
-            say(f"The agent is asked: {demo_agent.TASK!r}")
-            say()
+            print_message(
+                f"A broker runs at {server.url}, with a gate, a model, an executor and a queue beside it."
+            )
+            print_message(f"The agent is asked: {demo_agent.TASK!r}")
+            print_message()
         refs = await tools.declare(service, THREAD.workspace)
         opened = e.ThreadOpened(
             requester="ben", agent="tidier", model=f"{demo_agent.PROVIDER}:tidier", tools=refs
         )
-        await service.fill(THREAD.opened, opened)
-        await service.fill(THREAD.said("1"), e.Said(role="user", text=demo_agent.TASK))
+        await service.try_append(THREAD.opened, opened)
+        await service.try_append(THREAD.said("1"), e.Said(role="user", text=demo_agent.TASK))
 
         deciding = asyncio.create_task(_decide(person, at_terminal=sys.stdin.isatty() and not json))
         try:
@@ -73,19 +75,21 @@ async def demo(*, json: bool) -> None:
             await asyncio.gather(deciding, return_exceptions=True)
         written = openai_chat.write(history(thread).entries)["messages"]
         if json:
-            out(msgspec.json.encode({"history": written}).decode())
+            print_data(msgspec.json.encode({"history": written}).decode())
             return
-        say()
-        say("What the model goes on from, as OpenAI Chat messages:")
-        say()
-        out(msgspec.json.format(msgspec.json.encode(written)).decode())
-        say()
-        say(f"Left in the agent's folder: {', '.join(sorted(file.name for file in files.iterdir()))}.")
-    say("The store is gone again. To keep one:")
-    say()
-    say("  ayes up                          a broker and all workers, until Ctrl-C")
-    say("  ayes pending --watch             the queue, live, in another terminal")
-    say("  ayes rehearse FILE.jsonl         your own recorded conversations through all of this")
+        print_message()
+        print_message("What the model goes on from, as OpenAI Chat messages:")
+        print_message()
+        print_data(msgspec.json.format(msgspec.json.encode(written)).decode())
+        print_message()
+        print_message(
+            f"Left in the agent's folder: {', '.join(sorted(file.name for file in files.iterdir()))}."
+        )
+    print_message("The store is gone again. To keep one:")
+    print_message()
+    print_message("  ayes up                          a broker and all workers, until Ctrl-C")
+    print_message("  ayes pending --watch             the queue, live, in another terminal")
+    print_message("  ayes rehearse FILE.jsonl         your own recorded conversations through all of this")
 
 
 async def _until_done(service: Ledger, deciding: asyncio.Task[None], *, json: bool) -> Thread:
@@ -97,7 +101,7 @@ async def _until_done(service: Ledger, deciding: asyncio.Task[None], *, json: bo
             if deciding.done():
                 deciding.result()
             if json:
-                out(output.fact_json(fact))
+                print_data(output.fact_json(fact))
             else:
                 output.print_facts([fact], console)
             seen.append(fact)
@@ -118,7 +122,7 @@ async def _decide(person: Ledger, *, at_terminal: bool) -> None:
             try:
                 await person.vote(entry.ref, REVIEWER, verdict, reason=reason)
             except Refused as problem:
-                say(f"  {problem}")
+                print_message(f"  {problem}")
 
 
 async def _asked(entry: Entry) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ayes.consumers.model import Question, Reply
+from ayes.consumers.model import ModelReply, ModelRequest
 from ayes.consumers.tools import Tools
 from ayes.projections.history import Outcome
 from ayes.schemas import events as e
@@ -34,17 +34,19 @@ reason = "A deleted file does not come back."
 """
 
 
-class Tidier:
+class DemoAgent:
     """Lists the files, wants the temporary ones deleted, and reports what came of it."""
 
-    async def reply(self, question: Question) -> Reply:
+    async def reply(self, question: ModelRequest) -> ModelReply:
         outcomes = [entry for entry in question.history if isinstance(entry, Outcome)]
         deleted = [one for one in outcomes if one.tool == "delete_file"]
         if not outcomes:
-            return Reply((e.Text("I will look at what is there."), _wish("list_files", {})))
+            return ModelReply((e.Text("I will look at what is there."), _wish("list_files", {})))
         if not deleted:
-            return Reply(tuple(_wish("delete_file", {"name": name}) for name in _temporary(outcomes[0].text)))
-        return Reply((e.Text(_report(deleted)),))
+            return ModelReply(
+                tuple(_wish("delete_file", {"name": name}) for name in _temporary(outcomes[0].text))
+            )
+        return ModelReply((e.Text(_report(deleted)),))
 
 
 def _temporary(listing: str) -> list[str]:

@@ -12,8 +12,8 @@ from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, may_vote
 from ayes.ops.commands.decide import as_reviewer
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import out, print_line, say
-from ayes.ops.terminal.times import moment
+from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.terminal.times import parse_time
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput, NotAllowed, Refused
 from ayes.schemas.ids import token
@@ -64,9 +64,9 @@ async def give(
         problem = await _vote_too(ledger, known, name, reason)
         now = ledger.now()
     if json:
-        out(output.grant_json(given, now))
+        print_data(output.grant_json(given, now))
     else:
-        say(output.grant_words(given, now))
+        print_message(output.grant_words(given, now))
     if problem is not None:
         raise type(problem)(f"The grant {grant} stands, but the vote on {ref} does not: {problem}")
 
@@ -82,9 +82,14 @@ def _make_sense(like: Like) -> None:
 
 async def _vote_too(ledger: Ledger, call: Call | None, name: str, reason: str) -> Refused | None:
     """Who grants calls like this one agrees to this one, if it waits for them; why their vote was refused, if it was."""
-    if call is None or call.asking is None or call.decided is not None or call.withdrawn is not None:
+    if (
+        call is None
+        or call.approval_request is None
+        or call.decided is not None
+        or call.withdrawn is not None
+    ):
         return None
-    vote = e.Voted(verdict="approve", digest=call.asking.digest)
+    vote = e.Voted(verdict="approve", digest=call.approval_request.digest)
     if not may_vote(call, vote, name) or any(one.slot.tail[3] == name for one in call.votes):
         return None
     try:
@@ -99,11 +104,11 @@ async def show_grants(workspace: str, *, store: Path | None, url: str | None, js
         found, now = await ledger.grants(workspace), ledger.now()
     for grant in found:
         if json:
-            out(output.grant_json(grant, now))
+            print_data(output.grant_json(grant, now))
         else:
             print_line(output.grant_words(grant, now))
     if not found and not json:
-        say(f"No grant was ever given in {workspace}.")
+        print_message(f"No grant was ever given in {workspace}.")
 
 
 async def revoke(
@@ -114,9 +119,9 @@ async def revoke(
         revoked = await ledger.revoke_grant(ref, name, reason=reason)
         now = ledger.now()
     if json:
-        out(output.grant_json(revoked, now))
+        print_data(output.grant_json(revoked, now))
     else:
-        say(f"{ref} covers nothing more. What it let run stays approved.")
+        print_message(f"{ref} covers nothing more. What it let run stays approved.")
 
 
 async def delegate(
@@ -141,16 +146,16 @@ async def delegate(
         given = await ledger.delegate(
             ref,
             to,
-            starts_at=moment("--from", starts),
-            ends_at=moment("--until", ends),
+            starts_at=parse_time("--from", starts),
+            ends_at=parse_time("--until", ends),
             tools=tools,
             reason=reason,
         )
         now = ledger.now()
     if json:
-        out(output.delegation_json(given, now))
+        print_data(output.delegation_json(given, now))
     else:
-        say(output.delegation_words(given, now))
+        print_message(output.delegation_words(given, now))
 
 
 async def show_delegations(workspace: str, *, store: Path | None, url: str | None, json: bool) -> None:
@@ -158,11 +163,11 @@ async def show_delegations(workspace: str, *, store: Path | None, url: str | Non
         found, now = await ledger.delegations(workspace), ledger.now()
     for delegation in found:
         if json:
-            out(output.delegation_json(delegation, now))
+            print_data(output.delegation_json(delegation, now))
         else:
             print_line(output.delegation_words(delegation, now))
     if not found and not json:
-        say(f"Nobody ever delegated anything in {workspace}.")
+        print_message(f"Nobody ever delegated anything in {workspace}.")
 
 
 async def end_delegation(
@@ -175,6 +180,6 @@ async def end_delegation(
         ended = await ledger.end_delegation(ref, reason=reason)
         now = ledger.now()
     if json:
-        out(output.delegation_json(ended, now))
+        print_data(output.delegation_json(ended, now))
     else:
-        say(f"{ref} has ended. Votes that were cast by it stay what they are.")
+        print_message(f"{ref} has ended. Votes that were cast by it stay what they are.")

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import LEDGER, info
 from ayes.ops.broker.server import EmbeddedServer, is_running
-from ayes.ops.lake.writer import Archive, Manifest, digest_of, microseconds, quoted, read_manifest
-from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.lake.writer import LakeWriter, Manifest, digest_of, microseconds, quoted, read_manifest
+from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.workers import until_signalled
 from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
@@ -48,8 +48,8 @@ async def sync(*, to: Path | None, follow: bool, store: Path | None, url: str | 
         directory = to or default(store)
         log = await _log_of(ledger)
         begun = time.monotonic()
-        with Archive.open(directory, log) as archive:
-            before, end = archive.until, await ledger.port.last_seq()
+        with LakeWriter.open(directory, log) as archive:
+            before, end = archive.until, await ledger.log.last_seq()
             if end < before:
                 raise BadInput(
                     f"the archive in {directory} has facts up to {before:,}, and the log ends at {end:,}: it is an older copy of "
@@ -71,16 +71,16 @@ async def sync(*, to: Path | None, follow: bool, store: Path | None, url: str | 
             "facts": until - before,
             "seconds": round(spent, 3),
         }
-        out(msgspec.json.encode(told).decode())
+        print_data(msgspec.json.encode(told).decode())
     else:
-        say(
+        print_message(
             f"{until - before:,} facts more in {spent:.1f} s: the lake in {directory / 'lake'} has the log up to {until:,}"
         )
     if not whole and not follow:
-        say("Stopped. Start it again to go on where it stood.")
+        print_message("Stopped. Start it again to go on where it stood.")
         return 130
     if not json:
-        say('Next: ayes sql "SELECT tool, verdict, count(*) FROM calls GROUP BY ALL"')
+        print_message('Next: ayes sql "SELECT tool, verdict, count(*) FROM calls GROUP BY ALL"')
     return 0
 
 
@@ -100,14 +100,14 @@ async def _connected(store: Path | None, url: str | None) -> AsyncGenerator[Ledg
 
 async def _log_of(ledger: Ledger) -> str:
     """The log that this ledger reads, named by when the broker created it: no two have the same."""
-    assert isinstance(ledger.port, JetStream)
-    stream = await info(ledger.port.requests, f"STREAM.INFO.{LEDGER}")
+    assert isinstance(ledger.log, JetStream)
+    stream = await info(ledger.log.api, f"STREAM.INFO.{LEDGER}")
     if stream is None:
         raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
     return re.sub("[^0-9]", "", stream["created"])
 
 
-async def _written(ledger: Ledger, archive: Archive, end: int, *, follow: bool) -> bool:
+async def _written(ledger: Ledger, archive: LakeWriter, end: int, *, follow: bool) -> bool:
     """Write until the end, or until somebody stops it; was it the end?"""
     done = archive.until
     with bar(end - done) as progress:
@@ -130,19 +130,19 @@ class _Waiting:
     """What was read and not written yet."""
 
     def __init__(self) -> None:
-        self._facts: deque[Raw] = deque()
+        self._facts: deque[RawMessage] = deque()
         self.bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._facts)
 
-    def put(self, facts: list[Raw]) -> None:
+    def put(self, facts: list[RawMessage]) -> None:
         self._facts.extend(facts)
         self.bytes += sum(map(_size, facts))
 
-    def next(self) -> list[Raw]:
+    def next(self) -> list[RawMessage]:
         """As many facts as one transaction takes, at least one."""
-        batch, size = list[Raw](), 0
+        batch, size = list[RawMessage](), 0
         while self._facts and len(batch) < _BATCH and size < _BATCH_BYTES:
             batch.append(self._facts.popleft())
             size += _size(batch[-1])
@@ -150,11 +150,11 @@ class _Waiting:
         return batch
 
 
-def _size(fact: Raw) -> int:
+def _size(fact: RawMessage) -> int:
     return len(fact.data) + _FACT_BYTES
 
 
-async def _write(ledger: Ledger, archive: Archive, *, follow: bool, wrote: Callable[[int], None]) -> None:
+async def _write(ledger: Ledger, archive: LakeWriter, *, follow: bool, wrote: Callable[[int], None]) -> None:
     """Read and write at the same time: DuckDB works in a thread, so that the reading never waits for it."""
     waiting = _Waiting()
     before = sys.getswitchinterval()
@@ -193,8 +193,8 @@ async def _beside[**P, T](work: Callable[P, T], *args: P.args, **kwargs: P.kwarg
 
 
 async def _read(ledger: Ledger, start: int, waiting: _Waiting, *, until_end: bool) -> None:
-    assert isinstance(ledger.port, JetStream)
-    async with aclosing(ledger.port.raw(start, until_end=until_end)) as batches:
+    assert isinstance(ledger.log, JetStream)
+    async with aclosing(ledger.log.raw(start, until_end=until_end)) as batches:
         async for batch in batches:
             waiting.put(batch)
             while waiting.bytes > _WAITING_BYTES:  # noqa: ASYNC110 - who empties it is a thread away
@@ -215,7 +215,7 @@ async def verify(*, to: Path | None, store: Path | None, url: str | None, json: 
         elif not problems:
             problems += await _of_rows(ledger, lake, manifest)
     if json:
-        out(
+        print_data(
             msgspec.json.encode(
                 {"until": manifest.until, "files": len(manifest.segments) + 1, "problems": problems}
             ).decode()
@@ -245,7 +245,7 @@ async def _of_rows(ledger: Ledger, lake: Path, manifest: Manifest) -> list[str]:
     """Where the rows of `events` are not the messages of the log; no more than the first few."""
     import duckdb
 
-    assert isinstance(ledger.port, JetStream)
+    assert isinstance(ledger.log, JetStream)
     files = ", ".join(quoted(lake / one.file) for one in manifest.segments if one.table == "events")
     if not files:
         return []
@@ -257,7 +257,7 @@ async def _of_rows(ledger: Ledger, lake: Path, manifest: Manifest) -> list[str]:
         )
         rows = _one_by_one(db)
         row = next(rows, None)
-        async with aclosing(ledger.port.raw(1, until_end=True)) as batches:
+        async with aclosing(ledger.log.raw(1, until_end=True)) as batches:
             async for batch in batches:
                 for one in batch:
                     if one.seq > manifest.until or len(found) >= _MOST_TOLD:

@@ -10,9 +10,9 @@ import msgspec
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import may_be_void
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import out, print_line, say
-from ayes.projections.formats import PROVIDERS
-from ayes.projections.formats import provider as known_provider
+from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.projections.formats import FORMATS
+from ayes.projections.formats import format_named as known_provider
 from ayes.projections.history import history
 from ayes.projections.thread import thread_of
 from ayes.schemas import strict_json
@@ -43,13 +43,13 @@ async def watch(
     start: int | None, *, until_now: bool, store: Path | None, url: str | None, json: bool
 ) -> None:
     async with Ledger.connect(store, url=url, role="observer") as ledger:
-        first = start if start is not None else await ledger.port.last_seq() + 1
+        first = start if start is not None else await ledger.log.last_seq() + 1
         console = output.console()
         async with aclosing(ledger.replay(first) if until_now else ledger.watch(first)) as facts:
             async for fact in facts:
                 voids = await _void(ledger, fact)
                 if json:
-                    out(output.fact_json(fact, voids.get(fact.seq, "")))
+                    print_data(output.fact_json(fact, voids.get(fact.seq, "")))
                 else:
                     wishes = await _wish(ledger, fact)
                     output.print_facts([fact], console, full=True, wishes=wishes, voids=voids)
@@ -60,7 +60,7 @@ async def _void(ledger: Ledger, fact: Fact) -> dict[int, str]:
     ref = fact.slot.call_ref
     if ref is None or not may_be_void(fact):
         return {}
-    return output.voids_of(await ledger.read(ref, having=fact.slot))
+    return output.voids_of(await ledger.read(ref, must_include=fact.slot))
 
 
 async def _wish(ledger: Ledger, fact: Fact) -> output.Wishes:
@@ -80,9 +80,9 @@ async def history_of(thread: str, provider: str, *, store: Path | None, url: str
         raise UnknownCall(f"nothing was ever recorded in {ref}.")
     found = history(thread_of(ref, facts))
     payload = msgspec.json.encode(writer.write(found.entries))
-    out((payload if json else msgspec.json.format(payload)).decode())
+    print_data((payload if json else msgspec.json.format(payload)).decode())
     if found.stopped_at is not None:
-        say(
+        print_message(
             f"It stops before the turn of {found.stopped_at}, which is not settled: no provider takes a call without its result."
         )
 
@@ -94,15 +94,17 @@ async def check_messages(file: str, provider: str, *, json: bool) -> int:
     for one in problems:
         if json:
             told = {"rule": one.rule, "message": one.message, "problem": one.sentence}
-            out(msgspec.json.encode(told).decode())
+            print_data(msgspec.json.encode(told).decode())
         else:
             print_line(str(one))
     if not problems:
-        say(f"{provider} would take it.")
+        print_message(f"{provider} would take it.")
         return 0
-    others = [name for name, other in PROVIDERS.items() if not other.check(payload)]
+    others = [name for name, other in FORMATS.items() if not other.check(payload)]
     also = f" It would be right for {', '.join(others)}." if others else ""
-    say(f"{provider} would turn it down: {len(problems)} problem{'s' if len(problems) > 1 else ''}.{also}")
+    print_message(
+        f"{provider} would turn it down: {len(problems)} problem{'s' if len(problems) > 1 else ''}.{also}"
+    )
     return 1
 
 
@@ -127,7 +129,7 @@ def _print(facts: tuple[Fact, ...], title: str, *, json: bool) -> None:
     if json:
         voids = output.voids_of(facts)
         for fact in facts:
-            out(output.fact_json(fact, voids.get(fact.seq, "")))
+            print_data(output.fact_json(fact, voids.get(fact.seq, "")))
     else:
-        say(title)
+        print_message(title)
         output.print_facts(facts, output.console())

@@ -9,35 +9,35 @@ import msgspec
 from msgspec import structs
 
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Mark, Parked, Raw
+from ayes.ledger.log import Mark, Parked, RawMessage
 from ayes.ledger.nats.streams import DURABLES, LEDGER, OPERATOR
-from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.schemas.errors import BadInput
 
 
 async def ls(*, every: bool, store: Path | None, url: str | None, json: bool) -> None:
     async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
-        found = await ledger.port.parked(whole=every)
+        found = await ledger.log.parked(whole=every)
     for one in found:
         if json:
-            out(msgspec.json.encode(_as_json(one)).decode())
+            print_data(msgspec.json.encode(_as_json(one)).decode())
         else:
             print_line(_in_words(one))
     if not found and not json:
-        say("Nothing is parked.")
+        print_message("Nothing is parked.")
 
 
 async def show(number: int, *, store: Path | None, url: str | None, json: bool) -> None:
     async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
         [one] = await _numbered(ledger, [number])
         is_fact = one.consumer in DURABLES and DURABLES[one.consumer].stream == LEDGER
-        fact = await ledger.port.at(one.seq) if is_fact else None
+        fact = await ledger.log.at(one.seq) if is_fact else None
     if json:
-        out(msgspec.json.encode(_as_json(one) | {"fact": fact and _fact_json(fact)}).decode())
+        print_data(msgspec.json.encode(_as_json(one) | {"fact": fact and _fact_json(fact)}).decode())
         return
     print_line(_in_words(one))
     if fact is None:
-        say("No fact of the log belongs to it.")
+        print_message("No fact of the log belongs to it.")
         return
     print_line(f"fact {fact.seq}, recorded {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC in {fact.subject}:")
     print_line(fact.data.decode("utf-8", "backslashreplace"))
@@ -59,19 +59,21 @@ async def mark(
             _may(what, one)
         for one in chosen:
             marked = Mark(one.consumer, one.number, what, ledger.now(), reason)
-            await ledger.port.mark(marked)
+            await ledger.log.mark(marked)
             if json:
-                out(msgspec.json.encode(_as_json(structs.replace(one, mark=marked))).decode())
+                print_data(msgspec.json.encode(_as_json(structs.replace(one, mark=marked))).decode())
             elif what == "retry":
-                say(f"{_name(one)} is handed to {one.consumer} again. What became of it: ayes parked ls")
+                print_message(
+                    f"{_name(one)} is handed to {one.consumer} again. What became of it: ayes parked ls"
+                )
             else:
-                say(
+                print_message(
                     f"{_name(one)} is off the list. It stays in `ayes parked ls --all`, and its fact in the log."
                 )
 
 
 async def _numbered(ledger: Ledger, numbers: Sequence[int]) -> list[Parked]:
-    found = {one.number: one for one in await ledger.port.parked(whole=True)}
+    found = {one.number: one for one in await ledger.log.parked(whole=True)}
     if missing := [str(number) for number in numbers if number not in found]:
         raise BadInput(
             f"nothing is parked as number {', '.join(missing)}: it has changed since, or never was. "
@@ -115,7 +117,7 @@ def _as_json(one: Parked) -> dict[str, Any]:
     return structs.asdict(one) | {"standing": _stands(one)}
 
 
-def _fact_json(fact: Raw) -> dict[str, Any]:
+def _fact_json(fact: RawMessage) -> dict[str, Any]:
     """Its bytes as text, and where they are not UTF-8 as Base64."""
     place = {"seq": fact.seq, "recorded_at": fact.recorded_at, "subject": fact.subject}
     try:

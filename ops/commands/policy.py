@@ -9,17 +9,17 @@ import msgspec
 from msgspec import Struct
 from rich.table import Table
 
-from ayes.consumers.gate import Case, verdict
+from ayes.consumers.gate import GateState, verdict
 from ayes.ledger.client import Ledger
 from ayes.ledger.grants import Delegation, delegated
 from ayes.ledger.lifecycle import Call, call_of, describe, may_vote
-from ayes.ledger.policies import InForce, Origin, Policies, attributed, of_edit, origin, origin_slots
-from ayes.ledger.votes import Ballot, Required, Tally, asked, counted, tally
+from ayes.ledger.policies import AppliedPolicy, Origin, Policies, attributed, of_edit, origin, origin_slots
+from ayes.ledger.votes import CountedVote, Required, Tally, asked, counted, tally
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
 from ayes.ops.terminal import output
 from ayes.ops.terminal.labels import read_labels
-from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.visible import line
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -51,7 +51,7 @@ class Seat(Struct, frozen=True):
     name: str = ""
 
 
-class Question(Struct, frozen=True):
+class ExplainedRequest(Struct, frozen=True):
     """What people are asked."""
 
     quorums: tuple[Seat, ...]
@@ -66,7 +66,7 @@ class Question(Struct, frozen=True):
     stages: tuple[e.Stage, ...]
 
 
-class Word(Struct, frozen=True):
+class ExplainedVerdict(Struct, frozen=True):
     """What the policies say to a call: `allow`, `ask`, `block`; `invalid` or `limit` where that comes before any rule."""
 
     then: str
@@ -74,7 +74,7 @@ class Word(Struct, frozen=True):
     policy_version: int
     organisation: bool
     reason: str
-    asks: Question | None = None
+    asks: ExplainedRequest | None = None
     #: What rules without effect would have said.
     shadows: tuple[Shadow, ...] = ()
 
@@ -90,7 +90,7 @@ class Vote(Struct, frozen=True):
     flaw: str
 
 
-class Stage(Struct, frozen=True):
+class ExplainedStage(Struct, frozen=True):
     """Who is asked as well next, and when."""
 
     voters: tuple[str, ...]
@@ -107,19 +107,19 @@ class Explained(Struct, frozen=True):
     requester: str
     agent: str
     #: What was said when it was judged. None: no gate has judged it.
-    judged: Word | None
+    judged: ExplainedVerdict | None
     votes: tuple[Vote, ...]
     denied_by: tuple[str, ...]
     #: Who was asked as well by now, since nobody decided in time.
     asked_as_well: tuple[str, ...]
-    next_stage: Stage | None
+    next_stage: ExplainedStage | None
     expires_at: datetime | None
     #: `giver/grant`: what was said in advance.
     grants: tuple[str, ...]
     decision: str | None
     decided: str
     #: What the policies in force now would say, where that is something else.
-    by_now: Word | None
+    by_now: ExplainedVerdict | None
 
 
 _UNKNOWN: Final = Origin()
@@ -150,22 +150,22 @@ async def test(
     if agent or labels or requester or arguments != "{}":
         raise BadInput("--arguments, --agent, --requester and --label describe a call: add --tool NAME.")
     if json:
-        out(policy.model_dump_json(by_alias=True))
+        print_data(policy.model_dump_json(by_alias=True))
         return
     _print_lines([(rule.then, _in_short(policy, rule)) for rule in policy.rules])
     _print_lines(_shared(policy))
     rules = "1 rule" if len(policy.rules) == 1 else f"{len(policy.rules):,} rules"
-    say(f"{file} can be applied: {rules}. Next: ayes policy backtest {file}")
+    print_message(f"{file} can be applied: {rules}. Next: ayes policy backtest {file}")
 
 
-def said_to(wish: e.ToolRequested, workspace: str, policy: Policy) -> Word:
+def said_to(wish: e.ToolRequested, workspace: str, policy: Policy) -> ExplainedVerdict:
     """What the gate would say to a wish, were this the policy in force; any object fits the tool's schema."""
     ref = ThreadRef(workspace, "t").call("c")
     now = datetime.fromtimestamp(0).astimezone()
     call = Call(ref, requested=Fact(1, now, ref.requested, wish))
     if not wish.requester:  # somebody asks, and it does not matter who
         policy = policy.model_copy(update={"unmapped_requesters": "exclude_nobody"})
-    case = Case(call, Policies(InForce(0, policy)), Tool(wish.tool, wish.tool_version, _ANY))
+    case = GateState(call, Policies(AppliedPolicy(0, policy)), Tool(wish.tool, wish.tool_version, _ANY))
     return _word(verdict(case, now), wish)
 
 
@@ -256,9 +256,9 @@ async def backtest(
         _print_json(report)
     else:
         _print_report(report)
-        say(f"\nNot tried: {'; '.join(report.left_out)}.")
+        print_message(f"\nNot tried: {'; '.join(report.left_out)}.")
     if unreadable:
-        say(
+        print_message(
             f"{unreadable:,} requests are not counted: this program cannot read them. `ayes watch` shows them."
         )
 
@@ -346,13 +346,13 @@ def explained(
         return of_edit(policies, tool, call, arguments)
 
     stands, ballots = None, []
-    if call.asking is not None:
+    if call.approval_request is not None:
         stands = tally(call, edited, lambda vote: delegated(delegations, call, vote))
         ballots = counted(call, lambda vote: delegated(delegations, call, vote))
         ballots = [one for one in ballots if not _is_refused(call, one.vote, edited)]
     judged = _judged(call, stands, ballots)
     requested = Call(call.ref, requested=call.requested)
-    wished = Case(requested, policies, tool, origin=whence, names_requester=names_requester)
+    wished = GateState(requested, policies, tool, origin=whence, names_requester=names_requester)
     now = _word(verdict(wished, call.requested.recorded_at), wish)
     stage = call.next_stage
     return Explained(
@@ -365,8 +365,8 @@ def explained(
         judged=judged,
         votes=tuple(_vote(call, fact, ballots, delegations) for fact in call.votes),
         denied_by=tuple(one.person for one in ballots if one.vote.verdict == "deny"),
-        asked_as_well=call.asked_as_well(),
-        next_stage=Stage(stage.voters, call.due) if stage is not None and decision is None else None,
+        asked_as_well=call.escalated_to(),
+        next_stage=ExplainedStage(stage.voters, call.due) if stage is not None and decision is None else None,
         expires_at=call.deadline,
         grants=decision.grants if isinstance(decision, e.Approved) and decision.grants else grants,
         decision=_kind(decision) if decision is not None else None,
@@ -375,16 +375,16 @@ def explained(
     )
 
 
-def _judged(call: Call, stands: Tally | None, ballots: Sequence[Ballot]) -> Word | None:
+def _judged(call: Call, stands: Tally | None, ballots: Sequence[CountedVote]) -> ExplainedVerdict | None:
     """What was said to it when it was judged, with who agrees by now."""
     decision = call.decided.event if call.decided else None
-    if call.asking is None:
+    if call.approval_request is None:
         return _word(decision, call.wish) if isinstance(decision, e.Approved | e.Denied) else None
     people = stands.people if stands is not None else ()
     if isinstance(decision, e.Approved | e.Answered):
         people = tuple(decision.on_behalf_of.get(one, one) for one in decision.voters)
-    anywhere = {one.person for one in ballots if is_among(one.person, call.asked_as_well(one.seq))}
-    return _word(call.asking, call.wish, people, anywhere)
+    anywhere = {one.person for one in ballots if is_among(one.person, call.escalated_to(one.seq))}
+    return _word(call.approval_request, call.wish, people, anywhere)
 
 
 def _word(
@@ -392,13 +392,13 @@ def _word(
     wish: e.ToolRequested,
     people: Sequence[str] = (),
     anywhere: Collection[str] = (),
-) -> Word:
+) -> ExplainedVerdict:
     match event:
         case e.ApprovalRequested():
             then = "ask"
         case e.Approved(ground=ground) | e.Denied(ground=ground):
             then = _THEN.get((type(event), ground), "ask")
-    return Word(
+    return ExplainedVerdict(
         then=then,
         rule=event.rule,
         policy_version=event.policy_version,
@@ -414,7 +414,7 @@ def _question(
     wish: e.ToolRequested,
     people: Sequence[str],
     anywhere: Collection[str],
-) -> Question:
+) -> ExplainedRequest:
     seats = [
         tuple(
             Seat(one.voters, one.votes_needed, tuple(sit), one.votes_needed - len(sit), one.name)
@@ -422,7 +422,7 @@ def _question(
         )
         for quorums in asked(asking)
     ]
-    return Question(
+    return ExplainedRequest(
         quorums=seats[0],
         besides=seats[1] if len(seats) > 1 else (),
         denials_needed=asking.denials_needed,
@@ -439,7 +439,7 @@ def _why_excluded(name: str, wish: e.ToolRequested, accounts: Accounts) -> str:
     return "asked for it" if asked_for_it or not wish.agent else f"is behind the agent {wish.agent}"
 
 
-def _differ(then: Word, now: Word) -> bool:
+def _differ(then: ExplainedVerdict, now: ExplainedVerdict) -> bool:
     """Is it another word, or are other people asked? Versions, reasons and who has voted by now make no difference."""
     if then.then == now.then == "invalid":
         return False
@@ -450,7 +450,7 @@ def _differ(then: Word, now: Word) -> bool:
     return then.asks is not None and now.asks is not None and _bare(then.asks) != _bare(now.asks)
 
 
-def _bare(question: Question) -> Question:
+def _bare(question: ExplainedRequest) -> ExplainedRequest:
     """The question alone, without who agrees."""
 
     def bare(seats: Sequence[Seat]) -> tuple[Seat, ...]:
@@ -459,7 +459,7 @@ def _bare(question: Question) -> Question:
     return msgspec.structs.replace(question, quorums=bare(question.quorums), besides=bare(question.besides))
 
 
-def _vote(call: Call, fact: Fact, ballots: Sequence[Ballot], delegations: Sequence[Delegation]) -> Vote:
+def _vote(call: Call, fact: Fact, ballots: Sequence[CountedVote], delegations: Sequence[Delegation]) -> Vote:
     reviewer, event = fact.slot.tail[3], fact.event
     if not isinstance(event, e.Voted):
         return Vote(reviewer, "", "", "", "this program cannot read it")
@@ -471,15 +471,15 @@ def _flaw(call: Call, fact: Fact, vote: e.Voted, delegations: Sequence[Delegatio
     """Why a vote does not count, in the order in which `ayes.ledger.votes` looks."""
     reviewer = fact.slot.tail[3]
     person = vote.on_behalf_of or reviewer
-    if call.asking is None or call.gated is None or fact.seq < call.gated.seq:
+    if call.approval_request is None or call.gated is None or fact.seq < call.gated.seq:
         return "nobody had been asked by then"
-    if vote.digest != call.asking.digest:
+    if vote.digest != call.approval_request.digest:
         return "it is about other arguments than those that wait"
     if call.deadline is not None and fact.recorded_at >= call.deadline:
         return "it came after the deadline"
     for name in (reviewer, person):
-        if is_excluded(name, call.asking.excluded, call.asking.people):
-            return f"{name} {_why_excluded(name, call.wish, call.asking.people)}"
+        if is_excluded(name, call.approval_request.excluded, call.approval_request.people):
+            return f"{name} {_why_excluded(name, call.wish, call.approval_request.people)}"
     if not may_vote(call, vote, reviewer, fact.seq):
         return f"{person} {'may not break the glass' if vote.verdict == 'break_glass' else 'was not asked'}"
     if person != reviewer and not delegated(delegations, call, fact):
@@ -533,7 +533,7 @@ def _lines(one: Explained) -> list[_Line]:
     return lines
 
 
-def _told(word: Word, origin: str, *, agreeing: bool = False) -> list[_Line]:
+def _told(word: ExplainedVerdict, origin: str, *, agreeing: bool = False) -> list[_Line]:
     reason = f": {word.reason}" if word.reason else ""
     lines = [("rule", f"{word.rule!r} of {origin} {_SAYS[word.then]}{reason}")]
     if (asks := word.asks) is not None:
@@ -565,7 +565,7 @@ def _of(votes_needed: int, voters: Sequence[str], name: str = "") -> str:
     return f"{votes_needed} of {people}{called}"
 
 
-def _time(asks: Question) -> str:
+def _time(asks: ExplainedRequest) -> str:
     if asks.expires_in_s is None:
         return "it never expires"
     then = {"deny": "it expires", "stay": "it goes on waiting"}.get(asks.on_timeout, "")
@@ -576,7 +576,7 @@ def _time(asks: Question) -> str:
     return f"after {asks.expires_in_s:g} s {then or f'these are asked as well: {more}'}"
 
 
-def _origin(word: Word) -> str:
+def _origin(word: ExplainedVerdict) -> str:
     if not word.policy_version:
         return "the empty policy (none was ever applied)"
     return (
@@ -594,7 +594,7 @@ def _print_lines(lines: Sequence[_Line]) -> None:
 
 
 def _print_json(value: object) -> None:
-    out(msgspec.json.encode(value).decode())
+    print_data(msgspec.json.encode(value).decode())
 
 
 _SAYS: Final = {

@@ -14,10 +14,10 @@ from ayes.ledger.nats.streams import ensure_empty
 from ayes.ops.audit.replay import Until, projection, replay
 from ayes.ops.audit.replay import until as read_until
 from ayes.ops.audit.verify import Difference, caught_up, queue_differences, rebuild
-from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.projections import pending
-from ayes.projections.fold import Fold, Folding, Row
-from ayes.projections.pending import OPEN
+from ayes.projections.fold import ProjectedRow, Projection, ProjectionState
+from ayes.projections.pending import OPEN_APPROVALS
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadId, BadInput, TooLarge, Unavailable
 from ayes.schemas.ids import token
@@ -30,7 +30,7 @@ _ROUNDS: Final = 5
 #: Of the facts that are void, so many are told of without --json.
 _VOID_SHOWN: Final = 10
 
-type Show = Callable[[Row], Awaitable[None]]
+type Show = Callable[[ProjectedRow], Awaitable[None]]
 
 
 async def verified(
@@ -41,7 +41,7 @@ async def verified(
     async with Ledger.connect(store, url=url, role="operator") as ledger:
         rebuilt = await rebuild(ledger, until=stop, verify=verify)
     if json:
-        out(msgspec.json.encode(rebuilt).decode())
+        print_data(msgspec.json.encode(rebuilt).decode())
     else:
         calls = ", ".join(f"{count} {status}" for status, count in rebuilt.calls.items()) or "no calls"
         print_line(
@@ -75,51 +75,53 @@ async def projected(
 ) -> int:
     """One projection: shown, or put into a bucket beside the live one, compared with it, and put in its place."""
     fold, stop = projection(name), read_until(until)
-    if (diff or swap) and fold is not OPEN:
+    if (diff or swap) and fold is not OPEN_APPROVALS:
         raise BadInput(
-            f"there is no live copy of {name} to compare with: only the queue ({OPEN.name}) has one. "
+            f"there is no live copy of {name} to compare with: only the queue ({OPEN_APPROVALS.name}) has one. "
             "`ayes replay --verify` holds every history against what its model was sent."
         )
     if swap and stop is not None:
         raise BadInput(
             "--swap with --until would put the past in place of the present. Leave one of them out."
         )
-    if into is not None and token("bucket", into) == OPEN.name:
+    if into is not None and token("bucket", into) == OPEN_APPROVALS.name:
         raise BadInput(f"{into!r} is the live queue itself. Choose another name for --into, or use --swap.")
     async with Ledger.connect(store, url=url, role="admin" if into or swap else "operator") as ledger:
-        assert isinstance(ledger.port, JetStream)
+        assert isinstance(ledger.log, JetStream)
         show: Show = _show
         if into is not None:
-            await ensure_empty(ledger.port.requests, into, f"ayes replay --projection {fold.name}")
-            show = functools.partial(_set, ledger.port.bucket(into))
+            await ensure_empty(ledger.log.api, into, f"ayes replay --projection {fold.name}")
+            show = functools.partial(_set, ledger.log.bucket(into))
         elif diff or swap:
             show = _nothing
-        folding, rows, read = await _folded(ledger, fold, stop, show)
+        state, rows, read = await _folded(ledger, fold, stop, show)
         what = f" in bucket {into}" if into else ""
-        say(f"{fold.name}: {rows:,} rows as of fact {folding.seq:,}, {read:,} facts read{what}")
+        print_message(f"{fold.name}: {rows:,} rows as of fact {state.seq:,}, {read:,} facts read{what}")
         if not diff and not swap:
             return 0
         if stop is not None:
-            differences = await _then_and_now(ledger, folding)
+            differences = await _then_and_now(ledger, state)
         else:
             if not swap:  # what is put right needs no worker
                 await caught_up(ledger)
-            differences = await queue_differences(ledger, folding)
+            differences = await queue_differences(ledger, state)
         _tell(differences, json=json)
         if not swap:
             return 1 if differences else 0
-        await _swap(ledger, folding, differences)
-        say(f"swapped: the live queue is what the log gives; {len(differences):,} entries were not")
+        await _swap(ledger, state, differences)
+        print_message(f"swapped: the live queue is what the log gives; {len(differences):,} entries were not")
         return 0
 
 
-async def _folded(ledger: Ledger, fold: Fold[Any], stop: Until, show: Show) -> tuple[Folding, int, int]:
-    """The folding of the log up to there, how many rows were shown of it, and how many facts were read.
+async def _folded(
+    ledger: Ledger, fold: Projection[Any], stop: Until, show: Show
+) -> tuple[ProjectionState, int, int]:
+    """The state of the log up to there, how many rows were shown of it, and how many facts were read.
 
     What comes to rest is shown when it is let go, and once more should it go on: the last row of a
     key counts.
     """
-    folding = Folding(fold)
+    state = ProjectionState(fold)
     shown = read = 0
 
     def each(_fact: Fact) -> None:
@@ -128,23 +130,23 @@ async def _folded(ledger: Ledger, fold: Fold[Any], stop: Until, show: Show) -> t
 
     async def batch() -> None:
         nonlocal shown
-        folding.recalled(fold)  # it comes again, and nothing is counted here
-        for row in map(fold.row, folding.ended(fold)):
+        state.reloaded(fold)  # it comes again, and nothing is counted here
+        for row in map(fold.row, state.evicted(fold)):
             if row is not None:
                 await show(row)
                 shown += 1
 
-    for gap in await replay(ledger, folding, until=stop, each=each, batch=batch):
-        say(f"the log does not have facts {gap.start:,} to {gap.stop - 1:,}; see `ayes doctor`")
-    for row in folding.rows(fold):
+    for gap in await replay(ledger, state, until=stop, each=each, batch=batch):
+        print_message(f"the log does not have facts {gap.start:,} to {gap.stop - 1:,}; see `ayes doctor`")
+    for row in state.rows(fold):
         await show(row)
         shown += 1
-    return folding, shown, read
+    return state, shown, read
 
 
-async def _then_and_now(ledger: Ledger, folding: Folding) -> list[Difference]:
-    live = await ledger.port.pending.entries()
-    then = {row.key: row.value for row in folding.rows(OPEN)}
+async def _then_and_now(ledger: Ledger, state: ProjectionState) -> list[Difference]:
+    live = await ledger.log.pending.entries()
+    then = {row.key: row.value for row in state.rows(OPEN_APPROVALS)}
     return [
         Difference(name, live.get(name, b""), (then.get(name, b""),))
         for name in sorted({*live, *then})
@@ -157,7 +159,7 @@ def _tell(differences: list[Difference], *, json: bool) -> None:
         if json:
             log = [msgspec.Raw(value or b"null") for value in one.log]
             told = {"key": one.key, "live": _as_json(one.live), "log": log}
-            out(msgspec.json.encode(told).decode())
+            print_data(msgspec.json.encode(told).decode())
         else:
             print_line(str(one))
 
@@ -171,14 +173,14 @@ def _as_json(live: bytes) -> object:
     return found if b"\n" in live or b"\r" in live else msgspec.Raw(live or b"null")
 
 
-async def _swap(ledger: Ledger, folding: Folding, differences: list[Difference]) -> None:
+async def _swap(ledger: Ledger, state: ProjectionState, differences: list[Difference]) -> None:
     """Make the live queue what the log gives, key by key, so that whoever watches it sees just what changes."""
     for _ in range(_ROUNDS):
         if not differences:
             return
         for one in differences:
             await _put_right(ledger, one.key)
-        differences = await queue_differences(ledger, folding)
+        differences = await queue_differences(ledger, state)
     raise Unavailable(
         f"the queue keeps changing; {len(differences):,} entries differ still. Do the same again."
     )
@@ -189,7 +191,7 @@ async def _put_right(ledger: Ledger, name: str) -> None:
 
     And who has written looks again: a decision that was recorded meanwhile may have found no entry to delete.
     """
-    live = ledger.port.pending
+    live = ledger.log.pending
     while True:
         value, revision = await live.get(name)
         try:
@@ -205,15 +207,15 @@ async def _put_right(ledger: Ledger, name: str) -> None:
             await live.delete(name, revision)
 
 
-async def _show(row: Row) -> None:
-    out(f'{{"key":{msgspec.json.encode(row.key).decode()},"value":{row.value.decode()}}}')
+async def _show(row: ProjectedRow) -> None:
+    print_data(f'{{"key":{msgspec.json.encode(row.key).decode()},"value":{row.value.decode()}}}')
 
 
-async def _nothing(_row: Row) -> None:
+async def _nothing(_row: ProjectedRow) -> None:
     pass
 
 
-async def _set(bucket: Pending, row: Row) -> None:
+async def _set(bucket: Pending, row: ProjectedRow) -> None:
     if len(row.value) > _MAX_ROW:
         raise TooLarge(
             f"the row of {row.key} has {len(row.value):,} bytes, and a bucket takes {_MAX_ROW:,}. Leave out --into to have it printed."

@@ -6,7 +6,7 @@ import msgspec
 
 from ayes.ops.commands.lake import default
 from ayes.ops.lake.report import report
-from ayes.ops.terminal.output import out, say
+from ayes.ops.terminal.output import print_data, print_message
 from ayes.schemas.errors import BadInput
 
 
@@ -27,6 +27,6 @@ async def write(output: Path, *, title: str, to: Path | None, store: Path | None
         beside.unlink(missing_ok=True)
         raise BadInput(f"{output} cannot be written: {problem.strerror}.") from None
     if json:
-        out(msgspec.json.encode({"file": str(output), "bytes": len(page.encode())}).decode())
+        print_data(msgspec.json.encode({"file": str(output), "bytes": len(page.encode())}).decode())
     else:
-        say(f"{output}: {len(page.encode()):,} bytes, nothing else is needed to read it.")
+        print_message(f"{output}: {len(page.encode()):,} bytes, nothing else is needed to read it.")

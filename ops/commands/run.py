@@ -26,7 +26,7 @@ from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, 
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.errors import BadInput, BrokerAway
@@ -110,9 +110,9 @@ async def setup(
     await declare_streams(store, url=url, replicas=replicas, also=tuple(DURABLES), max_bytes=max_bytes)
     if json:
         there = {"streams": list(streams()), "consumers": list(DURABLES)}
-        out(msgspec.json.encode(there).decode())
+        print_data(msgspec.json.encode(there).decode())
     else:
-        say("The streams and consumers are there. Next: ayes doctor")
+        print_message("The streams and consumers are there. Next: ayes doctor")
 
 
 async def tool_declare(file: str, workspace: str, *, store: Path | None, url: str | None, json: bool) -> None:
@@ -121,13 +121,13 @@ async def tool_declare(file: str, workspace: str, *, store: Path | None, url: st
         declared = [await ledger.declare(workspace, spec) for spec in specs]
     for ref in declared:
         if json:
-            out(
+            print_data(
                 msgspec.json.encode(
                     {"workspace": workspace, "tool": ref.tool, "version": ref.version}
                 ).decode()
             )
         else:
-            say(f"{ref.tool} is declared in {workspace}, version {ref.version}.")
+            print_message(f"{ref.tool} is declared in {workspace}, version {ref.version}.")
 
 
 async def policy_apply(
@@ -146,9 +146,9 @@ async def policy_apply(
         version = await apply_policy(ledger, ORGANISATION if organisation else workspace, file)
     if json:
         whose = {"organisation": True} if organisation else {"workspace": workspace}
-        out(msgspec.json.encode(whose | {"version": version}).decode())
+        print_data(msgspec.json.encode(whose | {"version": version}).decode())
     else:
-        say(f"{file} is version {version} of {_whose(workspace, organisation=organisation)}.")
+        print_message(f"{file} is version {version} of {_whose(workspace, organisation=organisation)}.")
 
 
 async def policy_propose(
@@ -158,9 +158,9 @@ async def policy_propose(
     async with Ledger.connect(store, url=url, role="service") as ledger:
         call = await propose_policy(ledger, workspace, file, requester)
     if json:
-        out(msgspec.json.encode({"workspace": workspace, "proposal": str(call.ref)}).decode())
+        print_data(msgspec.json.encode({"workspace": workspace, "proposal": str(call.ref)}).decode())
     else:
-        say(
+        print_message(
             f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved {call.ref}: "
             f"ayes policy apply --proposal {call.ref}"
         )
@@ -175,9 +175,9 @@ async def policy_apply_proposal(proposal: str, *, store: Path | None, url: str |
     ):
         version = await apply_proposal(operator, service, ref)
     if json:
-        out(msgspec.json.encode({"workspace": ref.workspace, "version": version}).decode())
+        print_data(msgspec.json.encode({"workspace": ref.workspace, "version": version}).decode())
     else:
-        say(f"{ref} is version {version} of {_whose(ref.workspace, organisation=False)}.")
+        print_message(f"{ref} is version {version} of {_whose(ref.workspace, organisation=False)}.")
 
 
 async def policy_show(
@@ -207,9 +207,11 @@ async def policy_show(
         fact = numbered[version or newest]
     text = fact.event.text if isinstance(fact.event, PolicyApplied) else ""
     if json:
-        out(output.fact_json(fact))
+        print_data(output.fact_json(fact))
     else:
-        say(f"Version {fact.slot.tail[1]} of {whose}, applied {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC.")
+        print_message(
+            f"Version {fact.slot.tail[1]} of {whose}, applied {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC."
+        )
         for one in text.rstrip("\n").split("\n"):
             print_line(one)
 
@@ -281,7 +283,7 @@ async def rehearse(
                     one.cancel()
                 await asyncio.gather(driving, voting, return_exceptions=True)
     if driving.cancelled():
-        say("Stopped. Start it again with the same --store to go on where it stood.")
+        print_message("Stopped. Start it again with the same --store to go on where it stood.")
         return 130
     _report(driving.result(), json=json)
     return 0
@@ -364,28 +366,28 @@ async def _broker_gone(server: EmbeddedServer) -> None:
 def _greet(server: EmbeddedServer, kinds: Sequence[str], *, json: bool) -> None:
     if json:
         ready = {"url": server.url, "store": str(server.store.path), "workers": kinds, "pid": server.pid}
-        out(msgspec.json.encode(ready).decode())
+        print_data(msgspec.json.encode(ready).decode())
         return
     where = "" if server.store.path == Store().path else f" --store {server.store.path}"
-    say(f"broker   {server.url}")
-    say(f"store    {server.store.path}")
-    say(f"workers  {', '.join(kinds) or 'none'}")
-    say(f"next     ayes pending --watch{where}")
-    say(f"         ayes status{where}")
-    say("Ctrl-C ends it, after what is in hand. Nothing is lost.")
+    print_message(f"broker   {server.url}")
+    print_message(f"store    {server.store.path}")
+    print_message(f"workers  {', '.join(kinds) or 'none'}")
+    print_message(f"next     ayes pending --watch{where}")
+    print_message(f"         ayes status{where}")
+    print_message("Ctrl-C ends it, after what is in hand. Nothing is lost.")
 
 
 def _tell_working(kinds: Sequence[str], *, json: bool) -> None:
     if json:
-        out(msgspec.json.encode({"workers": kinds}).decode())
+        print_data(msgspec.json.encode({"workers": kinds}).decode())
     else:
-        say(f"working: {', '.join(kinds)}. Ctrl-C ends it, after what is in hand.")
+        print_message(f"working: {', '.join(kinds)}. Ctrl-C ends it, after what is in hand.")
 
 
 def _tell_stalled(waiting: int, workspace: str, store: Path | None, url: str | None) -> None:
     calls = "1 call waits" if waiting == 1 else f"{waiting:,} calls wait"
     where = " --url URL" if url else "" if store in {None, Store().path} else f" --store {quote(str(store))}"
-    say(
+    print_message(
         f"{calls} for people and nothing else goes on: the script leaves this open, or more votes are needed. "
         f"To decide by hand: ayes pending -w {workspace}{where}"
     )
@@ -393,7 +395,7 @@ def _tell_stalled(waiting: int, workspace: str, store: Path | None, url: str | N
 
 def _report(summary: Summary, *, json: bool) -> None:
     if json:
-        out(msgspec.json.encode(summary).decode())
+        print_data(msgspec.json.encode(summary).decode())
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
@@ -402,6 +404,6 @@ def _report(summary: Summary, *, json: bool) -> None:
         table.add_row(name, f"{getattr(summary, name):,}")
     output.console().print(table)
     if summary.seconds:
-        say(
+        print_message(
             f"{summary.facts / summary.seconds:,.0f} facts/s, {summary.conversations / summary.seconds:,.1f} conversations/s"
         )

@@ -25,7 +25,7 @@ from rich.text import Text
 from ayes.ops.commands.lake import default
 from ayes.ops.lake.sql import MEMORY, TIMEOUT_S, Answer, Stopped, ask
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import out, print_line, say
+from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.visible import line, visible, warning
 from ayes.schemas.errors import BadInput
 
@@ -91,7 +91,7 @@ def _answer(asking: AbstractContextManager[Answer], form: Form, parquet: Path | 
     with asking as answer:
         if parquet is not None:
             rows = write_parquet(answer, parquet)
-            say(f"{_count(rows, 'row')} in {parquet}, after {answer.seconds:.2f} s")
+            print_message(f"{_count(rows, 'row')} in {parquet}, after {answer.seconds:.2f} s")
         elif form == "table":
             show(answer)
         elif form == "json":
@@ -143,11 +143,11 @@ def show(answer: Answer) -> None:
     for row in shown:
         table.add_row(*(Text(_short(cell) if console.is_terminal else line(cell)) for cell in row[:fitting]))
     console.print(table)
-    say(f"{_count(count, 'row')} in {answer.seconds:.2f} s")
+    print_message(f"{_count(count, 'row')} in {answer.seconds:.2f} s")
     if count > len(shown):
-        say(f"The first {len(shown)} are shown. --json, --csv and --parquet FILE give all of them.")
+        print_message(f"The first {len(shown)} are shown. --json, --csv and --parquet FILE give all of them.")
     if fitting < len(names):
-        say(
+        print_message(
             f"{fitting} of {len(names)} columns fit. Name those that you want; --json, --csv and --parquet FILE give all of them."
         )
 
@@ -188,7 +188,7 @@ def _print_json(answer: Answer) -> None:
     names = answer.schema.names
     for batch in answer.batches():
         for row in _rows(batch):
-            out(_json(dict(zip(names, map(_plain, row), strict=True))))
+            print_data(_json(dict(zip(names, map(_plain, row), strict=True))))
 
 
 def _print_csv(answer: Answer, *, exact: bool) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 from ayes.ops.lake.writer import read_manifest
 from ayes.schemas.errors import BadInput, Unavailable
 
-type Row = Mapping[str, Any]
+type QueryRow = Mapping[str, Any]
 
 
 @contextmanager
-def opened(lake: Path) -> Generator[Callable[[str], list[Row]]]:
+def connect(lake: Path) -> Generator[Callable[[str], list[QueryRow]]]:
     """What a query answers, each row by its columns: from one state of the lake, however many are asked.
 
     Raises:
@@ -29,7 +29,7 @@ def opened(lake: Path) -> Generator[Callable[[str], list[Row]]]:
     try:
         with duckdb.connect(str(lake / "catalog.duckdb"), read_only=True) as db:
 
-            def rows(query: str) -> list[Row]:
+            def rows(query: str) -> list[QueryRow]:
                 result = db.execute(query)
                 columns = [column[0] for column in result.description or ()]
                 return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from ayes.ops.lake.catalog import Row, opened
+from ayes.ops.lake.catalog import QueryRow, connect
 from ayes.ops.lake.writer import Manifest, read_manifest
 from ayes.ops.terminal.visible import line
 
@@ -107,21 +107,21 @@ def report(lake: Path, title: str) -> str:
         BadInput: there is no lake, or not one of this version.
     """
     manifest = read_manifest(lake)
-    with opened(lake) as rows:
+    with connect(lake) as rows:
         figures = [(said, next(iter(rows(query)[0].values()))) for said, query in FIGURES]
         plots = [(plot, rows(plot.query)) for plot in PLOTS]
     drawn = "\n".join(_section(plot, rows) for plot, rows in plots)
     return _page(title, _lead(manifest), _figures(figures), drawn)
 
 
-def _section(plot: Plot, rows: Sequence[Row]) -> str:
+def _section(plot: Plot, rows: Sequence[QueryRow]) -> str:
     shown = "<p class='none'>Nothing of this kind was recorded.</p>"
     if rows:
         shown = f"<div class='light'>{_svg(plot, rows, None)}</div><div class='dark'>{_svg(plot, rows, 'dark')}</div>"
     return f"<section><h2>{html.escape(plot.title)}</h2><p>{html.escape(plot.caption)}</p>{shown}</section>"
 
 
-def _svg(plot: Plot, rows: Sequence[Row], theme: Literal["dark"] | None) -> str:
+def _svg(plot: Plot, rows: Sequence[QueryRow], theme: Literal["dark"] | None) -> str:
     import altair as alt
     import vl_convert
 

@@ -29,7 +29,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from ayes.ledger.log import Raw
+from ayes.ledger.log import RawMessage
 from ayes.projections.lake import tables
 from ayes.projections.lake.counting import Judge, Judged
 from ayes.schemas.errors import BadInput, Unavailable
@@ -86,7 +86,7 @@ class Manifest(Struct, frozen=True):
     open: Segment
 
 
-class Archive:
+class LakeWriter:
     """A directory with a working file and a lake. One process at a time writes to it."""
 
     def __init__(self, directory: Path, db: "duckdb.DuckDBPyConnection", log: str) -> None:
@@ -159,7 +159,7 @@ class Archive:
         """The files of the lake, by table and in the order of the log."""
         return tuple(one for one in self._entered() if one.table in _TABLES)
 
-    def take(self, batch: Sequence[Raw]) -> None:
+    def take(self, batch: Sequence[RawMessage]) -> None:
         """Write the next facts of the log, and how far it came, or nothing; what it has already is passed over.
 
         Args:
@@ -189,14 +189,14 @@ class Archive:
             finally:
                 self._db.unregister("arrived")
 
-    def _recorded(self, calls: Collection[str]) -> list[Raw]:
+    def _recorded(self, calls: Collection[str]) -> list[RawMessage]:
         """What the archive has of these calls, in the order of the log."""
         wanted = "SELECT unnest(?) AS call"
         subject = "array_to_string(string_split(subject, '.')[:5], '.')"
         sources = ["fresh"]
         if files := [one.file for one in self._entered() if one.table == "events"]:
             sources.append(f"read_parquet([{', '.join(quoted(self.lake / file) for file in files)}])")
-        found: list[Raw] = []
+        found: list[RawMessage] = []
         for source in reversed(sources):
             # Which they are is found without their bytes, which are most of what a file holds.
             seqs = self._db.execute(
@@ -208,7 +208,9 @@ class Archive:
                     "WHERE seq IN (SELECT unnest(?)) ORDER BY seq",
                     [[seq for (seq,) in seqs]],
                 ).fetchall()
-                found += [Raw(seq, at.replace(tzinfo=UTC), where, data) for seq, at, where, data in rows]
+                found += [
+                    RawMessage(seq, at.replace(tzinfo=UTC), where, data) for seq, at, where, data in rows
+                ]
         return found
 
     def _new_judge(self) -> Judge:
@@ -294,7 +296,7 @@ class Archive:
         if log != self.log:
             raise BadInput(
                 f"the archive in {self.directory} is of another log than the one that runs (created {log}, not {self.log}). "
-                "Archive this one into a directory of its own; if the other log is gone, that archive is what is left of it."
+                "LakeWriter this one into a directory of its own; if the other log is gone, that archive is what is left of it."
             )
         if version != tables.VERSION:
             raise BadInput(
@@ -521,7 +523,7 @@ def _is_large(rows: int, size: int) -> bool:
     return rows * 2 >= ROWS_A_FILE or size * 2 >= BYTES_A_FILE
 
 
-def _arrow(batch: Sequence[Raw], judged: Judged) -> Any:
+def _arrow(batch: Sequence[RawMessage], judged: Judged) -> Any:
     import pyarrow as pa
 
     # What fills a place in a row counts; the rest is said of the few that are not of a plain story.

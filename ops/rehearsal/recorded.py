@@ -12,12 +12,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.consumers.effects import Perform, Step
-from ayes.consumers.executor import Executor, Run, Sight
-from ayes.consumers.model import Ask, Asker, Question, Reply
+from ayes.consumers.effects import Effect, Perform
+from ayes.consumers.executor import Executor, ExecutorState, Run
+from ayes.consumers.model import Ask, ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.tools import Registered
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import Handed
+from ayes.ledger.log import Delivered
 from ayes.projections.formats import conversation as recorded
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
@@ -34,7 +34,7 @@ class Exchange(Struct, frozen=True):
 
     said: tuple[recorded.Spoken, ...]
     #: None at the end: something was said, and the model was not asked again.
-    reply: recorded.Reply | None
+    reply: recorded.RecordedReply | None
     outputs: tuple[recorded.Output, ...] = ()
 
 
@@ -54,7 +54,7 @@ class Recording(Struct, frozen=True):
 
 
 def recording(
-    name: str, steps: Sequence[recorded.Step], path: str, place: str, *, as_it_came: bool = False
+    name: str, steps: Sequence[recorded.ConversationStep], path: str, place: str, *, as_it_came: bool = False
 ) -> Recording:
     """Cut a conversation into turns.
 
@@ -84,7 +84,7 @@ def recording(
                 elif exchanges and role == "system":
                     raise refuse("a system message stands in the midst of it.")
                 said.append(step)
-            case recorded.Reply():
+            case recorded.RecordedReply():
                 goes_on = exchanges and exchanges[-1].outputs
                 if not goes_on and all(one.role != "user" for one in said):
                     raise refuse("the model speaks without having been spoken to.")
@@ -125,14 +125,14 @@ class RecordedModel:
             if one.reply is not None
         }
 
-    async def reply(self, question: Question) -> Reply:
+    async def reply(self, question: ModelRequest) -> ModelReply:
         said = self._replies.get((question.thread.thread, question.turn))
         if said is None:
             raise BadInput(f"the recording of {question.thread} has no turn {question.turn}")
-        return Reply(parts=said.parts)
+        return ModelReply(parts=said.parts)
 
 
-class RecordedAsker(Asker):
+class RecordedAsker(ModelWorker):
     """Asks the recorded model, about the threads of its recordings."""
 
     def __init__(self, recordings: Mapping[str, Recording], *, durable: str = "model-recorded") -> None:
@@ -144,17 +144,17 @@ class RecordedAsker(Asker):
             for turn, one in enumerate(found.exchanges, 1)
         }
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Thread:
-        seen = await super().look(ledger, handed)
-        if seen.ref.thread not in self._known and self.react(seen, handed):
+    async def load(self, ledger: Ledger, handed: Delivered) -> Thread:
+        seen = await super().load(ledger, handed)
+        if seen.ref.thread not in self._known and self.decide(seen, handed):
             raise _not_ours(seen.ref)
         return seen
 
-    def react(self, seen: Thread, handed: Handed) -> Sequence[Step[Ask]]:
+    def decide(self, seen: Thread, handed: Delivered) -> Sequence[Effect[Ask]]:
         """As the live one does, but never before all that the recording has before a reply was said."""
-        return [step for step in super().react(seen, handed) if not self._is_early(seen, step)]
+        return [step for step in super().decide(seen, handed) if not self._is_early(seen, step)]
 
-    def _is_early(self, seen: Thread, step: Step[Ask]) -> bool:
+    def _is_early(self, seen: Thread, step: Effect[Ask]) -> bool:
         if not isinstance(step, Perform):
             return False
         said = {fact.slot.tail[1] for fact in seen.said}
@@ -176,11 +176,11 @@ class RecordedExecutor(Executor):
         super().__init__(registry, group=PROVIDER, durable=durable)
         self._known = frozenset(recordings)
 
-    async def look(self, ledger: Ledger, handed: Handed) -> Sight:
-        seen = await super().look(ledger, handed)
+    async def load(self, ledger: Ledger, handed: Delivered) -> ExecutorState:
+        seen = await super().load(ledger, handed)
         call = seen.call
         ours = call.requested is None or call.wish.run_by != PROVIDER or call.ref.thread in self._known
-        if not ours and self.react(seen, handed):
+        if not ours and self.decide(seen, handed):
             raise _not_ours(call.ref.thread_ref)
         return seen
 

@@ -20,9 +20,9 @@ from ayes.consumers.pending_view import changes
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ops.rehearsal.recorded import PROVIDER, Exchange, Recording, message_id, recorded_spec, recording
-from ayes.ops.rehearsal.scripted_reviewer import Ballot, Script, vote
+from ayes.ops.rehearsal.scripted_reviewer import Script, ScriptedVerdict, vote
 from ayes.ops.rehearsal.transcripts import payload_of, read_transcripts
-from ayes.projections.formats import PROVIDERS, Payload
+from ayes.projections.formats import FORMATS, Payload
 from ayes.projections.formats.conversation import read_conversations
 from ayes.projections.history import history
 from ayes.projections.pending import Entry
@@ -73,7 +73,7 @@ def read_recordings(path: str, form: str | None = None) -> dict[str, tuple[Expec
     """Read and check a whole file, by conversation id.
 
     Args:
-        form: one of `PROVIDERS`; None: our own (`ayes.projections.formats.conversation`).
+        form: one of `FORMATS`; None: our own (`ayes.projections.formats.conversation`).
 
     Raises:
         BadFile: with the line of the first mistake; nothing was recorded.
@@ -152,7 +152,7 @@ async def refuse_other(
     Raises:
         AlreadyFilled: an earlier rehearsal was of another file, or went by another policy or reviewer.
     """
-    if await service.port.latest(f"{ROOT}.{workspace}.*.opened") is None:
+    if await service.log.latest(f"{ROOT}.{workspace}.*.opened") is None:
         return
     applied = await service.read(policies(workspace))
     texts = {
@@ -218,7 +218,7 @@ def _other_call(call: Call, found: Recording, script: Script, versions: frozense
     return ""
 
 
-def _as_voted(says: Ballot) -> tuple[str, str | None, str]:
+def _as_voted(says: ScriptedVerdict) -> tuple[str, str | None, str]:
     return says.verdict, says.arguments, says.answer
 
 
@@ -331,7 +331,7 @@ async def _drive(
         tools=tuple(tools[tool] for tool in found.tools),
         max_turns=found.turns,
     )
-    first = await service.fill(ref.opened, opened)
+    first = await service.try_append(ref.opened, opened)
     if first is not None and not _is_same(opened, first.event):
         raise AlreadyFilled(
             f"thread {ref} exists and is no rehearsal of this {found.id}. Choose another workspace with -w."
@@ -354,7 +354,7 @@ def _is_same(opened: e.ThreadOpened, there: object) -> bool:
 async def _say(service: Ledger, ref: ThreadRef, exchange: Exchange, place: int) -> None:
     for number, said in enumerate(exchange.said):
         slot = ref.said(message_id(place, number))
-        first = await service.fill(slot, e.Said(role=said.role, text=said.text))
+        first = await service.try_append(slot, e.Said(role=said.role, text=said.text))
         if first is not None and getattr(first.event, "text", None) != said.text:
             raise AlreadyFilled(
                 f"{slot.subject} holds something else than the recording. Choose another workspace with -w."
@@ -374,7 +374,7 @@ async def _result(service: Ledger, ref: ThreadRef, expected: Expected) -> Summar
     """Read the whole thread back from the ledger and compare it with the recording."""
     facts = await service.read(ref)
     thread = thread_of(ref, facts)
-    same = PROVIDERS[expected.form].write(history(thread).entries) == expected.payload
+    same = FORMATS[expected.form].write(history(thread).entries) == expected.payload
     calls: Sequence[Call] = tuple(thread.calls.values())
     gated = [call for call in calls if call.gated is not None]
     return Summary(

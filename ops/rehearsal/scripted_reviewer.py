@@ -22,12 +22,12 @@ from ayes.schemas import strict_json
 from ayes.schemas.errors import BadId
 from ayes.schemas.ids import token
 from ayes.schemas.policy import Patterns
-from ayes.schemas.toml_files import Table, mistake, read_text, read_toml
+from ayes.schemas.toml_files import TomlModel, mistake, read_text, read_toml
 
 type Verdict = Literal["approve", "deny", "answer"]
 
 
-class Ballot(NamedTuple):
+class ScriptedVerdict(NamedTuple):
     """What the reviewer says about one call."""
 
     verdict: Verdict
@@ -36,7 +36,7 @@ class Ballot(NamedTuple):
     arguments: str | None = None
 
 
-class ScriptedVote(Table):
+class ScriptedVote(TomlModel):
     tools: Patterns
     verdict: Verdict
     reason: str = ""
@@ -65,7 +65,7 @@ class ScriptedVote(Table):
         return self
 
 
-class Script(Table):
+class Script(TomlModel):
     """Who votes, and how."""
 
     name: str = "reviewer"
@@ -103,9 +103,9 @@ def read_script(text: str, path: str) -> Script:
     return read_toml(Script, text, path)
 
 
-def vote(script: Script, tool: str) -> Ballot | None:
+def vote(script: Script, tool: str) -> ScriptedVerdict | None:
     """What the reviewer says about a call of this tool; None leaves it pending."""
     for one in script.votes:
         if any(fnmatchcase(tool, pattern) for pattern in one.tools):
-            return Ballot(one.verdict, one.reason, one.answer, one.arguments)
-    return Ballot(script.otherwise) if script.otherwise else None
+            return ScriptedVerdict(one.verdict, one.reason, one.answer, one.arguments)
+    return ScriptedVerdict(script.otherwise) if script.otherwise else None

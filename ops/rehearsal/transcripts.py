@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ayes.projections.formats import PROVIDERS, Payload, provider
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.formats import FORMATS, Payload, format_named
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Kind, Outcome, System, User
 from ayes.schemas import strict_json
 from ayes.schemas.codec import MAX_BYTES
@@ -47,7 +47,7 @@ class Transcript(Struct, frozen=True):
     id: str
     #: Where it stands in its file: `line 7`, or nothing in a document.
     place: str
-    steps: tuple[Step, ...]
+    steps: tuple[ConversationStep, ...]
 
 
 def read_transcripts(path: str | Path, form: str) -> list[Transcript]:
@@ -57,7 +57,7 @@ def read_transcripts(path: str | Path, form: str) -> list[Transcript]:
         BadInput: there is no such form.
         BadFile: with the line of the first mistake, and where the reader knows it the message, counted from 0.
     """
-    provider(form)
+    format_named(form)
     place_of: dict[str, str] = {}
     transcripts = []
     for place, name, text in _texts(str(path), read_text(path)):
@@ -76,7 +76,7 @@ def read_transcripts(path: str | Path, form: str) -> list[Transcript]:
     return transcripts
 
 
-def entries_of(steps: Sequence[Step]) -> tuple[Entry, ...]:
+def entries_of(steps: Sequence[ConversationStep]) -> tuple[Entry, ...]:
     """The history that the steps are, as if every fact had been recorded and nothing had come in between."""
     entries: list[Entry] = []
     turn = index = 0
@@ -86,7 +86,7 @@ def entries_of(steps: Sequence[Step]) -> tuple[Entry, ...]:
                 entries.append(System(text))
             case Spoken("user", text):
                 entries.append(User(text))
-            case Reply(parts):
+            case RecordedReply(parts):
                 turn, index = turn + 1, 0
                 entries.append(Assistant(turn, parts))
             case Output(id_, tool, text, is_error):
@@ -152,7 +152,7 @@ def _is_conversation(value: Any) -> bool:
 # ----------------------------------------------------------------------------------------------- the conversation
 
 
-def _steps(value: Any, form: str) -> tuple[Step, ...]:
+def _steps(value: Any, form: str) -> tuple[ConversationStep, ...]:
     """The steps of a payload.
 
     Raises:
@@ -161,7 +161,7 @@ def _steps(value: Any, form: str) -> tuple[Step, ...]:
     try:
         return _read(value, form)
     except BadInput as wrong:
-        others = [other for other in PROVIDERS if other != form and _reads(value, other)]
+        others = [other for other in FORMATS if other != form and _reads(value, other)]
         advice = f" It can be read with --form {' or '.join(others)}." if others else ""
         raise BadInput(f"{wrong}{advice}") from None
 
@@ -174,8 +174,8 @@ def _reads(value: Any, form: str) -> bool:
     return True
 
 
-def _read(value: Any, form: str) -> tuple[Step, ...]:
-    steps = PROVIDERS[form].read(value)
+def _read(value: Any, form: str) -> tuple[ConversationStep, ...]:
+    steps = FORMATS[form].read(value)
     if not steps:
         raise BadInput("there is no message in it.")
     beside = value if isinstance(value, dict) else {}
@@ -185,7 +185,7 @@ def _read(value: Any, form: str) -> tuple[Step, ...]:
     return steps
 
 
-def _check_steps(steps: Sequence[Step]) -> None:
+def _check_steps(steps: Sequence[ConversationStep]) -> None:
     """Refuse what no fact could hold: the ledger would, but in the midst of it.
 
     Raises:
@@ -198,23 +198,23 @@ def _check_steps(steps: Sequence[Step]) -> None:
                 f"{_described(step)}, step {number} of the conversation, has {size:,} bytes, "
                 f"and one fact may have {MAX_BYTES:,}."
             )
-        for wish in step.wishes if isinstance(step, Reply) else ():
+        for wish in step.wishes if isinstance(step, RecordedReply) else ():
             try:
                 token("tool", wish.tool)
             except BadId as wrong:
                 raise BadInput(f"step {number} of the conversation: {wrong}") from None
 
 
-def _described(step: Step) -> str:
+def _described(step: ConversationStep) -> str:
     match step:
         case Spoken(role):
             return f"what the {role} says"
-        case Reply():
+        case RecordedReply():
             return "what the model replies"
         case Output(tool=tool):
             return f"the output of {tool}"
 
 
-def payload_of(steps: Sequence[Step], form: str) -> Payload:
+def payload_of(steps: Sequence[ConversationStep], form: str) -> Payload:
     """The steps as the form's writer writes them: what a history that went as they did is written as."""
-    return PROVIDERS[form].write(entries_of(steps))
+    return FORMATS[form].write(entries_of(steps))

@@ -37,7 +37,7 @@ from ayes.schemas.slots import CallRef
 SHORT: Final = 12
 
 
-def out(line: str) -> None:
+def print_data(line: str) -> None:
     """A line of data for programs. A terminal is shown ASCII alone, with JSON's own escapes."""
     sys.stdout.write((ascii_json(line) if sys.stdout.isatty() else line) + "\n")
     sys.stdout.flush()
@@ -49,7 +49,7 @@ def print_line(text: str = "") -> None:
     sys.stdout.flush()
 
 
-def say(text: str = "") -> None:
+def print_message(text: str = "") -> None:
     """A line for people on stderr; one line, whatever it holds."""
     sys.stderr.write(line(text) + "\n")
     sys.stderr.flush()
@@ -164,7 +164,7 @@ def _edit_words(call: Call, arguments: str, editor: str) -> str:
 
 def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
     """How many of whom must still agree with those who do, as the question says; an edit may need others too."""
-    asking = call.asking
+    asking = call.approval_request
     assert asking, "only a call that people were asked about lacks votes"
     people = set(stands.people)
     have_voted = people.union(stands.edits.values())
@@ -173,13 +173,13 @@ def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
         for vote in call.votes
         if isinstance(vote.event, e.Voted)
         and (person := vote.event.on_behalf_of or vote.slot.tail[3]) in people
-        and is_among(person, call.asked_as_well(vote.seq))
+        and is_among(person, call.escalated_to(vote.seq))
     }
     lacking: dict[e.Quorum, None] = {}
     for quorums in asked(asking):
         for quorum, seats in zip(quorums, seated(quorums, stands.people, anywhere), strict=True):
             left = quorum.votes_needed - len(seats)
-            voters = dict.fromkeys((*quorum.voters, *call.asked_as_well()))
+            voters = dict.fromkeys((*quorum.voters, *call.escalated_to()))
             others = tuple(
                 voter
                 for voter in voters
@@ -326,7 +326,7 @@ def styled_line(console: Console, *parts: tuple[str, str]) -> None:
     console.print(whole, soft_wrap=True)
 
 
-class Row(NamedTuple):
+class FactRow(NamedTuple):
     """A fact as a person reads it, in the words of whoever wrote it: not made visible yet."""
 
     seq: int
@@ -337,7 +337,7 @@ class Row(NamedTuple):
     what: str
 
 
-def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) -> Row:
+def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) -> FactRow:
     event = fact.event
     kind = event.type if isinstance(event, e.Carried) else type(event).__name__
     by = event.by if isinstance(event, e.Event) and isinstance(event.by, e.Author) else None
@@ -348,7 +348,7 @@ def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) ->
         ref = fact.slot.call_ref
         what = _what(event) + _edit(event, (wishes or {}).get(ref) if ref else None)
     place = fact.slot.subject if full else ".".join(fact.slot.tail)
-    return Row(fact.seq, f"{fact.recorded_at:%H:%M:%S.%f}"[:-3], place, kind or "?", who, what)
+    return FactRow(fact.seq, f"{fact.recorded_at:%H:%M:%S.%f}"[:-3], place, kind or "?", who, what)
 
 
 def _edit(event: e.Event, wish: e.ToolRequested | None) -> str:
@@ -473,7 +473,7 @@ def print_pending(entries: Sequence[Entry], console: Console) -> None:
 
 def print_question(call: Call, console: Console, arguments: str | None = None) -> None:
     """What a vote is about, as the log has it; with `arguments`, what they would change."""
-    asking = call.asking
+    asking = call.approval_request
     assert asking, "only a call that people were asked about is voted on"
     styled_line(
         console,

@@ -14,7 +14,7 @@ _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", re.ASCII)
 
 
-def seconds(option: str, text: str, *, least: float = 0) -> float:
+def parse_duration(option: str, text: str, *, least: float = 0) -> float:
     """A duration in seconds; `option` is named in errors.
 
     Raises:
@@ -32,7 +32,7 @@ def seconds(option: str, text: str, *, least: float = 0) -> float:
     return duration
 
 
-def moment(option: str, text: str) -> datetime:
+def parse_time(option: str, text: str) -> datetime:
     """A time, UTC where it names no other offset; `option` is named in errors.
 
     Raises:

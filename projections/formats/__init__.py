@@ -17,37 +17,37 @@ from ayes.projections.formats import (
     openai_responses,
     pydantic_ai,
 )
-from ayes.projections.formats.common import Payload, Problem
-from ayes.projections.formats.conversation import Step
+from ayes.projections.formats.common import FormatProblem, Payload
+from ayes.projections.formats.conversation import ConversationStep
 from ayes.projections.history import Entry
 from ayes.schemas.errors import BadInput
 
-__all__ = ["PROVIDERS", "Payload", "Problem", "Provider", "provider"]
+__all__ = ["FORMATS", "Format", "FormatProblem", "Payload", "provider"]
 
 
-class Provider(NamedTuple):
+class Format(NamedTuple):
     write: Callable[[Sequence[Entry]], Payload]
-    check: Callable[[Payload | Sequence[Any]], list[Problem]]
-    read: Callable[[Payload | Sequence[Any]], tuple[Step, ...]]
+    check: Callable[[Payload | Sequence[Any]], list[FormatProblem]]
+    read: Callable[[Payload | Sequence[Any]], tuple[ConversationStep, ...]]
 
 
-PROVIDERS: Final[dict[str, Provider]] = {
-    "openai-chat": Provider(openai_chat.write, openai_chat.check, openai_chat.read),
-    "openai-responses": Provider(openai_responses.write, openai_responses.check, openai_responses.read),
-    "anthropic": Provider(anthropic.write, anthropic.check, anthropic.read),
-    "gemini": Provider(gemini.write, gemini.check, gemini.read),
-    "ai-sdk": Provider(ai_sdk.write, ai_sdk_ui.check_either, ai_sdk_ui.read_either),
-    "pydantic-ai": Provider(pydantic_ai.write, pydantic_ai.check, pydantic_ai.read),
-    "ai-sdk-ui": Provider(ai_sdk_ui.write, ai_sdk_ui.check, ai_sdk_ui.read),
+FORMATS: Final[dict[str, Format]] = {
+    "openai-chat": Format(openai_chat.write, openai_chat.check, openai_chat.read),
+    "openai-responses": Format(openai_responses.write, openai_responses.check, openai_responses.read),
+    "anthropic": Format(anthropic.write, anthropic.check, anthropic.read),
+    "gemini": Format(gemini.write, gemini.check, gemini.read),
+    "ai-sdk": Format(ai_sdk.write, ai_sdk_ui.check_either, ai_sdk_ui.read_either),
+    "pydantic-ai": Format(pydantic_ai.write, pydantic_ai.check, pydantic_ai.read),
+    "ai-sdk-ui": Format(ai_sdk_ui.write, ai_sdk_ui.check, ai_sdk_ui.read),
 }
 
 
-def provider(name: str) -> Provider:
+def format_named(name: str) -> Format:
     """The writer, checker and reader of that name.
 
     Raises:
         BadInput: there is none.
     """
-    if name not in PROVIDERS:
-        raise BadInput(f"there is no provider {name!r}. Known are: {', '.join(PROVIDERS)}.")
-    return PROVIDERS[name]
+    if name not in FORMATS:
+        raise BadInput(f"there is no provider {name!r}. Known are: {', '.join(FORMATS)}.")
+    return FORMATS[name]

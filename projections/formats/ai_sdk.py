@@ -57,9 +57,9 @@ from ayes.projections.formats import reading
 from ayes.projections.formats.common import (
     BLANK,
     TOOL_NAME,
+    FormatProblem,
     Paired,
     Payload,
-    Problem,
     call_id,
     input_of,
     messages_of,
@@ -69,7 +69,7 @@ from ayes.projections.formats.common import (
     tool_name,
     visible,
 )
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
@@ -186,18 +186,18 @@ class _Seen(Struct):
     served: set[str] = msgspec.field(default_factory=set)
 
 
-def check(payload: Payload | Sequence[Any]) -> list[Problem]:
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """What the SDK, or a provider behind it, would turn down, in the order of the messages."""
     messages = messages_of(payload)
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     seen = _Seen()
     opening = True
     if not messages:
-        problems.append(Problem(15, 0, "there is no message. Say something first."))
+        problems.append(FormatProblem(15, 0, "there is no message. Say something first."))
     for at, message in enumerate(messages):
         wrong = _foreign(message)
         if wrong:
-            problems.append(Problem(15, at, wrong))
+            problems.append(FormatProblem(15, at, wrong))
             continue
         role, content = message["role"], message.get("content")
         if role != "tool":
@@ -205,22 +205,24 @@ def check(payload: Payload | Sequence[Any]) -> list[Problem]:
             seen.tools, seen.answered, seen.asked_at = {}, set(), at
         if role == "system" and not opening:
             problems.append(
-                Problem(9, at, "a system message comes late. Put it first, or make it a user's that says so.")
+                FormatProblem(
+                    9, at, "a system message comes late. Put it first, or make it a user's that says so."
+                )
             )
         opening = opening and role == "system"
         if isinstance(content, str) and role != "tool":
             problems += _check_text(at, content)
         elif isinstance(content, list) and role != "system":
             if not content:
-                problems.append(Problem(8, at, "the content is an empty list. Leave the message out."))
+                problems.append(FormatProblem(8, at, "the content is an empty list. Leave the message out."))
             for part in content:
                 problems += _check_part(at, role, part, seen)
         else:
             shape = {"system": "text", "tool": "a list of parts"}.get(role, "text or a list of parts")
-            problems.append(Problem(7, at, f"the content of a {role} message is {shape}. Write it so."))
+            problems.append(FormatProblem(7, at, f"the content of a {role} message is {shape}. Write it so."))
     problems += _unanswered(seen)
     problems += [
-        Problem(14, asked_at, f"the approval {id_!r} is open. Wait for it, and send the turn whole.")
+        FormatProblem(14, asked_at, f"the approval {id_!r} is open. Wait for it, and send the turn whole.")
         for id_, asked_at in seen.approvals.items()
         if id_ not in seen.responded
     ]
@@ -235,9 +237,9 @@ def _foreign(message: Any) -> str:
     return f"`{foreign[0]}` is a field of another form. Write it as parts of the content." if foreign else ""
 
 
-def _unanswered(seen: _Seen) -> list[Problem]:
+def _unanswered(seen: _Seen) -> list[FormatProblem]:
     return [
-        Problem(
+        FormatProblem(
             1,
             seen.asked_at,
             f"{id_!r} has no result directly after it. Wait for it, and send the turn whole.",
@@ -247,19 +249,21 @@ def _unanswered(seen: _Seen) -> list[Problem]:
     ]
 
 
-def _check_text(at: int, text: str) -> list[Problem]:
-    return [] if text.strip() else [Problem(8, at, "a text has no visible character. Leave it out.")]
+def _check_text(at: int, text: str) -> list[FormatProblem]:
+    return [] if text.strip() else [FormatProblem(8, at, "a text has no visible character. Leave it out.")]
 
 
-def _check_part(at: int, role: str, part: Any, seen: _Seen) -> list[Problem]:
+def _check_part(at: int, role: str, part: Any, seen: _Seen) -> list[FormatProblem]:
     """One part of a message. Marks what it asks and answers."""
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind not in _PARTS[role]:
         other = f"is {kind!r}" if isinstance(kind, str) else "has none"
         known = ", ".join(_PARTS[role])
-        return [Problem(7, at, f"the type of a part is one of {known} for role {role}; this one {other}.")]
+        return [
+            FormatProblem(7, at, f"the type of a part is one of {known} for role {role}; this one {other}.")
+        ]
     if lacking := _lacks(part):
-        return [Problem(7, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")]
+        return [FormatProblem(7, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")]
     match kind:
         case "text":
             return _check_text(at, part["text"])
@@ -277,19 +281,21 @@ def _check_part(at: int, role: str, part: Any, seen: _Seen) -> list[Problem]:
             return []
 
 
-def _check_call(at: int, call: Json, seen: _Seen) -> list[Problem]:
-    problems: list[Problem] = []
+def _check_call(at: int, call: Json, seen: _Seen) -> list[FormatProblem]:
+    problems: list[FormatProblem] = []
     id_, tool = call["toolCallId"], call["toolName"]
     if not id_ or id_ in seen.used:
         what = f"{id_!r} stands for an earlier call too" if id_ else "a call's id is empty"
-        problems.append(Problem(4, at, f"{what}. Mint another."))
+        problems.append(FormatProblem(4, at, f"{what}. Mint another."))
     if not TOOL_NAME.fullmatch(tool):
         problems.append(
-            Problem(5, at, f"the tool name {tool!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest.")
+            FormatProblem(
+                5, at, f"the tool name {tool!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest."
+            )
         )
     if not isinstance(call.get("input"), dict):
         problems.append(
-            Problem(10, at, f"the input of {id_!r} is no object. Wrap it under a name that says so.")
+            FormatProblem(10, at, f"the input of {id_!r} is no object. Wrap it under a name that says so.")
         )
     seen.used.add(id_)
     if call.get("providerExecuted") is True:
@@ -299,51 +305,53 @@ def _check_call(at: int, call: Json, seen: _Seen) -> list[Problem]:
     return problems
 
 
-def _check_served(at: int, result: Json, seen: _Seen) -> list[Problem]:
+def _check_served(at: int, result: Json, seen: _Seen) -> list[FormatProblem]:
     """A result in the assistant's own message: of a tool that the provider ran."""
     id_ = result["toolCallId"]
     if id_ not in seen.served:
-        return [Problem(2, at, f"the result of {id_!r} stands with the assistant, which did not run it. Put it into a tool message.")]  # fmt: skip
+        return [FormatProblem(2, at, f"the result of {id_!r} stands with the assistant, which did not run it. Put it into a tool message.")]  # fmt: skip
     return _check_output(at, result["output"])
 
 
-def _check_result(at: int, result: Json, seen: _Seen) -> list[Problem]:
+def _check_result(at: int, result: Json, seen: _Seen) -> list[FormatProblem]:
     id_, tool = result["toolCallId"], result["toolName"]
     problems = _check_output(at, result["output"])
     if id_ not in seen.tools:
         return [
             *problems,
-            Problem(
+            FormatProblem(
                 2,
                 at,
                 f"the result of {id_!r} does not follow an assistant message with that call. Put it there, or drop it.",
             ),
         ]
     if id_ in seen.answered:
-        problems.append(Problem(3, at, f"{id_!r} is answered twice. Keep one result."))
+        problems.append(FormatProblem(3, at, f"{id_!r} is answered twice. Keep one result."))
     if tool != seen.tools[id_]:
         problems.append(
-            Problem(6, at, f"{id_!r} calls {seen.tools[id_]!r} and is answered as {tool!r}. Use one name.")
+            FormatProblem(
+                6, at, f"{id_!r} calls {seen.tools[id_]!r} and is answered as {tool!r}. Use one name."
+            )
         )
     seen.answered.add(id_)
     return problems
 
 
-def _check_output(at: int, output: Any) -> list[Problem]:
+def _check_output(at: int, output: Any) -> list[FormatProblem]:
     match output:
         case {"type": "text", "value": str()} | {"type": "json" | "error-json", "value": _}:
             return []
         case {"type": "error-text", "value": str(text)} if text.strip():
             return []
         case {"type": "error-text", "value": str()}:
-            return [Problem(11, at, "an error says nothing. Say what went wrong.")]
+            return [FormatProblem(11, at, "an error says nothing. Say what went wrong.")]
         case {"type": "execution-denied", **rest} if isinstance(rest.get("reason", ""), str):
             return []
         case {"type": "content", "value": list(items)} if all(_is_item(item) for item in items):
             return []
         case _:
             return [
-                Problem(
+                FormatProblem(
                     11,
                     at,
                     "an output is an object of type text, json, execution-denied, error-text, error-json or content, "
@@ -366,24 +374,26 @@ def _is_item(item: Any) -> bool:
             return False
 
 
-def _check_request(at: int, request: Json, seen: _Seen) -> list[Problem]:
+def _check_request(at: int, request: Json, seen: _Seen) -> list[FormatProblem]:
     id_, call = request["approvalId"], request["toolCallId"]
     if call not in seen.tools and call not in seen.served:
         return [
-            Problem(12, at, f"the approval {id_!r} is for {call!r}, no call before it here. Put it after.")
+            FormatProblem(
+                12, at, f"the approval {id_!r} is for {call!r}, no call before it here. Put it after."
+            )
         ]
     if not id_ or id_ in seen.approvals:
-        return [Problem(12, at, f"the approval id {id_!r} is empty or used already. Mint another.")]
+        return [FormatProblem(12, at, f"the approval id {id_!r} is empty or used already. Mint another.")]
     seen.approvals[id_] = at
     return []
 
 
-def _check_response(at: int, response: Json, seen: _Seen) -> list[Problem]:
+def _check_response(at: int, response: Json, seen: _Seen) -> list[FormatProblem]:
     id_ = response["approvalId"]
     if id_ not in seen.approvals:
-        return [Problem(13, at, f"nobody asked for the approval {id_!r}. Put the request before, or drop it.")]  # fmt: skip
+        return [FormatProblem(13, at, f"nobody asked for the approval {id_!r}. Put the request before, or drop it.")]  # fmt: skip
     if id_ in seen.responded:
-        return [Problem(13, at, f"the approval {id_!r} is answered twice. Keep one answer.")]
+        return [FormatProblem(13, at, f"the approval {id_!r} is answered twice. Keep one answer.")]
     seen.responded.add(id_)
     return []
 
@@ -418,7 +428,7 @@ def _lacks(part: Json) -> str:
 # ----------------------------------------------------------------------------------------------------- reading
 
 
-def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
+def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     """The ModelMessages in our words: the outputs of a reply directly after it, in the order of its calls.
 
     Raises:
@@ -428,7 +438,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
     for problem in check(messages) if messages else ():
         if problem.rule in _UNREADABLE:
             raise BadInput(str(problem))
-    steps: list[Step] = []
+    steps: list[ConversationStep] = []
     outputs: dict[str, Output] = {}
     waiting: tuple[Wish, ...] = ()
     for at, message in enumerate(messages):
@@ -442,7 +452,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
         steps += [outputs[wish.provider_id] for wish in waiting]
         outputs, waiting = {}, ()
         if message["role"] == "assistant":
-            reply = Reply(tuple(_read_part(at, part) for part in parts if part["type"] != "tool-approval-request"))  # fmt: skip
+            reply = RecordedReply(tuple(_read_part(at, part) for part in parts if part["type"] != "tool-approval-request"))  # fmt: skip
             waiting = reply.wishes
             if len({wish.provider_id for wish in waiting}) < len(waiting):
                 raise reading.refusal(at, "two calls have one id. Whose result is whose is not said.")

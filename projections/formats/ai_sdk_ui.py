@@ -88,16 +88,16 @@ from ayes.projections.formats.ai_sdk import Json
 from ayes.projections.formats.common import (
     BLANK,
     TOOL_NAME,
+    FormatProblem,
     Paired,
     Payload,
-    Problem,
     input_of,
     messages_of,
     minted,
     parsed,
     tool_name,
 )
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.history import Entry, Note, Outcome, System, User, history, outcome
 from ayes.projections.thread import Thread, Turn
 from ayes.schemas.errors import BadInput
@@ -215,7 +215,7 @@ def _call(call: Call, wish: Wish, id_: str) -> Json:
 def _answer(call: Call) -> Json:
     """What came of asking people."""
     if call.status not in _APPROVED:
-        return {"approved": False, "reason": refusal_texts.refused(call).text}
+        return {"approved": False, "reason": refusal_texts.tool_not_run(call).text}
     if call.flaw is not None:
         return {"approved": False, "reason": "What is recorded as an approval does not hold for this call."}
     reason = call.decided.event.reason if call.decided and isinstance(call.decided.event, Approved) else ""
@@ -261,22 +261,22 @@ class _Seen(Struct):
     opening: bool = True
 
 
-def check(payload: Payload | Sequence[Any]) -> list[Problem]:
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """What the SDK, or a provider behind it, would turn down, in the order of the messages."""
     messages = messages_of(payload)
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     seen = _Seen()
     if not messages:
-        problems.append(Problem(21, 0, "there is no message. Say something first."))
+        problems.append(FormatProblem(21, 0, "there is no message. Say something first."))
     for at, message in enumerate(messages):
         if wrong := _misshapen(message):
-            problems.append(Problem(21, at, wrong))
+            problems.append(FormatProblem(21, at, wrong))
         else:
             problems += _check_message(at, message, seen)
     return problems
 
 
-def check_either(payload: Payload | Sequence[Any]) -> list[Problem]:
+def check_either(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """A list of either form, by the rules of that form."""
     return check(payload) if _is_ui(payload) else ai_sdk.check(payload)
 
@@ -302,79 +302,89 @@ def _misshapen(message: Any) -> str:
             )
 
 
-def _check_message(at: int, message: Json, seen: _Seen) -> list[Problem]:
-    problems: list[Problem] = []
+def _check_message(at: int, message: Json, seen: _Seen) -> list[FormatProblem]:
+    problems: list[FormatProblem] = []
     id_, role, parts = message["id"], message["role"], message["parts"]
     if not id_ or id_ in seen.messages:
         what = f"{id_!r} stands for an earlier message too" if id_ else "a message's id is empty"
-        problems.append(Problem(22, at, f"{what}. Mint another."))
+        problems.append(FormatProblem(22, at, f"{what}. Mint another."))
     seen.messages.add(id_)
     if role == "system" and not seen.opening:
         problems.append(
-            Problem(34, at, "a system message comes late. Put it first, or make it a user's that says so.")
+            FormatProblem(
+                34, at, "a system message comes late. Put it first, or make it a user's that says so."
+            )
         )
     seen.opening = seen.opening and role == "system"
     wrong = [problem for part in parts for problem in _check_part(at, role, part, seen)]
     if not wrong and not any(_is_sent(part) for part in parts):
-        wrong.append(Problem(25, at, "no part of it is for the model. Leave the message out."))
+        wrong.append(FormatProblem(25, at, "no part of it is for the model. Leave the message out."))
     return [*problems, *wrong]
 
 
-def _check_part(at: int, role: str, part: Any, seen: _Seen) -> list[Problem]:
+def _check_part(at: int, role: str, part: Any, seen: _Seen) -> list[FormatProblem]:
     """One part of a message. Marks the ids it uses."""
     kind = _kind(part)
     if not kind:
-        return [Problem(23, at, f"the type of a part is one of {', '.join(_FIELDS)}. Write one of these.")]
+        return [
+            FormatProblem(23, at, f"the type of a part is one of {', '.join(_FIELDS)}. Write one of these.")
+        ]
     if lacking := _lacks(part):
-        return [Problem(23, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")]
+        return [FormatProblem(23, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")]
     if kind not in _ROLES.get(role, _FIELDS):
-        return [Problem(24, at, f"a {kind} part stands with role {role}, which the SDK does not send. Leave it out, or put it where it belongs.")]  # fmt: skip
+        return [FormatProblem(24, at, f"a {kind} part stands with role {role}, which the SDK does not send. Leave it out, or put it where it belongs.")]  # fmt: skip
     if kind == "text" and not part["text"].strip():
-        return [Problem(25, at, "a text has no visible character. Leave it out.")]
+        return [FormatProblem(25, at, "a text has no visible character. Leave it out.")]
     return _check_call(at, part, seen) if kind in _CALLS else []
 
 
-def _check_call(at: int, part: Json, seen: _Seen) -> list[Problem]:
-    problems: list[Problem] = []
+def _check_call(at: int, part: Json, seen: _Seen) -> list[FormatProblem]:
+    problems: list[FormatProblem] = []
     id_, tool = part["toolCallId"], _tool(part)
     if not id_ or id_ in seen.calls:
         what = f"{id_!r} stands for an earlier call too" if id_ else "a call's id is empty"
-        problems.append(Problem(30, at, f"{what}. Mint another."))
+        problems.append(FormatProblem(30, at, f"{what}. Mint another."))
     seen.calls.add(id_)
     if not TOOL_NAME.fullmatch(tool):
         problems.append(
-            Problem(31, at, f"the tool name {tool!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest.")
+            FormatProblem(
+                31, at, f"the tool name {tool!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest."
+            )
         )
     if wrong := _misfit(part):
-        return [*problems, Problem(26, at, f"{id_!r} {wrong}")]
+        return [*problems, FormatProblem(26, at, f"{id_!r} {wrong}")]
     if "approval" in part:
         approval = part["approval"]["id"]
         if not approval or approval in seen.approvals:
-            problems.append(Problem(29, at, f"the approval id {approval!r} is empty or used already. Mint another."))  # fmt: skip
+            problems.append(FormatProblem(29, at, f"the approval id {approval!r} is empty or used already. Mint another."))  # fmt: skip
         seen.approvals.add(approval)
     return [*problems, *_check_end(at, part)]
 
 
-def _check_end(at: int, part: Json) -> list[Problem]:
+def _check_end(at: int, part: Json) -> list[FormatProblem]:
     """How it ended; or that it has not."""
     id_, state = part["toolCallId"], part["state"]
     served = part.get("providerExecuted") is True
     if state == "approval-requested":
-        return [Problem(28, at, f"the approval of {id_!r} is open. Wait for it, and send the message whole.")]
+        return [
+            FormatProblem(
+                28, at, f"the approval of {id_!r} is open. Wait for it, and send the message whole."
+            )
+        ]
     if state == "input-streaming" or (not served and state in ("input-available", "approval-responded")):
-        return [Problem(27, at, f"{id_!r} waits in {state}. Wait for its result, and send the message whole.")]  # fmt: skip
+        return [FormatProblem(27, at, f"{id_!r} waits in {state}. Wait for its result, and send the message whole.")]  # fmt: skip
     if part.get("preliminary") is True:
-        return [Problem(27, at, f"the output of {id_!r} is preliminary. Wait for the last, and send the message whole.")]  # fmt: skip
-    problems: list[Problem] = []
+        return [FormatProblem(27, at, f"the output of {id_!r} is preliminary. Wait for the last, and send the message whole.")]  # fmt: skip
+    problems: list[FormatProblem] = []
     if not isinstance(_input(part), dict):
         problems.append(
-            Problem(32, at, f"the input of {id_!r} is no object. Wrap it under a name that says so.")
+            FormatProblem(32, at, f"the input of {id_!r} is no object. Wrap it under a name that says so.")
         )
     match part:
         case {"errorText": said} | {"state": "output-denied", "approval": {"reason": said}} if (
             not said.strip()
         ):
-            problems.append(Problem(33, at, f"the end of {id_!r} says nothing. Say what went wrong."))
+            problems.append(FormatProblem(33, at, f"the end of {id_!r} says nothing. Say what went wrong."))
     return problems
 
 
@@ -530,7 +540,7 @@ _STATE_FIELDS: Final[dict[str, _Fits]] = {
 # ----------------------------------------------------------------------------------------------------- reading
 
 
-def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
+def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     """The UIMessages in our words: a reply for each turn of a message, its outputs in the order of its calls.
 
     Raises:
@@ -543,7 +553,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
     return tuple(step for at, message in enumerate(messages) for step in _read_message(at, message))
 
 
-def read_either(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
+def read_either(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     """A list of either form.
 
     Raises:
@@ -552,7 +562,7 @@ def read_either(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
     return read(payload) if _is_ui(payload) else ai_sdk.read(payload)
 
 
-def _read_message(at: int, message: Json) -> Iterator[Step]:
+def _read_message(at: int, message: Json) -> Iterator[ConversationStep]:
     match message:
         case {"role": "system", "parts": parts}:
             # The SDK sends them as one text, with nothing in between.
@@ -561,7 +571,7 @@ def _read_message(at: int, message: Json) -> Iterator[Step]:
             yield Spoken("user", ai_sdk.read_texts(at, parts))
         case {"parts": parts}:
             for turn in _turns(parts):
-                yield Reply(tuple(_read_part(at, part) for part in turn))
+                yield RecordedReply(tuple(_read_part(at, part) for part in turn))
                 yield from (_read_output(at, part) for part in turn if _kind(part) in _CALLS)
 
 

@@ -46,9 +46,9 @@ from ayes.projections.formats.common import (
     BLANK,
     OPENING,
     TOOL_NAME,
+    FormatProblem,
     Paired,
     Payload,
-    Problem,
     call_id,
     input_of,
     messages_of,
@@ -60,7 +60,7 @@ from ayes.projections.formats.common import (
     tool_name,
     visible,
 )
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
@@ -165,12 +165,12 @@ def _is_id(value: object) -> bool:
     return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
-def check(payload: Payload | Sequence[Any]) -> list[Problem]:
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """What the provider would turn down, in the order of the messages; nothing, if it would take it."""
     messages = messages_of(payload)
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     if not messages:
-        problems.append(Problem(11, 0, "there is no message. The first must be a user's."))
+        problems.append(FormatProblem(11, 0, "there is no message. The first must be a user's."))
     role = ""
     waiting: list[str] = []  # uses of the message before, which this one must answer
     used: set[str] = set()
@@ -178,17 +178,17 @@ def check(payload: Payload | Sequence[Any]) -> list[Problem]:
     for at, message in enumerate(messages):
         blocks = _content(message)
         if blocks is None:
-            problems.append(Problem(15, at, _shape_problem(message)))
+            problems.append(FormatProblem(15, at, _shape_problem(message)))
             continue
         before, role = role, message["role"]
         if at == 0 and role != "user":
-            problems.append(Problem(11, at, "the first message must be a user's. Put one before it."))
+            problems.append(FormatProblem(11, at, "the first message must be a user's. Put one before it."))
         if role == before:
             problems.append(
-                Problem(12, at, f"two messages of role {role} follow each other. Join their blocks.")
+                FormatProblem(12, at, f"two messages of role {role} follow each other. Join their blocks.")
             )
         if not blocks and not (role == "assistant" and at == len(messages) - 1):
-            problems.append(Problem(7, at, "the message has no content. Leave it out."))
+            problems.append(FormatProblem(7, at, "the message has no content. Leave it out."))
         results = [block for block in blocks if block["type"] == "tool_result"]
         problems += _check_results(at, results, waiting)
         problems += _check_order(at, role, blocks)
@@ -225,57 +225,63 @@ def _shape_problem(message: Any) -> str:
     return "a message is a role, user or assistant, and text or a list of blocks."
 
 
-def _check_results(at: int, results: list[Block], waiting: list[str]) -> list[Problem]:
-    problems: list[Problem] = []
+def _check_results(at: int, results: list[Block], waiting: list[str]) -> list[FormatProblem]:
+    problems: list[FormatProblem] = []
     answered: set[str] = set()
     for result in results:
         id_ = str(result.get("tool_use_id"))
         if id_ not in waiting:
             problems.append(
-                Problem(
+                FormatProblem(
                     4,
                     at,
                     f"the result of {id_!r} does not follow its use. Put it directly after, or drop it.",
                 )
             )
         elif id_ in answered:
-            problems.append(Problem(3, at, f"{id_!r} is answered twice. Keep one result."))
+            problems.append(FormatProblem(3, at, f"{id_!r} is answered twice. Keep one result."))
         answered.add(id_)
     # Named at the message that holds the use.
     return problems + [_unanswered(at - 1, id_) for id_ in dict.fromkeys(waiting) if id_ not in answered]
 
 
-def _unanswered(at: int, id_: str) -> Problem:
-    return Problem(1, at, f"{id_!r} has no result in the next message. Wait for it, and send the turn whole.")
+def _unanswered(at: int, id_: str) -> FormatProblem:
+    return FormatProblem(
+        1, at, f"{id_!r} has no result in the next message. Wait for it, and send the turn whole."
+    )
 
 
-def _check_order(at: int, role: str, blocks: list[Block]) -> list[Problem]:
+def _check_order(at: int, role: str, blocks: list[Block]) -> list[FormatProblem]:
     kinds = [block["type"] for block in blocks]
     results = kinds.count("tool_result")
     if role == "user" and kinds[:results] != ["tool_result"] * results:
-        return [Problem(2, at, "a result comes after something else. Put the results first.")]
+        return [FormatProblem(2, at, "a result comes after something else. Put the results first.")]
     if role == "assistant" and "tool_use" in kinds and "text" in kinds[kinds.index("tool_use") :]:
-        return [Problem(6, at, "text comes after a tool use. Put the text before it.")]
+        return [FormatProblem(6, at, "text comes after a tool use. Put the text before it.")]
     return []
 
 
-def _check_uses(at: int, uses: list[Block], used: set[str]) -> list[Problem]:
+def _check_uses(at: int, uses: list[Block], used: set[str]) -> list[FormatProblem]:
     """The uses of a message. Marks their ids as used."""
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     for use in uses:
         id_ = use.get("id")
         if not _is_id(id_):
-            problems.append(Problem(5, at, f"the id {id_!r} is not made of A-Z a-z 0-9 _ -. Mint another."))
+            problems.append(
+                FormatProblem(5, at, f"the id {id_!r} is not made of A-Z a-z 0-9 _ -. Mint another.")
+            )
         elif id_ in used:
-            problems.append(Problem(5, at, f"{id_!r} stands for an earlier use too. Mint another."))
+            problems.append(FormatProblem(5, at, f"{id_!r} stands for an earlier use too. Mint another."))
         used.add(str(id_))
         if not isinstance(use.get("input"), dict):
             problems.append(
-                Problem(13, at, f"the input of {id_!r} is no object. Wrap it under a name that says so.")
+                FormatProblem(
+                    13, at, f"the input of {id_!r} is no object. Wrap it under a name that says so."
+                )
             )
         if not TOOL_NAME.fullmatch(str(use.get("name", ""))):
             problems.append(
-                Problem(
+                FormatProblem(
                     14,
                     at,
                     f"the tool name {use.get('name')!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest.",
@@ -284,24 +290,24 @@ def _check_uses(at: int, uses: list[Block], used: set[str]) -> list[Problem]:
     return problems
 
 
-def _check_block(at: int, role: str, block: Block, served: set[str]) -> list[Problem]:
+def _check_block(at: int, role: str, block: Block, served: set[str]) -> list[FormatProblem]:
     """One block by itself. Marks server tools as used."""
     match block["type"]:
         case "text" if not str(block.get("text", "")).strip():
-            return [Problem(7, at, "a text block has no visible character. Leave it out.")]
+            return [FormatProblem(7, at, "a text block has no visible character. Leave it out.")]
         case "tool_result" if block.get("content") == []:
-            return [Problem(8, at, "a result's content is an empty list. Leave the field out.")]
+            return [FormatProblem(8, at, "a result's content is an empty list. Leave the field out.")]
         case "tool_result" if block.get("is_error") and not _says_something(block.get("content")):
-            return [Problem(8, at, "a result that is an error says nothing. Say what went wrong.")]
+            return [FormatProblem(8, at, "a result that is an error says nothing. Say what went wrong.")]
         case "thinking" | "redacted_thinking" if role != "assistant":
-            return [Problem(9, at, "thinking stands in a user's message. It is the model's: drop it.")]
+            return [FormatProblem(9, at, "thinking stands in a user's message. It is the model's: drop it.")]
         case "thinking" | "redacted_thinking" if lacking := _thinking_problem(block):
-            return [Problem(9, at, f"{lacking} Send the block as it came, or drop it.")]
+            return [FormatProblem(9, at, f"{lacking} Send the block as it came, or drop it.")]
         case "server_tool_use":
             served.add(str(block.get("id")))
         case kind if kind.endswith("_tool_result") and str(block.get("tool_use_id")) not in served:
             return [
-                Problem(
+                FormatProblem(
                     10,
                     at,
                     f"the {kind} of {block.get('tool_use_id')!r} lacks its server_tool_use. Send both, or neither.",
@@ -324,13 +330,13 @@ def _thinking_problem(block: Block) -> str:
     return ""
 
 
-def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
+def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     """A conversation in our words. A list and a payload are read alike; only a payload has a `system`.
 
     Raises:
         BadInput: with the index of the first message that cannot be read without guessing.
     """
-    steps: list[Step] = [Spoken("system", text) for text in _system(payload)]
+    steps: list[ConversationStep] = [Spoken("system", text) for text in _system(payload)]
     waiting: tuple[Wish, ...] = ()  # of the message before, which this one must answer
     messages = reading.listed(payload, "messages")
     for at, message in enumerate(messages):
@@ -341,7 +347,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
         if message["role"] == "assistant":
             if waiting:
                 raise _half(at - 1, waiting[0].provider_id)
-            reply = Reply(tuple(_read_part(at, block) for block in blocks))
+            reply = RecordedReply(tuple(_read_part(at, block) for block in blocks))
             waiting = reply.wishes
             _once(at, [wish.provider_id for wish in waiting])
             steps.append(reply)
@@ -414,7 +420,7 @@ def _arguments(at: int, given: Block) -> str:
     return reading.raw(at, given)
 
 
-def _read_results(at: int, results: Sequence[Block], waiting: Sequence[Wish]) -> list[Step]:
+def _read_results(at: int, results: Sequence[Block], waiting: Sequence[Wish]) -> list[ConversationStep]:
     """The outputs in the order of the wishes."""
     asked = {wish.provider_id: wish for wish in waiting}
     outputs: dict[str, Output] = {}

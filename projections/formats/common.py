@@ -41,7 +41,7 @@ OPENING: Final = "(The conversation begins.)"
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
-class Problem(Struct, frozen=True):
+class FormatProblem(Struct, frozen=True):
     """Why a provider would turn a payload down."""
 
     #: As numbered at the top of the provider's module.

@@ -20,7 +20,7 @@ from ayes.schemas import strict_json
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadFile, BadId, BadInput
 from ayes.schemas.ids import token
-from ayes.schemas.toml_files import Table, mistakes, read_text
+from ayes.schemas.toml_files import TomlModel, mistakes, read_text
 
 
 class Spoken(Struct, frozen=True):
@@ -30,7 +30,7 @@ class Spoken(Struct, frozen=True):
     text: str
 
 
-class Reply(Struct, frozen=True):
+class RecordedReply(Struct, frozen=True):
     """The model answered, in its order. The outputs of its wishes follow in that order."""
 
     #: Without a text when it only called tools. An empty text is a text.
@@ -51,18 +51,18 @@ class Output(Struct, frozen=True):
     is_error: bool = False
 
 
-type Step = Spoken | Reply | Output
+type ConversationStep = Spoken | RecordedReply | Output
 
 
-class Conversation(Struct, frozen=True):
+class RecordedConversation(Struct, frozen=True):
     id: str
     #: As they stand in the file, to compare with later.
     messages: list[dict[str, Any]]
     #: The same in our words, one for each message.
-    steps: tuple[Step, ...]
+    steps: tuple[ConversationStep, ...]
 
 
-def read_conversations(path: str | Path) -> list[Conversation]:
+def read_conversations(path: str | Path) -> list[RecordedConversation]:
     """Read a file of conversations.
 
     Raises:
@@ -89,7 +89,7 @@ def read_conversations(path: str | Path) -> list[Conversation]:
     return conversations
 
 
-def read_messages(messages: Sequence[Any]) -> tuple[Step, ...]:
+def read_messages(messages: Sequence[Any]) -> tuple[ConversationStep, ...]:
     """The messages of one conversation in our words, one for each.
 
     Raises:
@@ -110,29 +110,29 @@ def read_messages(messages: Sequence[Any]) -> tuple[Step, ...]:
 # ------------------------------------------------------------------------------------------ what a line may hold
 
 
-class _Said(Table):
+class _Said(TomlModel):
     role: Literal["system", "user"]
     content: str
 
 
-class _Function(Table):
+class _Function(TomlModel):
     name: str
     arguments: str
 
 
-class _ToolCall(Table):
+class _ToolCall(TomlModel):
     id: str = Field(min_length=1)
     type: Literal["function"]
     function: _Function
 
 
-class _Replied(Table):
+class _Replied(TomlModel):
     role: Literal["assistant"]
     content: str | None
     tool_calls: Annotated[tuple[_ToolCall, ...], Field(strict=False, min_length=1)] = ()
 
 
-class _Returned(Table):
+class _Returned(TomlModel):
     role: Literal["tool"]
     tool_call_id: str
     name: str
@@ -145,11 +145,11 @@ type _Message = Annotated[_Said | _Replied | _Returned, Field(discriminator="rol
 type _AtLeastOne = Annotated[tuple[_Message, ...], Field(strict=False, min_length=1)]
 
 
-class _Messages(Table):
+class _Messages(TomlModel):
     messages: _AtLeastOne
 
 
-class _Line(Table):
+class _Line(TomlModel):
     id: str
     messages: _AtLeastOne
 
@@ -168,7 +168,7 @@ class _Mistake(Exception):
         self.where = "" if message is None else f", message {message}"
 
 
-def _conversation(line: str) -> Conversation:
+def _conversation(line: str) -> RecordedConversation:
     try:
         data = strict_json.read(line)
         if not isinstance(data, dict):
@@ -192,17 +192,17 @@ def _conversation(line: str) -> Conversation:
             raise _Mistake(f"it has {size:,} bytes, and one fact may have {MAX_BYTES:,}.", number)
     steps = _steps(read.messages)
     for number, step in enumerate(steps, 1):
-        for wish in step.wishes if isinstance(step, Reply) else ():
+        for wish in step.wishes if isinstance(step, RecordedReply) else ():
             try:
                 token("tool", wish.tool)
             except BadId as wrong:
                 raise _Mistake(str(wrong), number) from None
-    return Conversation(read.id, data["messages"], steps)
+    return RecordedConversation(read.id, data["messages"], steps)
 
 
-def _steps(messages: Sequence[_Said | _Replied | _Returned]) -> tuple[Step, ...]:
+def _steps(messages: Sequence[_Said | _Replied | _Returned]) -> tuple[ConversationStep, ...]:
     """The messages in our words. Each call must have its output before anything else is said."""
-    steps: list[Step] = []
+    steps: list[ConversationStep] = []
     wishes: tuple[e.Wish, ...] = ()
     answered = 0
     for number, message in enumerate(messages, 1):
@@ -219,7 +219,7 @@ def _steps(messages: Sequence[_Said | _Replied | _Returned]) -> tuple[Step, ...]
         else:
             wishes = _wishes(message, number)
             text = () if message.content is None else (e.Text(message.content),)
-            steps.append(Reply((*text, *wishes)))
+            steps.append(RecordedReply((*text, *wishes)))
     if answered < len(wishes):
         raise _Mistake(f"{_call(wishes[answered])} has no tool message.", len(messages))
     return tuple(steps)

@@ -70,9 +70,9 @@ def requests(thread: Thread) -> Json:
     calls: list[Json] = []
     metadata: dict[str, Json] = {}
     for part, call, _wish in _asked(thread):
-        if call.status is Status.PENDING and call.asking is not None:
+        if call.status is Status.PENDING and call.approval_request is not None:
             approvals.append(part)
-            metadata[part["tool_call_id"]] = _about(call, call.asking)
+            metadata[part["tool_call_id"]] = _about(call, call.approval_request)
         elif _may_run(call):
             calls.append({**part, "tool_name": tool_name(call.wish.tool), "args": call.arguments})
     return {"calls": calls, "approvals": approvals, "metadata": metadata}
@@ -161,6 +161,6 @@ def _ended(call: Call, wish: e.Wish) -> Outcome | None:
         return outcome(call, wish)
     if call.status not in _REFUSED:
         return None
-    refused = refusal_texts.refused(call)
+    refused = refusal_texts.tool_not_run(call)
     is_error = refused.ending != "answered"
     return Outcome(call.ref.call, wish.tool, wish.provider_id, refused.ending, refused.text, is_error)

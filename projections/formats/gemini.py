@@ -53,9 +53,9 @@ from ayes.projections.formats.common import (
     BLANK,
     MALFORMED,
     OPENING,
+    FormatProblem,
     Paired,
     Payload,
-    Problem,
     call_id,
     compact,
     input_of,
@@ -66,7 +66,7 @@ from ayes.projections.formats.common import (
     put,
     tool_name,
 )
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
@@ -273,12 +273,12 @@ def _spelled(part: Piece) -> Piece:
 # ------------------------------------------------------------------------------------------------------- checking
 
 
-def check(payload: Payload | Sequence[Any]) -> list[Problem]:
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """What the provider would turn down, in the order of the contents; nothing, if it would take it."""
     contents = _contents(payload)
     problems = _check_system(_system(payload))
     if not contents:
-        problems.append(Problem(6, 0, "there is no content in `contents`. The first must be a user's."))
+        problems.append(FormatProblem(6, 0, "there is no content in `contents`. The first must be a user's."))
     shapes = [_parts(content, ("user", "model")) for content in contents]
     current = max((at for at, parts in enumerate(shapes) if _is_said(contents[at], parts)), default=0)
     waiting: list[Piece] = []  # calls of the content before, which this one must answer
@@ -286,14 +286,16 @@ def check(payload: Payload | Sequence[Any]) -> list[Problem]:
     for at, (content, parts) in enumerate(zip(contents, shapes, strict=True)):
         if parts is None:
             problems.append(
-                Problem(13, at, "a content is a role, user or model, and a list of parts, at least one.")
+                FormatProblem(
+                    13, at, "a content is a role, user or model, and a list of parts, at least one."
+                )
             )
             continue
         before, role = role, content["role"]
         calls = [_inner(part, "functionCall") for part in parts if "functionCall" in part]
         responses = [_inner(part, "functionResponse") for part in parts if "functionResponse" in part]
         if at == 0 and role != "user":
-            problems.append(Problem(6, at, "the first content must be a user's. Put one before it."))
+            problems.append(FormatProblem(6, at, "the first content must be a user's. Put one before it."))
         problems += _check_responses(at, responses, waiting, len(parts))
         problems += _check_calls(at, role, before, calls)
         if calls and at > current and role == "model":
@@ -319,45 +321,47 @@ def _inner(part: Piece, field: str) -> Piece:
     return {name: value for name, value in inner.items() if value is not None}
 
 
-def _check_system(system: Any) -> list[Problem]:
+def _check_system(system: Any) -> list[FormatProblem]:
     if system is None or isinstance(system, str):  # the SDKs make a content of a bare text
         return []
     parts = _parts(system, (None, "user", "system", "model"))
     if parts is not None and all(isinstance(part.get("text"), str) and part["text"] for part in parts):
         return []
     return [
-        Problem(
+        FormatProblem(
             15, 0, "`systemInstruction` is no content of texts. Write {'parts': [{'text': ...}]}, or none."
         )
     ]
 
 
-def _unanswered(at: int, calls: int, responses: int) -> Problem:
-    return Problem(
+def _unanswered(at: int, calls: int, responses: int) -> FormatProblem:
+    return FormatProblem(
         1,
         at,
         f"{calls} calls, and {responses} responses in the next content. Wait for all, and send the turn whole.",
     )
 
 
-def _check_responses(at: int, responses: list[Piece], waiting: list[Piece], parts: int) -> list[Problem]:
+def _check_responses(
+    at: int, responses: list[Piece], waiting: list[Piece], parts: int
+) -> list[FormatProblem]:
     """What a content answers of the calls before it."""
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     if responses and not waiting:
-        return [Problem(2, at, "responses do not follow a content with their calls. Put them there.")]
+        return [FormatProblem(2, at, "responses do not follow a content with their calls. Put them there.")]
     if len(responses) != len(waiting):
         # Named at the content that holds the calls.
         return [_unanswered(at - 1, len(waiting), len(responses))]
     if len(responses) not in {0, parts}:
         problems.append(
-            Problem(4, at, "something stands beside the responses. Give it a content of its own.")
+            FormatProblem(4, at, "something stands beside the responses. Give it a content of its own.")
         )
     left = list(waiting)
     for response in responses:
         call = next((one for one in left if _answers(response, one)), None)
         if call is None:
             problems.append(
-                Problem(
+                FormatProblem(
                     3,
                     at,
                     f"the response of {response.get('name')!r} has another id or name than each call. Copy them.",
@@ -372,22 +376,24 @@ def _answers(response: Piece, call: Piece) -> bool:
     return response.get("name") == call.get("name") and response.get("id") == call.get("id")
 
 
-def _check_calls(at: int, role: str, before: str, calls: list[Piece]) -> list[Problem]:
-    problems: list[Problem] = []
+def _check_calls(at: int, role: str, before: str, calls: list[Piece]) -> list[FormatProblem]:
+    problems: list[FormatProblem] = []
     if calls and role == "model" and before == "model":
-        problems.append(Problem(5, at, "calls follow another content of the model. Join the two."))
+        problems.append(FormatProblem(5, at, "calls follow another content of the model. Join the two."))
     ids = [str(call["id"]) for call in calls if call.get("id")]
     if len(set(ids)) != len(ids):
-        problems.append(Problem(3, at, "two calls of one content have the same id. Mint another for one."))
+        problems.append(
+            FormatProblem(3, at, "two calls of one content have the same id. Mint another for one.")
+        )
     return problems
 
 
-def _check_signature(at: int, parts: list[Piece]) -> list[Problem]:
+def _check_signature(at: int, parts: list[Piece]) -> list[FormatProblem]:
     first = next(part for part in parts if "functionCall" in part)
     if first.get("thoughtSignature"):
         return []
     return [
-        Problem(
+        FormatProblem(
             7,
             at,
             f"the first call lacks its thoughtSignature. Send the part as it came, or with {FOREIGN!r}.",
@@ -395,46 +401,50 @@ def _check_signature(at: int, parts: list[Piece]) -> list[Problem]:
     ]
 
 
-def _check_part(at: int, role: str, part: Piece) -> list[Problem]:
+def _check_part(at: int, role: str, part: Piece) -> list[FormatProblem]:
     """One part by itself."""
     data = [name for name in DATA if name in part]
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     if len(data) != 1:
         problems.append(
-            Problem(8, at, f"a part has {len(data)} of the fields {', '.join(DATA)}. It needs exactly one.")
+            FormatProblem(
+                8, at, f"a part has {len(data)} of the fields {', '.join(DATA)}. It needs exactly one."
+            )
         )
     if "text" in part and (not isinstance(part["text"], str) or _is_empty(part)):
-        problems.append(Problem(9, at, "a text is empty, or no text. Leave the part out."))
+        problems.append(FormatProblem(9, at, "a text is empty, or no text. Leave the part out."))
     if "functionCall" in part:
         call = _inner(part, "functionCall")
         problems += _check_name(at, call)
         if not isinstance(part["functionCall"], dict) or not isinstance(call.get("args", {}), dict):
             problems.append(
-                Problem(10, at, "the args of a call are no object. Wrap them under a name that says so.")
+                FormatProblem(
+                    10, at, "the args of a call are no object. Wrap them under a name that says so."
+                )
             )
     if "functionResponse" in part:
         response = _inner(part, "functionResponse")
         problems += _check_name(at, response)
         if not isinstance(response.get("response"), dict):
-            problems.append(Problem(11, at, "a response is no object. Wrap it: {'output': ...}."))
+            problems.append(FormatProblem(11, at, "a response is no object. Wrap it: {'output': ...}."))
     signed = "thoughtSignature" in part
     if ((signed or "functionCall" in part) and role != "model") or (
         signed and not _is_base64(part["thoughtSignature"])
     ):
         problems.append(
-            Problem(
+            FormatProblem(
                 14, at, "calls and thought signatures (in base64) are the model's. Send them as they came."
             )
         )
     return problems
 
 
-def _check_name(at: int, named: Piece) -> list[Problem]:
+def _check_name(at: int, named: Piece) -> list[FormatProblem]:
     name = named.get("name")
     if isinstance(name, str) and _NAME.fullmatch(name):
         return []
     return [
-        Problem(
+        FormatProblem(
             12,
             at,
             f"the name {name!r} is not 1 to 64 of A-Z a-z 0-9 _ . : - after a letter or _. Replace the rest.",
@@ -445,13 +455,13 @@ def _check_name(at: int, named: Piece) -> list[Problem]:
 # -------------------------------------------------------------------------------------------------------- reading
 
 
-def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
+def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     """The conversation in our words, outputs in the order of their calls.
 
     Raises:
         BadInput: something cannot be read without guessing; with the content.
     """
-    steps: list[Step] = []
+    steps: list[ConversationStep] = []
     if (system := _system(payload)) is not None:
         if _check_system(system):
             raise BadInput("`systemInstruction`: only texts can be read, {'parts': [{'text': ...}]}.")
@@ -468,7 +478,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
         if content["role"] == "model":
             if waiting:
                 raise _mistake(at, f"a call of {waiting[0].tool!r} has no response before this content.")
-            reply = Reply(tuple(part for piece in parts for part in _replied(at, piece)))
+            reply = RecordedReply(tuple(part for piece in parts for part in _replied(at, piece)))
             waiting = list(reply.wishes)
             ids = [wish.provider_id for wish in waiting if wish.provider_id]
             if len(set(ids)) != len(ids):
@@ -526,7 +536,7 @@ def _arguments(args: Piece) -> str:
     return raw if isinstance(raw, str) and input_of(raw) == args else compact(args)
 
 
-def _heard(at: int, part: Piece, waiting: list[Wish]) -> Step:
+def _heard(at: int, part: Piece, waiting: list[Wish]) -> ConversationStep:
     """A part of the user's side. A response is that of the first call that waits, which then no longer does."""
     match [(name, part[name]) for name in DATA if name in part]:
         case [("text", str(text))] if waiting:

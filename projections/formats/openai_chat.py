@@ -29,15 +29,15 @@ from typing import Any, Final
 from ayes.projections.formats import reading
 from ayes.projections.formats.common import (
     TOOL_NAME,
+    FormatProblem,
     Paired,
     Payload,
-    Problem,
     call_id,
     messages_of,
     paired,
     tool_name,
 )
-from ayes.projections.formats.conversation import Step, read_messages
+from ayes.projections.formats.conversation import ConversationStep, read_messages
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Text, Wish
@@ -100,18 +100,18 @@ def _is_id(value: object) -> bool:
     return isinstance(value, str) and 1 <= len(value) <= MAX_ID
 
 
-def check(payload: Payload | Sequence[Any]) -> list[Problem]:
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """What the provider would turn down, in the order of the messages; nothing, if it would take it."""
     messages = messages_of(payload)
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     if not messages:
-        problems.append(Problem(10, 0, "there is no message. Say something first."))
+        problems.append(FormatProblem(10, 0, "there is no message. Say something first."))
     open_ids: dict[str, bool] = {}  # of the last assistant message, and whether each is answered
     asked_at = 0
     for at, message in enumerate(messages):
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             problems.append(
-                Problem(10, at, f"a message is an object with one of the roles {', '.join(_ROLES)}.")
+                FormatProblem(10, at, f"a message is an object with one of the roles {', '.join(_ROLES)}.")
             )
             continue
         problems += _check_content(at, message)
@@ -127,16 +127,16 @@ def check(payload: Payload | Sequence[Any]) -> list[Problem]:
     return sorted([*problems, *_unanswered(asked_at, open_ids)], key=lambda problem: problem.message)
 
 
-def _check_content(at: int, message: dict[str, Any]) -> list[Problem]:
+def _check_content(at: int, message: dict[str, Any]) -> list[FormatProblem]:
     content = message.get("content")
     if isinstance(content, str):
         return []
     if isinstance(content, list) and content:
         wrong = (sentence for part in content if (sentence := _part_problem(part, message["role"])))
-        return [Problem(8, at, sentence) for sentence in wrong]
+        return [FormatProblem(8, at, sentence) for sentence in wrong]
     if content is None and message["role"] == "assistant" and message.get("tool_calls") is not None:
         return []
-    return [Problem(8, at, "the content must be text. Write an empty text where there is none.")]
+    return [FormatProblem(8, at, "the content must be text. Write an empty text where there is none.")]
 
 
 def _part_problem(part: Any, role: str) -> str:
@@ -151,51 +151,53 @@ def _part_problem(part: Any, role: str) -> str:
     return ""
 
 
-def _check_answer(at: int, id_: str, open_ids: dict[str, bool]) -> list[Problem]:
+def _check_answer(at: int, id_: str, open_ids: dict[str, bool]) -> list[FormatProblem]:
     """One tool message. Marks the call as answered."""
     if id_ not in open_ids:
         return [
-            Problem(
+            FormatProblem(
                 2,
                 at,
                 f"the result of {id_!r} does not follow an assistant message with that call. Put it there, or drop it.",
             )
         ]
     if open_ids[id_]:
-        return [Problem(3, at, f"{id_!r} is answered twice. Keep one result.")]
+        return [FormatProblem(3, at, f"{id_!r} is answered twice. Keep one result.")]
     open_ids[id_] = True
     return []
 
 
-def _unanswered(at: int, open_ids: dict[str, bool]) -> list[Problem]:
+def _unanswered(at: int, open_ids: dict[str, bool]) -> list[FormatProblem]:
     return [
-        Problem(1, at, f"{id_!r} has no result directly after it. Wait for it, and send the turn whole.")
+        FormatProblem(
+            1, at, f"{id_!r} has no result directly after it. Wait for it, and send the turn whole."
+        )
         for id_, answered in open_ids.items()
         if not answered
     ]
 
 
-def _check_calls(at: int, calls: Any) -> tuple[list[str], list[Problem]]:
+def _check_calls(at: int, calls: Any) -> tuple[list[str], list[FormatProblem]]:
     """The ids of an assistant message's calls, and what is wrong with the calls."""
     if not isinstance(calls, list) or not calls:
-        return [], [Problem(9, at, "`tool_calls` is empty. Leave it out where nothing is called.")]
+        return [], [FormatProblem(9, at, "`tool_calls` is empty. Leave it out where nothing is called.")]
     ids: list[str] = []
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     for call in calls:
         id_ = call.get("id") if isinstance(call, dict) else None
         function = call.get("function") if isinstance(call, dict) else None
         function = function if isinstance(function, dict) else {}
         if not _is_id(id_):
             problems.append(
-                Problem(4, at, f"the id {id_!r} is not text of 1 to {MAX_ID} characters. Mint another.")
+                FormatProblem(4, at, f"the id {id_!r} is not text of 1 to {MAX_ID} characters. Mint another.")
             )
         if str(id_) in ids:
             problems.append(
-                Problem(5, at, f"{id_!r} stands for two calls of this message. Mint another for one.")
+                FormatProblem(5, at, f"{id_!r} stands for two calls of this message. Mint another for one.")
             )
         if not TOOL_NAME.fullmatch(str(function.get("name", ""))):
             problems.append(
-                Problem(
+                FormatProblem(
                     6,
                     at,
                     f"the tool name {function.get('name')!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest.",
@@ -203,7 +205,7 @@ def _check_calls(at: int, calls: Any) -> tuple[list[str], list[Problem]]:
             )
         if not isinstance(function.get("arguments"), str):
             problems.append(
-                Problem(
+                FormatProblem(
                     7, at, f"the arguments of {id_!r} are no text. Send the raw JSON text, not an object."
                 )
             )
@@ -211,7 +213,7 @@ def _check_calls(at: int, calls: Any) -> tuple[list[str], list[Problem]]:
     return ids, problems
 
 
-def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
+def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     """A conversation in our words, as `ayes.projections.formats.conversation` reads one from a recording.
 
     A recording has one way to say a thing, and the provider several. So what is said in another way is first said in

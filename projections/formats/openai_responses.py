@@ -48,9 +48,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
 from ayes.projections.formats.common import (
+    FormatProblem,
     Paired,
     Payload,
-    Problem,
     call_id,
     compact,
     noted,
@@ -58,7 +58,7 @@ from ayes.projections.formats.common import (
     parsed_object,
     tool_name,
 )
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
@@ -259,13 +259,13 @@ def _continued(payload: object) -> bool:
 # ------------------------------------------------------------------------------------------------------- checking
 
 
-def check(payload: Payload | Sequence[Any]) -> list[Problem]:
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """What the provider would turn down, in the order of the items; nothing, if it would take it."""
     items = _items(payload)
     elsewhere = _continued(payload)
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     if not items:
-        problems.append(Problem(15, 0, "there is no item in `input`. Say something first."))
+        problems.append(FormatProblem(15, 0, "there is no item in `input`. Say something first."))
     asked: dict[str, tuple[int, str]] = {}  # by call_id: where, and the type of output that it waits for
     answered: set[str] = set()
     approvals: set[str] = set()
@@ -274,7 +274,9 @@ def check(payload: Payload | Sequence[Any]) -> list[Problem]:
         kind = _kind(item)
         if kind is None:
             problems.append(
-                Problem(15, at, "an item is an object of a known `type`, or a message with a known role.")
+                FormatProblem(
+                    15, at, "an item is an object of a known `type`, or a message with a known role."
+                )
             )
             continue
         problems += _check_item_id(at, item, kind, item_ids)
@@ -285,10 +287,10 @@ def check(payload: Payload | Sequence[Any]) -> list[Problem]:
         elif kind in _OUTPUTS.values():
             problems += _check_output(at, item, kind)
             if id_ in answered:
-                problems.append(Problem(3, at, f"{id_!r} is answered twice. Keep one output."))
+                problems.append(FormatProblem(3, at, f"{id_!r} is answered twice. Keep one output."))
             elif asked.get(id_, (0, ""))[1] != kind and not (elsewhere and id_ not in asked):
                 problems.append(
-                    Problem(
+                    FormatProblem(
                         2, at, f"the output of {id_!r} does not follow its call. Put it there, or drop it."
                     )
                 )
@@ -303,7 +305,7 @@ def check(payload: Payload | Sequence[Any]) -> list[Problem]:
             known = elsewhere or str(item.get("approval_request_id")) in approvals
             if not known or not isinstance(item.get("approve"), bool):
                 problems.append(
-                    Problem(
+                    FormatProblem(
                         14,
                         at,
                         "the approval answers no `mcp_approval_request` before it with true or false. "
@@ -311,24 +313,24 @@ def check(payload: Payload | Sequence[Any]) -> list[Problem]:
                     )
                 )
     problems += [
-        Problem(1, at, f"{id_!r} has no output after it. Wait for it, and send the turn whole.")
+        FormatProblem(1, at, f"{id_!r} has no output after it. Wait for it, and send the turn whole.")
         for id_, (at, _) in asked.items()
         if id_ not in answered
     ]
     return sorted(problems, key=lambda problem: problem.message)
 
 
-def _check_item_id(at: int, item: Item, kind: str, item_ids: set[str]) -> list[Problem]:
+def _check_item_id(at: int, item: Item, kind: str, item_ids: set[str]) -> list[FormatProblem]:
     """The item's own id, where it has one. Marks it as used; a reference is no second use."""
     id_ = item.get("id")
     if id_ is None or kind == "item_reference":
         return []
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     if str(id_) in item_ids:
-        problems.append(Problem(8, at, f"an earlier item has the id {id_!r} too. Drop one of the two."))
+        problems.append(FormatProblem(8, at, f"an earlier item has the id {id_!r} too. Drop one of the two."))
     if not isinstance(id_, str) or not id_.startswith(_PREFIXES.get(kind, "")):
         problems.append(
-            Problem(
+            FormatProblem(
                 9, at, f"the id {id_!r} does not begin with {_PREFIXES.get(kind, '')!r}. Leave the id out."
             )
         )
@@ -336,45 +338,49 @@ def _check_item_id(at: int, item: Item, kind: str, item_ids: set[str]) -> list[P
     return problems
 
 
-def _check_call(at: int, call: Item, kind: str, asked: dict[str, tuple[int, str]]) -> list[Problem]:
+def _check_call(at: int, call: Item, kind: str, asked: dict[str, tuple[int, str]]) -> list[FormatProblem]:
     id_ = call.get("call_id")
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     if not _is_id(id_):
         problems.append(
-            Problem(4, at, f"the call_id {id_!r} is not text of 1 to {MAX_ID} characters. Mint another.")
+            FormatProblem(
+                4, at, f"the call_id {id_!r} is not text of 1 to {MAX_ID} characters. Mint another."
+            )
         )
     if str(id_) in asked:
-        problems.append(Problem(5, at, f"{id_!r} stands for an earlier call too. Mint another."))
+        problems.append(FormatProblem(5, at, f"{id_!r} stands for an earlier call too. Mint another."))
     if kind != "function_call":
         return problems
     name = call.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         problems.append(
-            Problem(10, at, f"the name {name!r} is not 1 to 128 of A-Z a-z 0-9 _ -. Replace the rest.")
+            FormatProblem(10, at, f"the name {name!r} is not 1 to 128 of A-Z a-z 0-9 _ -. Replace the rest.")
         )
     if not isinstance(call.get("arguments"), str):
         problems.append(
-            Problem(11, at, f"the arguments of {id_!r} are no text. Send the raw JSON text, not an object.")
+            FormatProblem(
+                11, at, f"the arguments of {id_!r} are no text. Send the raw JSON text, not an object."
+            )
         )
     return problems
 
 
-def _check_output(at: int, item: Item, kind: str) -> list[Problem]:
+def _check_output(at: int, item: Item, kind: str) -> list[FormatProblem]:
     output = item.get("output")
     if kind != "function_call_output" or _is_text_or(_SAID, output):
         if isinstance(output, str) and len(output) > MAX_OUTPUT:
-            return [Problem(12, at, f"the output has more than {MAX_OUTPUT:,} characters. Shorten it.")]
+            return [FormatProblem(12, at, f"the output has more than {MAX_OUTPUT:,} characters. Shorten it.")]
         return []
-    return [Problem(12, at, "the output is neither text nor a list of input parts. Send it as text.")]
+    return [FormatProblem(12, at, "the output is neither text nor a list of input parts. Send it as text.")]
 
 
-def _check_message(at: int, message: Item) -> list[Problem]:
+def _check_message(at: int, message: Item) -> list[FormatProblem]:
     kinds = _REPLIED if message["role"] == "assistant" else _SAID
     content = message.get("content")
     if _is_text_or(kinds, content) and content != []:
         return []
     return [
-        Problem(
+        FormatProblem(
             13,
             at,
             f"the content of role {message['role']} is text, or parts of type {', '.join(sorted(kinds))}.",
@@ -391,15 +397,15 @@ def _is_text_or(kinds: frozenset[str], content: Any) -> bool:
     )
 
 
-def _check_reasoning(at: int, item: Item, following: Any) -> list[Problem]:
-    problems: list[Problem] = []
+def _check_reasoning(at: int, item: Item, following: Any) -> list[FormatProblem]:
+    problems: list[FormatProblem] = []
     if lacking := _reasoning_problem(item):
-        problems.append(Problem(7, at, f"{lacking} Send the item as it came, or drop it."))
+        problems.append(FormatProblem(7, at, f"{lacking} Send the item as it came, or drop it."))
     kind = _kind(following)
     came_of_it = kind in _OUTPUTS or (kind in KEPT and kind != "reasoning") or kind == "item_reference"
     if not came_of_it and not (kind == "message" and following["role"] == "assistant"):
         problems.append(
-            Problem(6, at, "what came of this reasoning does not follow it. Send both, or neither.")
+            FormatProblem(6, at, "what came of this reasoning does not follow it. Send both, or neither.")
         )
     return problems
 
@@ -416,7 +422,7 @@ def _reasoning_problem(item: Item) -> str:
 # -------------------------------------------------------------------------------------------------------- reading
 
 
-def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
+def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     """The conversation in our words, outputs in the order of their calls.
 
     Raises:
@@ -424,7 +430,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
     """
     if _continued(payload):
         raise BadInput("a part of the conversation is with the provider. Read an input that holds all of it.")
-    steps: list[Step] = []
+    steps: list[ConversationStep] = []
     if isinstance(payload, dict) and payload.get("instructions") is not None:
         if not isinstance(payload["instructions"], str):
             raise BadInput("`instructions` are no text. Put them into the input as messages.")
@@ -478,9 +484,9 @@ def _readable(at: int, item: Any) -> str:
     return kind
 
 
-def _closed(steps: list[Step], parts: list[Part]) -> list[Wish]:
+def _closed(steps: list[ConversationStep], parts: list[Part]) -> list[Wish]:
     """Make the parts a reply. Gives the calls that it made."""
-    reply = Reply(tuple(parts))
+    reply = RecordedReply(tuple(parts))
     parts.clear()
     steps.append(reply)
     return list(reply.wishes)

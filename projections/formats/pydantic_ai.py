@@ -69,9 +69,9 @@ from msgspec import Struct
 from ayes.projections.formats import reading
 from ayes.projections.formats.common import (
     TOOL_NAME,
+    FormatProblem,
     Paired,
     Payload,
-    Problem,
     call_id,
     messages_of,
     noted,
@@ -81,7 +81,7 @@ from ayes.projections.formats.common import (
     tool_name,
     visible,
 )
-from ayes.projections.formats.conversation import Output, Reply, Spoken, Step
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
@@ -434,30 +434,34 @@ class _Seen(Struct):
     asked_at: int = 0
 
 
-def check(payload: Payload | Sequence[Any]) -> list[Problem]:
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """What the library would turn down or silently change, in the order of the messages."""
     messages = messages_of(payload)
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     seen = _Seen()
     if not messages:
-        problems.append(Problem(11, 0, "there is no message. Say something first."))
+        problems.append(FormatProblem(11, 0, "there is no message. Say something first."))
     for at, message in enumerate(messages):
         kind = message.get("kind") if isinstance(message, dict) else None
         if kind not in ("request", "response") or not isinstance(message.get("parts"), list):
             problems.append(
-                Problem(11, at, "a message is an object of kind request or response with a list of parts.")
+                FormatProblem(
+                    11, at, "a message is an object of kind request or response with a list of parts."
+                )
             )
             continue
         if kind == "response":
             problems += _unanswered(seen)
             seen.tools, seen.answered, seen.asked_at = {}, set(), at
             if message.get("state") == "suspended" and at == len(messages) - 1:
-                problems.append(Problem(10, at, "the provider still works on it. Wait for the response."))
+                problems.append(
+                    FormatProblem(10, at, "the provider still works on it. Wait for the response.")
+                )
         problems += _check_time(at, message)
         known = _RESPONSE_PARTS if kind == "response" else _REQUEST_PARTS
         for part in message["parts"]:
             if wrong := _shape_problem(part, known):
-                problems.append(Problem(8, at, f"in a {kind}, {wrong}"))
+                problems.append(FormatProblem(8, at, f"in a {kind}, {wrong}"))
                 continue
             problems += _check_time(at, part)
             if part["part_kind"] == "tool-call":
@@ -502,17 +506,17 @@ def _id(part: Json) -> str:
     return id_ if isinstance(id_, str) else ""
 
 
-def _check_time(at: int, stamped: Json) -> list[Problem]:
+def _check_time(at: int, stamped: Json) -> list[FormatProblem]:
     # A message may say that it has none, a part may not.
     nothing = stamped.get("timestamp") is None and ("timestamp" not in stamped or "kind" in stamped)
     if nothing or isinstance(stamped["timestamp"], str):
         return []
-    return [Problem(12, at, "a timestamp is no text. Write it as ISO 8601, or leave it out.")]
+    return [FormatProblem(12, at, "a timestamp is no text. Write it as ISO 8601, or leave it out.")]
 
 
-def _unanswered(seen: _Seen) -> list[Problem]:
+def _unanswered(seen: _Seen) -> list[FormatProblem]:
     return [
-        Problem(
+        FormatProblem(
             1, seen.asked_at, f"{id_!r} has no return before the next response. Wait for it, and send the turn whole."
         )
         for id_ in seen.tools
@@ -520,43 +524,49 @@ def _unanswered(seen: _Seen) -> list[Problem]:
     ]  # fmt: skip
 
 
-def _check_call(at: int, call: Json, seen: _Seen) -> list[Problem]:
-    problems: list[Problem] = []
+def _check_call(at: int, call: Json, seen: _Seen) -> list[FormatProblem]:
+    problems: list[FormatProblem] = []
     id_, tool = _id(call), call["tool_name"]
     if not id_:
-        problems.append(Problem(4, at, "the id of a call is no text, or empty. Mint one."))
+        problems.append(FormatProblem(4, at, "the id of a call is no text, or empty. Mint one."))
     elif id_ in seen.used:
-        problems.append(Problem(4, at, f"{id_!r} stands for an earlier call too. Mint another."))
+        problems.append(FormatProblem(4, at, f"{id_!r} stands for an earlier call too. Mint another."))
     if not TOOL_NAME.fullmatch(tool):
         problems.append(
-            Problem(5, at, f"the tool name {tool!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest.")
+            FormatProblem(
+                5, at, f"the tool name {tool!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest."
+            )
         )
     if not isinstance(call.get("args"), str | dict | None):
         problems.append(
-            Problem(7, at, f"the arguments of {id_!r} are no text and no object. Send the raw text.")
+            FormatProblem(7, at, f"the arguments of {id_!r} are no text and no object. Send the raw text.")
         )
     seen.used.add(id_)
     seen.tools[id_] = tool
     return problems
 
 
-def _check_return(at: int, part: Json, seen: _Seen) -> list[Problem]:
+def _check_return(at: int, part: Json, seen: _Seen) -> list[FormatProblem]:
     id_, outcome = _id(part), part.get("outcome", "success")
-    problems: list[Problem] = []
+    problems: list[FormatProblem] = []
     if part["part_kind"] == "tool-return":
         content = part["content"]
         if outcome not in _OUTCOMES:
-            problems.append(Problem(9, at, f"the outcome of {id_!r} is none of {', '.join(_OUTCOMES)}."))
+            problems.append(
+                FormatProblem(9, at, f"the outcome of {id_!r} is none of {', '.join(_OUTCOMES)}.")
+            )
         elif outcome != "success" and isinstance(content, str) and not content.strip():
-            problems.append(Problem(9, at, f"{id_!r} is {outcome} and says nothing. Say what went wrong."))
+            problems.append(
+                FormatProblem(9, at, f"{id_!r} is {outcome} and says nothing. Say what went wrong.")
+            )
     if id_ not in seen.tools:
         drop = "Put it there, or drop it."
-        return [*problems, Problem(2, at, f"the return of {id_!r} does not follow a response with that call. {drop}")]  # fmt: skip
+        return [*problems, FormatProblem(2, at, f"the return of {id_!r} does not follow a response with that call. {drop}")]  # fmt: skip
     if id_ in seen.answered:
-        problems.append(Problem(3, at, f"{id_!r} is answered twice. Keep one return."))
+        problems.append(FormatProblem(3, at, f"{id_!r} is answered twice. Keep one return."))
     if part["tool_name"] != seen.tools[id_]:
         names = f"{seen.tools[id_]!r} and is answered as {part['tool_name']!r}"
-        problems.append(Problem(6, at, f"{id_!r} calls {names}. Use one name."))
+        problems.append(FormatProblem(6, at, f"{id_!r} calls {names}. Use one name."))
     seen.answered.add(id_)
     return problems
 
@@ -564,7 +574,7 @@ def _check_return(at: int, part: Json, seen: _Seen) -> list[Problem]:
 # ----------------------------------------------------------------------------------------------------- reading
 
 
-def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
+def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     """The messages in our words: the outputs of a reply directly after it, in the order of its calls.
 
     Raises:
@@ -574,7 +584,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
     for problem in check(messages) if messages else ():
         if problem.rule in _UNREADABLE:
             raise BadInput(str(problem))
-    steps: list[Step] = []
+    steps: list[ConversationStep] = []
     spoken: list[Spoken] = []
     outputs: dict[str, Output] = {}
     waiting: tuple[Wish, ...] = ()
@@ -602,8 +612,10 @@ def read(payload: Payload | Sequence[Any]) -> tuple[Step, ...]:
     return (*steps, *(outputs[wish.provider_id] for wish in waiting), *spoken)
 
 
-def _read_reply(at: int, message: Json) -> Reply:
-    return Reply(recorded(message["parts"], lambda part: _whose(part, message.get("provider_name")), at))
+def _read_reply(at: int, message: Json) -> RecordedReply:
+    return RecordedReply(
+        recorded(message["parts"], lambda part: _whose(part, message.get("provider_name")), at)
+    )
 
 
 def _whose(part: Json, default: Any) -> str:

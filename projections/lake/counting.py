@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from ayes.ledger.lifecycle import STANDS, call_of, voids
-from ayes.ledger.log import Raw
+from ayes.ledger.lifecycle import EVENTS_BY_PLACE, call_of, voids
+from ayes.ledger.log import RawMessage
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, decode, fact_of
 from ayes.schemas.digest import call_digest
@@ -37,7 +37,7 @@ class Judgement(NamedTuple):
 
 
 #: The facts of these calls that were recorded before, in the order of the log; a call is named by `_key`.
-type Earlier = Callable[[Collection[str]], Iterable[Raw]]
+type Earlier = Callable[[Collection[str]], Iterable[RawMessage]]
 
 #: Of what is not about a call.
 _NOTHING: Final = Judgement(counts=False)
@@ -65,7 +65,7 @@ class Judge:
         self.odd = dict.fromkeys(odd)
         self._stories: dict[str, _Story] = {}
 
-    def judge(self, batch: Sequence[Raw], earlier: Earlier) -> Judged:
+    def judge(self, batch: Sequence[RawMessage], earlier: Earlier) -> Judged:
         """What counts among the next facts of the log."""
         if len(self._stories) > _REMEMBERED:
             self._stories.clear()
@@ -102,9 +102,9 @@ class Judge:
         return Judged(found, others)
 
     def _ask(
-        self, batch: Sequence[Raw], asked: set[str], earlier: Earlier, others: dict[int, Judgement]
+        self, batch: Sequence[RawMessage], asked: set[str], earlier: Earlier, others: dict[int, Judgement]
     ) -> None:
-        known: defaultdict[str, list[Raw]] = defaultdict(list)
+        known: defaultdict[str, list[RawMessage]] = defaultdict(list)
         for raw in earlier(asked):
             known[_key(raw.subject)].append(raw)
         mine: defaultdict[str, list[int]] = defaultdict(list)
@@ -135,7 +135,7 @@ _ALONE: Final = (
 )  # fmt: skip
 
 
-def judgements(raws: Iterable[Raw]) -> list[Judgement]:
+def judgements(raws: Iterable[RawMessage]) -> list[Judgement]:
     """What counts among all that is recorded about one call, as the lifecycle says."""
     facts = [fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data) for raw in raws]
     ref = next((fact.slot.call_ref for fact in facts if fact.slot.workspace), None)
@@ -171,7 +171,7 @@ def _is_in_doubt(fact: Fact | None) -> bool:
 # -------------------------------------------------------------------------------------------- the plain story
 
 
-_DECISIONS: Final = frozenset(STANDS["decided"])
+_DECISIONS: Final = frozenset(EVENTS_BY_PLACE["decided"])
 
 
 class _Story:
@@ -187,7 +187,7 @@ class _Story:
         self.client = ""
         self.expires_at: datetime | None = None
 
-    def begin(self, raw: Raw) -> str | None:
+    def begin(self, raw: RawMessage) -> str | None:
         """As `take`, for its request."""
         try:
             wish = decode(raw.data)
@@ -200,7 +200,7 @@ class _Story:
         self.client = f".{CLIENT}" if wish.run_by == CLIENT and wish.layout > 1 else ""
         return "requested"
 
-    def take(self, raw: Raw, tail: str) -> str | None:
+    def take(self, raw: RawMessage, tail: str) -> str | None:
         """Where the fact counts that stands there; None if only the lifecycle knows."""
         try:
             event = decode(raw.data)
@@ -274,7 +274,7 @@ class _Story:
         return call_digest(wish.tool, wish.tool_version, arguments) == start.digest
 
 
-def _plain(raws: Sequence[Raw]) -> tuple[list[Judgement], _Story | None] | None:
+def _plain(raws: Sequence[RawMessage]) -> tuple[list[Judgement], _Story | None] | None:
     """What counts among the facts of a call, and its story if it goes on; None if the story is not plain."""
     story: _Story | None = None
     found: list[Judgement] = []

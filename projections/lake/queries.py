@@ -21,7 +21,7 @@ from msgspec import Struct
 from ayes.schemas.policy import read_policy
 
 
-class Question(Struct, frozen=True):
+class SavedQuery(Struct, frozen=True):
     """A question with a name, in a sentence, and the SQL that answers it."""
 
     name: str
@@ -30,7 +30,7 @@ class Question(Struct, frozen=True):
 
 
 _QUESTIONS: Final = (
-    Question(
+    SavedQuery(
         "time-to-decision",
         "How long do people take to decide, by tool and by the day on which they were asked?",
         """
@@ -45,7 +45,7 @@ FROM (
 GROUP BY tool, day ORDER BY day, tool
 """,
     ),
-    Question(
+    SavedQuery(
         "who-decides",
         "Who votes, how, how fast, and how many of the votes count in a decision?",
         """
@@ -70,7 +70,7 @@ FROM (
 GROUP BY reviewer ORDER BY votes DESC, reviewer
 """,
     ),
-    Question(
+    SavedQuery(
         "overrides",
         "How often do people deny, edit or answer what was asked for, by tool?",
         """
@@ -85,7 +85,7 @@ FROM calls WHERE asked AND (ground IN ('people', 'broken_glass') OR verdict = 'A
 GROUP BY tool ORDER BY overridden_share DESC, decided DESC, tool
 """,
     ),
-    Question(
+    SavedQuery(
         "edits",
         # Nested values are compared as text, so their keys in another order count as an edit.
         "Which arguments do reviewers change, by tool? No field: one of the two is no JSON object.",
@@ -113,7 +113,7 @@ FROM fields WHERE before IS DISTINCT FROM after
 GROUP BY tool, field ORDER BY edits DESC, tool, field
 """,
     ),
-    Question(
+    SavedQuery(
         "pending-age",
         "How long have the calls waited that nobody has decided yet?",
         """
@@ -134,7 +134,7 @@ SELECT CASE
 FROM waiting GROUP BY age ORDER BY min(age_us)
 """,
     ),
-    Question(
+    SavedQuery(
         "failed-after-approval",
         "How often does what was approved fail, by tool and by what the approval rested on?",
         """
@@ -149,7 +149,7 @@ FROM calls WHERE verdict = 'Approved'
 GROUP BY tool, ground ORDER BY failed DESC, tool, ground
 """,
     ),
-    Question(
+    SavedQuery(
         "expiries",
         "Which questions does nobody answer in time, by tool and rule?",
         """
@@ -161,7 +161,7 @@ FROM calls WHERE asked
 GROUP BY tool, rule HAVING expired > 0 ORDER BY expired DESC, tool, rule
 """,
     ),
-    Question(
+    SavedQuery(
         "rubber-stamping",
         # A lower bound: a vote counts as if its question had been the only one, put to all at once.
         "How many votes came sooner after the question than anybody reads it (25 characters a second, at least 2 seconds)?",
@@ -184,7 +184,7 @@ SELECT reviewer, count(*) AS votes,
 FROM seen GROUP BY reviewer ORDER BY faster_share DESC, votes DESC, reviewer
 """,
     ),
-    Question(
+    SavedQuery(
         "cost-of-waiting",
         "How much of the time from request to end do calls that ended spend waiting for people, by tool?",
         """
@@ -200,7 +200,7 @@ FROM (
 GROUP BY tool ORDER BY waited_s DESC, tool
 """,
     ),
-    Question(
+    SavedQuery(
         "grants-in-use",
         "Which standing approvals are there, how do they stand, and how often were they used?",
         """
@@ -217,7 +217,7 @@ FROM (
 ORDER BY standing <> 'in force', given_at, workspace, giver, name
 """,
     ),
-    Question(
+    SavedQuery(
         "rules",
         "Which rules do questions and decisions cite, and which rules of the policy in force do they never?",
         # `uncited` finds the second half: DuckDB reads no TOML, and a pattern over the text would take a group's `name`, or a
@@ -234,7 +234,7 @@ FROM events WHERE place IN ('gated', 'decided') AND call IS NOT NULL AND rule <>
 GROUP BY policy, rule ORDER BY policy, calls DESC, rule
 """,
     ),
-    Question(
+    SavedQuery(
         "reused-provider-ids",
         "Which ids does a provider use for more than one call of a thread?",
         """
@@ -249,7 +249,7 @@ GROUP BY workspace, thread, provider_id
 ORDER BY calls DESC, workspace, thread, provider_id
 """,
     ),
-    Question(
+    SavedQuery(
         "longest-threads",
         "Which twenty threads have the most facts?",
         """
@@ -258,7 +258,7 @@ SELECT workspace, thread, facts, messages, turns, calls, questions, input_tokens
 FROM threads ORDER BY facts DESC, workspace, thread LIMIT 20
 """,
     ),
-    Question(
+    SavedQuery(
         "in-doubt",
         "Which calls may have run, and nobody has found out yet?",
         """
@@ -268,7 +268,7 @@ FROM open_calls WHERE outcome = 'in_doubt'
 ORDER BY doubted_at, workspace, thread, call
 """,
     ),
-    Question(
+    SavedQuery(
         "not-asked",
         "What was decided without asking anybody, and by which rule?",
         """
@@ -277,7 +277,7 @@ FROM calls WHERE NOT asked AND ground IS NOT NULL
 GROUP BY ground, rule, verdict ORDER BY calls DESC, ground, rule, verdict
 """,
     ),
-    Question(
+    SavedQuery(
         "busiest-hours",
         "At which hours of the day (UTC) are people asked, and how long do they take then?",
         """
@@ -292,7 +292,7 @@ FROM (
 GROUP BY hour ORDER BY questions DESC, hour
 """,
     ),
-    Question(
+    SavedQuery(
         "repeated-denials",
         "Which wishes were denied more than once in the same thread?",
         """
@@ -306,7 +306,7 @@ GROUP BY workspace, thread, tool, digest HAVING count(*) > 1
 ORDER BY denials DESC, workspace, thread, tool, arguments, digest
 """,
     ),
-    Question(
+    SavedQuery(
         "break-glass",
         "Who broke the glass, for what, why, and what came of it?",
         """
@@ -317,7 +317,7 @@ WHERE told.type = 'GlassBroken'
 ORDER BY told.seq
 """,
     ),
-    Question(
+    SavedQuery(
         "agents",
         "What do agents ask for, and what becomes of it?",
         """
@@ -334,7 +334,7 @@ FROM calls GROUP BY agent ORDER BY calls DESC, agent
 )
 
 #: By name, in the order in which they are listed.
-QUESTIONS: Final[Mapping[str, Question]] = {one.name: one for one in _QUESTIONS}
+QUESTIONS: Final[Mapping[str, SavedQuery]] = {one.name: one for one in _QUESTIONS}
 
 #: The policy in force by then, of each workspace and of the organisation.
 IN_FORCE: Final = """
