@@ -23,7 +23,7 @@ from bench.append import AT_ONCE
 from bench.growth import figure
 from bench.results import SYNC, Result, read_results
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "capacity.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "capacity.md"
 
 #: Approvals a day.
 SIZES: Final = {"a team": 200, "a company": 20_000, "a cluster": 1_000_000}

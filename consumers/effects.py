@@ -12,7 +12,7 @@ from ayes.schemas.slots import CallRef, Slot
 
 
 class Append(Struct, frozen=True):
-    """This fact should exist. `otherwise`: where it goes when another one took its slot."""
+    """This fact should exist. `fallback_slot`: where it goes when another one took its slot."""
 
     slot: Slot
     event: Event

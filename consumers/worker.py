@@ -75,7 +75,7 @@ DRAIN_S: Final = 30.0
 class Reaction[S, W](Protocol):
     """What a consumer is made of: how to look, what to conclude, and how to do the work it claims.
 
-    `S` is what it looks at, `W` the work. Only `look` and `do` touch the world.
+    `S` is what it looks at, `W` the work. Only `load` and `execute` touch the world.
     """
 
     @property

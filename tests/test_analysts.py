@@ -398,7 +398,7 @@ def test_commands_are_as_shown(town, monkeypatch):
         if not line:
             continue
         match [words[0] for words in piped(line)]:
-            case ["approvals"]:
+            case ["ayes"]:
                 parse(piped(line)[0][1:])
             case ["jq"]:
                 if shutil.which("jq") is None:

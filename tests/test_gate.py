@@ -1,4 +1,4 @@
-"""The gate: what it says to a wish, and when it decides. Tables over values; nothing runs but `react`."""
+"""The gate: what it says to a wish, and when it decides. Tables over values; nothing runs but `decide`."""
 
 from collections.abc import Sequence
 from datetime import timedelta
