@@ -34,14 +34,14 @@ charts: setup    ## a chart for each workload into docs/charts, of the lines in 
 	@$(BIN)/python -m bench.charts $(RESULTS) docs/charts
 
 chaos: setup     ## kill -9 everything, again and again: on the whole of the recorded conversations, and an archivist 300 times
-	@CHAOS=1 $(BIN)/pytest tests/test_crash.py -n 0
-	@KILLS=100 $(BIN)/pytest tests/test_archivist.py -n 0 -k killed
+	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py -n 0
+	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
 
 sim: setup       ## any facts about a call, by anybody, in any order: 20,000 examples of each property of what counts (about half an hour)
-	@$(BIN)/pytest tests/test_void.py -n 2 --timeout 0 --hypothesis-profile=sim
+	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=sim
 
 cluster: setup   ## three nodes on this machine, CALLS=5000 calls, and nobody is told that something is missing which is there
-	@AYES_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/test_cluster.py -n 0 --timeout 900
+	@AYES_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/races/test_cluster.py -n 0 --timeout 900
 
 lock:            ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \
