@@ -1,10 +1,14 @@
 """The real `ayes` program, as people and scripts start it."""
 
 import asyncio
+import atexit
+import functools
 import json
 import logging
 import os
 import pty
+import select
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -54,6 +58,59 @@ def environment(**variables: str) -> dict[str, str]:
     return ours | {name: str(value) for name, value in variables.items()}
 
 
+class Started(subprocess.Popen[Any]):
+    """`ayes` as a process of its own, forked by `fork_server.py`: it can do whatever one started by a shell can.
+
+    Only how it starts and how it is waited for differ, as it is no child of this process.
+    """
+
+    def _execute_child(self, args, *others):  # the names are those of subprocess.Popen
+        _, _, _, _, cwd, env, *_ = others
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = others[9:15]
+        told = {"words": [str(one) for one in args], "environment": env, "directory": cwd and str(cwd)}
+        streams = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        reading, answer = os.pipe()
+        try:
+            socket.send_fds(_fork_server(), [json.dumps(told).encode()], [*streams, answer])
+        finally:
+            os.close(answer)
+        self._answer = os.fdopen(reading)
+        self.pid = int(self._answer.readline())
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+
+    def _try_wait(self, wait_flags):
+        if wait_flags & os.WNOHANG and not select.select([self._answer], [], [], 0)[0]:
+            return 0, 0
+        with self._answer:
+            return self.pid, int(self._answer.readline())
+
+    def _internal_poll(self, _deadstate=None):
+        if self.returncode is None and not self._answer.closed:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)
+        return self.returncode
+
+
+@functools.cache
+def _fork_server() -> socket.socket:
+    """What requests go to; it ends with this process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    file = Path(__file__).with_name("fork_server.py")
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, file, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=environment()
+        )
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
 def approvals(
     *arguments: object,
     store: Path | None = None,
@@ -65,20 +122,24 @@ def approvals(
     """Run it to its end; `typed` is its input. On a store it is told so as a shell would be, by an environment variable."""
     if store is not None:
         variables["AYES_STORE"] = str(store)
-    done = subprocess.run(
+    with Started(
         [APPROVALS, *map(str, arguments)],
-        input=typed,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout_s,
-        check=False,
         cwd=cwd,
         env=environment(**variables),
-    )
+    ) as process:
+        try:
+            out, err = process.communicate(typed, timeout_s)
+        except BaseException:
+            process.kill()
+            raise
     # Nobody looks at a terminal here.
-    assert "\x1b" not in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    return Ended(done.returncode, done.stdout, done.stderr)
+    assert "\x1b" not in out + err
+    assert "Traceback" not in err, err
+    return Ended(process.returncode, out, err)
 
 
 @contextmanager
@@ -86,7 +147,7 @@ def started(*arguments: object, log: Path | None = None) -> Iterator[subprocess.
     """It running, for as long as the block does. Without a log its words come through a pipe."""
     with (
         (log or Path(os.devnull)).open("a") as words,
-        subprocess.Popen(
+        Started(
             [APPROVALS, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -119,7 +180,7 @@ def up(store: Path, *options: object) -> Iterator[dict[str, Any]]:
 def in_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., Ended]]:
-    """The same program within this process, for the many runs that differ in a word: starting one takes half a second."""
+    """The same program within this process, for the many runs that differ in a word: no start, and no process to wait for."""
     root, said = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers, root.level
     for name in [name for name in os.environ if name.startswith(FROM_A_SHELL)]:
@@ -170,7 +231,7 @@ class Terminal:
 def at_a_terminal(*arguments: object, store: Path, **variables: str) -> Iterator[Terminal]:
     """It at a terminal, for as long as the block."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
+    with Started(
         [APPROVALS, *map(str, arguments)],
         stdin=theirs,
         stdout=theirs,
