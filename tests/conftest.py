@@ -45,9 +45,16 @@ async def store(tmp_path: Path, ack_wait_s: float) -> AsyncIterator[Path]:
         yield server.store.path
 
 
-@pytest.fixture(params=["memory", "jetstream"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of the log runs on the one in memory and on the real one, or on those that its marker `log` names."""
+    if "port" in metafunc.fixturenames and not hasattr(metafunc.module, "port"):
+        marker = metafunc.definition.get_closest_marker("log")
+        metafunc.parametrize("port", marker.args if marker else ("memory", "jetstream"), indirect=True)
+
+
+@pytest.fixture
 async def port(request: pytest.FixtureRequest, tmp_path: Path, ack_wait_s: float) -> AsyncIterator[EventLog]:
-    """The log: each test runs on the twin in memory and on the real thing."""
+    """The log, in memory or on a broker of the test's own."""
     if request.param == "memory":
         yield Memory(ack_wait_s=ack_wait_s)
         return

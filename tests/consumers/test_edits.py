@@ -16,6 +16,9 @@ from ayes.schemas.policy import read_policy
 from ayes.schemas.slots import CallRef, policy_slot
 from ayes.schemas.tools import Tool, ToolSpec, declaration
 
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+pytestmark = pytest.mark.log("memory")
+
 POLICY = """
 [[rule]]
 name = "large refunds"
@@ -99,6 +102,7 @@ async def test_an_edit_that_breaks_the_schema_is_refused_at_once(asked):
         await asked.vote(CALL, "ana", "approve", arguments='{"amount":"much"}')
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_an_edit_within_what_was_asked_is_approved(asked):
     """The bytes of the edit are what is approved."""
     await asked.vote(CALL, "ana", "approve", arguments='{"amount":90}')

@@ -30,6 +30,9 @@ from ayes.schemas.errors import AlreadyFilled, BadId, BadInput, BrokerRefused, D
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import DelegationRef, policy_slot
 
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+pytestmark = pytest.mark.log("memory")
+
 SOON = 0.3
 
 
@@ -83,6 +86,7 @@ async def test_stay_it_goes_on_waiting(shop: Shop):
         await shop.decided(e.Approved)
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_escalate_more_people_are_asked(shop: Shop):
     """It is recorded that the lead is asked as well, the queue shows it, and the lead's vote decides (B36, B39, B54)."""
     await shop.open(asking(stages(60)))

@@ -33,6 +33,9 @@ from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, GrantRef, ThreadRef, grants, policy_slot
 from ayes.schemas.tools import ToolSpec
 
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+pytestmark = pytest.mark.log("memory")
+
 ANAS = GrantRef("shop", "ana", "small")
 BENS = GrantRef("shop", "ben", "small")
 ASK = rule("money", "ask", 'voters = ["ana", "ben", "rita"]')
@@ -59,6 +62,7 @@ async def used(shop: Shop) -> dict[str, str]:
 # --------------------------------------------------------------------------------------------- what it lets run
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_a_grant_lets_a_call_run_and_is_seen_in_the_decision(shop: Shop):
     """Nobody is asked; the use is taken first, and the decision says whose yes it was (B73, I1, I6)."""
     await shop.ledger.grant(ANAS, "refund", for_s=60, uses=2, reason="small ones are fine")
@@ -102,6 +106,7 @@ async def test_a_revoked_grant_covers_nothing_more(shop: Shop):
     assert (await shop.ledger.call(FIRST)).status is Status.APPROVED
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_a_grant_ends_by_the_brokers_clock(shop: Shop):
     """A call that was made in time is covered also when the gate comes late; one that was made later is not (B36)."""
     given = await shop.ledger.grant(ANAS, "refund", for_s=0.4, uses=9)

@@ -23,6 +23,9 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.slots import ORGANISATION, CallRef, ThreadRef
 
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+pytestmark = pytest.mark.log("memory")
+
 ASK = rule("money", "ask", 'voters = ["ana"]')
 
 
@@ -150,6 +153,7 @@ async def no(shop: Shop, ref: CallRef, reason: str = "") -> None:
     await shop.decided(e.Denied, ref)
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_a_denied_call_is_not_put_to_people_again_at_once(shop: Shop):
     """Unchanged, it is denied by itself as often as the policy says, then people are asked once more, and so on (B76, B32)."""
     await shop.open("deny_repeats = 2\n" + ASK)

@@ -21,6 +21,9 @@ from ayes.schemas.policy import read_policy
 from ayes.schemas.slots import ORGANISATION, Slot
 from ayes.schemas.tools import ToolSpec
 
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+pytestmark = pytest.mark.log("memory")
+
 
 @pytest.fixture
 def shop(port: EventLog) -> Shop:
@@ -130,6 +133,7 @@ async def test_a_workspace_cannot_allow_what_the_organisation_blocks(shop: Shop)
     assert (await shop.ledger.call(FIRST)).gated is None
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_both_are_satisfied_by_the_same_votes(shop: Shop):
     """Two of the workspace's people and one of security: who is both counts for both, and one set alone decides nothing (B39, B67)."""
     own = rule("own", "ask", 'voters = ["ana", "ben", "sam"]', "votes_needed = 2")

@@ -41,6 +41,9 @@ from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, Slot, ThreadRef, policy_slot
 from ayes.schemas.tools import ToolSpec
 
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+pytestmark = pytest.mark.log("memory")
+
 # ------------------------------------------------------------------------------------------------ the rules
 
 CALL, OWN = REF.wish(1, 0), REF.call("refund-1")
@@ -762,6 +765,7 @@ async def test_the_new_message_gets_a_new_wish(port: EventLog):
     check_history(thread)
 
 
+@pytest.mark.log("memory", "jetstream")
 async def test_two_of_every_worker_and_a_message(port: EventLog):
     """Twenty open calls, two gates, two of all: each is superseded once, and the model asked once (B43, B57, B58)."""
     wishes = [e.Wish(tool="refund", arguments=f'{{"order":"A-{number}"}}') for number in range(20)]

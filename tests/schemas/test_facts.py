@@ -418,7 +418,6 @@ def test_ordinary_id_is_taken_everywhere(good):
     assert CallRef.parse(f"{good}/{good}/{good}") == CallRef(good, good, good)
 
 
-@pytest.mark.parametrize("bad", BAD_IDS)
 @pytest.mark.parametrize(
     "use",
     [
@@ -439,10 +438,17 @@ def test_ordinary_id_is_taken_everywhere(good):
         policies,
     ],
 )
-def test_id_that_could_mean_something_else_is_refused(use, bad):
+def test_id_that_could_mean_something_else_is_refused(use):
     """Dots, blanks, slashes, wildcards, a leading underscore, too long, empty, not ASCII: refused (B19, B24, B74)."""
-    with pytest.raises(BadId, match="an id is 1 to 64 characters of A-Z a-z 0-9 _ -"):
+    assert [bad for bad in BAD_IDS if not _is_refused(use, bad)] == []
+
+
+def _is_refused(use, bad):
+    try:
         use(bad)
+    except BadId as problem:
+        return "an id is 1 to 64 characters of A-Z a-z 0-9 _ -" in str(problem)
+    return False
 
 
 @given(st.from_regex(r"[A-Za-z0-9-][A-Za-z0-9_-]{0,63}", fullmatch=True))
