@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, Literal
 
 import msgspec
-import structlog
 
 from ayes.ledger import clock
 from ayes.ledger.answers import AlreadyRecorded, AppendResult, Recorded, SlotTaken, Unconfirmed
@@ -76,6 +75,7 @@ from ayes.schemas.errors import (
 )
 from ayes.schemas.limits import MAX_REASON, MAX_TEXT
 from ayes.schemas.limits import check as check_size
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import (
     CLIENT,
     ORGANISATION,
@@ -95,7 +95,7 @@ from ayes.schemas.slots import (
 )
 from ayes.schemas.tools import Tool, ToolSpec, declaration
 
-_log: Final = structlog.get_logger("ayes.ledger.client")
+_log: Final = get_logger("ayes.ledger.client")
 
 #: How long a reader waits for a replica to catch up with a fact that it was handed.
 _CATCH_UP_S: Final = 2.0
