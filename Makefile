@@ -5,7 +5,7 @@
 BIN := .venv/bin
 
 help:            ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/ready   ## .venv from the lock file (the other targets call this)
 
@@ -15,8 +15,11 @@ setup: .venv/ready   ## .venv from the lock file (the other targets call this)
 demo: setup      ## a small agent asks, somebody decides, the tool runs: under 15 s
 	@$(BIN)/ayes demo
 
-test: check      ## lint, types, folder order, and every test
+test: check      ## lint, types, folder order, and every test but those of the benchmarks, of which one runs
 	@$(BIN)/pytest -n 3 --dist loadgroup
+
+test-bench: setup ## every test of the benchmarks: that each workload does its work, and the pages made of the results
+	@$(BIN)/pytest -n 2 --dist loadgroup tests/bench
 
 check: setup     ## lint, types and folder order only
 	@$(BIN)/ruff check .
@@ -52,4 +55,4 @@ lock:            ## resolve pyproject.toml again into requirements.lock
 clean:           ## forget .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test check bench growth charts chaos sim cluster lock clean
+.PHONY: help setup demo test test-bench check bench growth charts chaos sim cluster lock clean

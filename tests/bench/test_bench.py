@@ -6,17 +6,12 @@ short, so a line that comes is one that was earned.
 
 import json
 import math
-import subprocess
-import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import msgspec
 import pytest
-from nats.aio.client import Client
-from program import environment
+from benchmark import FACTS, bench
 
-from ayes.ledger.nats.api import header_lines
 from ayes.projections.pending import entry
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
@@ -25,23 +20,7 @@ from bench import logs
 from bench.results import Result, compared, told
 
 WORKLOADS = {"replay": 3, "lake": 9, "analysts": 3, "policy": 5, "history": 3}
-FACTS = 600
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
-
-
-def bench(*arguments: str, cwd: Path) -> list[str]:
-    """The lines that a run of the real program prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments, "--facts", str(FACTS), "--at-once", "4", "--rounds", "1"],
-        env=environment(BENCH_DATE="2026-11-21"),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -93,20 +72,3 @@ def test_a_log_of_any_length_ends_with_the_same_number_of_open_approvals(facts, 
         by_thread[fact.slot.thread_ref].append(fact)
     calls = [call for ref, facts in by_thread.items() for call in thread_of(ref, facts).calls.values()]
     assert sum(entry(call) is not None for call in calls) == at_once
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"\r\n",
-        b"Nats-Sequence: 17\r\nNats-Subject: ledger.a.b.opened\r\n\r\n",
-        b"Nats-Batch-Id:abc\r\nNats-Batch-Sequence:\t2 \r\n",
-        b"no colon\r\nin side: skipped\r\n: nameless\r\n",
-        b"N\xc3\xa4me: skipped\r\nValue: caf\xc3\xa9\r\nBroken: \xff\r\n",
-        b"Twice: 1\r\nTwice: 2\r\nColon: a:b\r\n Blank : x \r\n",
-    ],
-)
-def test_headers_are_read_as_nats_py_reads_them(raw):
-    """Ours is quicker, and for every header block, odd ones too, its answer is nats-py's own."""
-    assert list(header_lines(raw).items()) == list(Client._parse_header_lines(raw).items())

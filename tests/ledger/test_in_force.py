@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ayes import Ledger
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate, GateState
-from ayes.ledger import Ledger
 from ayes.ledger.in_force import policy_in_force, subject_of, tool_of, void_policies, void_tools
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import RawMessage

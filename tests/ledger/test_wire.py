@@ -11,6 +11,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser as Theirs
 
+from ayes.ledger.nats.api import header_lines
 from ayes.ledger.nats.protocol import NatsMessage, Parser, frame
 
 type Seen = list[tuple[Any, ...]]
@@ -193,3 +194,20 @@ async def test_a_message_that_nats_py_cannot_read_does_not_end_its_reading():
     await parser.parse(b"MSG a\xff 1 1\r\nx\r\n")
     await parser.parse(b"MSG a 1 2\r\nok\r\n")
     assert arrived == [b"ok"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\r\n",
+        b"Nats-Sequence: 17\r\nNats-Subject: ledger.a.b.opened\r\n\r\n",
+        b"Nats-Batch-Id:abc\r\nNats-Batch-Sequence:\t2 \r\n",
+        b"no colon\r\nin side: skipped\r\n: nameless\r\n",
+        b"N\xc3\xa4me: skipped\r\nValue: caf\xc3\xa9\r\nBroken: \xff\r\n",
+        b"Twice: 1\r\nTwice: 2\r\nColon: a:b\r\n Blank : x \r\n",
+    ],
+)
+def test_headers_are_read_as_nats_py_reads_them(raw):
+    """Ours is quicker, and for every header block, odd ones too, its answer is nats-py's own."""
+    assert list(header_lines(raw).items()) == list(Client._parse_header_lines(raw).items())
