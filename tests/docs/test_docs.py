@@ -29,6 +29,7 @@ import nats
 import pytest
 from pages import CLI, Block, blocks, parse, piped
 from paths import ROOT
+from program import Started
 
 from ayes import Ledger, spec_of
 from ayes.ledger.nats.credentials import Store
@@ -272,87 +273,28 @@ async def up(here: Path, *options: str) -> AsyncIterator[dict[str, str]]:
 async def run(
     command: list[str], cwd: Path, environment: dict[str, str], *, within_s: float = 20
 ) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *command, cwd=cwd, env=environment,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), within_s)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        pytest.fail(f"{command} does not end")
-    return process.returncode or 0, out.decode(), err.decode()
+    """Its exit code and what it wrote. `ayes` is forked: 40 starts a page would take long."""
+    program = Started if command[0] == "ayes" else subprocess.Popen
 
+    def ended() -> tuple[int, str, str]:
+        with program(
+            command, cwd=cwd, env=environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
+            try:
+                out, err = process.communicate(timeout=within_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return process.returncode, out, err
 
-class ForkServer:
-    """Runs `ayes` commands in processes of their own that need not import anything first: 40 a page would take long."""
-
-    PROGRAM = """
-import json, os, sys
-from ayes.ops import cli
-from ayes.ops.commands import check
-from ayes.ops.commands import decide
-from ayes.ops.commands import look
-from ayes.ops.commands import run
-for line in sys.stdin:
-    words, cwd, environment, said = json.loads(line)
-    if (child := os.fork()) == 0:
-        code = 70
-        try:
-            os.chdir(cwd)
-            os.environ.update(environment)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for stream in (1, 2):
-                os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-            sys.argv = ["ayes", *words]
-            cli.main()
-        except SystemExit as end:
-            code = end.code or 0
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-    def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def run(self, words: list[str], cwd: Path, environment: dict[str, str]) -> tuple[int, str]:
-        if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-c",
-                self.PROGRAM,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
-        assert self._process.stdin
-        assert self._process.stdout
-        said = cwd / "said"
-        said.write_bytes(b"")
-        self._process.stdin.write(f"{json.dumps([words, str(cwd), environment, str(said)])}\n".encode())
-        code = await asyncio.wait_for(self._process.stdout.readline(), 20)
-        return int(code), said.read_text()
-
-    async def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            await self._process.communicate()
-
-
-@pytest.fixture
-async def fork_server() -> AsyncIterator[ForkServer]:
-    server = ForkServer()
-    yield server
-    await server.stop()
+    return await asyncio.to_thread(ended)
 
 
 FOREVER = ("up", "work", "watch", "demo")
 
 
-async def run_line(line: str, cwd: Path, environment: dict[str, str], fork_server: ForkServer) -> None:
+async def run_line(line: str, cwd: Path, environment: dict[str, str]) -> None:
     """One line of a `sh` block."""
     wanted = int(found[1]) if (found := re.search(r"#.*\bexit (\d+)", line)) else 0
     runs = True
@@ -370,12 +312,10 @@ async def run_line(line: str, cwd: Path, environment: dict[str, str], fork_serve
             runs = False
     if not runs or "nats.example" in line:
         return
-    if len(pieces) == 1 and pieces[0][0] == "ayes":
-        code, said = await fork_server.run(pieces[0][1:], cwd, environment)
-    else:
-        code, out, err = await run(["bash", "-o", "pipefail", "-c", line], cwd, environment)
-        said = out + err
-    assert code == wanted, f"{line}\nended with {code}, not {wanted}\n{said}"
+    alone = len(pieces) == 1 and pieces[0][0] == "ayes"
+    words = pieces[0] if alone else ["bash", "-o", "pipefail", "-c", line]
+    code, out, err = await run(words, cwd, environment)
+    assert code == wanted, f"{line}\nended with {code}, not {wanted}\n{out}{err}"
 
 
 async def run_python(block: Block, cwd: Path, environment: dict[str, str], names: dict[str, Any]) -> None:
@@ -450,9 +390,7 @@ async def request_refund(store: str, call: str) -> None:
         await ledger.request(call, "refund", {"order": "A-17", "amount": 480}, requester="ben")
 
 
-async def follow(
-    page: Path, here: Path, environment: dict[str, str], ledger: Ledger, fork_server: ForkServer
-) -> None:
+async def follow(page: Path, here: Path, environment: dict[str, str], ledger: Ledger) -> None:
     """A page from top to bottom."""
     import duckdb
 
@@ -468,16 +406,16 @@ async def follow(
                 assert answered or text.startswith("CREATE"), f"{block} finds nothing"
             case "sh":
                 for line in block.text.splitlines():
-                    await run_line(line, here, environment, fork_server)
+                    await run_line(line, here, environment)
 
 
-async def test_the_services_page_works(shop, fork_server):
+async def test_the_services_page_works(shop):
     """docs/services.md, while ana approves."""
     here, environment = shop
     store = environment["AYES_STORE"]
     async with ana_approves(store), Ledger.connect(store, name="billing") as ledger:
         await dies_while_it_runs("shop/order-19/refund-1", here, environment)
-        await follow(ROOT / "docs" / "services.md", here, environment, ledger, fork_server)
+        await follow(ROOT / "docs" / "services.md", here, environment, ledger)
         assert (await ledger.call(CallRef.parse("shop/order-17/refund-7"))).status == "returned"
         assert (await ledger.call(CallRef.parse("shop/order-19/refund-1"))).status == "in_doubt"
 
@@ -501,14 +439,14 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("name", ["reviewers.md", "operators.md"])
-async def test_the_page_works(shop, fork_server, name):
+async def test_the_page_works(shop, name):
     """Each command of the page does what the page says."""
     here, environment = shop
     async with Ledger.connect(environment["AYES_STORE"]) as ledger:
-        await follow(ROOT / "docs" / name, here, environment, ledger, fork_server)
+        await follow(ROOT / "docs" / name, here, environment, ledger)
 
 
-async def test_the_analysts_page_works(shop, fork_server):
+async def test_the_analysts_page_works(shop):
     """docs/asking.md, after some calls were approved and denied."""
     here, environment = shop
     for order, verdict in (("17", "approve"), ("18", "deny")):
@@ -519,10 +457,10 @@ async def test_the_analysts_page_works(shop, fork_server):
         )
         assert code == 0, err
     async with Ledger.connect(environment["AYES_STORE"]) as ledger:
-        await follow(ROOT / "docs" / "asking.md", here, environment, ledger, fork_server)
+        await follow(ROOT / "docs" / "asking.md", here, environment, ledger)
 
 
-async def test_the_readme_works(tmp_path, fork_server):
+async def test_the_readme_works(tmp_path):
     """The service of the README asks, ana approves, it runs, and `ayes watch` sees all of it from another process."""
     here = tmp_path / "here"
     call = "shop/order-17/refund-1"
@@ -531,7 +469,7 @@ async def test_the_readme_works(tmp_path, fork_server):
         await until(lambda: waits_for_people(call, environment))
         for block in blocks(README, "sh"):
             for line in block.text.splitlines():
-                await run_line(line, here, environment, fork_server)
+                await run_line(line, here, environment)
         code, out, err = await service
         assert (code, "480 given back for order A-17" in out) == (0, True), err
         kinds = [

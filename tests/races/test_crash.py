@@ -8,8 +8,7 @@ import asyncio
 import json
 import os
 import random
-import signal
-import sys
+import subprocess
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -18,23 +17,24 @@ from typing import Any
 import pytest
 from paths import AIRLINE as POLICY
 from paths import DATA
+from program import APPROVALS, Started, environment
 
 from ayes.ops.broker.server import ensure_account
 from ayes.projections.formats.conversation import read_conversations
 
 LONG = bool(os.environ.get("CHAOS"))
-APPROVALS = (sys.executable, "-m", "ayes.ops.cli")
 ACK_WAIT_S = "1.5"
 #: How long a slow machine may need for the next few hundred facts.
 QUIET_S = 100
-
-type Running = dict[str, asyncio.subprocess.Process]
 
 pytestmark = [
     pytest.mark.skipif(not DATA.exists(), reason=f"the recorded conversations are not here: {DATA}"),
     pytest.mark.timeout(3600 if LONG else 240),
     pytest.mark.xdist_group("heavy"),
 ]
+
+
+type Running = dict[str, Program]
 
 
 @pytest.fixture
@@ -46,39 +46,51 @@ def recordings(tmp_path: Path) -> Path:
     return file
 
 
-async def start(*arguments: str | Path, log: Path) -> asyncio.subprocess.Process:
-    """An `ayes` program, in a process of its own."""
+class Program(Started):
+    """An `ayes` program in a process of its own, and an event loop does not stand still while it runs."""
+
+    async def ended(self) -> int:
+        while (code := self.poll()) is None:  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.02)
+        return code
+
+    async def output(self) -> str:
+        """All that it writes until it ends."""
+        return (await asyncio.to_thread(self.communicate))[0]
+
+
+def start(*arguments: str | Path, log: Path) -> Program:
     with log.open("ab") as err:
-        return await asyncio.create_subprocess_exec(
-            *APPROVALS,
-            *map(str, arguments),
-            stdout=asyncio.subprocess.PIPE,
+        return Program(
+            [APPROVALS, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=err,
-            stdin=asyncio.subprocess.DEVNULL,
+            text=True,
+            env=environment(),
         )
 
 
-async def up(*arguments: str | Path, log: Path) -> asyncio.subprocess.Process:
+async def up(*arguments: str | Path, log: Path) -> Program:
     """`ayes up` or `work`, once it is ready, which it says with `--json`."""
-    process = await start(*arguments, log=log)
-    assert process.stdout
-    assert await process.stdout.readline(), tail(log)
+    process = start(*arguments, log=log)
+    assert await asyncio.to_thread(process.stdout.readline), tail(log)
     return process
 
 
 @asynccontextmanager
-async def program(*arguments: str | Path, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await start(*arguments, log=log)
+async def program(*arguments: str | Path, log: Path) -> AsyncIterator[Program]:
+    process = start(*arguments, log=log)
     try:
         yield process
     finally:
         await kill(process)
 
 
-async def kill(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.send_signal(signal.SIGKILL)
-        await process.wait()
+async def kill(process: Program) -> None:
+    process.kill()
+    await process.ended()
+    process.stdout.close()
 
 
 async def facts_so_far(store: Path) -> int:
@@ -99,7 +111,7 @@ async def grown(store: Path, most: int) -> None:
 async def unless_one_ends(wait: Coroutine[Any, Any, None], running: Running, log: Path) -> None:
     """Wait, but not for what never comes: a program that ended by itself is said, with its last words."""
     waiting = asyncio.ensure_future(wait)
-    ends = {asyncio.ensure_future(process.wait()): name for name, process in running.items()}
+    ends = {asyncio.ensure_future(process.ended()): name for name, process in running.items()}
     try:
         async with asyncio.timeout(QUIET_S):
             done, _ = await asyncio.wait([waiting, *ends], return_when=asyncio.FIRST_COMPLETED)
@@ -120,9 +132,9 @@ def tail(log: Path) -> str:
 
 async def verified(store: Path, log: Path) -> dict:
     """`ayes replay --verify` on the running store."""
-    process = await start("replay", "--verify", "--json", "--store", store, log=log)
-    out, _ = await process.communicate()
-    assert process.returncode == 0, out.decode() + tail(log)
+    process = start("replay", "--verify", "--json", "--store", store, log=log)
+    out = await process.output()
+    assert process.returncode == 0, out + tail(log)
     return json.loads(out)
 
 
@@ -167,13 +179,13 @@ async def test_the_whole_of_it_killed_and_started_again(recordings: Path, tmp_pa
     for _ in range(12 if LONG else 2):
         async with program(*rehearse, log=log) as process:
             killer = asyncio.create_task(_kill_after(store, done + dice.randint(100, 450), process))
-            await process.wait()
+            await process.ended()
             killer.cancel()
             done += 300
             if process.returncode == 0:
                 break
-    process = await start(*rehearse, log=log)
-    out, _ = await process.communicate()
+    process = start(*rehearse, log=log)
+    out = await process.output()
     assert process.returncode == 0, tail(log)
     summary = json.loads(out)
     assert {key: summary[key] for key in wanted} == wanted
@@ -186,7 +198,7 @@ async def test_the_whole_of_it_killed_and_started_again(recordings: Path, tmp_pa
     assert rebuilt["calls"] == {"returned": wanted["calls"]}
 
 
-async def _kill_after(store: Path, facts: int, process: asyncio.subprocess.Process) -> None:
+async def _kill_after(store: Path, facts: int, process: Program) -> None:
     from ayes.schemas.errors import ApprovalsError
 
     while process.returncode is None:
@@ -222,12 +234,15 @@ async def test_any_one_of_them_killed(victim: str, recordings: Path, tmp_path: P
         # Each is ready before anything is killed: a program that starts while its broker is away ends.
         for name in ("gate", "queue", "model", "executor"):
             running[name] = await up(*commands[name], log=log)
-        running["rehearse"] = await start(*commands["rehearse"], log=log)
+        running["rehearse"] = start(*commands["rehearse"], log=log)
         for kills in range(1, 9 if LONG else 3):
             await unless_one_ends(grown(store, kills * (1000 if LONG else 150)), running, log)
             await kill(running[victim])
-            running[victim] = await (start if victim == "rehearse" else up)(*commands[victim], log=log)
-        out, _ = await running["rehearse"].communicate()
+            if victim == "rehearse":
+                running[victim] = start(*commands[victim], log=log)
+            else:
+                running[victim] = await up(*commands[victim], log=log)
+        out = await running["rehearse"].output()
         assert running["rehearse"].returncode == 0, tail(log)
         summary = json.loads(out)
         assert {key: summary[key] for key in wanted} == wanted
