@@ -168,24 +168,14 @@ _READ: Final[dict[str, tuple[type, ...]]] = {
     place: (*kinds, e.Carried) for place, kinds in EVENTS_BY_PLACE.items()
 }
 
+#: The status that each fact leads to: one, in whatever status it may come.
+LEADS_TO: Final[dict[type, Status]] = {
+    event: status for follows in MAY_FOLLOW.values() for event, status in follows.items()
+}
 #: Nothing more will be told to the model about a call in one of these.
-SETTLED: Final = frozenset({Status.RETURNED, Status.FAILED, Status.REFUSED, Status.RECONCILED})
-
-_DECISIONS: Final[dict[type[e.Event], Status]] = {
-    e.Approved: Status.APPROVED,
-    e.Denied: Status.DENIED,
-    e.Answered: Status.ANSWERED,
-    e.Expired: Status.EXPIRED,
-    e.Withdrawn: Status.WITHDRAWN,
-    e.Superseded: Status.SUPERSEDED,
-}
-_ENDS: Final[dict[type[e.Event], Status]] = {
-    e.ToolReturned: Status.RETURNED,
-    e.ToolFailed: Status.FAILED,
-    e.ToolRefused: Status.REFUSED,
-    e.InDoubt: Status.IN_DOUBT,
-}
-
+SETTLED: Final = frozenset(status for status, follows in MAY_FOLLOW.items() if not follows)
+#: A call in one of these will never run, and the model is still to be told so.
+NOT_RUN: Final = frozenset(status for status, follows in MAY_FOLLOW.items() if e.ToolRefused in follows)
 
 #: The decisions that keep a call from running, and what the model is told about each.
 _STOPPED: Final[dict[type, frozenset[str]]] = {
@@ -233,22 +223,17 @@ class Call(Struct, frozen=True):
 
     @property
     def status(self) -> Status:
-        """The furthest point that the facts bear out."""
-        if self.reconciled:
-            return Status.RECONCILED
-        if self.finished:
-            return _ENDS[type(self.finished.event)]  # type: ignore[index]
-        if self.starts:
-            return Status.RUNNING
-        if self.revoked:
-            return Status.REVOKED
-        if self.declined:
-            return Status.DECLINED
-        if self.decided:
-            return _DECISIONS[type(self.decided.event)]  # type: ignore[index]
-        if self.gated:
-            return Status.PENDING
-        return Status.REQUESTED if self.requested else Status.UNKNOWN
+        """The furthest point that the facts bear out, by the table."""
+        furthest = (
+            self.reconciled
+            or self.finished
+            # What claims a call and what revokes it exclude each other: the later one is void.
+            or (self.claims[-1] if self.claims else self.revoked)
+            or self.decided
+            or self.gated
+            or self.requested
+        )
+        return LEADS_TO[type(furthest.event)] if furthest else Status.UNKNOWN
 
     @property
     def starts(self) -> tuple[Fact, ...]:

@@ -8,7 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import DECISIONS, REF, SETTLED, START, UNSETTLED, Story, disorder, life, question, request
 
-from ayes.ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, describe, evolve, may_vote, refusal
+from ayes.ledger.lifecycle import (
+    LEADS_TO,
+    MAY_FOLLOW,
+    NOT_RUN,
+    Call,
+    Status,
+    call_of,
+    describe,
+    evolve,
+    may_vote,
+    refusal,
+)
 from ayes.ledger.lifecycle import SETTLED as SETTLED_STATUSES
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -110,9 +121,24 @@ def test_what_the_table_lets_happen_is_not_refused():
         assert refusal(told(*before), slot, event, SOON) is None, [type(one).__name__ for _, one in story]
 
 
-def test_nothing_is_told_after_the_end():
-    """From a settled status no fact leads on, and every other one leads somewhere."""
-    assert {status for status, follows in MAY_FOLLOW.items() if not follows} == SETTLED_STATUSES
+def test_each_fact_leads_to_one_status():
+    """So a status can be read off the furthest fact alone, whatever was there before it."""
+    leads = {(kind, after) for follows in MAY_FOLLOW.values() for kind, after in follows.items()}
+    assert dict(leads) == LEADS_TO
+    assert len(leads) == len(LEADS_TO)
+
+
+def test_every_status_but_unknown_is_one_that_a_fact_leads_to():
+    """No status is out of reach, and none is needed that the table does not name."""
+    assert set(LEADS_TO.values()) == set(Status) - {Status.UNKNOWN}
+
+
+def test_every_status_is_open_or_not_run_or_settled():
+    """What may still happen, what never will and what is over: each status is in one of the three."""
+    still_open = {"unknown", "requested", "pending", "approved", "running", "in_doubt"}
+    assert {"returned", "failed", "refused", "reconciled"} == SETTLED_STATUSES
+    assert set(Status) - SETTLED_STATUSES - still_open == NOT_RUN
+    assert all(set(MAY_FOLLOW[status]) == {e.ToolRefused} for status in NOT_RUN)
 
 
 def test_nothing_runs_without_an_approval():
