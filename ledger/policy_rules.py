@@ -78,8 +78,8 @@ def judge(policy: Policy, about: About) -> RuleMatch:
             counts, found = rule, True
     for rule, problem in sorted(unsaid, key=_asks_of_whom, reverse=True):
         if not found or _may_beat(rule, counts, policy):
-            why = "The condition of this rule cannot be evaluated, so a person must look"
-            return RuleMatch(rule, "ask", f"{why}: {problem}.", tuple(shadows))
+            reason = "The condition of this rule cannot be evaluated, so a person must look"
+            return RuleMatch(rule, "ask", f"{reason}: {problem}.", tuple(shadows))
     return RuleMatch(counts, counts.then, counts.reason, tuple(shadows))
 
 

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Struct
 from rich.table import Table
 
-from ayes.consumers.gate import GateState, verdict
 from ayes.ledger.client import Ledger
 from ayes.ledger.grants import Delegation, delegated
 from ayes.ledger.lifecycle import Call, call_of, describe, may_vote
 from ayes.ledger.policies import AppliedPolicy, Origin, Policies, attributed, of_edit, origin, origin_slots
+from ayes.ledger.verdict import Case, verdict
 from ayes.ledger.votes import CountedVote, Required, Tally, asked, counted, tally
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
@@ -165,7 +165,7 @@ def said_to(wish: e.ToolRequested, workspace: str, policy: Policy) -> ExplainedV
     call = Call(ref, requested=Fact(1, now, ref.requested, wish))
     if not wish.requester:  # somebody asks, and it does not matter who
         policy = policy.model_copy(update={"unmapped_requesters": "exclude_nobody"})
-    case = GateState(call, Policies(AppliedPolicy(0, policy)), Tool(wish.tool, wish.tool_version, _ANY))
+    case = Case(call, Policies(AppliedPolicy(0, policy)), Tool(wish.tool, wish.tool_version, _ANY))
     return _word(verdict(case, now), wish)
 
 
@@ -352,7 +352,7 @@ def explained(
         ballots = [one for one in ballots if not _is_refused(call, one.vote, edited)]
     judged = _judged(call, stands, ballots)
     requested = Call(call.ref, requested=call.requested)
-    wished = GateState(requested, policies, tool, origin=whence, names_requester=names_requester)
+    wished = Case(requested, policies, tool, origin=whence, names_requester=names_requester)
     now = _word(verdict(wished, call.requested.recorded_at), wish)
     stage = call.next_stage
     return Explained(
