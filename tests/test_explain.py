@@ -14,11 +14,11 @@ from program import approvals
 from stories import Story, request
 
 from ayes.ledger.client import Ledger
+from ayes.ledger.explanation import explained
 from ayes.ledger.lifecycle import call_of
 from ayes.ledger.policies import Policies
 from ayes.ledger.votes import counted
 from ayes.ops.commands import policy as command
-from ayes.ops.commands.policy import explained
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.digest import text_digest
