@@ -4,18 +4,18 @@ Everything is read off the facts, by the functions that the gate asks too. The c
 JSON output of `ayes policy explain` show an `Explained` as it is.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.grants import Delegation, delegated
-from ayes.ledger.lifecycle import Call, describe, may_vote
-from ayes.ledger.policies import AppliedPolicy, Origin, Policies, of_edit
+from ayes.ledger.grants import Delegation
+from ayes.ledger.lifecycle import Call, VoteFlaw, describe
+from ayes.ledger.policies import AppliedPolicy, Origin, Policies
 from ayes.ledger.verdict import Case, verdict
-from ayes.ledger.votes import CountedVote, Required, Tally, asked, counted, tally
+from ayes.ledger.votes import CastVote, Tally, asked, cast_votes, tally
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.events import Shadow
@@ -25,8 +25,6 @@ from ayes.schemas.quorums import is_among, seated
 from ayes.schemas.slots import ThreadRef
 from ayes.schemas.tools import Tool
 
-#: Who else must agree to edited arguments; None: they may not run.
-type _Edited = Callable[[str], Required | None]
 _UNKNOWN: Final = Origin()
 
 
@@ -136,14 +134,9 @@ def explained(
     assert call.requested
     wish, decision = call.wish, call.decided.event if call.decided else None
 
-    def edited(arguments: str) -> Required | None:
-        return of_edit(policies, tool, call, arguments)
-
-    stands, ballots = None, []
-    if call.approval_request is not None:
-        stands = tally(call, edited, lambda vote: delegated(delegations, call, vote))
-        ballots = counted(call, lambda vote: delegated(delegations, call, vote))
-        ballots = [one for one in ballots if not _is_refused(call, one.vote, edited)]
+    stands = tally(call, policies, tool, delegations) if call.approval_request else None
+    votes = cast_votes(call, policies, tool, delegations)
+    ballots = [one for one in votes if one.objection is None]
     judged = _judged(call, stands, ballots)
     requested = Call(call.ref, requested=call.requested)
     wished = Case(requested, policies, tool, origin=whence, names_requester=names_requester)
@@ -157,7 +150,7 @@ def explained(
         requester=wish.requester,
         agent=wish.agent,
         judged=judged,
-        votes=tuple(_vote(call, fact, ballots, delegations) for fact in call.votes),
+        votes=tuple(_vote(call, one) for one in votes),
         denied_by=tuple(one.person for one in ballots if one.vote.verdict == "deny"),
         asked_as_well=call.escalated_to(),
         next_stage=ExplainedStage(stage.voters, call.due) if stage is not None and decision is None else None,
@@ -169,7 +162,11 @@ def explained(
     )
 
 
-def _judged(call: Call, stands: Tally | None, ballots: Sequence[CountedVote]) -> ExplainedVerdict | None:
+def _judged(
+    call: Call,
+    stands: Tally | None,
+    ballots: Sequence[CastVote],
+) -> ExplainedVerdict | None:
     """What was said to it when it was judged, with who agrees by now."""
     decision = call.decided.event if call.decided else None
     if call.approval_request is None:
@@ -260,42 +257,29 @@ def _bare(question: ExplainedRequest) -> ExplainedRequest:
     return msgspec.structs.replace(question, quorums=bare(question.quorums), besides=bare(question.besides))
 
 
-def _vote(call: Call, fact: Fact, ballots: Sequence[CountedVote], delegations: Sequence[Delegation]) -> Vote:
-    reviewer, event = fact.slot.tail[3], fact.event
-    if not isinstance(event, e.Voted):
-        return Vote(reviewer, "", "", "", "this program cannot read it")
-    flaw = "" if any(one.seq == fact.seq for one in ballots) else _flaw(call, fact, event, delegations)
-    return Vote(reviewer, event.on_behalf_of, event.verdict, event.reason, flaw)
+def _vote(call: Call, cast: CastVote) -> Vote:
+    vote = cast.vote
+    return Vote(cast.reviewer, vote.on_behalf_of, vote.verdict, vote.reason, _flaw(call, cast))
 
 
-def _flaw(call: Call, fact: Fact, vote: e.Voted, delegations: Sequence[Delegation]) -> str:
-    """Why a vote does not count, in the order in which `ayes.ledger.votes` looks."""
-    reviewer = fact.slot.tail[3]
-    person = vote.on_behalf_of or reviewer
-    if call.approval_request is None or call.gated is None or fact.seq < call.gated.seq:
-        return "nobody had been asked by then"
-    if vote.digest != call.approval_request.digest:
-        return "it is about other arguments than those that wait"
-    if call.deadline is not None and fact.recorded_at >= call.deadline:
-        return "it came after the deadline"
-    for name in (reviewer, person):
-        if is_excluded(name, call.approval_request.excluded, call.approval_request.people):
-            return f"{name} {_why_excluded(name, call.wish, call.approval_request.people)}"
-    if not may_vote(call, vote, reviewer, fact.seq):
-        return f"{person} {'may not break the glass' if vote.verdict == 'break_glass' else 'was not asked'}"
-    if person != reviewer and not delegated(delegations, call, fact):
-        return f"{person} had not given {reviewer} the vote then"
-    if vote.verdict == "break_glass" and not vote.reason.strip():
-        return "who breaks the glass must say why"
-    if vote.arguments is not None:
-        return "what it would have it run may not run"
-    return f"{person if person != reviewer else reviewer} has voted already"
-
-
-def _is_refused(call: Call, vote: e.Voted, edited: _Edited) -> bool:
-    """Would it have something run that may not run?"""
-    changes = vote.verdict == "approve" and vote.arguments not in (None, call.wish.arguments)
-    return changes and vote.arguments is not None and edited(vote.arguments) is None
+def _flaw(call: Call, cast: CastVote) -> str:
+    """Why a vote does not count, in words for those who look at it; empty where it does."""
+    if cast.objection is None:
+        return ""
+    who, asking = cast.objection.person, call.approval_request
+    match cast.objection.flaw:
+        case "excluded" if asking is not None:
+            return f"{who} {_why_excluded(who, call.wish, asking.people)}"
+        case "stranger" if cast.vote.verdict != "break_glass":
+            return f"{who} was not asked"
+        case "stranger" | "glass_for_another":
+            return f"{who} may not break the glass"
+        case "not_delegated":
+            return f"{who} had not given {cast.reviewer} the vote then"
+        case "voted":
+            return f"{who} has voted already"
+        case flaw:
+            return _FLAWS[flaw]
 
 
 def _kind(event: object) -> str:
@@ -318,6 +302,16 @@ _THEN: Final[dict[tuple[type, str], str]] = {
     (e.Denied, "policy"): "block",
     (e.Denied, "invalid"): "invalid",
     (e.Denied, "limit"): "limit",
+}
+#: What is wrong with a vote, where it is not about who cast it.
+_FLAWS: Final[dict[VoteFlaw, str]] = {
+    "not_asked": "nobody had been asked by then",
+    "decided": "the call had been decided by then",
+    "deadline": "it came after the deadline",
+    "other_bytes": "it is about other arguments than those that wait",
+    "glass_without_reason": "who breaks the glass must say why",
+    "glass_with_edit": "what it would have it run may not run",
+    "may_not_run": "what it would have it run may not run",
 }
 #: A tool that takes any object.
 _ANY: Final = e.ToolDeclared(description="", schema='{"type":"object"}')

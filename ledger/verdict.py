@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ayes.ledger.grants import Delegation, Grant, covering, delegated
+from ayes.ledger.grants import Delegation, Grant, covering
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.policies import (
     Origin,
@@ -27,10 +27,9 @@ from ayes.ledger.policies import (
     block,
     disowned,
     evaluate,
-    of_edit,
     required,
 )
-from ayes.ledger.votes import Tally, asked, empty_seats, tally
+from ayes.ledger.votes import asked, empty_seats, tally
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -100,7 +99,7 @@ def _decided(case: Case, now: datetime) -> e.Event | None:
         return _withdrawn(event)
     if call.gated is None:
         return verdict(case, now)
-    stands = _tally(case)
+    stands = tally(call, case.policies, case.tool, case.delegations)
     if isinstance(stands.verdict, e.Approved):
         ruling = _blocked(case, stands.verdict)
         if ruling is not None:
@@ -120,14 +119,6 @@ def _decided(case: Case, now: datetime) -> e.Event | None:
         policy_version=asking.policy_version,
         organisation=asking.organisation,
         after_s=(call.due - call.gated.recorded_at).total_seconds(),
-    )
-
-
-def _tally(case: Case) -> Tally:
-    return tally(
-        case.call,
-        lambda arguments: of_edit(case.policies, case.tool, case.call, arguments),
-        lambda vote: delegated(case.delegations, case.call, vote),
     )
 
 

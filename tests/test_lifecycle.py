@@ -19,6 +19,7 @@ from ayes.ledger.lifecycle import (
     evolve,
     may_vote,
     refusal,
+    void,
 )
 from ayes.ledger.lifecycle import SETTLED as SETTLED_STATUSES
 from ayes.schemas import events as e
@@ -428,6 +429,29 @@ def test_refusals_come_in_their_order(
     refused = refusal(told(*story), slot, event, at)
     assert (type(refused) if refused else None) is kind
     assert str(refused or "") == sentence
+
+
+@pytest.mark.parametrize(
+    ("story", "slot", "vote", "at", "kind"),
+    [
+        pytest.param(*row[:5], id=name)
+        for name, *row in REFUSALS
+        # That somebody has voted voids nothing: the count sees to it.
+        if isinstance(row[2], e.Voted) and name[0] not in "12345" and row[4] is not AlreadyFilled
+    ],
+)
+def test_a_vote_that_is_refused_would_not_count_either(
+    story: list[tuple[Slot, e.AnyEvent]],
+    slot: Slot,
+    vote: e.Voted,
+    at: datetime,
+    kind: type[Exception] | None,
+):
+    """What another client records all the same is void, for the same reasons (B40)."""
+    call = told(*story)
+    recorded = Fact(call.facts[-1].seq + 1, at, slot, vote)
+    why = void(call_of(CALL, (*call.facts, recorded)), recorded)
+    assert (why is None) is (kind is None)
 
 
 def test_a_vote_without_an_id_is_never_the_very_same():
