@@ -373,11 +373,7 @@ class Ledger:
             call = await self._attributed(call)
             policies = await self.policies(call.ref.workspace)
             tool = await self.tool_of(call)
-        return tally(
-            call,
-            lambda arguments: of_edit(policies, tool, call, arguments),
-            lambda vote: delegated(given, call, vote),
-        )
+        return tally(call, policies, tool, given)
 
     # -------------------------------------------------------------------------------------------- tools
 

@@ -81,7 +81,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.lifecycle import SETTLED, Call, Status
+from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call
 from ayes.projections import refusal_texts
 from ayes.projections.formats import ai_sdk, reading
 from ayes.projections.formats.ai_sdk import Json
@@ -106,7 +106,6 @@ from ayes.schemas.events import Approved, Opaque, Part, Text, Wish
 PROVIDER: Final = "ai-sdk-ui"
 
 #: Approved, and not known to have ended.
-_APPROVED: Final = frozenset({Status.APPROVED, Status.RUNNING, Status.IN_DOUBT})
 _FOREIGN: Final = ("content", "toolInvocations", "tool_calls", "tool_call_id")
 #: What a reader cannot get past without a guess. The other rules are about sending, not about what was meant.
 _UNREADABLE: Final = frozenset({21, 23, 24, 26, 27, 28, 29})
@@ -214,7 +213,7 @@ def _call(call: Call, wish: Wish, id_: str) -> Json:
 
 def _answer(call: Call) -> Json:
     """What came of asking people."""
-    if call.status not in _APPROVED:
+    if call.status in NOT_RUN:
         return {"approved": False, "reason": refusal_texts.tool_not_run(call).text}
     if call.flaw is not None:
         return {"approved": False, "reason": "What is recorded as an approval does not hold for this call."}

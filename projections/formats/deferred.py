@@ -24,9 +24,9 @@ What was said since the turn is not in the messages: it is the prompt of the run
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
-from ayes.ledger.lifecycle import SETTLED, Call, Status
+from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call, Status
 from ayes.projections import refusal_texts
 from ayes.projections.formats.common import minted, parsed, tool_name, visible
 from ayes.projections.formats.pydantic_ai import is_id, responded, written
@@ -36,19 +36,6 @@ from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
 
 type Json = dict[str, Any]
-
-#: Decided against, and nobody has recorded yet what the model reads instead.
-_REFUSED: Final = frozenset(
-    {
-        Status.DENIED,
-        Status.ANSWERED,
-        Status.EXPIRED,
-        Status.WITHDRAWN,
-        Status.SUPERSEDED,
-        Status.REVOKED,
-        Status.DECLINED,
-    }
-)
 
 
 def messages(thread: Thread) -> list[Json]:
@@ -159,7 +146,7 @@ def _ended(call: Call, wish: e.Wish) -> Outcome | None:
     """How the call ended, as the model reads it; None where it has not ended."""
     if call.status in SETTLED:
         return outcome(call, wish)
-    if call.status not in _REFUSED:
+    if call.status not in NOT_RUN:
         return None
     refused = refusal_texts.tool_not_run(call)
     is_error = refused.ending != "answered"

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from stories import REF, START, Story, question, request
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
-from ayes.consumers.gate import Gate, GateState, verdict
+from ayes.consumers.gate import Gate
 from ayes.ledger.client import Ledger
 from ayes.ledger.grants import Grant, grants_of
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, call_of
 from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.policies import AppliedPolicy, Policies, ThreadUsage
+from ayes.ledger.verdict import Case, verdict
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -47,8 +48,8 @@ def in_force(text: str, version: int = 3) -> AppliedPolicy:
     return AppliedPolicy(version, read_policy(text, "policy.toml"))
 
 
-def case(call: Call, policy: AppliedPolicy | None = None, tool: Tool | None = None, **more) -> GateState:
-    return GateState(call, Policies(policy or AppliedPolicy()), tool, **more)
+def case(call: Call, policy: AppliedPolicy | None = None, tool: Tool | None = None, **more) -> Case:
+    return Case(call, Policies(policy or AppliedPolicy()), tool, **more)
 
 
 def told(*facts: tuple[object, e.AnyEvent], call=CALL) -> Call:
@@ -514,7 +515,7 @@ async def test_a_policy_that_could_never_be_read_asks_everybody(ledger: Ledger, 
     handed = await asked_for(ledger, request(WISH, declared.version))
     gate = Gate()
     seen = await gate.load(ledger, handed)
-    assert isinstance(seen, GateState)
+    assert isinstance(seen, Case)
     assert seen.policies.workspace.version == 0
     [step] = gate.decide(seen, handed)
     assert isinstance(step, Append)

@@ -10,11 +10,12 @@ import pytest
 from shop import FIRST, REFUND, SCHEMA, SECOND, THIRD, Shop, rule
 from stories import REF, Story, request
 
-from ayes.consumers.gate import Gate, GateState
+from ayes.consumers.gate import Gate
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import EventLog
 from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, about, evaluate, required
+from ayes.ledger.verdict import Case
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.policy import read_policy
@@ -350,5 +351,5 @@ async def test_no_policy_is_older_than_what_is_judged_by_it(shop: Shop):
     await shop.request()
     (wish,) = await shop.ledger.read(FIRST)
     seen = await Gate().load(Late(shop.log, e.Author(kind="gate", name="gate")), wish)
-    assert isinstance(seen, GateState)
+    assert isinstance(seen, Case)
     assert seen.policies.workspace.version == 2

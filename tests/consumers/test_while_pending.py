@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from stories import REF, START, Story, question, request
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, SetTimer
-from ayes.consumers.gate import Gate, GateState, SupersededCalls, said_since
+from ayes.consumers.gate import Gate, SupersededCalls, said_since
 from ayes.consumers.worker import Worker
 from ayes.ledger.answers import AppendResult
 from ayes.ledger.client import Ledger
@@ -29,6 +29,7 @@ from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status, call_of
 from ayes.ledger.log import Delivered, EventLog, TimerFired
 from ayes.ledger.policies import Policies
+from ayes.ledger.verdict import Case
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.projections.formats import FORMATS
@@ -86,9 +87,9 @@ def told(*words: str, call: CallRef = CALL, expires_in_s: float | None = None) -
     return tuple(story.facts)
 
 
-def seen(facts: Sequence[Fact], call: CallRef = CALL) -> GateState:
+def seen(facts: Sequence[Fact], call: CallRef = CALL) -> Case:
     """What the gate makes of these facts about a call that was put to people."""
-    return GateState(call_of(call, tuple(facts)), Policies(), None, said_since(call, facts))
+    return Case(call_of(call, tuple(facts)), Policies(), None, said_since(call, facts))
 
 
 def decided(facts: Sequence[Fact], handed: Delivered | None = None, call: CallRef = CALL) -> e.Event | None:

@@ -7,12 +7,13 @@ import pytest
 from stories import REF, Story
 
 from ayes.consumers.effects import Append, Effect
-from ayes.consumers.gate import Gate, GateState, verdict
+from ayes.consumers.gate import Gate
 from ayes.consumers.model import Ask, ModelReply, ModelRequest, ModelWorker
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.policies import AppliedPolicy, Origin, Policies, wished
+from ayes.ledger.verdict import Case, verdict
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest, text_digest
@@ -308,7 +309,7 @@ def test_who_a_wish_is_for_is_looked_at_before_the_rules():
     policies = Policies(
         AppliedPolicy(1, read_policy('[[rule]]\nname = "no"\ntools = ["*"]\nthen = "block"', "p"))
     )
-    case = GateState(Call(REF.call("own"), requested=requested), policies, None, origin=Origin(opened))
+    case = Case(Call(REF.call("own"), requested=requested), policies, None, origin=Origin(opened))
     said = verdict(case, requested.recorded_at)
     assert isinstance(said, e.Denied)
     assert (said.ground, said.rule) == ("invalid", "no")

@@ -7,11 +7,12 @@ import pytest
 
 from ayes import Ledger
 from ayes.consumers.effects import Append
-from ayes.consumers.gate import Gate, GateState
+from ayes.consumers.gate import Gate
 from ayes.ledger.in_force import policy_in_force, subject_of, tool_of, void_policies, void_tools
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import RawMessage
 from ayes.ledger.policies import AppliedPolicy
+from ayes.ledger.verdict import Case
 from ayes.ops.broker.setup import apply_policy
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode, fact_of
@@ -108,7 +109,7 @@ async def test_what_could_never_be_read_asks_people_about_everything(
     await ledger.request(call, await ledger.declare("shop", SPEC), {})
     handed = (await ledger.read(call))[0]
     seen = await Gate().load(ledger, handed)
-    assert isinstance(seen, GateState)
+    assert isinstance(seen, Case)
     [step, *_] = Gate().decide(seen, handed)
     assert isinstance(step, Append)
     assert isinstance(step.event, e.ApprovalRequested)

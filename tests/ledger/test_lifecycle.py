@@ -8,7 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import DECISIONS, REF, SETTLED, START, UNSETTLED, Story, disorder, life, question, request
 
-from ayes.ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, describe, evolve, may_vote, refusal
+from ayes.ledger.lifecycle import (
+    LEADS_TO,
+    MAY_FOLLOW,
+    NOT_RUN,
+    Call,
+    Status,
+    call_of,
+    describe,
+    evolve,
+    may_vote,
+    refusal,
+    void,
+)
 from ayes.ledger.lifecycle import SETTLED as SETTLED_STATUSES
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -110,9 +122,24 @@ def test_what_the_table_lets_happen_is_not_refused():
         assert refusal(told(*before), slot, event, SOON) is None, [type(one).__name__ for _, one in story]
 
 
-def test_nothing_is_told_after_the_end():
-    """From a settled status no fact leads on, and every other one leads somewhere."""
-    assert {status for status, follows in MAY_FOLLOW.items() if not follows} == SETTLED_STATUSES
+def test_each_fact_leads_to_one_status():
+    """So a status can be read off the furthest fact alone, whatever was there before it."""
+    leads = {(kind, after) for follows in MAY_FOLLOW.values() for kind, after in follows.items()}
+    assert dict(leads) == LEADS_TO
+    assert len(leads) == len(LEADS_TO)
+
+
+def test_every_status_but_unknown_is_one_that_a_fact_leads_to():
+    """No status is out of reach, and none is needed that the table does not name."""
+    assert set(LEADS_TO.values()) == set(Status) - {Status.UNKNOWN}
+
+
+def test_every_status_is_open_or_not_run_or_settled():
+    """What may still happen, what never will and what is over: each status is in one of the three."""
+    still_open = {"unknown", "requested", "pending", "approved", "running", "in_doubt"}
+    assert {"returned", "failed", "refused", "reconciled"} == SETTLED_STATUSES
+    assert set(Status) - SETTLED_STATUSES - still_open == NOT_RUN
+    assert all(set(MAY_FOLLOW[status]) == {e.ToolRefused} for status in NOT_RUN)
 
 
 def test_nothing_runs_without_an_approval():
@@ -402,6 +429,29 @@ def test_refusals_come_in_their_order(
     refused = refusal(told(*story), slot, event, at)
     assert (type(refused) if refused else None) is kind
     assert str(refused or "") == sentence
+
+
+@pytest.mark.parametrize(
+    ("story", "slot", "vote", "at", "kind"),
+    [
+        pytest.param(*row[:5], id=name)
+        for name, *row in REFUSALS
+        # That somebody has voted voids nothing: the count sees to it.
+        if isinstance(row[2], e.Voted) and name[0] not in "12345" and row[4] is not AlreadyFilled
+    ],
+)
+def test_a_vote_that_is_refused_would_not_count_either(
+    story: list[tuple[Slot, e.AnyEvent]],
+    slot: Slot,
+    vote: e.Voted,
+    at: datetime,
+    kind: type[Exception] | None,
+):
+    """What another client records all the same is void, for the same reasons (B40)."""
+    call = told(*story)
+    recorded = Fact(call.facts[-1].seq + 1, at, slot, vote)
+    why = void(call_of(CALL, (*call.facts, recorded)), recorded)
+    assert (why is None) is (kind is None)
 
 
 def test_a_vote_without_an_id_is_never_the_very_same():

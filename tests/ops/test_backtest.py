@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from paths import AIRLINE, DATA, SMALL
 from program import approvals
 
-from ayes.consumers.gate import GateState, verdict
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.policies import AppliedPolicy, Policies
+from ayes.ledger.verdict import Case, verdict
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import CandidateCall, Counts, backtest, backtest_ledger, wishes_in
 from ayes.ops.commands import policy as command
@@ -192,7 +192,7 @@ def gates_word(rules, wished):
     )
     call = Call(ref, requested=Fact(1, AT, ref.requested, wish))
     tool = Tool(wished.tool, "v1", msgspec.structs.replace(ANY, governs=wished.governs))
-    said = verdict(GateState(call, Policies(AppliedPolicy(1, rules)), tool), AT)
+    said = verdict(Case(call, Policies(AppliedPolicy(1, rules)), tool), AT)
     match said:
         case e.Approved():
             return "allowed", said.rule

@@ -7,6 +7,7 @@ that do not count is a table over facts.
 import asyncio
 import json
 from datetime import timedelta
+from typing import get_args
 
 import msgspec
 import pytest
@@ -14,11 +15,11 @@ from program import approvals
 from stories import Story, request
 
 from ayes.ledger.client import Ledger
-from ayes.ledger.lifecycle import call_of
+from ayes.ledger.explanation import _flaw, explained
+from ayes.ledger.lifecycle import Objection, VoteFlaw, call_of
 from ayes.ledger.policies import Policies
-from ayes.ledger.votes import counted
+from ayes.ledger.votes import CastVote, counted
 from ayes.ops.commands import policy as command
-from ayes.ops.commands.policy import explained
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.digest import text_digest
@@ -444,6 +445,31 @@ def test_a_vote_after_the_deadline_says_so():
     """Expired means expired (B36)."""
     call = voted([("ana", vote()), ("ben", vote())], expires_in_s=1.5)
     assert [one.flaw for one in explained(call, Policies(), TOOL).votes] == ["", "it came after the deadline"]
+
+
+def test_a_vote_after_the_decision_says_so():
+    """It came too late to count, whoever cast it."""
+    story = Story()
+    call = voted([("ana", vote())])
+    story.facts = [call.requested, call.gated, *call.votes]
+    story.tell(call.ref.decided, e.Denied(ground="people", rule="money", policy_version=1))
+    story.tell(call.ref.vote("ben"), vote())
+    told = explained(call_of(call.ref, tuple(story.facts)), Policies(), TOOL)
+    assert [one.flaw for one in told.votes] == ["", "the call had been decided by then"]
+
+
+def test_a_second_vote_of_one_person_says_so_also_where_it_edits():
+    """Two accounts of one person are one person, and the edit is not what is wrong (B39)."""
+    votes = [("ana", vote()), ("ben", vote(arguments='{"amount":100}'))]
+    told = explained(voted(votes, people={"ben": "ana"}), Policies(), TOOL)
+    assert [one.flaw for one in told.votes] == ["", "ben has voted already"]
+
+
+@pytest.mark.parametrize("flaw", get_args(VoteFlaw.__value__))
+def test_every_objection_to_a_vote_has_words(flaw):
+    """A new reason for which a vote does not count is explained, or this fails."""
+    cast = CastVote("ana", "ana", vote(), 4, Objection(flaw, "ana"))
+    assert _flaw(voted([]), cast)
 
 
 def test_a_vote_before_the_question_says_so():

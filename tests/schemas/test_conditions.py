@@ -10,8 +10,9 @@ from expressions import EXPRESSIONS
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ayes.ledger.policy_rules import About, judge
 from ayes.schemas.conditions import MAX_LENGTH, MAX_VALUES, NAMES, BadCondition, CannotSay, check, holds
-from ayes.schemas.policy import About, Policy, judge
+from ayes.schemas.policy import Policy
 
 
 def scope(args=None, **rest):

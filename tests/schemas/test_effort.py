@@ -8,11 +8,12 @@ from expressions import EXPRESSIONS
 from hypothesis import given
 
 from ayes.ledger.grants import Grant, covering
+from ayes.ledger.policy_rules import About, judge
 from ayes.schemas import condition_cost, conditions
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
-from ayes.schemas.policy import About, judge, read_policy
+from ayes.schemas.policy import read_policy
 from ayes.schemas.slots import GrantRef
 from ayes.schemas.tools import Tool, ToolSpec, declaration
 

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paths import AIRLINE
 
+from ayes.ledger.policy_rules import NO_RULE, STRICTNESS, About, covers, judge
 from ayes.ops.rehearsal.scripted_reviewer import ScriptedVerdict, read_script, script_for, vote
 from ayes.schemas import conditions
 from ayes.schemas.errors import BadFile
 from ayes.schemas.events import Quorum, Shadow, Stage
-from ayes.schemas.policy import MAX_RULES, NO_RULE, STRICTNESS, About, Policy, judge, read_policy
+from ayes.schemas.policy import MAX_RULES, Policy, read_policy
 from ayes.schemas.toml_files import line_of, read_text
 
 
@@ -250,7 +251,7 @@ def scanned(policy, about):
     """The word that counts, by looking at every rule, one priority after the other."""
     counts, shadows, unsaid = [], [], []
     for one in policy.rules:
-        if not any(fnmatchcase(about.tool, pattern) for pattern in one.tools) or not one.covers(about):
+        if not any(fnmatchcase(about.tool, pattern) for pattern in one.tools) or not covers(one, about):
             continue
         try:
             said = one.then if not one.when or conditions.holds(one.when, about.scope) else None
