@@ -22,7 +22,7 @@ from ayes.ledger.client import Ledger
 from ayes.ledger.log import Delivered
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import LEDGER
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

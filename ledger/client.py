@@ -22,7 +22,6 @@ import msgspec
 import structlog
 
 from ayes.ledger import clock
-from ayes.ledger.answers import AlreadyRecorded, AppendResult, Recorded, SlotTaken, Unconfirmed
 from ayes.ledger.grants import (
     Delegation,
     Grant,
@@ -43,7 +42,15 @@ from ayes.ledger.in_force import (
     void_tools,
 )
 from ayes.ledger.lifecycle import FLAWS, Call, call_of, describe, evolve, may_vote, refusal
-from ayes.ledger.log import EventLog, FactReader
+from ayes.ledger.log import (
+    AlreadyRecorded,
+    AppendResult,
+    EventLog,
+    FactReader,
+    Recorded,
+    SlotTaken,
+    Unconfirmed,
+)
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream

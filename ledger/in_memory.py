@@ -16,10 +16,20 @@ from datetime import datetime
 
 from msgspec import structs
 
-from ayes.ledger import clock
-from ayes.ledger.answers import AlreadyRecorded, AppendResult, Recorded, SlotTaken
-from ayes.ledger.log import Change, Delivered, Mark, Parked, Pending, RawMessage, TimerFired
-from ayes.ledger.nats import streams
+from ayes.ledger import clock, subscriptions
+from ayes.ledger.log import (
+    AlreadyRecorded,
+    AppendResult,
+    Change,
+    Delivered,
+    Mark,
+    Parked,
+    Pending,
+    RawMessage,
+    Recorded,
+    SlotTaken,
+    TimerFired,
+)
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.slots import CallRef, Slot, matches
@@ -29,7 +39,7 @@ _FEW = 1000
 
 
 class Memory:
-    def __init__(self, *, now: clock.Clock = clock.now, ack_wait_s: float = streams.ACK_WAIT_S) -> None:
+    def __init__(self, *, now: clock.Clock = clock.now, ack_wait_s: float = subscriptions.ACK_WAIT_S) -> None:
         self._now = now
         self._ack_wait_s = ack_wait_s
         self._facts: list[Fact] = []
@@ -37,7 +47,7 @@ class Memory:
         self._by_subject: dict[str, Fact] = {}
         self._grown = asyncio.Condition()
         self._durables: dict[str, _Durable] = {
-            name: _Durable(self, one) for name, one in streams.DURABLES.items()
+            name: _Durable(self, one) for name, one in subscriptions.DURABLES.items()
         }
         self._timers: dict[CallRef, asyncio.TimerHandle] = {}
         self._due = itertools.count(1)
@@ -130,7 +140,7 @@ class Memory:
             durable.offer(subject, TimerFired(call, next(self._due), self._now()))
 
     async def park(self, parked: Parked) -> bool:
-        subject = f"parked.{streams.DURABLES[parked.consumer].role}.{parked.consumer}.{parked.seq}"
+        subject = f"parked.{subscriptions.DURABLES[parked.consumer].role}.{parked.consumer}.{parked.seq}"
         standing = self._parked.pop(subject, None)
         if parked.number and (standing is None or standing.number != parked.number):
             if standing is not None:
@@ -151,7 +161,7 @@ class Memory:
     async def mark(self, mark: Mark) -> None:
         self._marks[mark.number] = mark
         for durable in self._durables.values():
-            durable.offer(f"parked.{streams.OPERATOR}.{mark.consumer}.{mark.number}", mark)
+            durable.offer(f"parked.{subscriptions.OPERATOR}.{mark.consumer}.{mark.number}", mark)
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
         raise BrokerAway(f"nobody is there who would answer {subject}.")
@@ -272,7 +282,7 @@ class Lagging:
 
 
 class _Durable:
-    def __init__(self, memory: Memory, declared: streams.Durable) -> None:
+    def __init__(self, memory: Memory, declared: subscriptions.Durable) -> None:
         self.memory, self.declared = memory, declared
         self.waiting: asyncio.Queue[_Unsettled] = asyncio.Queue()
         self.numbers = itertools.count(1)

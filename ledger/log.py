@@ -1,7 +1,8 @@
 """The seam to the broker: what the ledger asks of a log, and nothing else.
 
-Two things stand behind it, `jetstream.py` for real and `memory.py` as its twin, held to the same tests
-(`tests/test_port.py`). Nothing above this file knows which one it talks to.
+It has two implementations, `nats/jetstream.py` and its twin `in_memory.py`, held to the same tests
+(`tests/test_port.py`). Nothing above this file knows which one it talks to; only what administers
+the broker itself (`ops/`) takes a `JetStream` by its type.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -11,9 +12,36 @@ from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
-from ayes.ledger.answers import AppendResult
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import CallRef, Slot
+
+
+class Recorded(Struct, frozen=True):
+    """The fact stands, as number `seq`."""
+
+    seq: int
+
+
+class AlreadyRecorded(Struct, frozen=True):
+    """This very event stood there before: a retry, after an answer that was lost."""
+
+    seq: int
+
+
+class SlotTaken(Struct, frozen=True):
+    """Another fact was first; here it is. Nothing was recorded."""
+
+    first: Fact
+
+
+class Unconfirmed(Struct, frozen=True):
+    """No answer came and the slot reads empty: the fact may still arrive. Appending it again is safe."""
+
+    why: str
+
+
+#: What an append answers. Only after the first two does the fact stand.
+type AppendResult = Recorded | AlreadyRecorded | SlotTaken | Unconfirmed
 
 
 class RawMessage(Struct, frozen=True, gc=False):

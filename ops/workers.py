@@ -27,8 +27,8 @@ from ayes.consumers.worker import Reaction, Worker
 from ayes.ledger.client import Ledger
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import ACK_WAIT_S
 from ayes.ledger.replica import ReadReplica
+from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ops.rehearsal.recorded import RecordedAsker, RecordedExecutor, Recording
 from ayes.schemas.errors import BrokerAway, LogLost
 

@@ -14,14 +14,14 @@ import pytest
 from conftest import running
 
 from ayes.ledger import client, clock
-from ayes.ledger.answers import AlreadyRecorded, AppendResult, Recorded, Unconfirmed
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.log import EventLog
+from ayes.ledger.log import AlreadyRecorded, AppendResult, EventLog, Recorded, Unconfirmed
 from ayes.ledger.nats import ordered_consumer
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import LEDGER, info
+from ayes.ledger.nats.streams import info
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import EmbeddedServer, ensure_account
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

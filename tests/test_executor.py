@@ -29,7 +29,7 @@ from ayes.ledger import in_memory
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, Status, call_of
-from ayes.ledger.nats.streams import ACK_WAIT_S
+from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import run_tool
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e

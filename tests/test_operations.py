@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from ayes.ledger.answers import AppendResult, Recorded
 from ayes.ledger.client import Ledger
+from ayes.ledger.log import AppendResult, Recorded
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.server import EmbeddedServer

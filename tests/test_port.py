@@ -10,13 +10,13 @@ from msgspec import structs
 from stories import told
 
 from ayes.ledger import clock
-from ayes.ledger.answers import AlreadyRecorded, Recorded, SlotTaken
 from ayes.ledger.client import Ledger
-from ayes.ledger.log import EventLog, Mark, Parked, TimerFired
+from ayes.ledger.log import AlreadyRecorded, EventLog, Mark, Parked, Recorded, SlotTaken, TimerFired
 from ayes.ledger.nats import ordered_consumer
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage, OnMessage
-from ayes.ledger.nats.streams import LEDGER, ensure
+from ayes.ledger.nats.streams import ensure
+from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BadSlot, BrokerRefused, TooLarge

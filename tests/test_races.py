@@ -30,7 +30,8 @@ from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream, _Delivery
-from ayes.ledger.nats.streams import DURABLES
+from ayes.ledger.nats.streams import deliver_subject
+from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
@@ -88,7 +89,7 @@ class Overhearing(JetStream):
                 msg = await arrived.get()
                 yield _Delivery(self, (msg.subject.encode(), msg.reply.encode(), msg.data, b""))
 
-        subscription = await self.connection.client.subscribe(consumer.deliver_subject, cb=take)
+        subscription = await self.connection.client.subscribe(deliver_subject(consumer), cb=take)
         try:
             yield hand_out()
         finally:

@@ -19,10 +19,10 @@ from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Tools
 from ayes.consumers.worker import Worker
 from ayes.ledger import client
-from ayes.ledger.answers import AppendResult, Unconfirmed
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Lagging, Memory
 from ayes.ledger.lifecycle import Status
+from ayes.ledger.log import AppendResult, Unconfirmed
 from ayes.ledger.nats import jetstream
 from ayes.ledger.nats.api import NatsReply
 from ayes.ledger.nats.jetstream import JetStream

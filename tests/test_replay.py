@@ -20,7 +20,7 @@ from test_fold import _a_busy_log, rebuilt
 from test_verify import at_work, tell
 
 from ayes.ledger.client import Ledger
-from ayes.ledger.nats.streams import LEDGER
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops import cli
 from ayes.ops.audit import replay, verify
 from ayes.ops.audit.verify import rebuild

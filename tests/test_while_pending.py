@@ -23,11 +23,10 @@ from test_chain import DONE, OTHER, REFUND, SCHEMA, Chain, Script, kinds
 from ayes.consumers.effects import Append, CancelTimer, Effect, SetTimer
 from ayes.consumers.gate import Gate, GateState, SupersededCalls, said_since
 from ayes.consumers.worker import Worker
-from ayes.ledger.answers import AppendResult
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status, call_of
-from ayes.ledger.log import Delivered, EventLog, TimerFired
+from ayes.ledger.log import AppendResult, Delivered, EventLog, TimerFired
 from ayes.ledger.policies import Policies
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working

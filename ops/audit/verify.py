@@ -20,7 +20,8 @@ from msgspec import Struct
 from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, describe, voids
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import DURABLES, LEDGER, info
+from ayes.ledger.nats.streams import info
+from ayes.ledger.subscriptions import DURABLES, LEDGER
 from ayes.ops.audit.replay import Until, replay
 from ayes.projections.calls import CALLS
 from ayes.projections.fold import ProjectionState

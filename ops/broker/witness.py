@@ -34,7 +34,8 @@ from ayes.ledger.client import Ledger
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import LEDGER, info
+from ayes.ledger.nats.streams import info
+from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas.errors import BrokerRefused, Unavailable
 
 _log: Final = structlog.get_logger("ayes.ops.broker.witness")

@@ -16,7 +16,8 @@ from ayes.consumers.worker import Reaction
 from ayes.ledger.client import Ledger
 from ayes.ledger.in_force import policy_in_force
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.streams import DURABLES, streams
+from ayes.ledger.nats.streams import streams
+from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import guard
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
