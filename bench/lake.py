@@ -21,9 +21,9 @@ from typing import Any, Final
 import duckdb
 from msgspec import Struct
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import Ledger
 from ayes.ops.commands.lake import _write
 from ayes.ops.lake.writer import _SETTINGS, LakeWriter, _arrow, quoted
 from ayes.projections.lake import tables

@@ -28,8 +28,8 @@ import msgspec
 from ayes.consumers import pending_service
 from ayes.consumers.pending_client import ROLE, SERVICE, SUBJECT, oldest
 from ayes.consumers.pending_view import PendingView
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import call_of
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.processes import die_with_parent, environment
 from ayes.projections import pending
 from ayes.projections.pending import Entry

@@ -16,7 +16,7 @@ from typing import Final
 
 from nats.aio.msg import Msg
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.audit.replay import replay
 from ayes.projections.fold import ProjectionState

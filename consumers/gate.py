@@ -42,7 +42,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
-from ayes.ledger.client import Ledger
 from ayes.ledger.grants import Delegation, Grant, covering, delegated, delegations_of, grants_of
 from ayes.ledger.lifecycle import Call, call_of
 from ayes.ledger.log import Delivered, TimerFired
@@ -64,6 +63,7 @@ from ayes.ledger.policies import (
     thread_usage,
     wished,
 )
+from ayes.ledger.services import Ledger
 from ayes.ledger.votes import Tally, asked, empty_seats, tally
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

@@ -26,8 +26,8 @@ from nats.micro.request import Handler, Request, ServiceError
 
 from ayes.consumers.pending_client import SERVICE, SUBJECT, PageRequest
 from ayes.consumers.pending_view import PendingView
-from ayes.ledger.client import Ledger
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import Ledger
 from ayes.projections.pending import Page
 from ayes.schemas.errors import BadInput, TooLarge
 

@@ -46,7 +46,6 @@ from ayes.consumers.effects import (
     WritePending,
 )
 from ayes.consumers.supervision import kept
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import (
     NEWER,
     AlreadyRecorded,
@@ -60,6 +59,7 @@ from ayes.ledger.log import (
     Unconfirmed,
 )
 from ayes.ledger.replica import ReadReplica
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BadSlot, BrokerAway, BrokerRefused, Defect, OutcomeUnknown, Unavailable

@@ -24,10 +24,10 @@ from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.supervision import kept
 from ayes.consumers.tools import Tools
 from ayes.consumers.worker import Reaction, Worker
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ops.rehearsal.recorded import RecordedAsker, RecordedExecutor, Recording
 from ayes.schemas.errors import BrokerAway, LogLost

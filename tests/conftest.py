@@ -11,12 +11,12 @@ import pytest
 import structlog
 from hypothesis import settings
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import EventLog
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.streams import ensure
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.events import Author

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from program import approvals
 
 from ayes.consumers.gate import GateState, verdict
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.policies import AppliedPolicy, Policies
+from ayes.ledger.services import Ledger
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import CandidateCall, Counts, backtest, backtest_ledger, wishes_in
 from ayes.ops.commands import policy as command

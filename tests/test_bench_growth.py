@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from program import environment
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas.errors import BadInput

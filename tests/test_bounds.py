@@ -10,10 +10,10 @@ import structlog
 from stories import REF, request
 from structlog.testing import capture_logs
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.streams import LEAST_BYTES, PENDING
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED, TIMERS
 from ayes.ops import cli
 from ayes.ops.broker import guard

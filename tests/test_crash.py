@@ -82,7 +82,7 @@ async def kill(process: asyncio.subprocess.Process) -> None:
 
 
 async def facts_so_far(store: Path) -> int:
-    from ayes.ledger.client import Ledger
+    from ayes.ledger.services import Ledger
 
     async with Ledger.connect(store, role="observer") as ledger:
         return await ledger.log.last_seq()
@@ -90,7 +90,7 @@ async def facts_so_far(store: Path) -> int:
 
 async def grown(store: Path, most: int) -> None:
     """Wait until so many facts are recorded."""
-    from ayes.ledger.client import Ledger
+    from ayes.ledger.services import Ledger
 
     async with Ledger.connect(store, role="observer") as ledger, aclosing(ledger.watch(most)) as facts:
         await anext(facts)

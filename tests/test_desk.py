@@ -28,9 +28,9 @@ from test_pending_inbox import Cable, delete, put, question
 
 from ayes.consumers import pending_client, pending_service
 from ayes.consumers.pending_client import SERVICE, SUBJECT, PageRequest
-from ayes.ledger.client import Ledger
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.services import Ledger
 from ayes.ops.broker import server as servers
 from ayes.ops.broker.accounts import accounts_config
 from ayes.ops.broker.server import EmbeddedServer

@@ -10,12 +10,12 @@ from msgspec import structs
 from stories import told
 
 from ayes.ledger import clock
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import AlreadyRecorded, EventLog, Mark, Parked, Recorded, SlotTaken, TimerFired
 from ayes.ledger.nats import ordered_consumer
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage, OnMessage
 from ayes.ledger.nats.streams import ensure
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode

@@ -19,7 +19,7 @@ from stories import REF, approval, life, question, request, told
 from test_fold import _a_busy_log, rebuilt
 from test_verify import at_work, tell
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops import cli
 from ayes.ops.audit import replay, verify

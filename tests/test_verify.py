@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from stories import REF, SETTLED, UNSETTLED, approval, life, question, request, told
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ops.audit import verify
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.setup import apply_policy, declare_streams

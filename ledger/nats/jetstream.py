@@ -1,4 +1,4 @@
-"""The real thing: the port over NATS JetStream.
+"""The log over NATS JetStream.
 
 Who may answer a read (docs/decisions/0026): on three nodes any replica answers a direct get, and it may not have what
 was acknowledged a millisecond ago. So a port remembers the last fact that it was told of, by an acknowledgement, a
@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self
 
 import msgspec
 from msgspec import structs
@@ -24,6 +25,7 @@ from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded, SlotTaken, 
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import Api, NatsReply
 from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.group_commit import Ack, GroupCommit
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage
@@ -40,7 +42,7 @@ _PAGE: Final = 1000
 
 
 class JetStream:
-    """The port over one connection. `open` and `close` it."""
+    """The log over one connection: `connect` for one of its own, or `open` it on a given one."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -49,6 +51,27 @@ class JetStream:
         #: The last fact of the log that this port knows to be recorded.
         self._told = 0
         self.pending = self.bucket("pending")
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        store: Path | str | None = None,
+        *,
+        url: str | None = None,
+        role: str = "service",
+        name: str = "",
+        timeout_s: float = 3.0,
+    ) -> AsyncGenerator[Self]:
+        """The log on a connection of its own; parameters and errors as of `LedgerClient.connect`."""
+        connection = Connection(Store.login_for(role, store=store, url=url))
+        await connection.open(name=f"ayes {role} {name}".strip(), timeout_s=timeout_s)
+        try:
+            jetstream = cls(connection)
+            await jetstream.open()
+            yield jetstream
+        finally:
+            await connection.close()
 
     async def open(self) -> None:
         await self.api.start()

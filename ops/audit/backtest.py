@@ -22,8 +22,8 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from ayes.consumers.gate import question, unanswerable
-from ayes.ledger.client import Ledger
 from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, evaluate
+from ayes.ledger.services import Ledger
 from ayes.ops.rehearsal.transcripts import read_transcripts
 from ayes.ops.terminal.times import parse_time
 from ayes.projections.formats.conversation import ConversationStep, RecordedReply, read_conversations

@@ -17,10 +17,10 @@ from collections import Counter
 
 from msgspec import Struct
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, describe, voids
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import info
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER
 from ayes.ops.audit.replay import Until, replay
 from ayes.projections.calls import CALLS

@@ -5,10 +5,10 @@ from typing import Final
 
 import structlog
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import dismiss_abandoned, drift, undeclared, uses
+from ayes.ledger.services import Ledger
 from ayes.schemas.errors import Unavailable
 
 _log: Final = structlog.get_logger("ayes.ops.broker.guard")

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 
 from ayes.ledger import policy_proposals as proposals
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_force import policy_in_force, policy_of
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ensure
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import text_digest

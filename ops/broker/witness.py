@@ -30,11 +30,11 @@ import structlog
 from msgspec import Struct
 from platformdirs import user_state_path
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import info
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas.errors import BrokerRefused, Unavailable
 

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Struct
 from rich.table import Table
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import drift, info, uses
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker import witness

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import info
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import EmbeddedServer, is_running
 from ayes.ops.lake.writer import LakeWriter, Manifest, digest_of, microseconds, quoted, read_manifest

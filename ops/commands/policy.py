@@ -10,10 +10,10 @@ from msgspec import Struct
 from rich.table import Table
 
 from ayes.consumers.gate import GateState, verdict
-from ayes.ledger.client import Ledger
 from ayes.ledger.grants import Delegation, delegated
 from ayes.ledger.lifecycle import Call, call_of, describe, may_vote
 from ayes.ledger.policies import AppliedPolicy, Origin, Policies, attributed, of_edit, origin, origin_slots
+from ayes.ledger.services import Ledger
 from ayes.ledger.votes import CountedVote, Required, Tally, asked, counted, tally
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import Pending
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ensure_empty
+from ayes.ledger.services import Ledger
 from ayes.ops.audit.replay import Until, projection, replay
 from ayes.ops.audit.replay import until as read_until
 from ayes.ops.audit.verify import Difference, caught_up, queue_differences, rebuild

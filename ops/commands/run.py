@@ -13,10 +13,10 @@ from rich.table import Table
 
 from ayes.consumers.tools import Tools, load
 from ayes.consumers.worker import Reaction
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_force import policy_in_force
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import streams
+from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import guard
