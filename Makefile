@@ -25,7 +25,7 @@ check: setup     ## lint, types and folder order only
 	@$(BIN)/lint-imports
 
 bench: setup     ## ours beside its floor, in under 10 minutes; ONLY=cycle (append, replay, lake, ...) for one, FACTS=1000000 for a long log, PEERS=../shared/bench/peers for the rivals too
-	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench$(if $(ONLY),.$(ONLY)) $(if $(FACTS),--facts $(FACTS)) $(if $(PEERS),--peers $(PEERS)) $(if $(JSON),--json)
+	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench $(ONLY) $(if $(FACTS),--facts $(FACTS)) $(if $(PEERS),--peers $(PEERS)) $(if $(JSON),--json)
 
 growth: setup    ## how cost grows with the log and with processes; FACTS=10000,100000 for other sizes, JSON=1
 	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench.growth $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)

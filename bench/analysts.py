@@ -207,6 +207,4 @@ if __name__ == "__main__":
         case ["ask", lake, seconds]:
             _ask(Path(lake), float(seconds))
         case _:
-            from bench.program import main
-
-            main(WORKLOAD)
+            sys.exit("This is the child process of `python -m bench analysts`.")

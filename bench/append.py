@@ -227,9 +227,3 @@ async def timed[T](one: Callable[[T], Awaitable[None]], things: list[T], at_once
         for _ in range(at_once):
             workers.create_task(work())
     return time.perf_counter() - begun
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

@@ -169,9 +169,3 @@ async def _asked(admin: Ledger, what: str) -> dict[str, Any]:
     answer = await streams.info(admin.log.api, what)
     assert answer is not None, what
     return answer
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

@@ -327,9 +327,3 @@ async def _bare_cycles(jetstream: JetStreamContext, count: int, at_once: int) ->
     if len(cycle.ran) != count or len(waits) != count:
         raise AssertionError(f"{len(cycle.ran)} of {count} tools ran")
     return count / spent, waits
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

@@ -167,9 +167,3 @@ def conversation() -> Iterator[Place]:
 
 def _medians(times: list[float]) -> list[float]:
     return [statistics.median(times[at : at + _RUNS]) for at in range(0, len(times), _RUNS)]
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

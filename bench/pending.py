@@ -227,9 +227,3 @@ async def _decide(admin: Ledger, waiting: int) -> None:
             raise AssertionError(f"{_call(number, 'd')} was decided before")
 
     await timed(one, list(range(waiting * _DECIDED)), _IN_FLIGHT)
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

@@ -254,9 +254,3 @@ def _pieces(calls: int) -> Iterator[Recorded]:
             piece = []
     if piece:
         yield piece
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

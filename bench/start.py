@@ -91,9 +91,3 @@ async def _up(store: Path) -> tuple[float, str]:
 
 
 _PROGRAM: Final = (str(Path(sys.executable).with_name("ayes")),)
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

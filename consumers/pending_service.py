@@ -19,7 +19,6 @@ from typing import Final
 
 import msgspec
 import nats.errors
-import structlog
 from nats import micro
 from nats.aio.client import Client
 from nats.micro.request import Handler, Request, ServiceError
@@ -30,8 +29,9 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
 from ayes.projections.pending import Page
 from ayes.schemas.errors import BadInput, TooLarge
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.consumers.pending_service")
+_log: Final = get_logger("ayes.consumers.pending_service")
 
 #: How long a request waits for the inbox to catch up. Whoever is less patient reads the bucket meanwhile.
 _CATCH_UP_S: Final = 2.0

@@ -64,9 +64,10 @@ from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BadSlot, BrokerAway, BrokerRefused, Defect, OutcomeUnknown, Unavailable
 from ayes.schemas.events import Carried, Event
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef, Slot, matches
 
-_log: Final = structlog.get_logger("ayes.consumers.worker")
+_log: Final = get_logger("ayes.consumers.worker")
 
 #: How often handling may fail in this process before a delivery is parked.
 MAX_TRIES: Final = 5

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, Protocol, Self
 
 import msgspec
-import structlog
 
 from ayes.ledger import clock
 from ayes.ledger.grants import Delegation, Grant, delegated, delegations_of, grants_of
@@ -64,6 +63,7 @@ from ayes.schemas.errors import (
     UnknownCall,
     UnknownTool,
 )
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import (
     ORGANISATION,
     POLICY,
@@ -82,7 +82,7 @@ from ayes.schemas.slots import (
 )
 from ayes.schemas.tools import Tool, ToolSpec, declaration
 
-_log: Final = structlog.get_logger("ayes.ledger.client")
+_log: Final = get_logger("ayes.ledger.client")
 
 #: How long a reader waits for a replica to catch up with a fact that it knows of.
 _CATCH_UP_S: Final = 2.0

@@ -13,7 +13,6 @@ import asyncio
 from typing import Any, Final, Literal
 
 import msgspec
-import structlog
 
 from ayes.ledger import clock
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
@@ -37,9 +36,10 @@ from ayes.schemas.errors import (
 )
 from ayes.schemas.limits import MAX_REASON
 from ayes.schemas.limits import check as check_size
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CLIENT, CallRef, Slot, ThreadRef
 
-_log: Final = structlog.get_logger("ayes.ledger.services")
+_log: Final = get_logger("ayes.ledger.services")
 
 #: How soon a decision is asked for again: after 2 ms, then each time after one and a half times as
 #: long, at most a second. So it is noticed half as late as it took, or a second late.

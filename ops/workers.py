@@ -14,8 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from ayes.consumers import pending_client, pending_service
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
@@ -31,8 +29,9 @@ from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ops.rehearsal.recorded import RecordedAsker, RecordedExecutor, Recording
 from ayes.schemas.errors import BrokerAway, LogLost
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.ops.workers")
+_log: Final = get_logger("ayes.ops.workers")
 
 #: What can be started, and whose credentials it takes.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")

@@ -267,6 +267,39 @@ async def test_a_vote_that_does_not_count_is_refused(
     await refused(desk, lambda: desk.reviewer(name).vote(CALL, verdict, **rest), kind, sentence)
 
 
+async def test_a_reviewer_has_a_method_for_each_verdict(desk: Ledger):
+    """Approve, deny, answer, break the glass: each records the reviewer's vote in their own slot (B26)."""
+    people = [desk.reviewer(name) for name in ("ana", "ben")]
+    refs = [THREAD.call(f"by-name-{number}") for number in range(3)]
+    for ref in refs:
+        await put_to_people(desk, ref)
+    said = [
+        await people[0].approve(refs[0], reason="fine"),
+        await people[1].deny(refs[0], reason="no", halt=True),
+        await people[0].answer(refs[1], "by hand"),
+    ]
+    votes = [call.votes[-1] for call in said]
+    assert [(vote.slot.tail[3], vote.event.verdict, vote.event.reason) for vote in votes] == [
+        ("ana", "approve", "fine"), ("ben", "deny", "no"), ("ana", "answer", ""),
+    ]  # fmt: skip
+    assert (votes[1].event.halt, votes[2].event.answer) == (True, "by hand")
+    with pytest.raises(NotAllowed, match="glass"):
+        await people[0].break_glass(refs[2], reason="fire")
+
+
+async def test_a_reviewer_gives_nothing_in_the_name_of_another(desk: Ledger):
+    """A grant or a delegation is its giver's word; the refusal comes before the broker's (B39, B66)."""
+    ben, now = desk.reviewer("ben"), desk.now()
+    for giving in (
+        ben.grant("shop/ana/small", "refund", for_s=60),
+        ben.delegate("shop/ana/leave", "cy", starts_at=now, ends_at=now + timedelta(hours=1)),
+        ben.end_delegation("shop/ana/leave"),
+    ):
+        with pytest.raises(NotAllowed, match="only ana can give or end shop/ana/"):
+            await giving
+    assert (await desk.grants("shop"), await desk.delegations("shop")) == ((), ())
+
+
 async def test_a_vote_on_what_does_not_wait_is_refused(desk: Ledger):
     """Unknown, not yet asked about, decided, voted on before: each in its own words (B26, B27, B29, B31)."""
     await refused(

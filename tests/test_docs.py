@@ -30,7 +30,7 @@ import nats
 import pytest
 import typer.main
 
-from ayes.ledger import Ledger, spec_of
+from ayes import Ledger, spec_of
 from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker import accounts
 from ayes.ops.broker.server import ensure_account, find_binary
@@ -533,7 +533,7 @@ async def dies_while_it_runs(call: str, here: Path, environment: dict[str, str])
     """A service as on the page, whose tool never comes back."""
     program = f"""
 import asyncio, os
-from ayes.ledger import Ledger
+from ayes import Ledger
 
 async def main():
     async with Ledger.connect(name="billing") as ledger:

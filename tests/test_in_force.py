@@ -7,11 +7,11 @@ import pytest
 
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate, GateState
-from ayes.ledger import Ledger
 from ayes.ledger.in_force import policy_in_force, subject_of, tool_of, void_policies, void_tools
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import RawMessage
 from ayes.ledger.policies import AppliedPolicy
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.setup import apply_policy
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode, fact_of

@@ -87,7 +87,7 @@ def test_the_queue_is_the_same():
     """Byte for byte, but for fields that were added since."""
     folding = ProjectionState(OPEN_APPROVALS)
     for one in FACTS:
-        folding.take(one)
+        folding.apply(one)
     found = {row.key: json.loads(row.value) for row in folding.rows(OPEN_APPROVALS)}
     then = {key: json.loads(value) for key, value in SAID["pending"].items()}
     assert {key: {name: found[key][name] for name in entry} for key, entry in then.items()} == then

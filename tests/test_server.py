@@ -19,6 +19,7 @@ from ayes.ops.broker import server as module
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, find_binary
 from ayes.ops.terminal import logs
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused, StoreHeld
+from ayes.schemas.logs import get_logger
 
 ROOT = Path(__file__).parent.parent
 HOLD = """
@@ -499,10 +500,10 @@ def logging_restored(monkeypatch):
 def test_logs_are_json_for_machines(logging_restored, capsys):
     """Each line is one object, ours and the libraries' alike, in UTC, and says what it is about."""
     logs.setup()
-    structlog.get_logger("gate").info("judged", rule="big", **ABOUT)
+    get_logger("gate").info("judged", rule="big", **ABOUT)
     logs.logging.getLogger("nats").warning("slow %s", "consumer")
     logs.logging.getLogger("nats").info("chatter")
-    structlog.get_logger("gate").debug("not shown")
+    get_logger("gate").debug("not shown")
     out, err = capsys.readouterr()
     ours, theirs = map(json.loads, err.splitlines())
     assert not out
@@ -514,7 +515,7 @@ def test_logs_are_json_for_machines(logging_restored, capsys):
 def test_logs_are_readable_for_people(logging_restored, capsys):
     """On request they are for reading, down to debug, and without colours where nobody sees any."""
     logs.setup(verbose=True, json=False)
-    structlog.get_logger("gate").debug("judged", **ABOUT)
+    get_logger("gate").debug("judged", **ABOUT)
     said = capsys.readouterr().err
     assert "judged" in said
     assert "call=1-0" in said

@@ -29,6 +29,7 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadInput
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
@@ -211,7 +212,7 @@ def test_no_local_variable_is_printed(logging_restored, capsys):
         try:
             handle(" ".join(["my card is", *4 * ["4111"]]))
         except ValueError:
-            structlog.get_logger("x").exception("parked", problem=HOSTILE)
+            get_logger("x").exception("parked", problem=HOSTILE)
             raise
     text = capsys.readouterr().err
     assert "ValueError: cannot be handled" in text

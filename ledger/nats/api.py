@@ -14,15 +14,15 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import nats.errors
-import structlog
 from msgspec import Struct
 from nats.aio.subscription import Subscription
 
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.protocol import NatsMessage, OnMessage, frame, write
 from ayes.schemas.errors import BrokerAway, BrokerRefused
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.ledger.nats.api")
+_log: Final = get_logger("ayes.ledger.nats.api")
 #: How long one answer may take.
 PATIENCE_S: Final = 5.0
 #: After how long a read is sent again: another replica may answer it. Each further wait is twice as long.

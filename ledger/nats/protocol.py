@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import nats.errors
-import structlog
 from nats.aio.client import Client
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser as Theirs
 
-_log: Final = structlog.get_logger("ayes.ledger.nats.protocol")
+from ayes.schemas.logs import get_logger
+
+_log: Final = get_logger("ayes.ledger.nats.protocol")
 
 #: A message as it came: subject, reply subject, data, headers (empty where it has none).
 type NatsMessage = tuple[bytes, bytes, bytes, bytes]

@@ -3,15 +3,14 @@
 import asyncio
 from typing import Final
 
-import structlog
-
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import dismiss_abandoned, drift, undeclared, uses
 from ayes.ledger.services import Ledger
 from ayes.schemas.errors import Unavailable
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.ops.broker.guard")
+_log: Final = get_logger("ayes.ops.broker.guard")
 EVERY_S: Final = 60.0
 
 

@@ -30,15 +30,15 @@ from typing import Final, Self
 
 import msgspec
 import nats.errors
-import structlog
 from nats.aio.client import Client
 
 from ayes.ledger.nats.credentials import ADDRESS, Address, Login, Store, open_own
 from ayes.ops.broker.accounts import ADMIN, ROLES, SYSTEM, accounts_config, permissions
 from ayes.ops.broker.processes import die_with_parent
 from ayes.schemas.errors import BadInput, BrokerAway, Defect, StoreHeld
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.ops.broker.server")
+_log: Final = get_logger("ayes.ops.broker.server")
 
 #: Atomic batches of 1,000 and durable acknowledgements need it.
 OLDEST: Final = (2, 14)

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import structlog
 from msgspec import Struct
 from platformdirs import user_state_path
 
@@ -37,8 +36,9 @@ from ayes.ledger.nats.streams import info
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas.errors import BrokerRefused, Unavailable
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.ops.broker.witness")
+_log: Final = get_logger("ayes.ops.broker.witness")
 
 #: At each multiple of it the digest is kept; the last two of them are.
 CHECKPOINT: Final = 10_000

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
-import structlog
 from msgspec import Struct
 
 from ayes.consumers.pending_view import changes
@@ -30,9 +29,10 @@ from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import AlreadyDecided, AlreadyFilled, BadInput, DeadlinePassed, NotOpen
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ROOT, Slot, ThreadRef, policies
 
-_log: Final = structlog.get_logger("ayes.ops.rehearsal.rehearse")
+_log: Final = get_logger("ayes.ops.rehearsal.rehearse")
 
 #: How many conversations are under way at once.
 AT_ONCE: Final = 64
