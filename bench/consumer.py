@@ -112,17 +112,16 @@ class Nothing:
 
 
 async def _handed_to_us(store: Path, facts: int) -> float:
-    async with Ledger.connect(store, role="gate") as ledger:
-        assert isinstance(ledger.log, JetStream)
+    async with JetStream.connect(store, role="gate") as log:
         reaction = Nothing(facts)
-        worker = Worker(ledger, reaction)
+        worker = Worker(Ledger.on(log, "gate"), reaction)
         begun = time.perf_counter()
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(_PATIENCE_S):
             await reaction.all_seen.wait()
             worker.stop()
             await running
-            await ledger.log.connection.client.flush()
+            await log.connection.client.flush()
         return facts / (time.perf_counter() - begun)
 
 

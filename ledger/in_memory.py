@@ -25,6 +25,7 @@ from ayes.ledger.log import (
     Mark,
     Parked,
     Pending,
+    Progress,
     RawMessage,
     Recorded,
     SlotTaken,
@@ -42,6 +43,7 @@ class Memory:
     def __init__(self, *, now: clock.Clock = clock.now, ack_wait_s: float = subscriptions.ACK_WAIT_S) -> None:
         self._now = now
         self._ack_wait_s = ack_wait_s
+        self._created = now().isoformat()
         self._facts: list[Fact] = []
         self._raw: list[RawMessage] = []
         self._by_subject: dict[str, Fact] = {}
@@ -87,6 +89,13 @@ class Memory:
 
     async def last_seq(self) -> int:
         return len(self._facts)
+
+    async def created(self) -> str:
+        return self._created
+
+    async def progress(self, durable: str) -> Progress | None:
+        known = self._durables.get(durable)
+        return None if known is None else known.progress()
 
     async def clock(self) -> datetime:
         return self._now()
@@ -237,6 +246,12 @@ class Lagging:
         self._hear(last)
         return last
 
+    async def created(self) -> str:
+        return await self.log.created()
+
+    async def progress(self, durable: str) -> Progress | None:
+        return await self.log.progress(durable)
+
     async def clock(self) -> datetime:
         return await self.log.clock()
 
@@ -286,10 +301,24 @@ class _Durable:
         self.memory, self.declared = memory, declared
         self.waiting: asyncio.Queue[_Unsettled] = asyncio.Queue()
         self.numbers = itertools.count(1)
+        #: What was offered and is not acknowledged, by number; and the last number of all.
+        self.unsettled: dict[int, _Unsettled] = {}
+        self.last = 0
+
+    def progress(self) -> Progress:
+        in_hand = sum(one.is_in_hand for one in self.unsettled.values())
+        return Progress(
+            acknowledged=min(self.unsettled, default=self.last + 1) - 1,
+            waiting=len(self.unsettled) - in_hand,
+            in_hand=in_hand,
+        )
 
     def offer(self, subject: str, handed: Delivered | Parked | Mark) -> None:
         if _any(self.declared.subjects, subject):
-            self.waiting.put_nowait(_Unsettled(self, handed))
+            unsettled = _Unsettled(self, handed)
+            self.unsettled[unsettled.number] = unsettled
+            self.last = unsettled.number
+            self.waiting.put_nowait(unsettled)
 
     async def hand_out(self) -> AsyncIterator["_Delivery"]:
         while True:
@@ -321,8 +350,13 @@ class _Unsettled:
             patience_s, self._durable.waiting.put_nowait, self
         )
 
+    @property
+    def is_in_hand(self) -> bool:
+        return self._tries > 0
+
     def settle(self) -> None:
         self.acked = True
+        self._durable.unsettled.pop(self.number, None)
         self._hush()
 
     def _hush(self) -> None:

@@ -109,6 +109,16 @@ class Parked(Struct, frozen=True):
 NEWER: Final = "is newer than this program"
 
 
+class Progress(Struct, frozen=True):
+    """How far the workers of a durable subscription have come."""
+
+    #: Every fact of theirs up to this sequence is acknowledged.
+    acknowledged: int
+    #: Facts that were not delivered to any of them yet, and those delivered and not acknowledged.
+    waiting: int
+    in_hand: int
+
+
 class Delivery(Protocol):
     """Something handed to a consumer, to be acknowledged once its consequences are in the ledger.
 
@@ -214,6 +224,18 @@ class EventLog(FactReader, Protocol):
 
     async def last_seq(self) -> int:
         """The last fact that the leader has. What is read afterwards is as of at least this one."""
+        ...
+
+    async def created(self) -> str:
+        """When the log was created, as its broker writes it: no two logs have the same.
+
+        Raises:
+            BrokerRefused: there is no log.
+        """
+        ...
+
+    async def progress(self, durable: str) -> Progress | None:
+        """How far a durable subscription to the facts has come; None where there is none."""
         ...
 
     async def clock(self) -> datetime:

@@ -227,6 +227,22 @@ class JetStream:
         self._hear(last)
         return last
 
+    async def created(self) -> str:
+        stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
+        if stream is None:
+            raise BrokerRefused(f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it.")
+        return str(stream["created"])
+
+    async def progress(self, durable: str) -> log.Progress | None:
+        consumer = await streams.info(self.api, f"CONSUMER.INFO.{subscriptions.LEDGER}.{durable}")
+        if consumer is None:
+            return None
+        return log.Progress(
+            acknowledged=consumer["ack_floor"]["stream_seq"],
+            waiting=consumer["num_pending"],
+            in_hand=consumer["num_ack_pending"],
+        )
+
     async def clock(self) -> datetime:
         stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
         if stream is None:

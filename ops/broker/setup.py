@@ -41,9 +41,8 @@ async def declare_streams(
         BadInput: the log holds more than `max_bytes`.
         BrokerRefused: the broker does not allow it or cannot hold them.
     """
-    async with Ledger.connect(store, url=url, role="admin") as ledger:
-        assert isinstance(ledger.log, JetStream)
-        await ensure(ledger.log.api, replicas=replicas, ack_wait_s=ack_wait_s, also=also, max_bytes=max_bytes)
+    async with JetStream.connect(store, url=url, role="admin") as log:
+        await ensure(log.api, replicas=replicas, ack_wait_s=ack_wait_s, also=also, max_bytes=max_bytes)
 
 
 async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:

@@ -86,12 +86,13 @@ async def projected(
         )
     if into is not None and token("bucket", into) == OPEN_APPROVALS.name:
         raise BadInput(f"{into!r} is the live queue itself. Choose another name for --into, or use --swap.")
-    async with Ledger.connect(store, url=url, role="admin" if into or swap else "operator") as ledger:
-        assert isinstance(ledger.log, JetStream)
+    role = "admin" if into or swap else "operator"
+    async with JetStream.connect(store, url=url, role=role) as log:
+        ledger = Ledger.on(log, role)
         show: Show = _show
         if into is not None:
-            await ensure_empty(ledger.log.api, into, f"ayes replay --projection {fold.name}")
-            show = functools.partial(_set, ledger.log.bucket(into))
+            await ensure_empty(log.api, into, f"ayes replay --projection {fold.name}")
+            show = functools.partial(_set, log.bucket(into))
         elif diff or swap:
             show = _nothing
         state, rows, read = await _folded(ledger, fold, stop, show)
