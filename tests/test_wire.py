@@ -1,6 +1,8 @@
 """What is read off a connection and written to it, beside nats-py's own parser and frames, byte for byte."""
 
+import importlib.metadata
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser as Theirs
 
-from ayes.ledger.nats.protocol import NatsMessage, Parser, frame
+from ayes.ledger.nats.protocol import PRIVATE, NatsMessage, Parser, frame
 
 type Seen = list[tuple[Any, ...]]
 
@@ -193,3 +195,27 @@ async def test_a_message_that_nats_py_cannot_read_does_not_end_its_reading():
     await parser.parse(b"MSG a\xff 1 1\r\nx\r\n")
     await parser.parse(b"MSG a 1 2\r\nok\r\n")
     assert arrived == [b"ok"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, names in PRIVATE.items() for name in names]
+)
+def test_nats_py_has_what_is_used_of_it_although_it_is_private(kind: type, name: str):
+    """A version that lacks one must not be admitted: look at ledger/nats/protocol.py before the pin is widened."""
+    client = Client()
+    made = {Client: client, Subscription: Subscription(client, 1, "a")}[kind]
+    version = importlib.metadata.version("nats-py")
+    assert hasattr(made, name), f"nats-py {version} has no {kind.__name__}.{name}: {PRIVATE[kind][name]}"
+
+
+def test_what_is_private_in_nats_py_is_used_in_one_file():
+    """All of it stands in `PRIVATE`, so that the test above names what a new version would break."""
+    root = Path(__file__).parents[1]
+    names = {name for names in PRIVATE.values() for name in names}
+    used = re.compile(rf"\.({'|'.join(names)})\b")
+    found = {
+        str(file.relative_to(root)): set(used.findall(file.read_text()))
+        for folder in ("schemas", "ledger", "projections", "consumers", "ops", "bench")
+        for file in (root / folder).rglob("*.py")
+    }
+    assert {file: found[file] for file in found if found[file]} == {"ledger/nats/protocol.py": names}
