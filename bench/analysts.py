@@ -21,8 +21,8 @@ from typing import Final
 import duckdb
 import msgspec
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import RawMessage
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.commands.lake import _write

@@ -16,8 +16,8 @@ from typing import Final
 
 from nats.aio.msg import Msg
 
-from ayes.ledger.client import Ledger
-from ayes.ledger.nats.streams import LEDGER
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.audit.replay import replay
 from ayes.projections.fold import ProjectionState
 from ayes.projections.histories import HISTORIES

@@ -24,10 +24,10 @@ from msgspec import Struct
 
 from ayes.consumers.effects import Append, Effect, HandOn, Perform
 from ayes.consumers.tools import Registered
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import NOT_RUN, Call, Status, attempt_of
 from ayes.ledger.log import Delivered
-from ayes.ledger.nats.streams import ACK_WAIT_S
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import run_tool
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e

@@ -41,7 +41,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
-from ayes.ledger.client import Ledger
 from ayes.ledger.grants import covering, delegations_of, grants_of
 from ayes.ledger.lifecycle import Call, call_of
 from ayes.ledger.log import Delivered, TimerFired
@@ -55,6 +54,7 @@ from ayes.ledger.policies import (
     thread_usage,
     wished,
 )
+from ayes.ledger.services import Ledger
 from ayes.ledger.verdict import Case, decision, policy_verdict, verdict
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

@@ -17,9 +17,9 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from ayes.consumers.effects import Append, Effect, Perform
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import Delivered
 from ayes.ledger.policies import wished
+from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import format_exception
 from ayes.projections.history import Entry, digest, history
 from ayes.projections.thread import Thread, Turn, thread_of

@@ -26,7 +26,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import ToolFunction, idempotency_key
 from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
 from ayes.schemas.events import ToolRef

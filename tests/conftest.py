@@ -11,9 +11,9 @@ import structlog
 from brokers import running
 from hypothesis import settings
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import EventLog
+from ayes.ledger.services import Ledger
 from ayes.schemas.events import Author
 
 #: `make sim`.

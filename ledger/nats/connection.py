@@ -13,7 +13,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from ayes.ledger.nats.credentials import Login
-from ayes.ledger.nats.protocol import Parser
+from ayes.ledger.nats.protocol import Parser, parse_with
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.logs import get_logger
 
@@ -30,7 +30,7 @@ class Connection:
         self.login = login
         self.client = Client()
         parser = Parser(self.client)
-        self.client._ps = parser  # noqa: SLF001 - there is no other way in
+        parse_with(self.client, parser)
         #: Who takes the messages of a subscription as they are read off the connection, by its number.
         self.straight = parser.straight
         self.inbox = f"_INBOX.{login.user}" if login.user else "_INBOX"

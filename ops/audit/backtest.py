@@ -21,9 +21,9 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, evaluate
 from ayes.ledger.policy_rules import NO_RULE, About, RuleMatch
+from ayes.ledger.services import Ledger
 from ayes.ledger.verdict import question, unanswerable
 from ayes.ops.rehearsal.transcripts import read_transcripts
 from ayes.ops.terminal.times import parse_time

@@ -8,10 +8,10 @@ from typing import Final
 import msgspec
 from rich.table import Table
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.explanation import Explained, ExplainedRequest, ExplainedVerdict, Seat, explained, said_to
 from ayes.ledger.lifecycle import call_of
 from ayes.ledger.policies import attributed, origin, origin_slots
+from ayes.ledger.services import Ledger
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
 from ayes.ops.terminal import output

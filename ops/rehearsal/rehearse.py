@@ -16,8 +16,8 @@ from typing import Final
 from msgspec import Struct
 
 from ayes.consumers.pending_view import changes
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.services import Ledger
 from ayes.ops.rehearsal.recorded import PROVIDER, Exchange, Recording, message_id, recorded_spec, recording
 from ayes.ops.rehearsal.scripted_reviewer import Script, ScriptedVerdict, vote
 from ayes.ops.rehearsal.transcripts import payload_of, read_transcripts
@@ -241,9 +241,8 @@ async def review(reviewer: Ledger, workspace: str, script: Script) -> None:
             # Decided meanwhile, or voted on before this was started again. Not being allowed to is no such thing:
             # nobody else would vote, and the rehearsal would wait for ever.
             with suppress(AlreadyDecided, AlreadyFilled, NotOpen, DeadlinePassed):
-                await reviewer.vote(
+                await reviewer.reviewer(script.name).vote(
                     entry.ref,
-                    script.name,
                     ballot.verdict,
                     reason=ballot.reason,
                     arguments=ballot.arguments,

@@ -34,10 +34,10 @@ from ayes.consumers.gate import Gate
 from ayes.consumers.model import ModelWorker
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.worker import Worker
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Lagging, Memory
 from ayes.ledger.lifecycle import Call, Status, describe
 from ayes.ledger.log import EventLog
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.projections.history import Assistant, Outcome, User, history
@@ -83,7 +83,7 @@ async def test_from_what_is_said_to_what_is_read(port: EventLog):
         )
         assert (entry.rule, entry.reason, entry.excluded) == ("money", "It moves money.", ("rita",))
         assert chain.ran == []
-        await chain.ledger.vote(entry.ref, "ana", "approve", reason="fine")
+        await chain.ledger.reviewer("ana").approve(entry.ref, reason="fine")
         thread = await chain.answered(2)
     assert chain.ran == ["A-17"]
     assert await port.pending.entries() == {}
@@ -139,7 +139,7 @@ async def test_an_edit_runs_and_is_told(port: EventLog):
     async with chain.at_work():
         await chain.shown()
         for name in ("ana", "cara"):  # whoever edits does not count
-            await chain.ledger.vote(FIRST, name, "approve", arguments='{"order":"A-18"}')
+            await chain.ledger.reviewer(name).approve(FIRST, arguments='{"order":"A-18"}')
         await chain.answered(2)
     assert chain.ran == ["A-18"]
     [told] = chain.model.read(2)
@@ -155,10 +155,10 @@ async def test_the_same_wish_again_is_asked_about_again(port: EventLog):
     await chain.begin()
     async with chain.at_work():
         await chain.shown()
-        await chain.ledger.vote(FIRST, "ana", "approve")
+        await chain.ledger.reviewer("ana").approve(FIRST)
         await chain.until(lambda thread: thread.call(THREAD.wish(2, 0)).status is Status.PENDING)
         assert chain.ran == ["A-17"]
-        await chain.ledger.vote(THREAD.wish(2, 0), "ana", "deny", reason="once is enough")
+        await chain.ledger.reviewer("ana").deny(THREAD.wish(2, 0), reason="once is enough")
         await chain.answered(3)
     assert chain.ran == ["A-17"]
     assert [told.kind for told in chain.model.read(3)] == ["returned", "denied"]
@@ -185,7 +185,7 @@ async def test_a_no_is_told_with_its_reason(port: EventLog):
     await chain.begin()
     async with chain.at_work():
         await chain.shown()
-        await chain.ledger.vote(FIRST, "ana", "deny", reason="A-17 was refunded before.")
+        await chain.ledger.reviewer("ana").deny(FIRST, reason="A-17 was refunded before.")
         await chain.answered(2)
     [told] = chain.model.read(2)
     assert (told.kind, told.tool) == ("denied", "refund")
@@ -210,7 +210,7 @@ async def test_a_no_that_halts_waits_for_the_user(port: EventLog):
     await chain.begin()
     async with chain.at_work():
         await chain.shown()
-        await chain.ledger.vote(FIRST, "ana", "deny", reason="Ask the customer first.", halt=True)
+        await chain.ledger.reviewer("ana").deny(FIRST, reason="Ask the customer first.", halt=True)
         thread = await chain.until(lambda thread: thread.call(FIRST).finished)
         await asyncio.sleep(0.1)
     decided = thread.call(FIRST).decided
@@ -234,7 +234,7 @@ async def test_an_answer_takes_the_tools_place(port: EventLog):
     await chain.begin()
     async with chain.at_work():
         await chain.shown()
-        await chain.ledger.vote(FIRST, "ana", "answer", answer="I did it by hand.")
+        await chain.ledger.reviewer("ana").answer(FIRST, "I did it by hand.")
         await chain.answered(2)
     [told] = chain.model.read(2)
     assert (told.kind, told.text, told.is_error) == ("answered", "I did it by hand.", False)
@@ -248,7 +248,7 @@ async def test_nobody_answers_in_time(port: EventLog):
     async with chain.at_work():
         thread = await chain.answered(2)
         with pytest.raises(DeadlinePassed, match="shop/t1/1-0 is already decided: Expired by gate at 20"):
-            await chain.ledger.vote(FIRST, "ana", "approve")
+            await chain.ledger.reviewer("ana").approve(FIRST)
     call = thread.call(FIRST)
     assert call.decided
     assert call.deadline
@@ -269,7 +269,7 @@ async def test_the_requester_takes_it_back(port: EventLog):
         await chain.ledger.withdraw(FIRST, "the customer changed their mind")
         await chain.answered(2)
         with pytest.raises(AlreadyDecided, match="Withdrawn by gate"):
-            await chain.ledger.vote(FIRST, "ana", "approve")
+            await chain.ledger.reviewer("ana").approve(FIRST)
     [told] = chain.model.read(2)
     assert (told.kind, chain.ran) == ("withdrawn", [])
     assert told.text.endswith("The reason: the customer changed their mind")
@@ -282,10 +282,10 @@ async def test_an_approval_is_taken_back_before_it_runs(port: EventLog, run_by: 
     await chain.begin()
     async with chain.at_work("gate", "queue", "model"):
         await chain.shown()
-        await chain.ledger.vote(FIRST, "ana", "approve")
+        await chain.ledger.reviewer("ana").approve(FIRST)
         await chain.until(lambda thread: thread.call(FIRST).decided)
         if run_by == "executor":
-            await chain.ledger.revoke(FIRST, "ben", reason="wrong customer")
+            await chain.ledger.reviewer("ben").revoke(FIRST, reason="wrong customer")
         async with chain.at_work("executor"):
             if run_by == "client":
                 # The executor has seen the approval already, and left it to the client.
@@ -293,7 +293,7 @@ async def test_an_approval_is_taken_back_before_it_runs(port: EventLog, run_by: 
                     SECOND.requested, e.ToolRequested(tool="refund", arguments="{}", digest="")
                 )
                 await chain.until(lambda thread: thread.call(SECOND).status is Status.REFUSED)
-                await chain.ledger.revoke(FIRST, "ben", reason="wrong customer")
+                await chain.ledger.reviewer("ben").revoke(FIRST, reason="wrong customer")
             await chain.answered(2)
     [told] = chain.model.read(2)
     assert (told.kind, chain.ran) == ("revoked", [])
@@ -358,11 +358,11 @@ async def test_two_wishes_in_one_turn(port: EventLog):
     await chain.begin()
     async with chain.at_work():
         assert [entry.ref for entry in await chain.shown(2)] == [FIRST, SECOND]
-        await chain.ledger.vote(SECOND, "ana", "approve")
+        await chain.ledger.reviewer("ana").approve(SECOND)
         await chain.until(lambda thread: thread.call(SECOND).finished)
         assert len(chain.model.asked) == 1
         await chain.say("m2", "are you there?")
-        await chain.ledger.vote(FIRST, "ben", "deny", reason="not this one")
+        await chain.ledger.reviewer("ben").deny(FIRST, reason="not this one")
         thread = await chain.answered(2)
     assert chain.ran == ["B-40"]
     assert [(told.call, told.kind) for told in chain.model.read(2)] == [
@@ -380,7 +380,7 @@ async def test_an_open_approval_outlives_every_worker(port: EventLog):
     async with chain.at_work():
         await chain.shown()
     assert list(await port.pending.entries()) == ["shop.t1.1-0"]
-    assert (await chain.ledger.vote(FIRST, "ana", "approve")).status is Status.PENDING
+    assert (await chain.ledger.reviewer("ana").approve(FIRST)).status is Status.PENDING
     async with chain.at_work():
         await chain.answered(2)
     assert chain.ran == ["A-17"]
@@ -424,7 +424,7 @@ async def test_under_each_roles_own_credentials(store: Path):
         started = [("gate", Gate()), ("queue", PendingProjector()), ("model", asker), ("executor", executor)]
         async with working(started, store=store):
             [entry] = await chain.shown()
-            await ana.vote(entry.ref, "ana", "approve")
+            await ana.reviewer("ana").approve(entry.ref)
             thread = await chain.answered(2)
     assert chain.ran == ["A-17"]
     [vote] = thread.call(FIRST).votes
@@ -442,7 +442,7 @@ class Click(Struct, frozen=True):
 async def click(ledger: Ledger, ref: CallRef, verdict: str) -> Click:
     name = ledger.author.name
     try:
-        await ledger.vote(ref, name, verdict)
+        await ledger.reviewer(name).vote(ref, verdict)
     except AlreadyDecided as late:
         return Click(name, str(late))
     return Click(name, "")

@@ -28,9 +28,9 @@ from structlog.testing import capture_logs
 
 from ayes.consumers import pending_client, pending_service
 from ayes.consumers.pending_client import SERVICE, SUBJECT, PageRequest
-from ayes.ledger.client import Ledger
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.services import Ledger
 from ayes.ops.broker import server as servers
 from ayes.ops.broker.accounts import accounts_config
 from ayes.ops.broker.server import EmbeddedServer
@@ -48,7 +48,7 @@ TOOLS = ("refund", "ship", "ship-abroad")
 async def open_desk(store: Path | None = None, *, url: str | None = None) -> AsyncIterator[None]:
     """A desk in this process, as `working` has it."""
     async with Ledger.connect(store, url=url, role="queue") as ledger:
-        serving = asyncio.create_task(pending_service.serve(ledger))
+        serving = asyncio.create_task(pending_service.serve(ledger.log))
         try:
             yield
         finally:
@@ -466,7 +466,7 @@ async def test_a_broker_that_is_started_again(tmp_path: Path):
     async with running(path):
         queue = Ledger.connect(path, role="queue")
         ledger = await queue.__aenter__()
-        serving = asyncio.create_task(pending_service.serve(ledger))
+        serving = asyncio.create_task(pending_service.serve(ledger.log))
         async with Ledger.connect(path, role="observer") as observer:
             assert (await asks(observer))[1] == 2
     try:

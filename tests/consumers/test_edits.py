@@ -5,9 +5,9 @@ from stories import request
 
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.policies import AppliedPolicy, Policies, of_edit
+from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import BadArguments, NotAllowed
@@ -76,7 +76,7 @@ async def test_an_edit_that_the_policy_blocks_is_refused_at_once(asked):
     """No yes lets run what no yes could, and nothing is recorded of it (B61, B67, I3)."""
     before = await asked.log.last_seq()
     with pytest.raises(NotAllowed) as raised:
-        await asked.vote(CALL, "ana", "approve", arguments='{"amount":6000}')
+        await asked.reviewer("ana").approve(CALL, arguments='{"amount":6000}')
     assert str(raised.value) == (
         "shop/order-17/refund-1 cannot run so: the policy in force blocks refund with these arguments. Nothing was recorded."
     )
@@ -85,10 +85,10 @@ async def test_an_edit_that_the_policy_blocks_is_refused_at_once(asked):
 
 async def test_an_edit_that_takes_more_people_needs_those_too(asked):
     """One yes to a small refund is none to a large one: the edit waits for as many as its own rule asks (B61, I1, I3)."""
-    await asked.vote(CALL, "ana", "approve", arguments='{"amount":600}')
+    await asked.reviewer("ana").approve(CALL, arguments='{"amount":600}')
     await settled(asked)
     assert (await asked.call(CALL)).status is Status.PENDING
-    await asked.vote(CALL, "ben", "approve", arguments='{"amount":600}')
+    await asked.reviewer("ben").approve(CALL, arguments='{"amount":600}')
     await settled(asked)
     call = await asked.call(CALL)
     assert (call.status, call.arguments) == (Status.APPROVED, '{"amount":600}')
@@ -99,13 +99,13 @@ async def test_an_edit_that_takes_more_people_needs_those_too(asked):
 async def test_an_edit_that_breaks_the_schema_is_refused_at_once(asked):
     """The schema comes first (B66)."""
     with pytest.raises(BadArguments):
-        await asked.vote(CALL, "ana", "approve", arguments='{"amount":"much"}')
+        await asked.reviewer("ana").approve(CALL, arguments='{"amount":"much"}')
 
 
 @pytest.mark.log("memory", "jetstream")
 async def test_an_edit_within_what_was_asked_is_approved(asked):
     """The bytes of the edit are what is approved."""
-    await asked.vote(CALL, "ana", "approve", arguments='{"amount":90}')
+    await asked.reviewer("ana").approve(CALL, arguments='{"amount":90}')
     await settled(asked)
     call = await asked.call(CALL)
     assert call.status is Status.APPROVED
@@ -120,7 +120,7 @@ async def test_the_gate_judges_an_edit_that_nobody_checked(asked, arguments):
     await asked.try_append(CALL.vote("ana"), vote)
     await settled(asked)
     assert (await asked.call(CALL)).status is Status.PENDING
-    await asked.vote(CALL, "ben", "approve")
+    await asked.reviewer("ben").approve(CALL)
     await settled(asked)
     call = await asked.call(CALL)
     assert call.status is Status.APPROVED
@@ -132,14 +132,14 @@ async def test_a_policy_that_came_later_only_tightens(asked):
     tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\n'
     await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
     with pytest.raises(NotAllowed, match="the policy in force blocks refund with these arguments"):
-        await asked.vote(CALL, "ana", "approve", arguments='{"amount":90}')
+        await asked.reviewer("ana").approve(CALL, arguments='{"amount":90}')
 
 
 async def test_what_people_approve_after_it_was_blocked_is_denied(asked):
     """The policy that came between question and yes blocks it: it wins over people, and says so (I3, B67)."""
     tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\nreason = "Closed."\n'
     await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
-    await asked.vote(CALL, "ana", "approve")
+    await asked.reviewer("ana").approve(CALL)
     await settled(asked)
     decided = (await asked.call(CALL)).decided
     assert decided is not None
@@ -158,7 +158,7 @@ async def test_a_policy_that_came_later_does_not_loosen(asked):
     await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=looser, digest=text_digest(looser)))
     await settled(asked)
     assert (await asked.call(CALL)).status is Status.PENDING
-    await asked.vote(CALL, "ana", "deny")
+    await asked.reviewer("ana").deny(CALL)
     await settled(asked)
     assert (await asked.call(CALL)).status is Status.DENIED
 
@@ -171,7 +171,7 @@ async def test_an_edit_that_asks_others_is_refused_at_once(asked):
     )
     await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=others, digest=text_digest(others)))
     with pytest.raises(NotAllowed, match="asks others than those who were asked"):
-        await asked.vote(CALL, "ana", "approve", arguments='{"amount":7}')
+        await asked.reviewer("ana").approve(CALL, arguments='{"amount":7}')
     assert (await asked.call(CALL)).votes == ()
 
 

@@ -19,9 +19,9 @@ from stories import told
 
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status, describe
 from ayes.ledger.log import EventLog, TimerFired
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.projections import pending
@@ -69,7 +69,7 @@ async def test_deny_it_expires(shop: Shop):
         expired = await shop.decided(e.Expired)
     assert (expired.rule, expired.policy_version, expired.after_s) == ("money", 1, SOON)
     with pytest.raises(DeadlinePassed, match="is already decided: Expired by gate"):
-        await shop.ledger.vote(FIRST, "ana", "approve")
+        await shop.ledger.reviewer("ana").approve(FIRST)
 
 
 async def test_stay_it_goes_on_waiting(shop: Shop):
@@ -82,7 +82,7 @@ async def test_stay_it_goes_on_waiting(shop: Shop):
         assert (await shop.ledger.call(FIRST)).status is Status.PENDING
         [entry] = await entries(shop)
         assert (entry.expires_at, entry.due_at) == (None, None)
-        await shop.ledger.vote(FIRST, "ana", "approve")
+        await shop.ledger.reviewer("ana").approve(FIRST)
         await shop.decided(e.Approved)
 
 
@@ -94,7 +94,7 @@ async def test_escalate_more_people_are_asked(shop: Shop):
         await shop.request()
         await shop.asked()
         with pytest.raises(NotAllowed, match="lea is none of those who may vote on shop/t1/c1"):
-            await shop.ledger.vote(FIRST, "lea", "approve")
+            await shop.ledger.reviewer("lea").approve(FIRST)
         escalated = await shop.until(FIRST.escalated(1))
         assert isinstance(escalated.event, e.Escalated)
         assert (escalated.event.voters, escalated.event.expires_in_s) == (("lea",), 60)
@@ -107,7 +107,7 @@ async def test_escalate_more_people_are_asked(shop: Shop):
                     break
         assert (entry.asked_as_well, entry.voters) == (("lea",), ("ana",))
         assert entry.due_at == entry.expires_at == escalated.recorded_at + timedelta(seconds=60)
-        await shop.ledger.vote(FIRST, "lea", "approve")
+        await shop.ledger.reviewer("lea").approve(FIRST)
         assert (await shop.decided(e.Approved)).voters == ("lea",)
 
 
@@ -117,9 +117,9 @@ async def test_who_was_asked_first_still_counts(shop: Shop):
     async with shop.gates():
         await shop.request()
         await shop.asked()
-        await shop.ledger.vote(FIRST, "ana", "approve")
+        await shop.ledger.reviewer("ana").approve(FIRST)
         await shop.until(FIRST.escalated(1))
-        await shop.ledger.vote(FIRST, "lea", "approve")
+        await shop.ledger.reviewer("lea").approve(FIRST)
         assert (await shop.decided(e.Approved)).voters == ("ana", "lea")
 
 
@@ -164,7 +164,7 @@ async def test_a_last_stage_without_an_end_goes_on_waiting(shop: Shop):
         await shop.request()
         await shop.until(FIRST.escalated(1))
         await asyncio.sleep(2 * SOON)
-        await shop.ledger.vote(FIRST, "ana", "deny")
+        await shop.ledger.reviewer("ana").deny(FIRST)
         await shop.decided(e.Denied)
 
 
@@ -184,7 +184,7 @@ async def test_what_fell_due_while_no_gate_ran_happens_when_one_comes(shop: Shop
             await shop.decided(e.Expired)
         else:
             await shop.until(FIRST.escalated(1))
-            await shop.ledger.vote(FIRST, "lea", "approve")
+            await shop.ledger.reviewer("lea").approve(FIRST)
             await shop.decided(e.Approved)
 
 
@@ -228,7 +228,8 @@ ANAS = DelegationRef("shop", "ana", "leave")
 async def delegate(shop: Shop, ref: DelegationRef | str = ANAS, to: str = "ben", **more: Any) -> None:
     now = shop.ledger.now()
     times = {"starts_at": now - timedelta(hours=1), "ends_at": now + timedelta(hours=1)} | more
-    await shop.ledger.delegate(ref, to, **times)
+    given = DelegationRef.parse(ref) if isinstance(ref, str) else ref
+    await shop.ledger.reviewer(given.giver).delegate(given, to, **times)
 
 
 async def test_ben_votes_for_ana(shop: Shop):
@@ -238,7 +239,7 @@ async def test_ben_votes_for_ana(shop: Shop):
     async with shop.gates():
         await shop.request()
         await shop.asked()
-        voted = await shop.ledger.vote(FIRST, "ben", "approve")
+        voted = await shop.ledger.reviewer("ben").approve(FIRST)
         assert (await shop.ledger.tally(voted)).people == ("ana",)
         approved = await shop.decided(e.Approved)
         assert (approved.voters, approved.on_behalf_of) == (("ben",), {"ben": "ana"})
@@ -247,7 +248,7 @@ async def test_ben_votes_for_ana(shop: Shop):
         assert describe(decided).startswith("Approved by ben for ana at ")
         await shop.request(SECOND)
         await shop.asked(SECOND)
-        await shop.ledger.vote(SECOND, "ben", "deny", on_behalf_of="ana")
+        await shop.ledger.reviewer("ben").deny(SECOND, on_behalf_of="ana")
         denied = await shop.decided(e.Denied, SECOND)
         assert (denied.voters, denied.on_behalf_of) == (("ben",), {"ben": "ana"})
 
@@ -275,12 +276,12 @@ async def _gives_no_vote(shop: Shop) -> None:
         await shop.request()
         asked = await shop.asked()
         with pytest.raises(NotAllowed, match="ana gave ben no vote on refund that holds now"):
-            await shop.ledger.vote(FIRST, "ben", "approve", on_behalf_of="ana")
+            await shop.ledger.reviewer("ben").approve(FIRST, on_behalf_of="ana")
         with pytest.raises(NotAllowed, match="ben is none of those who may vote"):
-            await shop.ledger.vote(FIRST, "ben", "approve")
+            await shop.ledger.reviewer("ben").approve(FIRST)
         vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
         await shop.ledger.append(FIRST.vote("ben"), vote)
-        await shop.ledger.vote(FIRST, "ana", "deny", reason="I am here")
+        await shop.ledger.reviewer("ana").deny(FIRST, reason="I am here")
         denied = await shop.decided(e.Denied)
     assert (denied.voters, denied.on_behalf_of) == (("ana",), {})
 
@@ -300,11 +301,11 @@ async def test_a_word_that_was_ended_gives_no_vote(shop: Shop):
     async with shop.gates():
         await shop.request(SECOND)
         await shop.asked(SECOND)
-    await shop.ledger.vote(SECOND, "ben", "approve")
-    ended = await shop.ledger.end_delegation(ANAS, reason="back again")
+    await shop.ledger.reviewer("ben").approve(SECOND)
+    ended = await shop.ledger.reviewer("ana").end_delegation(ANAS, reason="back again")
     assert ended.ended
     with pytest.raises(AlreadyFilled, match=r"ana\.leave\.ended is taken: DelegationEnded by desk at 20"):
-        await shop.ledger.end_delegation(ANAS)
+        await shop.ledger.reviewer("ana").end_delegation(ANAS)
     await _gives_no_vote(shop)
     assert (await shop.decided(e.Approved, SECOND)).on_behalf_of == {"ben": "ana"}
 
@@ -319,7 +320,7 @@ async def test_a_word_given_after_the_vote_gives_none(shop: Shop):
     await shop.ledger.append(FIRST.vote("ben"), vote)
     await delegate(shop)
     async with shop.gates():
-        await shop.ledger.vote(FIRST, "ana", "deny")
+        await shop.ledger.reviewer("ana").deny(FIRST)
         assert (await shop.decided(e.Denied)).voters == ("ana",)
 
 
@@ -337,10 +338,10 @@ async def test_a_word_is_not_passed_on(shop: Shop):
             ("", "cy is none of"),
         ):
             with pytest.raises(NotAllowed, match=sentence):
-                await shop.ledger.vote(FIRST, "cy", "approve", on_behalf_of=behalf)
+                await shop.ledger.reviewer("cy").approve(FIRST, on_behalf_of=behalf)
         vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
         await shop.ledger.append(FIRST.vote("cy"), vote)  # another program does not ask whether it may
-        await shop.ledger.vote(FIRST, "ana", "deny")
+        await shop.ledger.reviewer("ana").deny(FIRST)
         assert (await shop.decided(e.Denied)).voters == ("ana",)
 
 
@@ -351,10 +352,10 @@ async def test_nobody_counts_twice_by_a_word(shop: Shop):
     async with shop.gates():
         await shop.request()
         await shop.asked()
-        await shop.ledger.vote(FIRST, "ben", "approve", on_behalf_of="ana")
+        await shop.ledger.reviewer("ben").approve(FIRST, on_behalf_of="ana")
         with pytest.raises(AlreadyFilled, match=r"vote\.ben is taken: Voted by ben for ana at"):
-            await shop.ledger.vote(FIRST, "ben", "approve")
-        await shop.ledger.vote(FIRST, "cy", "approve")
+            await shop.ledger.reviewer("ben").approve(FIRST)
+        await shop.ledger.reviewer("cy").approve(FIRST)
         approved = await shop.decided(e.Approved)
     assert (approved.voters, approved.on_behalf_of) == (("ben", "cy"), {"ben": "ana"})
 
@@ -371,7 +372,7 @@ async def test_who_asks_does_not_vote_in_anybodys_place(shop: Shop):
             with pytest.raises(
                 NotAllowed, match="rita asked for shop/t1/c1, or is behind the agent that did"
             ):
-                await shop.ledger.vote(FIRST, name, "approve", on_behalf_of=behalf)
+                await shop.ledger.reviewer(name).approve(FIRST, on_behalf_of=behalf)
 
 
 async def test_a_delegation_that_should_not_be_given_is_refused(shop: Shop):
@@ -391,13 +392,13 @@ async def test_a_delegation_that_should_not_be_given_is_refused(shop: Shop):
     with pytest.raises(BadId, match="reviewer 'b en' cannot be used"):
         await delegate(shop, to="b en")
     with pytest.raises(BadInput, match="there is no delegation shop/ana/leave"):
-        await shop.ledger.end_delegation(ANAS)
+        await shop.ledger.reviewer("ana").end_delegation(ANAS)
     assert await shop.log.last_seq() == before
     times = {"starts_at": now, "ends_at": now + timedelta(hours=1)}
-    first, again = [await shop.ledger.delegate(ANAS, "ben", **times) for _ in range(2)]
+    first, again = [await shop.ledger.reviewer("ana").delegate(ANAS, "ben", **times) for _ in range(2)]
     assert first.given.seq == again.given.seq
     with pytest.raises(AlreadyFilled, match="there is another delegation shop/ana/leave: Delegated by desk"):
-        await shop.ledger.delegate(ANAS, "cy", **times)
+        await shop.ledger.reviewer("ana").delegate(ANAS, "cy", **times)
 
 
 # ---------------------------------------------------------------------------------------------- broken glass
@@ -412,8 +413,8 @@ async def test_glass_is_broken_and_the_tool_runs(port: EventLog):
     async with chain.at_work():
         await chain.shown()
         with pytest.raises(NotAllowed, match="who breaks the glass for shop/t1/1-0 must say why"):
-            await chain.ledger.vote(WISHED, "sam", "break_glass", reason=" ")
-        await chain.ledger.vote(WISHED, "sam", "break_glass", reason="the shop burns")
+            await chain.ledger.reviewer("sam").break_glass(WISHED, reason=" ")
+        await chain.ledger.reviewer("sam").break_glass(WISHED, reason="the shop burns")
         thread = await chain.answered(2)
     call = thread.call(WISHED)
     assert call.decided
@@ -435,7 +436,7 @@ async def test_a_gate_that_died_after_the_announcement(shop: Shop):
     async with shop.gates():
         await shop.request()
         await shop.asked()
-    await shop.ledger.vote(FIRST, "sam", "break_glass", reason="the shop burns")
+    await shop.ledger.reviewer("sam").break_glass(FIRST, reason="the shop burns")
     await shop.ledger.append(FIRST.announced, e.GlassBroken(reviewer="sam", reason="the shop burns"))
     async with shop.gates(2):
         assert (await shop.decided(e.Approved)).ground == "broken_glass"
@@ -449,7 +450,7 @@ async def test_glass_cannot_be_broken_against_a_block(shop: Shop):
         await shop.request()
         await shop.asked()
         await shop.apply(rule("closed", "block"))
-        await shop.ledger.vote(FIRST, "sam", "break_glass", reason="the shop burns")
+        await shop.ledger.reviewer("sam").break_glass(FIRST, reason="the shop burns")
         assert (await shop.decided(e.Denied)).ground == "policy"
     assert (await shop.ledger.call(FIRST)).announced is None
 
@@ -468,10 +469,12 @@ async def test_who_may_not_break_it_breaks_nothing(shop: Shop):
             ("tom", "", ""),
         ):
             with pytest.raises(NotAllowed):
-                await shop.ledger.vote(FIRST, name, "break_glass", reason=reason, on_behalf_of=behalf)
+                await shop.ledger.reviewer(name).vote(
+                    FIRST, "break_glass", reason=reason, on_behalf_of=behalf
+                )
             vote = e.Voted(verdict="break_glass", digest=asked.digest, reason=reason, on_behalf_of=behalf)
             await shop.ledger.append(FIRST.vote(name), vote)
-        await shop.ledger.vote(FIRST, "ben", "deny")
+        await shop.ledger.reviewer("ben").deny(FIRST)
         assert (await shop.decided(e.Denied)).voters == ("ben",)
 
 
@@ -483,7 +486,7 @@ async def test_glass_is_not_broken_for_other_arguments(shop: Shop):
         asked = await shop.asked()
         edit = e.Voted(verdict="break_glass", digest=asked.digest, reason="fire", arguments='{"amount":1}')
         await shop.ledger.append(FIRST.vote("sam"), edit)
-        await shop.ledger.vote(FIRST, "ben", "deny")
+        await shop.ledger.reviewer("ben").deny(FIRST)
         await shop.decided(e.Denied)
 
 
@@ -507,8 +510,8 @@ async def test_everybody_under_their_own_credentials(store: Path):
         now = service.now()
         times = {"starts_at": now, "ends_at": now + timedelta(hours=1)}
         with pytest.raises(BrokerRefused):
-            await ben.delegate(ANAS, "ben", **times)
-        await ana.delegate(ANAS, "ben", **times)
+            await ben.reviewer("ana").delegate(ANAS, "ben", **times)
+        await ana.reviewer("ana").delegate(ANAS, "ben", **times)
         with pytest.raises(BrokerRefused):
             await sam.append(FIRST.announced, e.GlassBroken(reviewer="sam", reason="fire"))
         with pytest.raises(BrokerRefused):
@@ -518,8 +521,8 @@ async def test_everybody_under_their_own_credentials(store: Path):
             for ref in (FIRST, SECOND):
                 await service.request(ref, "refund", {"amount": 1}, requester="rita")
                 await shop.asked(ref)
-            await ben.vote(FIRST, "ben", "approve")
-            await sam.vote(SECOND, "sam", "break_glass", reason="fire")
+            await ben.reviewer("ben").approve(FIRST)
+            await sam.reviewer("sam").break_glass(SECOND, reason="fire")
             assert (await shop.decided(e.Approved)).on_behalf_of == {"ben": "ana"}
             assert (await shop.decided(e.Approved, SECOND)).ground == "broken_glass"
             await service.request(THIRD, "refund", {"amount": 1}, requester="rita")

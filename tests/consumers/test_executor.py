@@ -26,10 +26,10 @@ from ayes.consumers.executor import (
 )
 from ayes.consumers.worker import MAX_TRIES, Worker
 from ayes.ledger import in_memory
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, Status, call_of
-from ayes.ledger.nats.streams import ACK_WAIT_S
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import run_tool
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
@@ -308,7 +308,7 @@ async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
         waiting = [call.ref for call in seen if call.status is Status.APPROVED]
         assert (len(claimed), len(waiting)) == (at_once, 40 - at_once)
         for call in waiting:
-            assert (await ledger.revoke(call, "ben")).status is Status.REVOKED
+            assert (await ledger.reviewer("ben").revoke(call)).status is Status.REVOKED
     finally:
         release.set()
         async with asyncio.timeout(20), aclosing(ledger.watch(1, "ledger.*.*.call.*.finished")) as ends:

@@ -14,9 +14,9 @@ from shop import FIRST, REFUND, SCHEMA, SECOND, THIRD, THREAD, Shop, rule
 
 from ayes.consumers.effects import Append, Reload
 from ayes.consumers.gate import Gate
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status, describe
 from ayes.ledger.log import EventLog
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.schemas import events as e
@@ -65,7 +65,7 @@ async def used(shop: Shop) -> dict[str, str]:
 @pytest.mark.log("memory", "jetstream")
 async def test_a_grant_lets_a_call_run_and_is_seen_in_the_decision(shop: Shop):
     """Nobody is asked; the use is taken first, and the decision says whose yes it was (B73, I1, I6)."""
-    await shop.ledger.grant(ANAS, "refund", for_s=60, uses=2, reason="small ones are fine")
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=2, reason="small ones are fine")
     async with shop.gates():
         await shop.request()
         approved = await shop.decided(e.Approved)
@@ -83,7 +83,7 @@ async def test_a_grant_lets_a_call_run_and_is_seen_in_the_decision(shop: Shop):
 
 async def test_when_its_uses_are_spent_people_are_asked(shop: Shop):
     """One after the other: two run, the third is asked about (B73, I6)."""
-    await shop.ledger.grant(ANAS, "refund", for_s=60, uses=2)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=2)
     async with shop.gates():
         for ref in (FIRST, SECOND):
             await shop.request(ref)
@@ -95,11 +95,11 @@ async def test_when_its_uses_are_spent_people_are_asked(shop: Shop):
 
 async def test_a_revoked_grant_covers_nothing_more(shop: Shop):
     """Anybody may take it back; what it let run before stays as it was (I6)."""
-    await shop.ledger.grant(ANAS, "refund", for_s=60, uses=9)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=9)
     async with shop.gates():
         await shop.request()
         await shop.decided(e.Approved)
-        revoked = await shop.ledger.revoke_grant(ANAS, "ben", reason="too many")
+        revoked = await shop.ledger.reviewer("ben").revoke_grant(ANAS, reason="too many")
         assert revoked.standing(shop.ledger.now()) == "revoked"
         await shop.request(SECOND)
         await shop.asked(SECOND)
@@ -109,7 +109,7 @@ async def test_a_revoked_grant_covers_nothing_more(shop: Shop):
 @pytest.mark.log("memory", "jetstream")
 async def test_a_grant_ends_by_the_brokers_clock(shop: Shop):
     """A call that was made in time is covered also when the gate comes late; one that was made later is not (B36)."""
-    given = await shop.ledger.grant(ANAS, "refund", for_s=0.4, uses=9)
+    given = await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=0.4, uses=9)
     await shop.request()
     await asyncio.sleep(0.5)
     await shop.request(SECOND)
@@ -122,7 +122,7 @@ async def test_a_grant_ends_by_the_brokers_clock(shop: Shop):
 async def test_a_grant_is_for_what_comes_after_it(shop: Shop):
     """A wish that stood before it was given is put to people, however late the gate is: whoever gave it has not seen that one."""
     await shop.request()
-    await shop.ledger.grant(ANAS, "refund", for_s=60)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     async with shop.gates():
         await shop.asked()
         await shop.request(SECOND)
@@ -155,7 +155,7 @@ COVERED: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
 )
 async def test_what_a_grant_covers(shop: Shop, granted: dict[str, Any], wish: dict[str, Any], covered: bool):
     """Exact arguments or a condition on them, an agent, a thread; what is uncertain is asked about (B68, B64, I4)."""
-    await shop.ledger.grant(ANAS, "refund", for_s=60, **granted)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, **granted)
     async with shop.gates():
         await shop.request(**wish)
         if covered:
@@ -168,13 +168,13 @@ async def test_what_a_grant_covers(shop: Shop, granted: dict[str, Any], wish: di
 async def test_a_rule_that_asks_two_takes_the_grants_of_two(shop: Shop):
     """A grant is its giver's vote: one does not do, nor two of the same person; two people's do, and each loses a use (B39, I6)."""
     await shop.apply(ASK_TWO)
-    await shop.ledger.grant(ANAS, "refund", for_s=60, uses=2)
-    await shop.ledger.grant("shop/ana/more", "refund", for_s=60)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=2)
+    await shop.ledger.reviewer("ana").grant("shop/ana/more", "refund", for_s=60)
     async with shop.gates():
         await shop.request()
         assert (await shop.asked()).votes_needed == 2
         assert await used(shop) == {}
-        await shop.ledger.grant(BENS, "refund", for_s=60)
+        await shop.ledger.reviewer("ben").grant(BENS, "refund", for_s=60)
         await shop.request(SECOND)
         approved = await shop.decided(e.Approved, SECOND)
     assert (approved.grants, approved.voters) == (("ana/small", "ben/small"), ("ana", "ben"))
@@ -183,7 +183,7 @@ async def test_a_rule_that_asks_two_takes_the_grants_of_two(shop: Shop):
 
 async def test_a_grant_does_not_help_against_a_block(shop: Shop):
     """The policy that came after it blocks: denied by the policy, and no use is taken (B67, I3)."""
-    await shop.ledger.grant(ANAS, "refund", for_s=60)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     await shop.apply(rule("closed", "block"))
     async with shop.gates():
         await shop.request()
@@ -193,7 +193,7 @@ async def test_a_grant_does_not_help_against_a_block(shop: Shop):
 
 async def test_a_grant_that_came_before_it_was_forbidden_covers_nothing(shop: Shop):
     """The policy of by now says that no grant may cover this tool (I3, B69)."""
-    await shop.ledger.grant(ANAS, "refund", for_s=60)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     await shop.apply('never_grant = ["re*"]\n' + ASK)
     async with shop.gates():
         await shop.request()
@@ -206,13 +206,13 @@ async def test_a_grant_that_came_before_it_was_forbidden_covers_nothing(shop: Sh
 async def test_a_no_takes_back_the_grants_that_would_have_covered_it(shop: Shop):
     """A later no beats an earlier yes: first the grants are revoked, saying for which call, and then it is denied (B29)."""
     await shop.apply(ASK_TWO)
-    await shop.ledger.grant(ANAS, "refund", for_s=60, uses=9)
-    await shop.ledger.grant("shop/ana/five", "refund", for_s=60, arguments=FIVE)
-    await shop.ledger.grant("shop/ana/elsewhere", "refund", for_s=60, thread="t2")
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=9)
+    await shop.ledger.reviewer("ana").grant("shop/ana/five", "refund", for_s=60, arguments=FIVE)
+    await shop.ledger.reviewer("ana").grant("shop/ana/elsewhere", "refund", for_s=60, thread="t2")
     async with shop.gates():
         await shop.request()
         await shop.asked()
-        await shop.ledger.vote(FIRST, "ben", "deny", reason="not to this one")
+        await shop.ledger.reviewer("ben").deny(FIRST, reason="not to this one")
         await shop.decided(e.Denied)
         standing = {str(one.ref): one.revoked for one in await shop.ledger.grants("shop")}
         assert [name for name, revoked in standing.items() if revoked] == ["shop/ana/small"]
@@ -232,8 +232,8 @@ async def test_a_no_does_not_beat_a_later_yes(shop: Shop):
     async with shop.gates():
         await shop.request()
         await shop.asked()
-    await shop.ledger.vote(FIRST, "ben", "deny")
-    await shop.ledger.grant(ANAS, "refund", for_s=60)
+    await shop.ledger.reviewer("ben").deny(FIRST)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     async with shop.gates():
         await shop.decided(e.Denied)
     [grant] = await shop.ledger.grants("shop")
@@ -242,7 +242,7 @@ async def test_a_no_does_not_beat_a_later_yes(shop: Shop):
 
 async def test_a_no_of_the_policy_takes_back_nothing(shop: Shop):
     """Only people take back what people gave."""
-    await shop.ledger.grant(ANAS, "refund", for_s=60)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     await shop.apply(rule("closed", "block"))
     async with shop.gates():
         await shop.request()
@@ -256,7 +256,7 @@ async def test_a_no_of_the_policy_takes_back_nothing(shop: Shop):
 
 async def test_a_gate_that_dies_after_it_took_a_use(shop: Shop):
     """The use stands and the decision does not: the next look approves by that very use, and takes no second one (I6, B57)."""
-    await shop.ledger.grant(ANAS, "refund", for_s=60, uses=5)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=5)
     await shop.request()
     [handed] = await shop.ledger.read(FIRST.requested)
     gate = Gate()
@@ -273,17 +273,17 @@ async def test_a_gate_that_dies_after_it_took_a_use(shop: Shop):
 
 async def test_revoked_between_the_use_and_the_decision(shop: Shop):
     """The gate died between the two and the grant is gone: people are asked, the use is lost, nothing runs (I4)."""
-    await shop.ledger.grant(ANAS, "refund", for_s=60)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     await shop.request()
     await shop.ledger.append(ANAS.used(1), e.GrantUsed(call=str(FIRST)))
-    await shop.ledger.revoke_grant(ANAS, "ana")
+    await shop.ledger.reviewer("ana").revoke_grant(ANAS)
     async with shop.gates():
         await shop.asked()
 
 
 async def test_two_gates_at_the_same_call_take_one_use(shop: Shop):
     """Handed out twice, looked at by both before either has recorded anything (I6, I13)."""
-    await shop.ledger.grant(ANAS, "refund", for_s=60, uses=5)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=5)
     await shop.request()
     [handed] = await shop.ledger.read(FIRST.requested)
     gate, slower = Gate(), Gate()
@@ -312,8 +312,8 @@ async def test_eight_at_once_and_two_gates(store: Path, uses: int):
         await operator.append(policy_slot("shop", 1), applied(ASK))
         await service.declare("shop", REFUND)
         with pytest.raises(BrokerRefused):
-            await ana.grant("shop/ben/small", "refund", for_s=60)
-        await ana.grant(ANAS, "refund", for_s=60, uses=uses)
+            await ana.reviewer("ben").grant("shop/ben/small", "refund", for_s=60)
+        await ana.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=uses)
         async with working([("gate", Gate()), ("gate", Gate())], store=store):
             await asyncio.gather(
                 *(service.request(ref, "refund", {"amount": 1}, requester="rita") for ref in refs)
@@ -372,7 +372,9 @@ async def test_a_grant_that_should_not_be_given_is_refused(
     said = {"tool": "refund", "for_s": 60.0} | {
         name: word for name, word in given.items() if name != "policy"
     }
-    await _refused(shop, lambda: shop.ledger.grant(ANAS, said.pop("tool"), **said), kind, sentence)
+    await _refused(
+        shop, lambda: shop.ledger.reviewer("ana").grant(ANAS, said.pop("tool"), **said), kind, sentence
+    )
 
 
 async def test_a_condition_that_is_none_is_refused(shop: Shop):
@@ -380,30 +382,30 @@ async def test_a_condition_that_is_none_is_refused(shop: Shop):
     for when in ("args.amount <", "now() > 5", "amount < 5"):
         before = await shop.log.last_seq()
         with pytest.raises(BadInput, match=r"is no condition|names what is not there"):
-            await shop.ledger.grant(ANAS, "refund", for_s=60, when=when)
+            await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, when=when)
         assert await shop.log.last_seq() == before
 
 
 async def test_a_grant_is_given_and_taken_back_once(shop: Shop):
     """Given again as it is, it is the same one; a name stands for one grant, and one that is gone stays gone (B48, B50)."""
     first, *others = await asyncio.gather(
-        *(shop.ledger.grant(ANAS, "refund", for_s=60, uses=2) for _ in range(10))
+        *(shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=2) for _ in range(10))
     )
     assert {one.given.seq for one in others} == {first.given.seq}
     assert (first.left, first.standing(shop.ledger.now())) == (2, "in force")
     with pytest.raises(
         AlreadyFilled, match=r"there is another grant shop/ana/small: Granted by desk at 20.* Choose"
     ):
-        await shop.ledger.grant(ANAS, "refund", for_s=60, uses=3)
+        await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=3)
     await _refused(
-        shop, lambda: shop.ledger.revoke_grant(BENS, "ana"), BadInput,
+        shop, lambda: shop.ledger.reviewer("ana").revoke_grant(BENS), BadInput,
         "there is no grant shop/ben/small. `ayes grant list` shows those that there are.",
     )  # fmt: skip
-    await shop.ledger.revoke_grant("shop/ana/small", "ben")
+    await shop.ledger.reviewer("ben").revoke_grant("shop/ana/small")
     with pytest.raises(AlreadyFilled, match="shop/ana/small is revoked: GrantRevoked by desk at 20"):
-        await shop.ledger.revoke_grant(ANAS, "ana")
+        await shop.ledger.reviewer("ana").revoke_grant(ANAS)
     with pytest.raises(BadId):
-        await shop.ledger.grant("shop/ana/*", "refund", for_s=60)
+        await shop.ledger.reviewer("ana").grant("shop/ana/*", "refund", for_s=60)
 
 
 async def _refused(
@@ -418,7 +420,7 @@ async def _refused(
 
 async def test_many_wishes_of_one_thread_share_the_uses(shop: Shop):
     """Eight at once in one thread, two gates: as many run as were granted, and no use is taken twice (I6)."""
-    await shop.ledger.grant(ANAS, "refund", for_s=60, uses=3)
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=3)
     refs = [THREAD.call(f"r{number}") for number in range(8)]
     async with shop.gates(2):
         await asyncio.gather(*(shop.request(ref, f'{{"amount":{at}}}') for at, ref in enumerate(refs)))

@@ -6,10 +6,10 @@ import pytest
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
 from ayes.ledger import policy_proposals as proposals
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.policies import AppliedPolicy, Policies
+from ayes.ledger.services import Ledger
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES, encode
@@ -68,12 +68,12 @@ async def test_no_account_of_the_requester_counts(ledger: Ledger, requester: str
     assert call.approval_request.people == {"benjamin": "ben"}
     for name in ("ben", "BEN", "benjamin"):
         with pytest.raises(NotAllowed, match=f"{name} asked for"):
-            await ledger.vote(CALL, name, "approve")
+            await ledger.reviewer(name).approve(CALL)
         await ledger.try_append(
             CALL.vote(name), e.Voted(verdict="approve", digest=call.approval_request.digest)
         )
     assert (await settled(ledger)).status is Status.PENDING
-    await ledger.vote(CALL, "ana", "approve")
+    await ledger.reviewer("ana").approve(CALL)
     assert (await settled(ledger)).status is Status.APPROVED
 
 
@@ -101,7 +101,7 @@ async def test_an_unmapped_requester_may_exclude_nobody(ledger: Ledger):
     call = await asked(ledger, 'unmapped_requesters = "exclude_nobody"\n' + ASK, requester="*")
     assert call.approval_request is not None
     assert call.approval_request.excluded == ()
-    await ledger.vote(CALL, "ana", "approve")
+    await ledger.reviewer("ana").approve(CALL)
     assert (await settled(ledger)).status is Status.APPROVED
 
 
@@ -151,7 +151,7 @@ async def test_two_accounts_of_one_person_count_once(ledger: Ledger):
     call = await settled(ledger)
     assert call.status is Status.PENDING
     assert (await ledger.tally(call)).approvals == 1
-    await ledger.vote(CALL, "ana", "approve")
+    await ledger.reviewer("ana").approve(CALL)
     assert (await settled(ledger)).status is Status.APPROVED
 
 
@@ -199,13 +199,13 @@ async def test_whoever_edits_is_not_the_only_vote_for_it(ledger: Ledger):
     these bytes (H7).
     """
     await asked(ledger, ASK)
-    call = await ledger.vote(CALL, "ana", "approve", arguments=EDIT)
+    call = await ledger.reviewer("ana").approve(CALL, arguments=EDIT)
     assert (await settled(ledger)).status is Status.PENDING
     stands = await ledger.tally(call)
     assert (stands.approvals, stands.needed, stands.edits) == (0, 1, {EDIT: "ana"})
-    await ledger.vote(CALL, "ben", "approve", arguments=EDIT + " ")
+    await ledger.reviewer("ben").approve(CALL, arguments=EDIT + " ")
     assert (await settled(ledger)).status is Status.PENDING
-    await ledger.vote(CALL, "cara", "approve", arguments=EDIT)
+    await ledger.reviewer("cara").approve(CALL, arguments=EDIT)
     call = await settled(ledger)
     assert (call.status, call.arguments) == (Status.APPROVED, EDIT)
 
@@ -213,8 +213,8 @@ async def test_whoever_edits_is_not_the_only_vote_for_it(ledger: Ledger):
 async def test_the_call_as_it_was_asked_can_still_be_approved(ledger: Ledger):
     """An edit to which nobody agrees keeps nobody from approving what was asked for."""
     await asked(ledger, ASK)
-    await ledger.vote(CALL, "ana", "approve", arguments=EDIT)
-    await ledger.vote(CALL, "ben", "approve")
+    await ledger.reviewer("ana").approve(CALL, arguments=EDIT)
+    await ledger.reviewer("ben").approve(CALL)
     call = await settled(ledger)
     assert (call.status, call.arguments) == (Status.APPROVED, '{"amount":1}')
 
@@ -223,7 +223,7 @@ async def test_an_edit_that_nobody_could_agree_to_is_refused(ledger: Ledger):
     """Where the editor is the only voter; and recorded by another program, it ends the vote with a no (H7, B37)."""
     call = await asked(ledger, ASK + 'voters = ["ana"]\n')
     with pytest.raises(NotAllowed, match="whoever edits does not count, and too few are left"):
-        await ledger.vote(CALL, "ana", "approve", arguments=EDIT)
+        await ledger.reviewer("ana").approve(CALL, arguments=EDIT)
     assert call.approval_request is not None
     await ledger.try_append(
         CALL.vote("ana"), e.Voted(verdict="approve", digest=call.approval_request.digest, arguments=EDIT)
@@ -234,7 +234,7 @@ async def test_an_edit_that_nobody_could_agree_to_is_refused(ledger: Ledger):
 async def test_a_rule_may_let_the_editor_count(ledger: Ledger):
     """`editor_counts = true`; and a question of an earlier gate, which did not say, stays as it was asked."""
     await asked(ledger, ASK + "editor_counts = true\n")
-    await ledger.vote(CALL, "ana", "approve", arguments=EDIT)
+    await ledger.reviewer("ana").approve(CALL, arguments=EDIT)
     assert (await settled(ledger)).status is Status.APPROVED
     assert msgspec.json.decode(
         b'{"type":"ApprovalRequested","digest":"d","rule":"r","policy_version":1}', type=e.ApprovalRequested
@@ -296,7 +296,7 @@ async def test_what_is_too_long_is_refused_where_it_is_written(ledger: Ledger):
         ("the edited arguments", "approve", {"arguments": longer}),
     ):
         with pytest.raises(TooLarge, match=f"{what} has [0-9,]+ bytes, over the limit"):
-            await ledger.vote(CALL, "ana", verdict, **more)
+            await ledger.reviewer("ana").vote(CALL, verdict, **more)
     with pytest.raises(TooLarge, match="the reason has"):
         await ledger.withdraw(CALL, long)
     assert await ledger.log.last_seq() == before
@@ -344,7 +344,7 @@ async def test_a_version_counts_only_as_it_was_approved(ledger: Ledger):
     assert proposals.problem(first, None) == "no proposal is named that was ever requested"
     [early] = [msgspec.structs.replace(first, event=applied, slot=policy_slot("shop", 2))]
     assert proposals.problem(early, await ledger.call(ref)) == f"{ref} was not approved before it"
-    await ledger.vote(ref, "ana", "approve")
+    await ledger.reviewer("ana").approve(ref)
     await settled(ledger, ref)
     assert await verdict(2, applied) is None
     assert await verdict(3, applied) == f"{ref} proposes another version"
@@ -371,7 +371,7 @@ async def test_an_organisation_can_require_that_policies_are_approved(ledger: Le
 
     ref = await proposed(ledger, base=2)
     third = msgspec.structs.replace(applied(OTHER), proposal=str(ref))
-    await ledger.vote(ref, "ana", "approve")
+    await ledger.reviewer("ana").approve(ref)
     await settled(ledger, ref)
     await ledger.try_append(policy_slot("shop", 3), third)
     assert (await ledger.policies("shop")).workspace.version == 3

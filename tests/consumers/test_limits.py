@@ -149,7 +149,7 @@ async def judged(shop: Shop, ref: CallRef) -> None:
 
 async def no(shop: Shop, ref: CallRef, reason: str = "") -> None:
     await shop.asked(ref)
-    await shop.ledger.vote(ref, "ana", "deny", reason=reason)
+    await shop.ledger.reviewer("ana").deny(ref, reason=reason)
     await shop.decided(e.Denied, ref)
 
 
@@ -210,7 +210,7 @@ async def test_a_grant_opens_it_again(shop: Shop):
     async with shop.gates():
         await shop.request()
         await no(shop, FIRST)
-        await shop.ledger.grant("shop/ana/after-all", "refund", for_s=60)
+        await shop.ledger.reviewer("ana").grant("shop/ana/after-all", "refund", for_s=60)
         await shop.request(SECOND)
         assert (await shop.decided(e.Approved, SECOND)).grants == ("ana/after-all",)
         await shop.request(THIRD)
@@ -335,7 +335,7 @@ async def test_the_model_reads_that_it_was_denied_before(port: EventLog):
     await chain.begin("deny_repeats = 1\n" + ASK)
     async with chain.at_work():
         await chain.shown()
-        await chain.ledger.vote(WISHED, "ana", "deny", reason="paid before")
+        await chain.ledger.reviewer("ana").deny(WISHED, reason="paid before")
         await chain.answered(3)
     first, second = chain.model.read(3)
     assert (first.kind, second.kind, second.tool) == ("denied", "denied", "refund")

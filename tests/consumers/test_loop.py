@@ -18,10 +18,9 @@ from ayes.consumers.effects import Append, Effect
 from ayes.consumers.executor import Executor, Registered
 from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.worker import MAX_TRIES, Worker
-from ayes.ledger.answers import AppendResult, Unconfirmed
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.log import Delivered, Delivery, EventLog
+from ayes.ledger.log import AppendResult, Delivered, Delivery, EventLog, Unconfirmed
+from ayes.ledger.services import Ledger
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -475,7 +474,7 @@ async def test_a_crash_between_claim_and_result_is_in_doubt(ledger: Ledger, ack_
         [end] = await finished(ledger, ONE)
     assert isinstance(end, e.InDoubt)
     assert slow.runs == 1
-    call = await ledger.reconcile(ONE, "ana", happened=True, output="It was refunded.")
+    call = await ledger.reviewer("ana").reconcile(ONE, happened=True, output="It was refunded.")
     assert call.status is Status.RECONCILED
 
 

@@ -11,10 +11,10 @@ from shop import FIRST, REFUND, SCHEMA, SECOND, THIRD, Shop, rule
 from stories import REF, Story, request
 
 from ayes.consumers.gate import Gate
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import EventLog
 from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, about, evaluate, required
+from ayes.ledger.services import Ledger
 from ayes.ledger.verdict import Case
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -147,14 +147,14 @@ async def test_both_are_satisfied_by_the_same_votes(shop: Shop):
             assert (asked.rule, asked.policy_version, asked.organisation) == ("over", 1, True)
             assert asked.voters == ("sam", "sec-*")
             assert asked.besides == (e.Quorum(("ana", "ben", "sam"), 2, "ana ben sam"),)
-        await shop.ledger.vote(FIRST, "sam", "approve")
-        await shop.ledger.vote(FIRST, "ana", "approve")
+        await shop.ledger.reviewer("sam").approve(FIRST)
+        await shop.ledger.reviewer("ana").approve(FIRST)
         approved = await shop.decided(e.Approved)
-        await shop.ledger.vote(SECOND, "ana", "approve")
-        call = await shop.ledger.vote(SECOND, "ben", "approve")
+        await shop.ledger.reviewer("ana").approve(SECOND)
+        call = await shop.ledger.reviewer("ben").approve(SECOND)
         stands = await shop.ledger.tally(call)
         assert (stands.approvals, stands.needed, stands.verdict) == (0, 1, None)
-        await shop.ledger.vote(SECOND, "sec-1", "approve")
+        await shop.ledger.reviewer("sec-1").approve(SECOND)
         assert (await shop.decided(e.Approved, SECOND)).voters == ("ana", "ben", "sec-1")
     assert (approved.ground, approved.voters, approved.rule) == ("people", ("sam", "ana"), "over")
     assert (approved.policy_version, approved.organisation) == (1, True)
@@ -181,7 +181,7 @@ async def test_an_organisations_policy_that_cannot_be_read_asks_about_everything
             "The policy that was applied cannot be read, so people are asked about everything.",
             ("*",),
         )
-        await shop.ledger.vote(FIRST, "ana", "approve")
+        await shop.ledger.reviewer("ana").approve(FIRST)
         approved = await shop.decided(e.Approved)
     assert (approved.rule, approved.policy_version, approved.organisation) == ("unreadable", 0, True)
 
@@ -194,7 +194,7 @@ async def test_what_the_organisation_blocks_by_now_is_denied_after_all(shop: Sho
         asked = await shop.asked()
         assert (asked.rule, asked.organisation) == ("own", False)
         await shop.apply(rule("closed", "block", 'reason = "Closed."'), ORGANISATION)
-        await shop.ledger.vote(FIRST, "ana", "approve")
+        await shop.ledger.reviewer("ana").approve(FIRST)
         denied = await shop.decided(e.Denied)
     assert (denied.ground, denied.rule, denied.policy_version, denied.organisation) == (
         "policy",
@@ -212,8 +212,8 @@ async def test_an_edit_is_judged_by_both(shop: Shop):
     async with shop.gates():
         await shop.request()
         assert (await shop.asked()).organisation is False
-        await shop.ledger.vote(FIRST, "ana", "approve", arguments='{"amount":501}')
-        await shop.ledger.vote(FIRST, "sam", "approve", arguments='{"amount":501}')
+        await shop.ledger.reviewer("ana").approve(FIRST, arguments='{"amount":501}')
+        await shop.ledger.reviewer("sam").approve(FIRST, arguments='{"amount":501}')
         approved = await shop.decided(e.Approved)
     assert (approved.voters, approved.arguments) == (("ana", "sam"), '{"amount":501}')
 
@@ -229,7 +229,7 @@ async def test_who_owns_the_agent_does_not_count(shop: Shop):
         for name in ("olga", "rita"):  # another program does not ask whether they may
             yes = e.Voted(verdict="approve", digest=call.wish.digest)
             await shop.ledger.append(FIRST.vote(name), yes)
-        await shop.ledger.vote(FIRST, "ana", "approve")
+        await shop.ledger.reviewer("ana").approve(FIRST)
         assert (await shop.decided(e.Approved)).voters == ("ana",)
         await shop.apply(owners + rule("own", "ask", 'voters = ["olga", "rita"]'))
         await shop.request(SECOND, agent="desk-7")
@@ -254,7 +254,7 @@ async def test_owners_may_be_patterns(shop: Shop):
         call = await shop.ledger.call(FIRST)
         yes = e.Voted(verdict="approve", digest=call.wish.digest)
         await shop.ledger.append(FIRST.vote("dev-1"), yes)
-        await shop.ledger.vote(FIRST, "ana", "approve")
+        await shop.ledger.reviewer("ana").approve(FIRST)
         assert (await shop.decided(e.Approved)).voters == ("ana",)
 
 
@@ -271,7 +271,7 @@ async def test_a_tool_that_governs_is_looked_at_each_time(shop: Shop, then: str)
         await shop.request(FIRST, tool="apply_policy")
         asked = await shop.asked()
         assert (asked.rule, asked.voters, asked.votes_needed) == ("all", ("*",), 1)
-        await shop.ledger.vote(FIRST, "ana", "approve")
+        await shop.ledger.reviewer("ana").approve(FIRST)
         assert (await shop.decided(e.Approved)).ground == "people"
         await shop.apply(rule("none", "block", tools="*"))
         await shop.request(SECOND, tool="apply_policy")
@@ -319,11 +319,11 @@ async def test_the_fewer_noes_end_it_where_both_ask(port: EventLog, over: int, o
 async def test_grants_must_satisfy_both(shop: Shop):
     """The workspace's Ana does not do for the organisation's security; both of them together do (B39, B67)."""
     await shop.open(rule("own", "ask", 'voters = ["ana"]'), rule("over", "ask", 'voters = ["sam"]'))
-    await shop.ledger.grant("shop/ana/g1", "refund", for_s=60)
+    await shop.ledger.reviewer("ana").grant("shop/ana/g1", "refund", for_s=60)
     async with shop.gates():
         await shop.request()
         await shop.asked()
-        await shop.ledger.grant("shop/sam/g1", "refund", for_s=60)
+        await shop.ledger.reviewer("sam").grant("shop/sam/g1", "refund", for_s=60)
         await shop.request(SECOND)
         approved = await shop.decided(e.Approved, SECOND)
     assert approved.grants == ("ana/g1", "sam/g1")

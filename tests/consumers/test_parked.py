@@ -16,10 +16,10 @@ from ayes.consumers import worker as worker_module
 from ayes.consumers.effects import Append, Effect
 from ayes.consumers.worker import Worker
 from ayes.ledger import clock
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import Delivered, EventLog, Mark, Parked, TimerFired
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import DURABLES
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker.accounts import ROLES
 from ayes.schemas import codec
 from ayes.schemas import events as e

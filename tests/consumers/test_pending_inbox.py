@@ -18,11 +18,11 @@ from brokers import running
 from cable import Cable, delete, put, question
 
 from ayes.consumers.pending_view import PendingView, changes
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import Change, Pending
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream, _Bucket
+from ayes.ledger.services import Ledger
 from ayes.ops.commands import decide
 from ayes.projections import pending
 from ayes.projections.pending import Entry, PendingFilter

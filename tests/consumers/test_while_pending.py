@@ -23,12 +23,11 @@ from stories import REF, START, Story, question, request
 from ayes.consumers.effects import Append, CancelTimer, Effect, SetTimer
 from ayes.consumers.gate import Gate, SupersededCalls, said_since
 from ayes.consumers.worker import Worker
-from ayes.ledger.answers import AppendResult
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status, call_of
-from ayes.ledger.log import Delivered, EventLog, TimerFired
+from ayes.ledger.log import AppendResult, Delivered, EventLog, TimerFired
 from ayes.ledger.policies import Policies
+from ayes.ledger.services import Ledger
 from ayes.ledger.verdict import Case
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
@@ -360,7 +359,7 @@ async def test_where_messages_wait_nobody_looks_for_them(port: EventLog, policy:
     await desk.hear()
     await desk.handed(FIRST.requested)
     reads = list(desk.log.reads)
-    await desk.ledger.vote(FIRST, "ana", "approve")
+    await desk.ledger.reviewer("ana").approve(FIRST)
     assert await desk.handed(THREAD.said("m2")) == []
     await desk.handed(FIRST.vote("ana"))
     assert not [one for one in (*reads, *desk.log.reads) if any("said" in subject for subject in one)]
@@ -456,7 +455,7 @@ async def test_said_just_before_a_vote_is_counted(desk: Desk):
     await desk.request()
     await desk.handed(FIRST.requested)
     await desk.hear()
-    await desk.ledger.vote(FIRST, "ana", "approve")
+    await desk.ledger.reviewer("ana").approve(FIRST)
     await desk.handed(FIRST.vote("ana"))
     assert await desk.ended() is e.Superseded
 
@@ -465,7 +464,7 @@ async def test_said_just_after_a_vote_is_counted(desk: Desk):
     """The message's handler sees the vote that came before the message, and lets it stand (B27, B58)."""
     await desk.request()
     await desk.handed(FIRST.requested)
-    await desk.ledger.vote(FIRST, "ana", "approve")
+    await desk.ledger.reviewer("ana").approve(FIRST)
     await desk.hear()
     await desk.handed(THREAD.said("m2"))
     assert await desk.ended() is e.Approved
@@ -521,7 +520,7 @@ async def test_a_replica_that_is_behind_loses_nothing(behind: int, at_once: Slot
     await desk.request()
     await desk.handed(FIRST.requested)
     if at_once == FIRST.vote("ana"):
-        await desk.ledger.vote(FIRST, "ana", "approve")
+        await desk.ledger.reviewer("ana").approve(FIRST)
     else:
         await desk.hear()
     [fact] = await desk.ledger.read(at_once)
@@ -648,7 +647,7 @@ async def test_blocked_until_the_call_is_decided(port: EventLog):
         "Nothing was recorded. Say it again then, or withdraw the call."
     )
     assert (raised.value.exit_code, await port.last_seq()) == (1, before)
-    await desk.ledger.vote(FIRST, "ana", "deny")
+    await desk.ledger.reviewer("ana").deny(FIRST)
     await desk.handed(FIRST.vote("ana"))
     assert (await desk.ledger.say(THREAD, "wait, it is B-40", message="m2")).seq == before + 3
 
@@ -713,11 +712,11 @@ async def test_what_the_model_reads_in_the_end(port: EventLog, policy: str, verd
         if policy == "supersede":
             await chain.until(lambda thread: thread.call(FIRST).decided)
             with pytest.raises(AlreadyDecided, match="Superseded by gate at 20"):
-                await chain.ledger.vote(FIRST, "ana", verdict)
+                await chain.ledger.reviewer("ana").vote(FIRST, verdict)
         else:
             await chain.until(lambda thread: THREAD.said("m2") in [fact.slot for fact in thread.said])
             assert (await chain.ledger.call(FIRST)).status is Status.PENDING
-            await chain.ledger.vote(FIRST, "ana", verdict)
+            await chain.ledger.reviewer("ana").vote(FIRST, verdict)
         thread = await chain.answered(2)
         assert await port.pending.entries() == {}
     entries = check_history(thread)
@@ -741,7 +740,7 @@ async def test_what_is_approved_goes_on(port: EventLog):
     await chain.begin(TEXT["supersede"])
     async with chain.at_work():
         await chain.shown(3)
-        await chain.ledger.vote(SECOND, "ana", "approve")
+        await chain.ledger.reviewer("ana").approve(SECOND)
         await chain.until(lambda thread: thread.call(SECOND).decided)
         await chain.ledger.say(THREAD, NEW, message="m2")
         thread = await chain.answered(2)
@@ -759,7 +758,7 @@ async def test_the_new_message_gets_a_new_wish(port: EventLog):
         await chain.shown()
         await chain.ledger.say(THREAD, NEW, message="m2")
         await chain.until(lambda thread: thread.call(THREAD.wish(2, 0)).status is Status.PENDING)
-        await chain.ledger.vote(THREAD.wish(2, 0), "ana", "approve")
+        await chain.ledger.reviewer("ana").approve(THREAD.wish(2, 0))
         thread = await chain.answered(3)
     assert chain.ran == ["B-40"]
     assert [told_.kind for told_ in chain.model.read(3)] == ["superseded", "returned"]
@@ -805,7 +804,7 @@ async def test_two_reviewers_and_the_user_at_the_same_moment(store: Path):
 
         async def click(ledger: Ledger, ref: CallRef, verdict: str) -> str:
             try:
-                await ledger.vote(ref, ledger.author.name, verdict)
+                await ledger.reviewer(ledger.author.name).vote(ref, verdict)
             except AlreadyDecided as late:
                 return str(late)
             return ""

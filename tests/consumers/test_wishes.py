@@ -9,10 +9,10 @@ from stories import REF, Story
 from ayes.consumers.effects import Append, Effect
 from ayes.consumers.gate import Gate
 from ayes.consumers.model import Ask, ModelReply, ModelRequest, ModelWorker
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.policies import AppliedPolicy, Origin, Policies, wished
+from ayes.ledger.services import Ledger
 from ayes.ledger.verdict import Case, verdict
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -360,7 +360,7 @@ async def test_one_malformed_fact_ends_no_conversation(ledger: Ledger, tail: str
     await ledger.append(REF.replied(1), e.ModelReplied(parts=(REFUND,)))
     await settled(ledger)
     await broken(ledger, Slot("acme", "t1", tuple(tail.split("."))))
-    known = await ledger.vote(REF.wish(1, 0), "ana", "deny", reason="no")
+    known = await ledger.reviewer("ana").deny(REF.wish(1, 0), reason="no")
     await settled(ledger)
     end = e.ToolRefused(ending="denied", text="no")
     await ledger.append(known.ref.finished, end)

@@ -378,7 +378,7 @@ async def _says_yes(ana: Ledger) -> None:
             assert ref
             await asyncio.sleep(_THINKS_S)
             with suppress(Refused):  # it was withdrawn meanwhile
-                await ana.vote(ref, "ana", "approve")
+                await ana.reviewer("ana").approve(ref)
 
 
 #: So that whoever asks is told first that it waits.

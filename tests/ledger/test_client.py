@@ -14,14 +14,14 @@ import pytest
 from brokers import running
 
 from ayes.ledger import client, clock
-from ayes.ledger.answers import AlreadyRecorded, AppendResult, Recorded, Unconfirmed
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.log import EventLog
+from ayes.ledger.log import AlreadyRecorded, AppendResult, EventLog, Recorded, Unconfirmed
 from ayes.ledger.nats import ordered_consumer
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import LEDGER, info
+from ayes.ledger.nats.streams import info
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import EmbeddedServer, ensure_account
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -213,7 +213,7 @@ async def test_waiting_for_a_decision(desk: Ledger):
 async def test_a_vote_is_recorded_about_what_waits(desk: Ledger):
     """With its reason and the digest of the arguments; the call stays pending until the gate decides (B32, I2)."""
     digest = await put_to_people(desk)
-    call = await desk.vote(CALL, "ana", "deny", reason="not this one")
+    call = await desk.reviewer("ana").deny(CALL, reason="not this one")
     assert call.status is Status.PENDING
     [vote] = call.votes
     assert isinstance(vote.event, e.Voted)
@@ -255,30 +255,68 @@ VOTES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
     ("vote", "rest", "kind", "sentence"), [pytest.param(*row, id=name) for name, *row in VOTES]
 )
 async def test_a_vote_that_does_not_count_is_refused(
-    desk: Ledger, vote: tuple[str, str], rest: dict[str, Any], kind: type[Exception], sentence: str
+    desk: Ledger,
+    vote: tuple[str, e.Verdict],
+    rest: dict[str, Any],
+    kind: type[Exception],
+    sentence: str,
 ):
     """Not these people, and not like this; the slot stays free (B40, B68, B73)."""
     await put_to_people(desk)
-    await refused(desk, lambda: desk.vote(CALL, *vote, **rest), kind, sentence)
+    name, verdict = vote
+    await refused(desk, lambda: desk.reviewer(name).vote(CALL, verdict, **rest), kind, sentence)
+
+
+async def test_a_reviewer_has_a_method_for_each_verdict(desk: Ledger):
+    """Approve, deny, answer, break the glass: each records the reviewer's vote in their own slot (B26)."""
+    people = [desk.reviewer(name) for name in ("ana", "ben")]
+    refs = [THREAD.call(f"by-name-{number}") for number in range(3)]
+    for ref in refs:
+        await put_to_people(desk, ref)
+    said = [
+        await people[0].approve(refs[0], reason="fine"),
+        await people[1].deny(refs[0], reason="no", halt=True),
+        await people[0].answer(refs[1], "by hand"),
+    ]
+    votes = [call.votes[-1] for call in said]
+    assert [(vote.slot.tail[3], vote.event.verdict, vote.event.reason) for vote in votes] == [
+        ("ana", "approve", "fine"), ("ben", "deny", "no"), ("ana", "answer", ""),
+    ]  # fmt: skip
+    assert (votes[1].event.halt, votes[2].event.answer) == (True, "by hand")
+    with pytest.raises(NotAllowed, match="glass"):
+        await people[0].break_glass(refs[2], reason="fire")
+
+
+async def test_a_reviewer_gives_nothing_in_the_name_of_another(desk: Ledger):
+    """A grant or a delegation is its giver's word; the refusal comes before the broker's (B39, B66)."""
+    ben, now = desk.reviewer("ben"), desk.now()
+    for giving in (
+        ben.grant("shop/ana/small", "refund", for_s=60),
+        ben.delegate("shop/ana/leave", "cy", starts_at=now, ends_at=now + timedelta(hours=1)),
+        ben.end_delegation("shop/ana/leave"),
+    ):
+        with pytest.raises(NotAllowed, match="only ana can give or end shop/ana/"):
+            await giving
+    assert (await desk.grants("shop"), await desk.delegations("shop")) == ((), ())
 
 
 async def test_a_vote_on_what_does_not_wait_is_refused(desk: Ledger):
     """Unknown, not yet asked about, decided, voted on before: each in its own words (B26, B27, B29, B31)."""
     await refused(
-        desk, lambda: desk.vote("shop/t1/nobody", "ana", "approve"), UnknownCall,
+        desk, lambda: desk.reviewer("ana").approve("shop/t1/nobody"), UnknownCall,
         "shop/t1/nobody was never requested. `ayes pending` lists what waits.",
     )  # fmt: skip
     fresh = THREAD.call("fresh")
     await requested(desk, fresh)
     await refused(
-        desk, lambda: desk.vote(fresh, "ana", "approve"), NotOpen,
+        desk, lambda: desk.reviewer("ana").approve(fresh), NotOpen,
         "shop/t1/fresh is requested, so Voted cannot follow. "
         "What can: ApprovalRequested, Approved, Denied, Superseded, Withdrawn.",
     )  # fmt: skip
     await put_to_people(desk)
-    [voted] = (await desk.vote(CALL, "ana", "approve")).votes
+    [voted] = (await desk.reviewer("ana").approve(CALL)).votes
     await refused(
-        desk, lambda: desk.vote(CALL, "ana", "deny"), AlreadyFilled,
+        desk, lambda: desk.reviewer("ana").deny(CALL), AlreadyFilled,
         f"ledger.shop.t1.call.refund-1.vote.ana is taken: Voted by ana at {_at(voted)}. Nothing was recorded.",
     )  # fmt: skip
     no = e.Denied(ground="people", rule="money", policy_version=1, voters=("ben",))
@@ -287,7 +325,7 @@ async def test_a_vote_on_what_does_not_wait_is_refused(desk: Ledger):
     assert decided
     for reviewer in ("ana", "ben", "cy"):
         await refused(
-            desk, lambda who=reviewer: desk.vote(CALL, who, "approve"), AlreadyDecided,
+            desk, lambda who=reviewer: desk.reviewer(who).approve(CALL), AlreadyDecided,
             f"shop/t1/refund-1 is already decided: Denied by ben at {_at(decided)}. Nothing was recorded.",
         )  # fmt: skip
 
@@ -309,18 +347,18 @@ async def test_a_vote_after_the_deadline_is_refused(port: EventLog):
     deadline = (await desk.call(CALL)).deadline
     late[0] = 61
     await refused(
-        desk, lambda: desk.vote(CALL, "ana", "approve"), DeadlinePassed,
+        desk, lambda: desk.reviewer("ana").approve(CALL), DeadlinePassed,
         f"shop/t1/refund-1 expired at {deadline:%Y-%m-%d %H:%M:%S} UTC. Nothing was recorded.",
     )  # fmt: skip
     late[0] = 0
-    assert (await desk.vote(CALL, "ana", "approve")).votes
+    assert (await desk.reviewer("ana").approve(CALL)).votes
 
 
 async def test_one_person_clicks_twice(desk: Ledger):
     """Twenty clicks of one person at once are one vote; the others are told that it stands (B57)."""
     await put_to_people(desk)
     clicks = await asyncio.gather(
-        *(desk.vote(CALL, "ana", "approve") for _ in range(20)), return_exceptions=True
+        *(desk.reviewer("ana").approve(CALL) for _ in range(20)), return_exceptions=True
     )
     assert sum(isinstance(one, AlreadyFilled) for one in clicks) == 19
     assert len((await desk.call(CALL)).votes) == 1
@@ -479,20 +517,20 @@ async def test_an_approval_is_taken_back_before_it_runs(desk: Ledger):
     """In the reviewer's own slot, apart from the claims; after the start it is too late (I6)."""
     await put_to_people(desk)
     await refused(
-        desk, lambda: desk.revoke(CALL, "ben"), NotOpen,
+        desk, lambda: desk.reviewer("ben").revoke(CALL), NotOpen,
         "shop/t1/refund-1 is pending, so Revoked cannot follow. "
         "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
     )  # fmt: skip
     first, second = THREAD.call("first"), THREAD.call("second")
     await approved(desk, first)
-    assert (await desk.revoke(first, "ben", reason="wrong customer")).status is Status.REVOKED
+    assert (await desk.reviewer("ben").revoke(first, reason="wrong customer")).status is Status.REVOKED
     tool = Counted()
     with pytest.raises(NotOpen, match="shop/t1/first is revoked, so ToolStarted cannot follow"):
         await desk.run(first, tool)
     await approved(desk, second)
     await desk.run(second, tool)
     with pytest.raises(NotOpen, match="shop/t1/second is returned, so Revoked cannot follow"):
-        await desk.revoke(second, "ben")
+        await desk.reviewer("ben").revoke(second)
     assert tool.runs == 1
 
 
@@ -505,7 +543,7 @@ async def test_taking_back_races_with_the_start(desk: Ledger):
     refs = [THREAD.call(f"c{number}") for number in range(100)]
     for ref in refs:
         await approved(desk, ref)
-    pairs = [(desk.run(ref, tool), desk.revoke(ref, "ben")) for ref in refs]
+    pairs = [(desk.run(ref, tool), desk.reviewer("ben").revoke(ref)) for ref in refs]
     both = await asyncio.gather(*(asyncio.gather(*pair, return_exceptions=True) for pair in pairs))
     for ran, revoked in both:
         assert isinstance(ran, Refused) is not isinstance(revoked, Refused)
@@ -516,20 +554,20 @@ async def test_a_call_in_doubt_is_found_out_about_once(desk: Ledger):
     """A person says what happened; only of a call in doubt, and once (I7)."""
     await approved(desk)
     await refused(
-        desk, lambda: desk.reconcile(CALL, "ana", happened=True, output=""), NotOpen,
+        desk, lambda: desk.reviewer("ana").reconcile(CALL, happened=True, output=""), NotOpen,
         "shop/t1/refund-1 is approved, so Reconciled cannot follow. What can: Declined, Revoked, ToolStarted.",
     )  # fmt: skip
     await desk.start(CALL)
     await desk.doubt(CALL, "nobody knows")
-    call = await desk.reconcile(CALL, "ana", happened=False, output="It was not refunded.")
+    call = await desk.reviewer("ana").reconcile(CALL, happened=False, output="It was not refunded.")
     assert call.status is Status.RECONCILED
     assert call.reconciled
     await refused(
-        desk, lambda: desk.reconcile(CALL, "ana", happened=True, output=""), AlreadyFilled,
+        desk, lambda: desk.reviewer("ana").reconcile(CALL, happened=True, output=""), AlreadyFilled,
         f"ledger.shop.t1.call.refund-1.reconciled.ana is taken: Reconciled by ana at {_at(call.reconciled)}. Nothing was recorded.",
     )  # fmt: skip
     await refused(
-        desk, lambda: desk.reconcile(CALL, "ben", happened=True, output=""), NotOpen,
+        desk, lambda: desk.reviewer("ben").reconcile(CALL, happened=True, output=""), NotOpen,
         "shop/t1/refund-1 is reconciled, so Reconciled cannot follow. What can: nothing.",
     )  # fmt: skip
 
@@ -560,7 +598,9 @@ async def test_a_call_whose_client_is_gone_can_be_put_in_doubt(desk: Ledger):
     assert [fact.event.output for fact in call.late if isinstance(fact.event, e.ToolReturned)] == [
         "refunded A-17"
     ]
-    assert (await desk.reconcile(CALL, "ana", happened=True, output="It was.")).status is Status.RECONCILED
+    assert (
+        await desk.reviewer("ana").reconcile(CALL, happened=True, output="It was.")
+    ).status is Status.RECONCILED
 
 
 # ---------------------------------------------------------------------------------- started here, ended here
@@ -622,7 +662,7 @@ async def test_what_was_never_started_cannot_have_ended(desk: Ledger):
         "shop/t1/ready is approved, so ToolFailed cannot follow. What can: Declined, Revoked, ToolStarted.",
     )  # fmt: skip
     await approved(desk, back)
-    await desk.revoke(back, "ben")
+    await desk.reviewer("ben").revoke(back)
     await refused(
         desk, lambda: desk.finish(back, output="done"), NotOpen,
         "shop/t1/back is revoked, so ToolReturned cannot follow. What can: ToolRefused.",
@@ -691,7 +731,7 @@ async def test_a_result_that_comes_after_a_person_found_out_is_late(desk: Ledger
     """In doubt, reconciled, and then it comes: refused, kept apart, and what the person said stands (I7, I9)."""
     await started(desk)
     await desk.doubt(CALL, "the service was restarted")
-    await desk.reconcile(CALL, "ana", happened=False, output="It was not refunded.")
+    await desk.reviewer("ana").reconcile(CALL, happened=False, output="It was not refunded.")
     with pytest.raises(
         AlreadyFilled, match=r"refund-1 has ended already: InDoubt by tests at .* kept as late"
     ):
@@ -704,7 +744,7 @@ async def test_a_result_that_comes_after_a_person_found_out_is_late(desk: Ledger
 async def test_what_is_answered_is_not_run(desk: Ledger):
     """A person answered in place of the tool: whoever would run it is refused, and no result takes the answer's place (B31, B33, I6)."""
     await put_to_people(desk)
-    await desk.vote(CALL, "ana", "answer", answer="I did it by hand.")
+    await desk.reviewer("ana").answer(CALL, "I did it by hand.")
     answered = e.Answered(answer="I did it by hand.", rule="money", policy_version=1, voters=("ana",))
     await desk.append(CALL.decided, answered)
     sentence = "shop/t1/refund-1 is answered, so {} cannot follow. What can: ToolRefused."

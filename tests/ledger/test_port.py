@@ -10,13 +10,13 @@ from msgspec import structs
 from stories import told
 
 from ayes.ledger import clock
-from ayes.ledger.answers import AlreadyRecorded, Recorded, SlotTaken
-from ayes.ledger.client import Ledger
-from ayes.ledger.log import EventLog, Mark, Parked, TimerFired
+from ayes.ledger.log import AlreadyRecorded, EventLog, Mark, Parked, Progress, Recorded, SlotTaken, TimerFired
 from ayes.ledger.nats import ordered_consumer
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage, OnMessage
-from ayes.ledger.nats.streams import LEDGER, ensure
+from ayes.ledger.nats.streams import ensure
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BadSlot, BrokerRefused, TooLarge
@@ -387,3 +387,24 @@ def _policy(version: int):
 def test_a_call_is_written_the_way_it_is_read():
     """`workspace/thread/call` round-trips (B24)."""
     assert CallRef.parse(str(CALL)) == CALL
+
+
+async def test_a_log_says_when_it_was_created_and_how_far_its_readers_are(port: EventLog, ledger: Ledger):
+    """What is waiting, in hand and acknowledged of a subscription; by `created` no two logs are the same."""
+    assert await port.created() == await port.created() != ""
+    assert await port.progress("nobody") is None
+    assert await port.progress("gate") == Progress(acknowledged=0, waiting=0, in_hand=0)
+    for ref in (CALL, CallRef("shop", "t1", "other")):
+        await ledger.append(ref.vote("ana"), voted())
+    async with port.deliveries("gate") as deliveries:
+        first, _second = await anext(deliveries), await anext(deliveries)
+        assert await _comes_to(port, Progress(acknowledged=0, waiting=0, in_hand=2))
+        await first.ack()
+        assert await _comes_to(port, Progress(acknowledged=1, waiting=0, in_hand=1))
+
+
+async def _comes_to(port: EventLog, progress: Progress) -> bool:
+    async with asyncio.timeout(5):
+        while await port.progress("gate") != progress:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.02)
+    return True

@@ -19,13 +19,13 @@ from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Tools
 from ayes.consumers.worker import Worker
 from ayes.ledger import client
-from ayes.ledger.answers import AppendResult, Unconfirmed
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Lagging, Memory
 from ayes.ledger.lifecycle import Status
+from ayes.ledger.log import AppendResult, Unconfirmed
 from ayes.ledger.nats import jetstream
 from ayes.ledger.nats.api import NatsReply
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import Ledger
 from ayes.projections import pending
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -93,15 +93,18 @@ async def asked_and_ana_is_away(gate: Ledger, digest: str) -> None:
 DONE: dict[str, tuple[Story, Callable[[Ledger], Awaitable[Any]]]] = {
     "start": (gate_approves, lambda desk: desk.start(CALL)),
     "run": (gate_approves, lambda desk: desk.run(CALL, refund)),
-    "revoke": (gate_approves, lambda desk: desk.revoke(CALL, "ben")),
-    "vote": (gate_asks, lambda desk: desk.vote(CALL, "ana", "approve")),
+    "revoke": (gate_approves, lambda desk: desk.reviewer("ben").revoke(CALL)),
+    "vote": (gate_asks, lambda desk: desk.reviewer("ana").approve(CALL)),
     "vote in another's place": (
         asked_and_ana_is_away,
-        lambda desk: desk.vote(CALL, "ben", "approve"),
+        lambda desk: desk.reviewer("ben").approve(CALL),
     ),
     "finish": (approved_and_started, lambda desk: desk.finish(CALL, output="refunded")),
     "doubt": (approved_and_started, lambda desk: desk.doubt(CALL)),
-    "reconcile": (in_doubt, lambda desk: desk.reconcile(CALL, "ben", happened=True, output="it did")),
+    "reconcile": (
+        in_doubt,
+        lambda desk: desk.reviewer("ben").reconcile(CALL, happened=True, output="it did"),
+    ),
 }
 
 

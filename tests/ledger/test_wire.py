@@ -1,6 +1,8 @@
 """What is read off a connection and written to it, beside nats-py's own parser and frames, byte for byte."""
 
+import importlib.metadata
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,7 @@ from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser as Theirs
 
-from ayes.ledger.nats.api import header_lines
-from ayes.ledger.nats.protocol import NatsMessage, Parser, frame
+from ayes.ledger.nats.protocol import PRIVATE, NatsMessage, Parser, frame
 
 type Seen = list[tuple[Any, ...]]
 
@@ -197,17 +198,24 @@ async def test_a_message_that_nats_py_cannot_read_does_not_end_its_reading():
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [
-        b"",
-        b"\r\n",
-        b"Nats-Sequence: 17\r\nNats-Subject: ledger.a.b.opened\r\n\r\n",
-        b"Nats-Batch-Id:abc\r\nNats-Batch-Sequence:\t2 \r\n",
-        b"no colon\r\nin side: skipped\r\n: nameless\r\n",
-        b"N\xc3\xa4me: skipped\r\nValue: caf\xc3\xa9\r\nBroken: \xff\r\n",
-        b"Twice: 1\r\nTwice: 2\r\nColon: a:b\r\n Blank : x \r\n",
-    ],
+    ("kind", "name"), [(kind, name) for kind, names in PRIVATE.items() for name in names]
 )
-def test_headers_are_read_as_nats_py_reads_them(raw):
-    """Ours is quicker, and for every header block, odd ones too, its answer is nats-py's own."""
-    assert list(header_lines(raw).items()) == list(Client._parse_header_lines(raw).items())
+def test_nats_py_has_what_is_used_of_it_although_it_is_private(kind: type, name: str):
+    """A version that lacks one must not be admitted: look at ledger/nats/protocol.py before the pin is widened."""
+    client = Client()
+    made = {Client: client, Subscription: Subscription(client, 1, "a")}[kind]
+    version = importlib.metadata.version("nats-py")
+    assert hasattr(made, name), f"nats-py {version} has no {kind.__name__}.{name}: {PRIVATE[kind][name]}"
+
+
+def test_what_is_private_in_nats_py_is_used_in_one_file():
+    """All of it stands in `PRIVATE`, so that the test above names what a new version would break."""
+    root = Path(__file__).parents[2]
+    names = {name for names in PRIVATE.values() for name in names}
+    used = re.compile(rf"\.({'|'.join(names)})\b")
+    found = {
+        str(file.relative_to(root)): set(used.findall(file.read_text()))
+        for folder in ("schemas", "ledger", "projections", "consumers", "ops", "bench")
+        for file in (root / folder).rglob("*.py")
+    }
+    assert {file: found[file] for file in found if found[file]} == {"ledger/nats/protocol.py": names}

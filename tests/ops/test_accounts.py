@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
 from ayes.consumers.pending_client import SERVICE, SUBJECT
-from ayes.ledger.nats.streams import DURABLES, Durable
+from ayes.ledger.subscriptions import DURABLES, Durable
 from ayes.ops.broker import accounts
 from ayes.ops.broker.accounts import ADMIN, ROLES, accounts_config, permissions
 from ayes.ops.broker.server import EmbeddedServer

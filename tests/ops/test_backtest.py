@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from paths import AIRLINE, DATA, SMALL
 from program import approvals
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.policies import AppliedPolicy, Policies
+from ayes.ledger.services import Ledger
 from ayes.ledger.verdict import Case, verdict
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import CandidateCall, Counts, backtest, backtest_ledger, wishes_in

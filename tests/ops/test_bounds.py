@@ -10,10 +10,11 @@ import structlog
 from stories import REF, request
 from structlog.testing import capture_logs
 
-from ayes.ledger.answers import Recorded
-from ayes.ledger.client import Ledger
+from ayes.ledger.log import Recorded
 from ayes.ledger.nats import streams
-from ayes.ledger.nats.streams import DURABLES, LEAST_BYTES, LEDGER, PARKED, PENDING, TIMERS
+from ayes.ledger.nats.streams import LEAST_BYTES, PENDING
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED, TIMERS
 from ayes.ops import cli
 from ayes.ops.broker import guard
 from ayes.ops.broker.server import EmbeddedServer
@@ -259,7 +260,7 @@ async def test_what_changes_while_it_runs_is_an_alarm(store, admin, capsys, monk
     """Each look logs what is new as an error, once; `status` tells it for as long as it lasts (M6)."""
     monkeypatch.setattr(guard, "_log", structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger))
     with capture_logs() as logs:
-        looking = asyncio.create_task(guard.guard(admin, every_s=0.01))
+        looking = asyncio.create_task(guard.guard(admin.log, every_s=0.01))
         try:
             config = await config_of(admin, LEDGER)
             await api(admin, f"STREAM.UPDATE.{LEDGER}", **config | {"allow_atomic": False})

@@ -21,7 +21,7 @@ import typer
 from paths import SMALL
 from program import APPROVALS, approvals, ask, environment, in_process, last_seq, record, started, until, up
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ops import cli
 from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerAway
@@ -669,8 +669,8 @@ def calm(tmp_path_factory):
 
 async def _ana_votes(store):
     async with Ledger.connect(store, role="admin") as ledger:
-        await ledger.vote(TWO, "ana", "approve")
-        await ledger.vote(DECIDED, "ana", "approve")
+        await ledger.reviewer("ana").approve(TWO)
+        await ledger.reviewer("ana").approve(DECIDED)
 
 
 BAD_INPUT = [

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 from stories import REF, question, request, told
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.streams import DURABLES, LEDGER, PARKED, PENDING
+from ayes.ledger.nats.streams import PENDING
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.commands import check
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e

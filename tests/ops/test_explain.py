@@ -14,10 +14,10 @@ import pytest
 from program import approvals
 from stories import Story, request
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.explanation import _flaw, explained
 from ayes.ledger.lifecycle import Objection, VoteFlaw, call_of
 from ayes.ledger.policies import Policies
+from ayes.ledger.services import Ledger
 from ayes.ledger.votes import CastVote, counted
 from ayes.ops.commands import policy as command
 from ayes.ops.workers import reactions, working
@@ -129,9 +129,9 @@ async def test_it_says_who_agrees_who_is_missing_and_who_does_not_count(admin, g
     assert asks["excluded"] == {"rita": "asked for it"}
     assert [(one["agree"], one["missing"]) for one in asks["quorums"]] == [([], 2), ([], 1)]
     assert (asks["denials_needed"], asks["may_break_glass"]) == (2, ["olga"])
-    await admin.vote(CALL, "cy", "approve")
-    await admin.vote(CALL, "ana", "approve")
-    await admin.vote(CALL, "sam", "deny", reason="Too much.")
+    await admin.reviewer("cy").approve(CALL)
+    await admin.reviewer("ana").approve(CALL)
+    await admin.reviewer("sam").deny(CALL, reason="Too much.")
     told = await explain()
     seats = [(one["name"], one["agree"], one["missing"]) for one in told["judged"]["asks"]["quorums"]]
     # Both may sit with the leads, and cy with security too; but nobody sits twice.
@@ -181,7 +181,7 @@ async def test_the_next_stage_is_told_and_then_who_was_asked_as_well(admin, gate
     told = await explain()
     assert (told["asked_as_well"], told["next_stage"]) == (["lea"], None)
     assert told["expires_at"] is not None
-    await admin.vote(CALL, "lea", "approve")
+    await admin.reviewer("lea").approve(CALL)
     await until(admin, "decided")
     told = await explain()
     assert told["judged"]["asks"]["quorums"][0]["agree"] == ["lea"]
@@ -192,12 +192,12 @@ async def test_a_vote_in_anothers_place_is_told_as_such(admin, gate, explain):
     """Ben for Ana: the seat is Ana's."""
     await apply(admin, POLICY)
     now = admin.now()
-    await admin.delegate(
+    await admin.reviewer("ana").delegate(
         "shop/ana/holiday", "zoe", starts_at=now - timedelta(hours=1), ends_at=now + timedelta(hours=1)
     )
     await requested(admin)
     await until(admin, "gated")
-    await admin.vote(CALL, "zoe", "approve")
+    await admin.reviewer("zoe").approve(CALL)
     told = await explain()
     assert [(one["reviewer"], one["on_behalf_of"], one["flaw"]) for one in told["votes"]] == [
         ("zoe", "ana", "")
@@ -230,7 +230,7 @@ async def test_it_says_how_it_was_decided(admin, gate, explain):
     await requested(admin)
     await until(admin, "gated")
     for name in ("ana", "ben", "sam"):
-        await admin.vote(CALL, name, "approve")
+        await admin.reviewer(name).approve(CALL)
     await until(admin, "decided")
     told = await explain()
     assert (told["status"], told["decision"]) == ("approved", "Approved")
@@ -245,7 +245,7 @@ async def test_the_grants_that_decided_it_are_named(admin, gate, explain):
     """Whose standing yes it was is visible in the decision, and here."""
     await apply(admin, '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana"]\n')
     await admin.declare("shop", REFUND)
-    await admin.grant("shop/ana/week", "refund", for_s=60, uses=3)
+    await admin.reviewer("ana").grant("shop/ana/week", "refund", for_s=60, uses=3)
     await requested(admin)
     await until(admin, "decided")
     told = await explain()
@@ -347,7 +347,7 @@ async def test_people_read_lines_in_which_nothing_is_hidden(admin, gate, store):
     await apply(admin, POLICY)
     await requested(admin)
     await until(admin, "gated")
-    await admin.vote(CALL, "ana", "approve", reason="fine\x1b[2Jby \u202eme")
+    await admin.reviewer("ana").approve(CALL, reason="fine\x1b[2Jby \u202eme")
     done = await asyncio.to_thread(approvals, "policy", "explain", CALL, store=store)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[:2] == [

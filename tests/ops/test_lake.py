@@ -20,7 +20,7 @@ from paths import DATA
 from program import APPROVALS, approvals, at_a_terminal, environment, last_seq, record, started, up
 from stories import REF, life
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.lake.writer import microseconds, read_manifest
 from ayes.projections.formats.conversation import read_conversations

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from ayes.ledger.answers import AppendResult, Recorded
-from ayes.ledger.client import Ledger
+from ayes.ledger.log import AppendResult, Recorded
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e

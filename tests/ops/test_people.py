@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from program import approvals, ask, at_a_terminal, in_process, last_seq, until, up
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import ToolSpec

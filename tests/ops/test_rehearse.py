@@ -18,8 +18,8 @@ from paths import DATA, SMALL
 from program import approvals, started, up
 from stories import life
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status
+from ayes.ledger.services import Ledger
 from ayes.ops.rehearsal.rehearse import _notice, _Seen
 from ayes.projections.formats import FORMATS
 from ayes.projections.formats.conversation import read_conversations
@@ -411,7 +411,7 @@ def test_another_rehearsal_leaves_its_threads_alone(store, workspace, tmp_path, 
 def approve(store, call):
     async def voted():
         async with Ledger.connect(store, role="admin") as ledger:
-            await ledger.vote(call, "ana", "approve")
+            await ledger.reviewer("ana").approve(call)
 
     asyncio.run(voted())
     wait_for(store, call.decided)

@@ -19,8 +19,8 @@ from program import FROM_A_SHELL, approvals
 from stories import REF, approval, life, question, request, told
 from workers import at_work, tell
 
-from ayes.ledger.client import Ledger
-from ayes.ledger.nats.streams import LEDGER
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops import cli
 from ayes.ops.audit import replay, verify
 from ayes.ops.audit.verify import rebuild

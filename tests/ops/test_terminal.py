@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from program import approvals, ask, at_a_terminal, in_process, last_seq, started, up
 from stories import START, Story, approval, life, question, request
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import call_of
 from ayes.ledger.nats.credentials import Login
+from ayes.ledger.services import Ledger
 from ayes.ops.audit.replay import until as read_until
 from ayes.ops.broker.setup import apply_policy
 from ayes.ops.commands.sql import _csv_cell, unlike_formula

@@ -14,7 +14,7 @@ from paths import SMALL
 from stories import REF, SETTLED, UNSETTLED, approval, life, question, request, told
 from workers import at_work, tell
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ops.audit import verify
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.setup import apply_policy

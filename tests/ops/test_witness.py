@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from program import approvals, last_seq, record, up
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import Ledger
 from ayes.ops.broker import witness
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams

@@ -26,7 +26,7 @@ from stories import (
     request,
 )
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.projections import refusal_texts
 from ayes.projections.formats import FORMATS, ai_sdk, ai_sdk_ui
 from ayes.projections.formats.conversation import Output, RecordedReply, Spoken

@@ -16,9 +16,9 @@ from brokers import running
 from nats.aio.client import Client
 
 from ayes.consumers.tools import Tools
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, Status, voids
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.broker.setup import apply_policy
 from ayes.ops.workers import reactions, working
@@ -92,7 +92,7 @@ class Bank:
 
     async def approve(self, ref: CallRef) -> None:
         async with Ledger.connect(self.store, role="reviewer-ana") as ana:
-            await ana.vote(ref, "ana", "approve")
+            await ana.reviewer("ana").approve(ref)
 
     async def raw(self, role: str, slot: Slot, event: e.Event) -> str:
         """Publish as this role, past our own client: "denied" by the broker, or "stored"."""

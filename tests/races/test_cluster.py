@@ -12,9 +12,9 @@ from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Tools
-from ayes.ledger.client import Ledger
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import info
+from ayes.ledger.services import Ledger
 from ayes.ops.workers import working
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.policy import applied
@@ -103,7 +103,7 @@ async def vote(ana: Ledger, count: int, problems: Counter[str]) -> None:
 
 async def one_vote(ana: Ledger, ref: CallRef, problems: Counter[str]) -> None:
     try:
-        await ana.vote(ref, "ana", "approve")
+        await ana.reviewer("ana").approve(ref)
     except ApprovalsError as problem:
         problems[f"{type(problem).__name__}: {problem}"] += 1
 

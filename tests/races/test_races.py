@@ -24,13 +24,14 @@ from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Registered, idempotency_key
 from ayes.consumers.worker import Reaction, Worker
 from ayes.ledger import clock, log
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, Status, call_of, describe
 from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream, _Delivery
-from ayes.ledger.nats.streams import DURABLES
+from ayes.ledger.nats.streams import deliver_subject
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
@@ -88,7 +89,7 @@ class Overhearing(JetStream):
                 msg = await arrived.get()
                 yield _Delivery(self, (msg.subject.encode(), msg.reply.encode(), msg.data, b""))
 
-        subscription = await self.connection.client.subscribe(consumer.deliver_subject, cb=take)
+        subscription = await self.connection.client.subscribe(deliver_subject(consumer), cb=take)
         try:
             yield hand_out()
         finally:
@@ -178,8 +179,8 @@ class Shop:
         self.answers.append((slot, answer))
         return answer
 
-    async def vote(self, name: str, ref: CallRef, verdict: str, **more: Any) -> object:
-        return await self.hear(ref.vote(name), self.people[name].vote(ref, name, verdict, **more))
+    async def vote(self, name: str, ref: CallRef, verdict: e.Verdict, **more: Any) -> object:
+        return await self.hear(ref.vote(name), self.people[name].reviewer(name).vote(ref, verdict, **more))
 
     async def call_out(self, name: str, ref: CallRef, verdict: e.Verdict, **more: Any) -> object:
         """Vote as a program would that checks nothing first."""
@@ -634,7 +635,7 @@ async def asked_in(ledger: Ledger, policy: str) -> tuple[Paused, CallRef]:
 async def test_glass_that_is_announced_late_changes_nothing(ledger: Ledger):
     """The wish is taken back while a gate is about to let one person decide alone: what was decided stands (B27, B28)."""
     gate, ref = await asked_in(ledger, ASK + 'votes_needed = 2\nbreak_glass = ["ana"]\n')
-    await ledger.vote(ref, "ana", "break_glass", reason="The shop is on fire.")
+    await ledger.reviewer("ana").break_glass(ref, reason="The shop is on fire.")
     [vote] = await ledger.read(ref.vote("ana"))
     act = await gate.load(vote)
     await ledger.withdraw(ref)
@@ -655,7 +656,7 @@ async def test_nobody_more_is_asked_once_it_is_decided(ledger: Ledger):
     gate, ref = await asked_in(ledger, policy)
     await asyncio.sleep(0.1)
     act = await gate.load(TimerFired(ref, 1, clock.now()))
-    await ledger.vote(ref, "ana", "approve")
+    await ledger.reviewer("ana").approve(ref)
     await gate.settle(ref.vote("ana"))
     await act()
     call = await ledger.call(ref)
@@ -663,7 +664,7 @@ async def test_nobody_more_is_asked_once_it_is_decided(ledger: Ledger):
     assert len(call.escalated) == 1
     assert entry(call) is None
     with pytest.raises(AlreadyDecided):
-        await ledger.vote(ref, "lea", "deny")
+        await ledger.reviewer("lea").deny(ref)
 
 
 #: How many calls want the same grant at once.
@@ -679,7 +680,7 @@ async def test_the_last_use_of_a_grant(store: Path):
             workspace = f"shop{number}"
             await set_up(shop, workspace, policy)
             given = GrantRef(workspace, "ana", "early")
-            await shop.people["ana"].grant(given, "refund", for_s=3600, uses=1 + number % 3)
+            await shop.people["ana"].reviewer("ana").grant(given, "refund", for_s=3600, uses=1 + number % 3)
             return await asyncio.gather(*(shop.request(rival, workspace) for rival in range(RIVALS)))
 
         groups = await each(one, times=TIMES // RIVALS)
@@ -726,7 +727,7 @@ async def test_a_start_and_an_approval_taken_back(store: Path):
             await shop.has(ref.decided)
             # Around the moment in which the executor starts it; the last time surely after that.
             await (asyncio.sleep(0.1 * number / TIMES) if number < 0.9 * TIMES else shop.has(ref.claim(1)))
-            await shop.hear(ref.revoked_by("ana"), ana.revoke(ref, "ana", reason="Wait."))
+            await shop.hear(ref.revoked_by("ana"), ana.reviewer("ana").revoke(ref, reason="Wait."))
             return ref
 
         calls = await settled(shop, await each(one))

@@ -11,7 +11,7 @@ from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Address, Store
-from ayes.ledger.nats.streams import DURABLES
+from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker.accounts import ADMIN, ROLES, SYSTEM, accounts_config
 from ayes.ops.broker.server import HOST, find_binary
 from ayes.schemas.errors import ApprovalsError

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 import structlog
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ops import cli
 from ayes.schemas.events import Event
 from ayes.schemas.slots import CallRef, Slot
