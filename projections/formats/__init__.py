@@ -10,19 +10,19 @@ from typing import Any, Final, NamedTuple
 
 from ayes.projections.formats import (
     ai_sdk,
-    ai_sdk_ui,
     anthropic,
     gemini,
     openai_chat,
     openai_responses,
     pydantic_ai,
 )
+from ayes.projections.formats.ai_sdk import ui as ai_sdk_ui
 from ayes.projections.formats.common import FormatProblem, Payload
 from ayes.projections.formats.conversation import ConversationStep
 from ayes.projections.history import Entry
 from ayes.schemas.errors import BadInput
 
-__all__ = ["FORMATS", "Format", "FormatProblem", "Payload", "provider"]
+__all__ = ["FORMATS", "Format", "FormatProblem", "Payload", "format_named"]
 
 
 class Format(NamedTuple):

@@ -24,18 +24,18 @@ What was said since the turn is not in the messages: it is the prompt of the run
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from ayes.ledger.lifecycle import SETTLED, Call, Status
 from ayes.projections import refusal_texts
-from ayes.projections.formats.common import minted, parsed, tool_name, visible
-from ayes.projections.formats.pydantic_ai import is_id, responded, written
+from ayes.projections.formats.common import JsonObject, non_blank, parse_json, tool_name
+from ayes.projections.formats.pairing import mint_call_id
+from ayes.projections.formats.pydantic_ai.opaque import responded
+from ayes.projections.formats.pydantic_ai.write import is_id, written
 from ayes.projections.history import Assistant, Outcome, history, outcome
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
-
-type Json = dict[str, Any]
 
 #: Decided against, and nobody has recorded yet what the model reads instead.
 _REFUSED: Final = frozenset(
@@ -51,7 +51,7 @@ _REFUSED: Final = frozenset(
 )
 
 
-def messages(thread: Thread) -> list[Json]:
+def messages(thread: Thread) -> list[JsonObject]:
     """The messages up to the last turn, which ends them: all of its calls, and no return.
 
     Raises:
@@ -60,15 +60,15 @@ def messages(thread: Thread) -> list[Json]:
     return _messages(thread)[0]
 
 
-def requests(thread: Thread) -> Json:
+def requests(thread: Thread) -> JsonObject:
     """What the last turn waits for, as `DeferredToolRequests` loads it.
 
     Raises:
         BadInput: the last turn has no reply, or one before it still waits.
     """
-    approvals: list[Json] = []
-    calls: list[Json] = []
-    metadata: dict[str, Json] = {}
+    approvals: list[JsonObject] = []
+    calls: list[JsonObject] = []
+    metadata: dict[str, JsonObject] = {}
     for part, call, _wish in _asked(thread):
         if call.status is Status.PENDING and call.approval_request is not None:
             approvals.append(part)
@@ -78,14 +78,14 @@ def requests(thread: Thread) -> Json:
     return {"calls": calls, "approvals": approvals, "metadata": metadata}
 
 
-def results(thread: Thread) -> Json:
+def results(thread: Thread) -> JsonObject:
     """What became of the last turn's calls so far, as `DeferredToolResults` loads it.
 
     Raises:
         BadInput: the last turn has no reply, or an approved edit is no object that the library could take.
     """
-    approvals: dict[str, Json] = {}
-    calls: dict[str, Json | str] = {}
+    approvals: dict[str, JsonObject] = {}
+    calls: dict[str, JsonObject | str] = {}
     for part, call, wish in _asked(thread):
         id_ = part["tool_call_id"]
         if _may_run(call):
@@ -93,9 +93,9 @@ def results(thread: Thread) -> Json:
         elif (ended := _ended(call, wish)) is None:
             continue
         elif ended.kind == "denied":
-            approvals[id_] = {"message": visible(ended.text), "kind": "tool-denied"}
+            approvals[id_] = {"message": non_blank(ended.text), "kind": "tool-denied"}
         elif ended.is_error:
-            calls[id_] = {"message": visible(ended.text), "kind": "tool-failed"}
+            calls[id_] = {"message": non_blank(ended.text), "kind": "tool-failed"}
         else:
             calls[id_] = ended.text
     return {"calls": calls, "approvals": approvals}
@@ -107,7 +107,7 @@ def is_ready(thread: Thread) -> bool:
     return len(found["calls"]) + len(found["approvals"]) == len(thread.wishes(thread.latest))
 
 
-def _messages(thread: Thread) -> tuple[list[Json], list[Json]]:
+def _messages(thread: Thread) -> tuple[list[JsonObject], list[JsonObject]]:
     """The messages, and those parts of the last one that are calls, in the order of the wishes."""
     number = thread.latest
     turn = thread.turns.get(number)
@@ -120,20 +120,22 @@ def _messages(thread: Thread) -> tuple[list[Json], list[Json]]:
         )
     used: set[str] = set()
     sent = written(before.entries, used)
-    ids = {ref.call: minted(ref.call, wish.provider_id, used, is_id) for ref, wish in thread.wishes(number)}
+    ids = {
+        ref.call: mint_call_id(ref.call, wish.provider_id, used, is_id) for ref, wish in thread.wishes(number)
+    }
     parts = responded(Assistant(number, turn.reply.parts), ids)
     last = {"parts": parts, "kind": "response"}
     return [*sent, last], [part for part in parts if part["part_kind"] == "tool-call"]
 
 
-def _asked(thread: Thread) -> Iterator[tuple[Json, Call, e.Wish]]:
+def _asked(thread: Thread) -> Iterator[tuple[JsonObject, Call, e.Wish]]:
     """The calls of the last turn: as the library has them, and as the ledger has them."""
     parts = _messages(thread)[1]
     for part, (ref, wish) in zip(parts, thread.wishes(thread.latest), strict=True):
         yield part, thread.call(ref), wish
 
 
-def _about(call: Call, asking: e.ApprovalRequested) -> Json:
+def _about(call: Call, asking: e.ApprovalRequested) -> JsonObject:
     """What a reviewer is asked, and what a vote must say that it is about."""
     return {"call": str(call.ref), "rule": asking.rule, "reason": asking.reason, "digest": asking.digest}
 
@@ -143,10 +145,10 @@ def _may_run(call: Call) -> bool:
     return call.status is Status.APPROVED and call.wish.run_by == "client" and call.flaw is None
 
 
-def _approved(call: Call) -> Json:
+def _approved(call: Call) -> JsonObject:
     if call.arguments == call.wish.arguments:
         return {"kind": "tool-approved"}
-    edited = parsed(call.arguments)
+    edited = parse_json(call.arguments)
     if not isinstance(edited, dict):
         raise BadInput(
             f"{call.ref} was approved with arguments that are no object, and pydantic-ai takes no other. "
