@@ -22,7 +22,7 @@ The one translation between the two is in `pydantic_ai.opaque` (`recorded`, `res
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -60,25 +60,73 @@ class FormatProblem(Struct, frozen=True):
         return f"message {self.message}: {self.sentence} (rule {self.rule})"
 
 
+class Problems(list[FormatProblem]):
+    """What a checker has found so far. It adds to it as it goes through the messages."""
+
+    def add(self, rule: int, message: int, sentence: str) -> None:
+        self.append(FormatProblem(rule, message, sentence))
+
+    def check_tool_name(self, rule: int, message: int, name: Any) -> None:
+        if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+            wrong = f"the tool name {name!r} is not 1 to 64 of A-Z a-z 0-9 _ -."
+            self.add(rule, message, f"{wrong} Replace the rest.")
+
+    def check_input(self, rule: int, message: int, call_id: Any, value: Any) -> None:
+        if not isinstance(value, dict):
+            wrong = f"the input of {call_id!r} is no object."
+            self.add(rule, message, f"{wrong} Wrap it under a name that says so.")
+
+    def check_new_id(self, rule: int, message: int, what: str, id_: str, used: set[str]) -> None:
+        """The id of a call, or of `what` it is, is neither empty nor in `used`. Adds it there."""
+        if not id_ or id_ in used:
+            repeated = f"{id_!r} stands for an earlier {what} too"
+            self.add(rule, message, f"{repeated if id_ else f"a {what}'s id is empty"}. Mint another.")
+        used.add(id_)
+
+    def in_order(self) -> list[FormatProblem]:
+        """In the order of the messages, and of each message as they were found."""
+        return sorted(self, key=lambda problem: problem.message)
+
+
 # ---------------------------------------------------------------------------------------- payloads
 
 
-def find_messages(payload: Any, key: str = "messages") -> list[Any]:
+def find_messages(payload: Any) -> list[Any]:
     """The messages of a payload, or of a bare list; empty if it is neither."""
-    found = payload.get(key) if isinstance(payload, dict) else payload
+    found = payload.get("messages") if isinstance(payload, dict) else payload
     return list(found) if isinstance(found, Sequence) and not isinstance(found, str | bytes) else []
 
 
-def messages_of(payload: Any, key: str = "messages") -> list[Any]:
+def messages_of(payload: Any) -> list[Any]:
     """The messages of a payload, or of a bare list.
 
     Raises:
         BadInput: it is neither.
     """
-    found = payload.get(key) if isinstance(payload, dict) else payload
+    found = payload.get("messages") if isinstance(payload, dict) else payload
     if not isinstance(found, Sequence) or isinstance(found, str | bytes):
-        raise BadInput(f"this is no list of messages, and no object that has one under {key!r}.")
-    return list(found)
+        raise BadInput("this is no list of messages, and no object that has one under 'messages'.")
+    return find_messages(found)
+
+
+def checked_messages(
+    payload: Any, check: Callable[[list[Any]], list[FormatProblem]], rules: Container[int]
+) -> list[Any]:
+    """The messages of a payload that a reader can read without a guess.
+
+    Args:
+        payload: as `messages_of` takes it.
+        check: the format's checker.
+        rules: those that a payload must keep to be read. The others are about sending it.
+
+    Raises:
+        BadInput: it has no messages, or they break one of these rules; with the first problem.
+    """
+    messages = messages_of(payload)
+    for problem in check(messages) if messages else ():
+        if problem.rule in rules:
+            raise BadInput(str(problem))
+    return messages
 
 
 def append_or_merge(messages: list[JsonObject], message: JsonObject, *, by: str, into: str) -> None:
@@ -145,12 +193,12 @@ def unreadable(at: int, sentence: str) -> BadInput:
 
 
 def tool_name(wished: str) -> str:
-    """The tool's name as every provider takes it. A name that a model made up must not spoil the history."""
+    """The tool's name as every provider takes it: a model's invention must not spoil the history."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", wished, flags=re.ASCII)[:64] or "nameless"
 
 
 def arguments_object(arguments: str) -> JsonObject:
-    """The arguments as an object; arguments that are not one, or are ambiguous, are wrapped whole."""
+    """The arguments as an object; text that is not one, or is ambiguous, is wrapped whole."""
     if not arguments.strip():
         return {}
     value = parse_json(arguments)

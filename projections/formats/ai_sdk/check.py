@@ -38,19 +38,25 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from ayes.projections.formats.common import TOOL_NAME, FormatProblem, JsonObject, Payload, find_messages
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, find_messages
+from ayes.projections.formats.pairing import CallPairing, PairingRules
 
+_PAIRING: Final = PairingRules(
+    missing=1,
+    stray=2,
+    twice=3,
+    place="directly after it",
+    follows="an assistant message with that call. Put it there",
+    name=6,
+)
 _FOREIGN: Final = ("tool_calls", "tool_call_id", "parts")
 
 
 class _Seen(Struct):
     """What the messages so far hold. Grows while they are checked."""
 
-    used: set[str] = msgspec.field(default_factory=set)
-    #: Of the last assistant message: each call's tool.
-    tools: dict[str, str] = msgspec.field(default_factory=dict)
-    answered: set[str] = msgspec.field(default_factory=set)
-    asked_at: int = 0
+    problems: Problems
+    pairing: CallPairing
     #: By approval id: the message that asks.
     approvals: dict[str, int] = msgspec.field(default_factory=dict)
     responded: set[str] = msgspec.field(default_factory=set)
@@ -59,46 +65,40 @@ class _Seen(Struct):
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """What the SDK, or a provider behind it, would turn down, in the order of the messages."""
+    """The problems for which the SDK or a provider would refuse the list, in its order."""
     messages = find_messages(payload)
-    problems: list[FormatProblem] = []
-    seen = _Seen()
+    problems = Problems()
+    seen = _Seen(problems, CallPairing(_PAIRING, problems))
     opening = True
     if not messages:
-        problems.append(FormatProblem(15, 0, "there is no message. Say something first."))
+        problems.add(15, 0, "there is no message. Say something first.")
     for at, message in enumerate(messages):
-        wrong = _foreign(message)
-        if wrong:
-            problems.append(FormatProblem(15, at, wrong))
+        if wrong := _foreign(message):
+            problems.add(15, at, wrong)
             continue
         role, content = message["role"], message.get("content")
         if role != "tool":
-            problems += _unanswered(seen)
-            seen.tools, seen.answered, seen.asked_at = {}, set(), at
+            seen.pairing.end_turn()
         if role == "system" and not opening:
-            problems.append(
-                FormatProblem(
-                    9, at, "a system message comes late. Put it first, or make it a user's that says so."
-                )
-            )
+            wrong = "a system message comes late."
+            problems.add(9, at, f"{wrong} Put it first, or make it a user's that says so.")
         opening = opening and role == "system"
         if isinstance(content, str) and role != "tool":
-            problems += _check_text(at, content)
+            _check_text(at, content, problems)
         elif isinstance(content, list) and role != "system":
             if not content:
-                problems.append(FormatProblem(8, at, "the content is an empty list. Leave the message out."))
+                problems.add(8, at, "the content is an empty list. Leave the message out.")
             for part in content:
-                problems += _check_part(at, role, part, seen)
+                _check_part(at, role, part, seen)
         else:
             shape = {"system": "text", "tool": "a list of parts"}.get(role, "text or a list of parts")
-            problems.append(FormatProblem(7, at, f"the content of a {role} message is {shape}. Write it so."))
-    problems += _unanswered(seen)
-    problems += [
-        FormatProblem(14, asked_at, f"the approval {id_!r} is open. Wait for it, and send the turn whole.")
-        for id_, asked_at in seen.approvals.items()
-        if id_ not in seen.responded
-    ]
-    return sorted(problems, key=lambda problem: problem.message)
+            problems.add(7, at, f"the content of a {role} message is {shape}. Write it so.")
+    seen.pairing.end_turn()
+    for id_, asked_at in seen.approvals.items():
+        if id_ not in seen.responded:
+            wrong = f"the approval {id_!r} is open."
+            problems.add(14, asked_at, f"{wrong} Wait for it, and send the turn whole.")
+    return problems.in_order()
 
 
 def _foreign(message: Any) -> str:
@@ -109,127 +109,73 @@ def _foreign(message: Any) -> str:
     return f"`{foreign[0]}` is a field of another form. Write it as parts of the content." if foreign else ""
 
 
-def _unanswered(seen: _Seen) -> list[FormatProblem]:
-    return [
-        FormatProblem(
-            1,
-            seen.asked_at,
-            f"{id_!r} has no result directly after it. Wait for it, and send the turn whole.",
-        )
-        for id_ in seen.tools
-        if id_ not in seen.answered
-    ]
+def _check_text(at: int, text: str, problems: Problems) -> None:
+    if not text.strip():
+        problems.add(8, at, "a text has no visible character. Leave it out.")
 
 
-def _check_text(at: int, text: str) -> list[FormatProblem]:
-    return [] if text.strip() else [FormatProblem(8, at, "a text has no visible character. Leave it out.")]
-
-
-def _check_part(at: int, role: str, part: Any, seen: _Seen) -> list[FormatProblem]:
+def _check_part(at: int, role: str, part: Any, seen: _Seen) -> None:
     """One part of a message. Marks what it asks and answers."""
+    problems = seen.problems
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind not in _PARTS[role]:
         other = f"is {kind!r}" if isinstance(kind, str) else "has none"
-        known = ", ".join(_PARTS[role])
-        return [
-            FormatProblem(7, at, f"the type of a part is one of {known} for role {role}; this one {other}.")
-        ]
-    if lacking := lacks(part):
-        return [FormatProblem(7, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")]
-    match kind:
-        case "text":
-            return _check_text(at, part["text"])
-        case "tool-call":
-            return _check_call(at, part, seen)
-        case "tool-result" if role == "assistant":
-            return _check_served(at, part, seen)
-        case "tool-result":
-            return _check_result(at, part, seen)
-        case "tool-approval-request":
-            return _check_request(at, part, seen)
-        case "tool-approval-response":
-            return _check_response(at, part, seen)
-        case _:
-            return []
+        known = f"one of {', '.join(_PARTS[role])} for role {role}"
+        problems.add(7, at, f"the type of a part is {known}; this one {other}.")
+    elif lacking := lacks(part):
+        problems.add(7, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")
+    elif kind == "text":
+        _check_text(at, part["text"], problems)
+    elif kind == "tool-call":
+        _check_call(at, part, seen)
+    elif kind == "tool-result":
+        _check_result(at, role, part, seen)
+    elif kind == "tool-approval-request":
+        _check_request(at, part, seen)
+    elif kind == "tool-approval-response":
+        _check_response(at, part["approvalId"], seen)
 
 
-def _check_call(at: int, call: JsonObject, seen: _Seen) -> list[FormatProblem]:
-    problems: list[FormatProblem] = []
+def _check_call(at: int, call: JsonObject, seen: _Seen) -> None:
     id_, tool = call["toolCallId"], call["toolName"]
-    if not id_ or id_ in seen.used:
-        what = f"{id_!r} stands for an earlier call too" if id_ else "a call's id is empty"
-        problems.append(FormatProblem(4, at, f"{what}. Mint another."))
-    if not TOOL_NAME.fullmatch(tool):
-        problems.append(
-            FormatProblem(
-                5, at, f"the tool name {tool!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest."
-            )
-        )
-    if not isinstance(call.get("input"), dict):
-        problems.append(
-            FormatProblem(10, at, f"the input of {id_!r} is no object. Wrap it under a name that says so.")
-        )
-    seen.used.add(id_)
+    seen.problems.check_new_id(4, at, "call", id_, seen.pairing.used)
+    seen.problems.check_tool_name(5, at, tool)
+    seen.problems.check_input(10, at, id_, call.get("input"))
     if call.get("providerExecuted") is True:
         seen.served.add(id_)
     else:
-        seen.tools[id_] = tool
-    return problems
+        seen.pairing.add_call(at, id_, tool)
 
 
-def _check_served(at: int, result: JsonObject, seen: _Seen) -> list[FormatProblem]:
-    """A result in the assistant's own message: of a tool that the provider ran."""
+def _check_result(at: int, role: str, result: JsonObject, seen: _Seen) -> None:
+    """A result. The assistant's own message has only those of tools that the provider ran."""
     id_ = result["toolCallId"]
-    if id_ not in seen.served:
-        return [FormatProblem(2, at, f"the result of {id_!r} stands with the assistant, which did not run it. Put it into a tool message.")]  # fmt: skip
-    return _check_output(at, result["output"])
+    if role == "assistant" and id_ not in seen.served:
+        wrong = f"the result of {id_!r} stands with the assistant, which did not run it."
+        seen.problems.add(2, at, f"{wrong} Put it into a tool message.")
+        return
+    if wrong := _output_problem(result["output"]):
+        seen.problems.add(11, at, wrong)
+    if role == "tool":
+        seen.pairing.add_result(at, id_, tool=result["toolName"])
 
 
-def _check_result(at: int, result: JsonObject, seen: _Seen) -> list[FormatProblem]:
-    id_, tool = result["toolCallId"], result["toolName"]
-    problems = _check_output(at, result["output"])
-    if id_ not in seen.tools:
-        return [
-            *problems,
-            FormatProblem(
-                2,
-                at,
-                f"the result of {id_!r} does not follow an assistant message with that call. Put it there, or drop it.",
-            ),
-        ]
-    if id_ in seen.answered:
-        problems.append(FormatProblem(3, at, f"{id_!r} is answered twice. Keep one result."))
-    if tool != seen.tools[id_]:
-        problems.append(
-            FormatProblem(
-                6, at, f"{id_!r} calls {seen.tools[id_]!r} and is answered as {tool!r}. Use one name."
-            )
-        )
-    seen.answered.add(id_)
-    return problems
-
-
-def _check_output(at: int, output: Any) -> list[FormatProblem]:
+def _output_problem(output: Any) -> str:
+    """Why it is not an output that says something, in words; empty if it is."""
     match output:
         case {"type": "text", "value": str()} | {"type": "json" | "error-json", "value": _}:
-            return []
-        case {"type": "error-text", "value": str(text)} if text.strip():
-            return []
-        case {"type": "error-text", "value": str()}:
-            return [FormatProblem(11, at, "an error says nothing. Say what went wrong.")]
+            return ""
+        case {"type": "error-text", "value": str(text)}:
+            return "" if text.strip() else "an error says nothing. Say what went wrong."
         case {"type": "execution-denied", **rest} if isinstance(rest.get("reason", ""), str):
-            return []
+            return ""
         case {"type": "content", "value": list(items)} if all(_is_item(item) for item in items):
-            return []
+            return ""
         case _:
-            return [
-                FormatProblem(
-                    11,
-                    at,
-                    "an output is an object of type text, json, execution-denied, error-text, error-json or content, "
-                    "with its value. Write one of these.",
-                )
-            ]
+            return (
+                "an output is an object of type text, json, execution-denied, error-text, "
+                "error-json or content, with its value. Write one of these."
+            )
 
 
 def _is_item(item: Any) -> bool:
@@ -246,28 +192,25 @@ def _is_item(item: Any) -> bool:
             return False
 
 
-def _check_request(at: int, request: JsonObject, seen: _Seen) -> list[FormatProblem]:
+def _check_request(at: int, request: JsonObject, seen: _Seen) -> None:
     id_, call = request["approvalId"], request["toolCallId"]
-    if call not in seen.tools and call not in seen.served:
-        return [
-            FormatProblem(
-                12, at, f"the approval {id_!r} is for {call!r}, no call before it here. Put it after."
-            )
-        ]
-    if not id_ or id_ in seen.approvals:
-        return [FormatProblem(12, at, f"the approval id {id_!r} is empty or used already. Mint another.")]
-    seen.approvals[id_] = at
-    return []
+    if call not in seen.pairing.turn and call not in seen.served:
+        wrong = f"the approval {id_!r} is for {call!r}, no call before it here."
+        seen.problems.add(12, at, f"{wrong} Put it after.")
+    elif not id_ or id_ in seen.approvals:
+        wrong = f"the approval id {id_!r} is empty or used already."
+        seen.problems.add(12, at, f"{wrong} Mint another.")
+    else:
+        seen.approvals[id_] = at
 
 
-def _check_response(at: int, response: JsonObject, seen: _Seen) -> list[FormatProblem]:
-    id_ = response["approvalId"]
+def _check_response(at: int, id_: str, seen: _Seen) -> None:
     if id_ not in seen.approvals:
-        return [FormatProblem(13, at, f"nobody asked for the approval {id_!r}. Put the request before, or drop it.")]  # fmt: skip
-    if id_ in seen.responded:
-        return [FormatProblem(13, at, f"the approval {id_!r} is answered twice. Keep one answer.")]
+        wrong = f"nobody asked for the approval {id_!r}."
+        seen.problems.add(13, at, f"{wrong} Put the request before, or drop it.")
+    elif id_ in seen.responded:
+        seen.problems.add(13, at, f"the approval {id_!r} is answered twice. Keep one answer.")
     seen.responded.add(id_)
-    return []
 
 
 _PARTS: Final[dict[str, tuple[str, ...]]] = {
@@ -275,11 +218,7 @@ _PARTS: Final[dict[str, tuple[str, ...]]] = {
     "assistant": ("text", "file", "reasoning", "tool-call", "tool-result", "tool-approval-request"),
     "tool": ("tool-result", "tool-approval-response"),
 }
-
-
 _is_text: Final[Callable[[Any], bool]] = lambda value: isinstance(value, str)  # noqa: E731
-
-
 _FIELDS: Final[dict[str, dict[str, Callable[[Any], bool]]]] = {
     "text": {"text": _is_text},
     "reasoning": {"text": _is_text},

@@ -14,58 +14,48 @@ from ayes.projections.formats.common import (
     Payload,
     arguments_object,
     checked_json_text,
-    messages_of,
+    checked_messages,
     unreadable,
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
-from ayes.schemas.errors import BadInput
+from ayes.projections.formats.pairing import PairedSteps, repeated_id
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
-#: What a reader cannot get past without a guess. The other rules are about sending, not about what was meant.
+#: The rules that a payload must keep to be read. The others are about sending it.
 _UNREADABLE: Final = frozenset({1, 2, 3, 6, 7, 11, 12, 13, 14, 15})
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The ModelMessages in our words: the outputs of a reply directly after it, in the order of its calls.
+    """The conversation of a `ModelMessage` list, outputs in the order of their calls.
 
     Raises:
-        BadInput: something cannot be read without a guess; says at which message.
+        BadInput: something cannot be read without a guess; names the message.
     """
-    messages = messages_of(payload, "messages")
-    for problem in check(messages) if messages else ():
-        if problem.rule in _UNREADABLE:
-            raise BadInput(str(problem))
-    steps: list[ConversationStep] = []
-    outputs: dict[str, Output] = {}
-    waiting: tuple[Wish, ...] = ()
-    for at, message in enumerate(messages):
-        content = message["content"]
+    steps = PairedSteps()
+    for at, message in enumerate(checked_messages(payload, check, _UNREADABLE)):
+        role, content = message["role"], message["content"]
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        if message["role"] == "tool":
-            outputs |= {
-                part["toolCallId"]: _read_output(at, part) for part in parts if part["type"] == "tool-result"
-            }
-            continue
-        steps += [outputs[wish.provider_id] for wish in waiting]
-        outputs, waiting = {}, ()
-        if message["role"] == "assistant":
-            reply = RecordedReply(tuple(_read_part(at, part) for part in parts if part["type"] != "tool-approval-request"))  # fmt: skip
-            waiting = reply.wishes
-            if len({wish.provider_id for wish in waiting}) < len(waiting):
+        if role == "tool":
+            for part in parts:
+                if part["type"] == "tool-result":
+                    steps.add_output(_read_output(at, part))
+        elif role == "assistant":
+            asked = "tool-approval-request"
+            reply = RecordedReply(tuple(_read_part(at, one) for one in parts if one["type"] != asked))
+            if repeated_id(reply.wishes) is not None:
                 raise unreadable(at, "two calls have one id. Whose result is whose is not said.")
-            steps.append(reply)
+            steps.add_reply(reply)
         else:
-            steps.append(Spoken(message["role"], read_texts(at, parts)))
-    return (*steps, *(outputs[wish.provider_id] for wish in waiting))
+            steps.add_said(Spoken(role, read_texts(at, parts)))
+    return steps.finish()
 
 
 def read_texts(at: int, parts: list[JsonObject]) -> str:
-    """Several texts of one speaker are paragraphs of one."""
+    """The texts of one speaker, joined as paragraphs."""
     for part in parts:
         if part["type"] != "text":
-            raise BadInput(
-                f"message {at}: a part of type {part['type']!r} is no text, and only texts are read."
-            )
+            wrong = f"a part of type {part['type']!r} is no text, and only texts are read."
+            raise unreadable(at, wrong)
     return "\n\n".join(part["text"] for part in parts)
 
 

@@ -37,8 +37,6 @@ from ayes.projections.history import Assistant, Entry, Note, Outcome, System, Us
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
 PROVIDER: Final = "ai-sdk"
-
-
 _OPAQUE: Final = ("reasoning", "file")
 
 
@@ -63,7 +61,7 @@ def numbered(entries: Sequence[Entry]) -> Iterator[tuple[System | User | Note | 
     used: set[str] = set()
     for step in pair_turns(entries):
         outcomes = step.outcomes if isinstance(step, PairedTurn) else ()
-        yield step, [call_id(outcome, used, _is_id) for _wish, outcome in outcomes]
+        yield step, [call_id(outcome, used, bool) for _wish, outcome in outcomes]
 
 
 def spoken(step: System | User | Note, *, opening: bool) -> tuple[str, str]:
@@ -120,7 +118,3 @@ def output_of(outcome: Outcome) -> JsonObject:
     if outcome.is_error:
         return {"type": "error-text", "value": non_blank(outcome.text)}
     return {"type": "text", "value": outcome.text}
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, str) and value != ""

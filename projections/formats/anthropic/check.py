@@ -29,54 +29,63 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ayes.projections.formats.common import TOOL_NAME, FormatProblem, JsonObject, Payload, find_messages
+from ayes.projections.formats.common import (
+    FormatProblem,
+    JsonObject,
+    Payload,
+    Problems,
+    find_messages,
+)
+from ayes.projections.formats.pairing import CallPairing, PairingRules
 
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
-
-
-def is_id(value: object) -> bool:
-    return isinstance(value, str) and _ID.fullmatch(value) is not None
+_PAIRING: Final = PairingRules(
+    missing=1,
+    stray=4,
+    twice=3,
+    place="in the next message",
+    follows="its use. Put it directly after",
+)
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """What the provider would turn down, in the order of the messages; nothing, if it would take it."""
+    """The problems for which the provider would refuse it, in the order of the messages."""
     messages = find_messages(payload)
-    problems: list[FormatProblem] = []
+    problems = Problems()
     if not messages:
-        problems.append(FormatProblem(11, 0, "there is no message. The first must be a user's."))
+        problems.add(11, 0, "there is no message. The first must be a user's.")
     role = ""
-    waiting: list[str] = []  # uses of the message before, which this one must answer
-    used: set[str] = set()
+    pairing = CallPairing(_PAIRING, problems)
     served: set[str] = set()
     for at, message in enumerate(messages):
         blocks = blocks_of(message)
         if blocks is None:
-            problems.append(FormatProblem(15, at, shape_problem(message)))
+            problems.add(15, at, shape_problem(message))
             continue
         before, role = role, message["role"]
         if at == 0 and role != "user":
-            problems.append(FormatProblem(11, at, "the first message must be a user's. Put one before it."))
+            problems.add(11, at, "the first message must be a user's. Put one before it.")
         if role == before:
-            problems.append(
-                FormatProblem(12, at, f"two messages of role {role} follow each other. Join their blocks.")
-            )
+            wrong = f"two messages of role {role} follow each other."
+            problems.add(12, at, f"{wrong} Join their blocks.")
         if not blocks and not (role == "assistant" and at == len(messages) - 1):
-            problems.append(FormatProblem(7, at, "the message has no content. Leave it out."))
-        results = [block for block in blocks if block["type"] == "tool_result"]
-        problems += _check_results(at, results, waiting)
-        problems += _check_order(at, role, blocks)
+            problems.add(7, at, "the message has no content. Leave it out.")
         for block in blocks:
-            problems += _check_block(at, role, block, served)
-        uses = [block for block in blocks if block["type"] == "tool_use"]
-        problems += _check_uses(at, uses, used)
-        waiting = [str(use.get("id")) for use in uses]
-    last = len(messages) - 1
-    problems += [_unanswered(last, id_) for id_ in waiting]
-    return sorted(problems, key=lambda problem: problem.message)
+            if block["type"] == "tool_result":
+                pairing.add_result(at, str(block.get("tool_use_id")))
+        pairing.end_turn()
+        _check_order(at, role, blocks, problems)
+        for block in blocks:
+            _check_block(at, role, block, served, problems)
+        for block in blocks:
+            if block["type"] == "tool_use":
+                _check_use(at, block, pairing, problems)
+    pairing.end_turn()
+    return problems.in_order()
 
 
 def blocks_of(message: Any) -> list[JsonObject] | None:
-    """The message's blocks; None if it is of no known shape."""
+    """The message's blocks; `None` if it is of no known shape."""
     if not isinstance(message, dict) or message.get("role") not in ("user", "assistant") or _is_chat(message):
         return None
     content = message.get("content")
@@ -98,95 +107,44 @@ def shape_problem(message: Any) -> str:
     return "a message is a role, user or assistant, and text or a list of blocks."
 
 
-def _check_results(at: int, results: list[JsonObject], waiting: list[str]) -> list[FormatProblem]:
-    problems: list[FormatProblem] = []
-    answered: set[str] = set()
-    for result in results:
-        id_ = str(result.get("tool_use_id"))
-        if id_ not in waiting:
-            problems.append(
-                FormatProblem(
-                    4,
-                    at,
-                    f"the result of {id_!r} does not follow its use. Put it directly after, or drop it.",
-                )
-            )
-        elif id_ in answered:
-            problems.append(FormatProblem(3, at, f"{id_!r} is answered twice. Keep one result."))
-        answered.add(id_)
-    # Named at the message that holds the use.
-    return problems + [_unanswered(at - 1, id_) for id_ in dict.fromkeys(waiting) if id_ not in answered]
-
-
-def _unanswered(at: int, id_: str) -> FormatProblem:
-    return FormatProblem(
-        1, at, f"{id_!r} has no result in the next message. Wait for it, and send the turn whole."
-    )
-
-
-def _check_order(at: int, role: str, blocks: list[JsonObject]) -> list[FormatProblem]:
+def _check_order(at: int, role: str, blocks: list[JsonObject], problems: Problems) -> None:
     kinds = [block["type"] for block in blocks]
     results = kinds.count("tool_result")
     if role == "user" and kinds[:results] != ["tool_result"] * results:
-        return [FormatProblem(2, at, "a result comes after something else. Put the results first.")]
+        problems.add(2, at, "a result comes after something else. Put the results first.")
     if role == "assistant" and "tool_use" in kinds and "text" in kinds[kinds.index("tool_use") :]:
-        return [FormatProblem(6, at, "text comes after a tool use. Put the text before it.")]
-    return []
+        problems.add(6, at, "text comes after a tool use. Put the text before it.")
 
 
-def _check_uses(at: int, uses: list[JsonObject], used: set[str]) -> list[FormatProblem]:
-    """The uses of a message. Marks their ids as used."""
-    problems: list[FormatProblem] = []
-    for use in uses:
-        id_ = use.get("id")
-        if not is_id(id_):
-            problems.append(
-                FormatProblem(5, at, f"the id {id_!r} is not made of A-Z a-z 0-9 _ -. Mint another.")
-            )
-        elif id_ in used:
-            problems.append(FormatProblem(5, at, f"{id_!r} stands for an earlier use too. Mint another."))
-        used.add(str(id_))
-        if not isinstance(use.get("input"), dict):
-            problems.append(
-                FormatProblem(
-                    13, at, f"the input of {id_!r} is no object. Wrap it under a name that says so."
-                )
-            )
-        if not TOOL_NAME.fullmatch(str(use.get("name", ""))):
-            problems.append(
-                FormatProblem(
-                    14,
-                    at,
-                    f"the tool name {use.get('name')!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest.",
-                )
-            )
-    return problems
+def _check_use(at: int, use: JsonObject, pairing: CallPairing, problems: Problems) -> None:
+    id_ = use.get("id")
+    if not is_id(id_):
+        problems.add(5, at, f"the id {id_!r} is not made of A-Z a-z 0-9 _ -. Mint another.")
+    elif id_ in pairing.used:
+        problems.add(5, at, f"{id_!r} stands for an earlier use too. Mint another.")
+    pairing.add_call(at, str(id_))
+    problems.check_input(13, at, id_, use.get("input"))
+    problems.check_tool_name(14, at, use.get("name"))
 
 
-def _check_block(at: int, role: str, block: JsonObject, served: set[str]) -> list[FormatProblem]:
-    """One block by itself. Marks server tools as used."""
+def _check_block(at: int, role: str, block: JsonObject, served: set[str], problems: Problems) -> None:
+    """One block by itself. Adds the provider's own tool uses to `served`."""
     match block["type"]:
         case "text" if not str(block.get("text", "")).strip():
-            return [FormatProblem(7, at, "a text block has no visible character. Leave it out.")]
+            problems.add(7, at, "a text block has no visible character. Leave it out.")
         case "tool_result" if block.get("content") == []:
-            return [FormatProblem(8, at, "a result's content is an empty list. Leave the field out.")]
+            problems.add(8, at, "a result's content is an empty list. Leave the field out.")
         case "tool_result" if block.get("is_error") and not _says_something(block.get("content")):
-            return [FormatProblem(8, at, "a result that is an error says nothing. Say what went wrong.")]
+            problems.add(8, at, "a result that is an error says nothing. Say what went wrong.")
         case "thinking" | "redacted_thinking" if role != "assistant":
-            return [FormatProblem(9, at, "thinking stands in a user's message. It is the model's: drop it.")]
+            problems.add(9, at, "thinking stands in a user's message. It is the model's: drop it.")
         case "thinking" | "redacted_thinking" if lacking := thinking_problem(block):
-            return [FormatProblem(9, at, f"{lacking} Send the block as it came, or drop it.")]
+            problems.add(9, at, f"{lacking} Send the block as it came, or drop it.")
         case "server_tool_use":
             served.add(str(block.get("id")))
         case kind if kind.endswith("_tool_result") and str(block.get("tool_use_id")) not in served:
-            return [
-                FormatProblem(
-                    10,
-                    at,
-                    f"the {kind} of {block.get('tool_use_id')!r} lacks its server_tool_use. Send both, or neither.",
-                )
-            ]
-    return []
+            wrong = f"the {kind} of {block.get('tool_use_id')!r} lacks its server_tool_use."
+            problems.add(10, at, f"{wrong} Send both, or neither.")
 
 
 def _says_something(content: Any) -> bool:
@@ -196,8 +154,10 @@ def _says_something(content: Any) -> bool:
 
 
 def thinking_problem(block: JsonObject) -> str:
-    """What a thinking block lacks, in words; nothing for one that is whole, or for any other block."""
+    """What a thinking block lacks, in words; empty for a whole one, and for any other block."""
     needed = {"thinking": "signature", "redacted_thinking": "data"}.get(block["type"])
-    if needed and not block.get(needed):
-        return f"a {block['type']} block lacks its {needed}."
-    return ""
+    return f"a {block['type']} block lacks its {needed}." if needed and not block.get(needed) else ""
+
+
+def is_id(value: object) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None

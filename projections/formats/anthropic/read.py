@@ -8,7 +8,7 @@ arguments that are an object, the spelling: their order stays. `cache_control` a
 about how a request is handled, and are not read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ayes.projections.formats.anthropic.check import blocks_of, shape_problem
@@ -22,41 +22,45 @@ from ayes.projections.formats.common import (
     unreadable,
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
+from ayes.projections.formats.pairing import PairedSteps, repeated_id
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """A conversation in our words. A list and a payload are read alike; only a payload has a `system`.
+    """The conversation of a payload, or of a list of messages, which has no `system`.
 
     Raises:
         BadInput: with the index of the first message that cannot be read without guessing.
     """
-    steps: list[ConversationStep] = [Spoken("system", text) for text in _system(payload)]
-    waiting: tuple[Wish, ...] = ()  # of the message before, which this one must answer
-    messages = messages_of(payload, "messages")
+    tools: dict[str, str] = {}  # of the message before, which this one must answer
+    steps = PairedSteps(Spoken("system", text) for text in _system(payload))
+    messages = messages_of(payload)
     for at, message in enumerate(messages):
         blocks = blocks_of(message)
         if blocks is None:
             raise unreadable(at, shape_problem(message))
         _only(at, "the message", message, ("role", "content"))
         if message["role"] == "assistant":
-            if waiting:
-                raise _half(at - 1, waiting[0].provider_id)
+            _all_answered(at, steps)
             reply = RecordedReply(tuple(_read_part(at, block) for block in blocks))
-            waiting = reply.wishes
-            _once(at, [wish.provider_id for wish in waiting])
-            steps.append(reply)
+            if (id_ := repeated_id(reply.wishes)) is not None:
+                wrong = f"{id_!r} stands for two uses, and nobody knows which result is whose."
+                raise unreadable(at, wrong)
+            steps.add_reply(reply)
+            tools = {wish.provider_id: wish.tool for wish in reply.wishes}
             continue
         results = [block for block in blocks if block["type"] == "tool_result"]
-        steps += _read_results(at, results, waiting)
+        for block in results:
+            steps.add_output(_read_result(at, block, tools, steps.waiting))
+        _all_answered(at, steps)
         if blocks[: len(results)] != results:
             raise unreadable(at, "a result comes after something else. Put the results first.")
-        waiting = ()
-        steps += [Spoken("user", _read_text(at, block)) for block in blocks[len(results) :]]
-    if waiting:
-        raise _half(len(messages) - 1, waiting[0].provider_id)
-    return tuple(steps)
+        tools = {}
+        for block in blocks[len(results) :]:
+            steps.add_said(Spoken("user", _read_text(at, block)))
+    _all_answered(len(messages), steps)
+    return steps.finish()
 
 
 def _system(payload: Payload | Sequence[Any]) -> list[str]:
@@ -94,8 +98,6 @@ def _read_part(at: int, block: JsonObject) -> Part:
 
 #: Blocks of the model that are kept as they came, and go back so.
 _KEPT: Final = ("thinking", "redacted_thinking", "server_tool_use")
-
-
 _NOT_READ: Final = ("cache_control", "caller")
 
 
@@ -106,7 +108,7 @@ def _read_text(at: int, block: JsonObject) -> str:
 
 
 def _arguments(at: int, given: JsonObject) -> str:
-    """The raw text of a wish: what `write` wrapped is taken out again, all else is written as JSON."""
+    """The raw text of a wish: unwrapped if `write` wrapped it, otherwise written as JSON."""
     match given:
         case {"malformed_arguments": str(text)} if len(given) == 1 and text.strip():
             if not isinstance(parse_json(text), dict):
@@ -114,39 +116,38 @@ def _arguments(at: int, given: JsonObject) -> str:
     return checked_json_text(at, given)
 
 
-def _read_results(at: int, results: Sequence[JsonObject], waiting: Sequence[Wish]) -> list[ConversationStep]:
-    """The outputs in the order of the wishes."""
-    asked = {wish.provider_id: wish for wish in waiting}
-    outputs: dict[str, Output] = {}
-    for block in results:
-        _only(at, "a result", block, ("type", "tool_use_id", "content", "is_error", *_NOT_READ))
-        match block:
-            case {"tool_use_id": str(id_)} if id_ in asked:
-                pass
-            case {"tool_use_id": other}:
-                raise unreadable(at, f"the result of {other!r} does not follow its use.")
-            case _:
-                raise unreadable(at, "a result does not say of which use it is: it has no tool_use_id.")
-        if id_ in outputs:
-            raise unreadable(at, f"{id_!r} is answered twice. Keep one result.")
-        is_error = block.get("is_error")
-        if not isinstance(is_error, bool | None):
-            raise unreadable(at, "is_error is neither true nor false.")
-        content = block.get("content")
-        text = "" if content is None or content == [] else text_content(at, content)
-        outputs[id_] = Output(id_, asked[id_].tool, text, bool(is_error))
-    if lacking := [id_ for id_ in asked if id_ not in outputs]:
-        raise _half(at - 1, lacking[0])
-    return [outputs[id_] for id_ in asked]
+def _read_result(at: int, block: JsonObject, tools: Mapping[str, str], waiting: Sequence[Wish]) -> Output:
+    """A result of one of the uses of the message before.
+
+    Args:
+        at: the index of the result's message.
+        tools: the tool of each of these uses, by its id.
+        waiting: those that have no result yet.
+    """
+    _only(at, "a result", block, ("type", "tool_use_id", "content", "is_error", *_NOT_READ))
+    match block:
+        case {"tool_use_id": str(id_)} if id_ in tools:
+            pass
+        case {"tool_use_id": other}:
+            raise unreadable(at, f"the result of {other!r} does not follow its use.")
+        case _:
+            raise unreadable(at, "a result does not say of which use it is: it has no tool_use_id.")
+    if all(wish.provider_id != id_ for wish in waiting):
+        raise unreadable(at, f"{id_!r} is answered twice. Keep one result.")
+    is_error = block.get("is_error")
+    if not isinstance(is_error, bool | None):
+        raise unreadable(at, "is_error is neither true nor false.")
+    content = block.get("content")
+    text = "" if content is None or content == [] else text_content(at, content)
+    return Output(id_, tools[id_], text, bool(is_error))
 
 
-def _half(at: int, id_: str) -> BadInput:
-    return unreadable(at, f"{id_!r} has no result in the next message. Half a pair cannot be kept.")
-
-
-def _once(at: int, ids: list[str]) -> None:
-    if twice := [id_ for id_ in ids if ids.count(id_) > 1]:
-        raise unreadable(at, f"{twice[0]!r} stands for two uses, and nobody knows which result is whose.")
+def _all_answered(at: int, steps: PairedSteps) -> None:
+    """Refuse a turn before that message of which a use has no result."""
+    if waiting := steps.waiting:
+        id_ = waiting[0].provider_id
+        wrong = f"{id_!r} has no result in the next message. Half a pair cannot be kept."
+        raise unreadable(at - 1, wrong)
 
 
 def _only(at: int, what: str, found: JsonObject, keys: Sequence[str]) -> None:

@@ -69,7 +69,7 @@ def _text(text: str) -> JsonObject:
 
 
 def _blocks(assistant: Assistant, ids: Iterable[str]) -> list[JsonObject]:
-    """A turn's blocks: texts that came after the first use are put before it, all else keeps its place."""
+    """A turn's blocks in their order, but texts after the first use are moved before it."""
     minted = iter(ids)
     blocks: list[JsonObject] = []
     first_use: int | None = None

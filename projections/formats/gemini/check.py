@@ -35,7 +35,7 @@ do not, and whether a signature is one that the model gave. Both spellings of a 
 from collections.abc import Sequence
 from typing import Any
 
-from ayes.projections.formats.common import FormatProblem, JsonObject, Payload
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems
 from ayes.projections.formats.gemini.parts import (
     DATA,
     FOREIGN,
@@ -50,38 +50,37 @@ from ayes.projections.formats.gemini.parts import (
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """What the provider would turn down, in the order of the contents; nothing, if it would take it."""
+    """The problems for which the provider would refuse it, in the order of the contents."""
     contents = contents_of(payload)
-    problems = check_system(system_of(payload))
+    problems = Problems()
+    if wrong := system_problem(system_of(payload)):
+        problems.add(15, 0, wrong)
     if not contents:
-        problems.append(FormatProblem(6, 0, "there is no content in `contents`. The first must be a user's."))
+        problems.add(6, 0, "there is no content in `contents`. The first must be a user's.")
     shapes = [parts_of(content, ("user", "model")) for content in contents]
     current = max((at for at, parts in enumerate(shapes) if _is_said(contents[at], parts)), default=0)
     waiting: list[JsonObject] = []  # calls of the content before, which this one must answer
     role = ""
     for at, (content, parts) in enumerate(zip(contents, shapes, strict=True)):
         if parts is None:
-            problems.append(
-                FormatProblem(
-                    13, at, "a content is a role, user or model, and a list of parts, at least one."
-                )
-            )
+            wrong = "a content is a role, user or model, and a list of parts, at least one."
+            problems.add(13, at, wrong)
             continue
         before, role = role, content["role"]
         calls = [inner(part, "functionCall") for part in parts if "functionCall" in part]
         responses = [inner(part, "functionResponse") for part in parts if "functionResponse" in part]
         if at == 0 and role != "user":
-            problems.append(FormatProblem(6, at, "the first content must be a user's. Put one before it."))
-        problems += _check_responses(at, responses, waiting, len(parts))
-        problems += _check_calls(at, role, before, calls)
+            problems.add(6, at, "the first content must be a user's. Put one before it.")
+        _check_responses(at, responses, waiting, len(parts), problems)
+        _check_calls(at, role, before, calls, problems)
         if calls and at > current and role == "model":
-            problems += _check_signature(at, parts)
+            _check_signature(at, parts, problems)
         for part in parts:
-            problems += _check_part(at, role, part)
+            _check_part(at, role, part, problems)
         waiting = calls
     if waiting:
-        problems.append(_unanswered(len(contents) - 1, len(waiting), 0))
-    return sorted(problems, key=lambda problem: problem.message)
+        problems.add(1, len(contents) - 1, _unanswered(len(waiting), 0))
+    return problems.in_order()
 
 
 def _is_said(content: Any, parts: list[JsonObject] | None) -> bool:
@@ -89,132 +88,94 @@ def _is_said(content: Any, parts: list[JsonObject] | None) -> bool:
     return parts is not None and content["role"] == "user" and any("functionResponse" not in p for p in parts)
 
 
-def check_system(system: Any) -> list[FormatProblem]:
+def system_problem(system: Any) -> str:
+    """Why it is not a system instruction, in words; empty if it is, or if there is none."""
     if system is None or isinstance(system, str):  # the SDKs make a content of a bare text
-        return []
+        return ""
     parts = parts_of(system, (None, "user", "system", "model"))
     if parts is not None and all(isinstance(part.get("text"), str) and part["text"] for part in parts):
-        return []
-    return [
-        FormatProblem(
-            15, 0, "`systemInstruction` is no content of texts. Write {'parts': [{'text': ...}]}, or none."
-        )
-    ]
+        return ""
+    return "`systemInstruction` is no content of texts. Write {'parts': [{'text': ...}]}, or none."
 
 
-def _unanswered(at: int, calls: int, responses: int) -> FormatProblem:
-    return FormatProblem(
-        1,
-        at,
-        f"{calls} calls, and {responses} responses in the next content. Wait for all, and send the turn whole.",
-    )
+def _unanswered(calls: int, responses: int) -> str:
+    counts = f"{calls} calls, and {responses} responses in the next content."
+    return f"{counts} Wait for all, and send the turn whole."
 
 
 def _check_responses(
-    at: int, responses: list[JsonObject], waiting: list[JsonObject], parts: int
-) -> list[FormatProblem]:
-    """What a content answers of the calls before it."""
-    problems: list[FormatProblem] = []
+    at: int,
+    responses: list[JsonObject],
+    waiting: list[JsonObject],
+    parts: int,
+    problems: Problems,
+) -> None:
+    """The responses of a content that has `parts` parts, to the calls that wait for them."""
     if responses and not waiting:
-        return [FormatProblem(2, at, "responses do not follow a content with their calls. Put them there.")]
+        problems.add(2, at, "responses do not follow a content with their calls. Put them there.")
+        return
     if len(responses) != len(waiting):
         # Named at the content that holds the calls.
-        return [_unanswered(at - 1, len(waiting), len(responses))]
+        problems.add(1, at - 1, _unanswered(len(waiting), len(responses)))
+        return
     if len(responses) not in {0, parts}:
-        problems.append(
-            FormatProblem(4, at, "something stands beside the responses. Give it a content of its own.")
-        )
+        problems.add(4, at, "something stands beside the responses. Give it a content of its own.")
     left = list(waiting)
     for response in responses:
         call = next((one for one in left if _answers(response, one)), None)
         if call is None:
-            problems.append(
-                FormatProblem(
-                    3,
-                    at,
-                    f"the response of {response.get('name')!r} has another id or name than each call. Copy them.",
-                )
-            )
-        else:
-            left = [one for one in left if one is not call]
-    return problems
+            wrong = f"the response of {response.get('name')!r} has another id or name than each call."
+            problems.add(3, at, f"{wrong} Copy them.")
+        left = [one for one in left if one is not call]
 
 
 def _answers(response: JsonObject, call: JsonObject) -> bool:
     return response.get("name") == call.get("name") and response.get("id") == call.get("id")
 
 
-def _check_calls(at: int, role: str, before: str, calls: list[JsonObject]) -> list[FormatProblem]:
-    problems: list[FormatProblem] = []
+def _check_calls(at: int, role: str, before: str, calls: list[JsonObject], problems: Problems) -> None:
     if calls and role == "model" and before == "model":
-        problems.append(FormatProblem(5, at, "calls follow another content of the model. Join the two."))
+        problems.add(5, at, "calls follow another content of the model. Join the two.")
     ids = [str(call["id"]) for call in calls if call.get("id")]
     if len(set(ids)) != len(ids):
-        problems.append(
-            FormatProblem(3, at, "two calls of one content have the same id. Mint another for one.")
-        )
-    return problems
+        problems.add(3, at, "two calls of one content have the same id. Mint another for one.")
 
 
-def _check_signature(at: int, parts: list[JsonObject]) -> list[FormatProblem]:
+def _check_signature(at: int, parts: list[JsonObject], problems: Problems) -> None:
     first = next(part for part in parts if "functionCall" in part)
-    if first.get("thoughtSignature"):
-        return []
-    return [
-        FormatProblem(
-            7,
-            at,
-            f"the first call lacks its thoughtSignature. Send the part as it came, or with {FOREIGN!r}.",
-        )
-    ]
+    if not first.get("thoughtSignature"):
+        wrong = "the first call lacks its thoughtSignature."
+        problems.add(7, at, f"{wrong} Send the part as it came, or with {FOREIGN!r}.")
 
 
-def _check_part(at: int, role: str, part: JsonObject) -> list[FormatProblem]:
+def _check_part(at: int, role: str, part: JsonObject, problems: Problems) -> None:
     """One part by itself."""
     data = [name for name in DATA if name in part]
-    problems: list[FormatProblem] = []
     if len(data) != 1:
-        problems.append(
-            FormatProblem(
-                8, at, f"a part has {len(data)} of the fields {', '.join(DATA)}. It needs exactly one."
-            )
-        )
+        wrong = f"a part has {len(data)} of the fields {', '.join(DATA)}."
+        problems.add(8, at, f"{wrong} It needs exactly one.")
     if "text" in part and (not isinstance(part["text"], str) or is_empty_text(part)):
-        problems.append(FormatProblem(9, at, "a text is empty, or no text. Leave the part out."))
+        problems.add(9, at, "a text is empty, or no text. Leave the part out.")
     if "functionCall" in part:
         call = inner(part, "functionCall")
-        problems += _check_name(at, call)
+        _check_name(at, call, problems)
         if not isinstance(part["functionCall"], dict) or not isinstance(call.get("args", {}), dict):
-            problems.append(
-                FormatProblem(
-                    10, at, "the args of a call are no object. Wrap them under a name that says so."
-                )
-            )
+            wrong = "the args of a call are no object."
+            problems.add(10, at, f"{wrong} Wrap them under a name that says so.")
     if "functionResponse" in part:
         response = inner(part, "functionResponse")
-        problems += _check_name(at, response)
+        _check_name(at, response, problems)
         if not isinstance(response.get("response"), dict):
-            problems.append(FormatProblem(11, at, "a response is no object. Wrap it: {'output': ...}."))
+            problems.add(11, at, "a response is no object. Wrap it: {'output': ...}.")
     signed = "thoughtSignature" in part
-    if ((signed or "functionCall" in part) and role != "model") or (
-        signed and not is_base64(part["thoughtSignature"])
-    ):
-        problems.append(
-            FormatProblem(
-                14, at, "calls and thought signatures (in base64) are the model's. Send them as they came."
-            )
-        )
-    return problems
+    of_model = signed or "functionCall" in part
+    if (of_model and role != "model") or (signed and not is_base64(part["thoughtSignature"])):
+        wrong = "calls and thought signatures (in base64) are the model's."
+        problems.add(14, at, f"{wrong} Send them as they came.")
 
 
-def _check_name(at: int, named: JsonObject) -> list[FormatProblem]:
+def _check_name(at: int, named: JsonObject, problems: Problems) -> None:
     name = named.get("name")
-    if isinstance(name, str) and FUNCTION_NAME.fullmatch(name):
-        return []
-    return [
-        FormatProblem(
-            12,
-            at,
-            f"the name {name!r} is not 1 to 64 of A-Z a-z 0-9 _ . : - after a letter or _. Replace the rest.",
-        )
-    ]
+    if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
+        wrong = f"the name {name!r} is not 1 to 64 of A-Z a-z 0-9 _ . : - after a letter or _."
+        problems.add(12, at, f"{wrong} Replace the rest.")

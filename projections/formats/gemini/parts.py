@@ -9,12 +9,8 @@ from typing import Any, Final
 from ayes.projections.formats.common import JsonObject
 
 NAME: Final = "gemini"
-
-
 #: In place of a signature, on calls that another model made (ai.google.dev, "Thought signatures").
 FOREIGN: Final = "skip_thought_signature_validator"
-
-
 #: What a part may be.
 DATA: Final = (
     "text",
@@ -27,12 +23,8 @@ DATA: Final = (
     "toolCall",
     "toolResponse",
 )
-
-
 #: Whole parts that are kept as they came, beside thoughts.
 KEPT: Final = frozenset({"executableCode", "codeExecutionResult", "toolCall", "toolResponse"})
-
-
 _SPELLINGS: Final = {
     "inline_data": "inlineData",
     "file_data": "fileData",
@@ -44,8 +36,6 @@ _SPELLINGS: Final = {
     "tool_response": "toolResponse",
     "thought_signature": "thoughtSignature",
 }
-
-
 FUNCTION_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}", re.ASCII)
 
 
@@ -62,7 +52,7 @@ def is_empty_text(part: JsonObject) -> bool:
 
 
 def is_base64(value: object) -> bool:
-    """Base64 in either alphabet; the padding may be missing, as JSON readers of Google's take it."""
+    """Base64 in either alphabet, with or without padding, as Google's JSON readers take it."""
     if not isinstance(value, str) or not value or not value.isascii():
         return False
     bare = value.rstrip("=").replace("-", "+").replace("_", "/")
@@ -74,7 +64,7 @@ def is_base64(value: object) -> bool:
 
 
 def contents_of(payload: object) -> list[Any]:
-    """The contents of a payload; a bare list is taken for them, and a bare text for what a user said."""
+    """The contents of a payload, or a bare list; a bare text is one that the user said."""
     found = payload.get("contents") if isinstance(payload, dict) else payload
     if isinstance(payload, dict) and isinstance(found, str):
         return [{"role": "user", "parts": [{"text": found}]}]
@@ -104,8 +94,8 @@ def _spelled(part: JsonObject) -> JsonObject:
 
 
 def inner(part: JsonObject, field: str) -> JsonObject:
-    """What stands under the field, in which null stands for nothing too; empty if it is no object."""
-    inner = part[field]
-    if not isinstance(inner, dict):
+    """The object under that field, without its null values; empty if it is not an object."""
+    found = part[field]
+    if not isinstance(found, dict):
         return {}
-    return {name: value for name, value in inner.items() if value is not None}
+    return {name: value for name, value in found.items() if value is not None}

@@ -4,13 +4,12 @@ What this form holds and a history cannot: a response's object is told as JSON t
 one text under `output` or `error`. Images and files are refused, as they cannot be told in words.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ayes.projections.formats.common import MALFORMED, JsonObject, Payload, arguments_object, json_text
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
-from ayes.projections.formats.gemini.check import check_system
+from ayes.projections.formats.gemini.check import system_problem
 from ayes.projections.formats.gemini.parts import (
     DATA,
     FOREIGN,
@@ -21,46 +20,50 @@ from ayes.projections.formats.gemini.parts import (
     parts_of,
     system_of,
 )
+from ayes.projections.formats.pairing import PairedSteps, repeated_id
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The conversation in our words, outputs in the order of their calls.
+    """The conversation of the contents, outputs in the order of their calls.
 
     Raises:
         BadInput: something cannot be read without guessing; with the content.
     """
-    steps: list[ConversationStep] = []
+    texts: list[str] = []
     if (system := system_of(payload)) is not None:
-        if check_system(system):
+        if system_problem(system):
             raise BadInput("`systemInstruction`: only texts can be read, {'parts': [{'text': ...}]}.")
         texts = [system] if isinstance(system, str) else [part["text"] for part in system["parts"]]
-        steps += [Spoken("system", text) for text in texts]
+    steps = PairedSteps(Spoken("system", text) for text in texts)
     contents = contents_of(payload)
     if not contents:
-        raise BadInput(
-            "there is no content in `contents`: a payload is {'contents': [...]}, or the list itself."
-        )
-    waiting: list[Wish] = []  # calls whose responses must come next
+        wrong = "there is no content in `contents`: a payload is {'contents': [...]}"
+        raise BadInput(f"{wrong}, or the list itself.")
     for at, content in enumerate(contents):
         parts = _readable(at, content)
         if content["role"] == "model":
-            if waiting:
-                raise _mistake(at, f"a call of {waiting[0].tool!r} has no response before this content.")
+            _all_answered(at, steps, " before this content")
             reply = RecordedReply(tuple(part for piece in parts for part in _replied(at, piece)))
-            waiting = list(reply.wishes)
-            ids = [wish.provider_id for wish in waiting if wish.provider_id]
-            if len(set(ids)) != len(ids):
+            if repeated_id([wish for wish in reply.wishes if wish.provider_id]) is not None:
                 raise _mistake(at, "two calls of it have the same id.")
-            steps.append(reply)
+            steps.add_reply(reply)
             continue
-        steps += [_user_step(at, piece, waiting) for piece in parts]
-        if waiting:
-            raise _mistake(at, f"a call of {waiting[0].tool!r} has no response in this content.")
-    if waiting:
-        raise _mistake(len(contents) - 1, f"a call of {waiting[0].tool!r} has no response.")
-    return tuple(steps)
+        for piece in parts:
+            match _user_step(at, piece, steps.waiting):
+                case Spoken() as said:
+                    steps.add_said(said)
+                case output:
+                    steps.add_output(output)
+        _all_answered(at, steps, " in this content")
+    _all_answered(len(contents) - 1, steps)
+    return steps.finish()
+
+
+def _all_answered(at: int, steps: PairedSteps, where: str = "") -> None:
+    if waiting := steps.waiting:
+        raise _mistake(at, f"a call of {waiting[0].tool!r} has no response{where}.")
 
 
 def _mistake(at: int, sentence: str) -> BadInput:
@@ -74,7 +77,7 @@ def _readable(at: int, content: Any) -> list[JsonObject]:
             at, "it is none of this provider: a role, user or model, and a list of parts, at least one."
         )
     try:
-        json.dumps(parts, ensure_ascii=False, allow_nan=False).encode()
+        json_text(parts)
     except (TypeError, ValueError, RecursionError):
         raise _mistake(at, "it cannot be written as JSON in Unicode.") from None
     return parts
@@ -106,8 +109,8 @@ def _arguments(args: JsonObject) -> str:
     return raw if isinstance(raw, str) and arguments_object(raw) == args else json_text(args)
 
 
-def _user_step(at: int, part: JsonObject, waiting: list[Wish]) -> ConversationStep:
-    """A part of the user's side. A response is that of the first call that waits, which then no longer does."""
+def _user_step(at: int, part: JsonObject, waiting: Sequence[Wish]) -> Spoken | Output:
+    """A part of the user's side. A response is that of the first call that waits."""
     match [(name, part[name]) for name in DATA if name in part]:
         case [("text", str(text))] if waiting:
             raise _mistake(
@@ -129,7 +132,6 @@ def _user_step(at: int, part: JsonObject, waiting: list[Wish]) -> ConversationSt
             f"the response of {response.get('name')!r} stands where that of {wish.tool!r} must stand. "
             "Sort the responses as their calls.",
         )
-    del waiting[0]
     match response.get("response"):
         case {"output": str(text), **rest} if not rest:
             return Output(wish.provider_id, wish.tool, text)

@@ -35,7 +35,7 @@ from ayes.schemas.events import Opaque, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
-    """`{"systemInstruction": ..., "contents": [...]}`, without the first where the history opens with none."""
+    """`{"systemInstruction": ..., "contents": [...]}`, the first only if system texts open it."""
     first = leading_system_count(entries)
     system = [{"text": entry.text} for entry in entries[:first] if isinstance(entry, System) and entry.text]
     contents: list[JsonObject] = []
@@ -69,7 +69,7 @@ def write(entries: Sequence[Entry]) -> Payload:
 
 
 def _say(contents: list[JsonObject], text: str) -> None:
-    """One more thing said: a part of what was said before it, but never of a content with responses."""
+    """Append a text to the last content, or to a new one if that is the model's or has responses."""
     part = {"text": text or BLANK}
     if contents and contents[-1]["role"] == "user" and "functionResponse" not in contents[-1]["parts"][0]:
         contents[-1]["parts"].append(part)
@@ -78,7 +78,7 @@ def _say(contents: list[JsonObject], text: str) -> None:
 
 
 def _turn(assistant: Assistant, ids: dict[str, str]) -> list[JsonObject]:
-    """A turn's parts in the model's order. A call that has no outcome is left out, and its signature with it."""
+    """A turn's parts in the model's order, without calls that have no outcome, and their signatures."""
     pieces: list[JsonObject] = []
     signature: JsonObject = {}  # which the next part came with
     index = -1

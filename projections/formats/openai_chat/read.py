@@ -14,16 +14,17 @@ from ayes.schemas.errors import BadInput
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """A conversation in our words, as `ayes.projections.formats.conversation` reads one from a recording.
+    """A conversation in our words, as `ayes.projections.formats.conversation` reads one from a
+    recording.
 
-    A recording has one way to say a thing, and the provider several. So what is said in another way is first said in
-    that one: content in text parts, results in another order or without a name, a developer for the system, fields
-    that are there and empty.
+    A recording has one way to say a thing, and the provider several. So what is said in another way
+    is first said in that one: content in text parts, results in another order or without a name, a
+    developer for the system, fields that are there and empty.
 
     Raises:
         BadInput: with the index of the first message that cannot be read without guessing.
     """
-    messages = [_plain(at, message) for at, message in enumerate(messages_of(payload, "messages"))]
+    messages = [_plain(at, message) for at, message in enumerate(messages_of(payload))]
     return read_messages(_in_call_order(messages)) if messages else ()
 
 
@@ -70,7 +71,7 @@ def _in_call_order(messages: Sequence[Any]) -> list[Any]:
 
 
 def _called(message: Any) -> dict[str, str]:
-    """The calls of an assistant message, id to tool; none where it has another shape, which is told later."""
+    """The tool of each call of an assistant message; empty if it has another shape."""
     match message:
         case {"role": "assistant", "tool_calls": [*calls]}:
             return {
@@ -84,6 +85,6 @@ def _called(message: Any) -> dict[str, str]:
 
 
 def _with_name(message: JsonObject, names: dict[str, str]) -> JsonObject:
-    """A result without the name of its tool gets it; one without a call is refused later, and gets none."""
+    """The result with the name of its tool; an empty one if it has no call, and is refused later."""
     id_ = message.get("tool_call_id")
     return {"name": names.get(id_, "") if isinstance(id_, str) else "", **message}

@@ -14,7 +14,7 @@ from ayes.schemas.events import Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
-    """`{"messages": [...]}`. A recorded conversation that became facts is written back as it was."""
+    """`{"messages": [...]}`. A conversation recorded as facts is written back unchanged."""
     messages: list[JsonObject] = []
     for step in pair_turns(entries):
         match step:

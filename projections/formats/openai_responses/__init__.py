@@ -1,4 +1,4 @@
-"""Histories for OpenAI Responses: one flat list of items, in which nothing is nested in a message."""
+"""Histories for OpenAI Responses: one flat list of items, none nested in a message."""
 
 from ayes.projections.formats.openai_responses.check import check
 from ayes.projections.formats.openai_responses.read import read

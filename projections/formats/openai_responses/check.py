@@ -35,7 +35,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ayes.projections.formats.common import FormatProblem, JsonObject, Payload
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems
 from ayes.projections.formats.openai_responses.items import (
     ID_PREFIXES,
     KEPT,
@@ -47,148 +47,113 @@ from ayes.projections.formats.openai_responses.items import (
     kind_of,
     reasoning_problem,
 )
+from ayes.projections.formats.pairing import CallPairing, PairingRules
 
 MAX_OUTPUT: Final = 10_485_760
-
-
 _SAID: Final = frozenset({"input_text", "input_image", "input_file"})
-
-
 _REPLIED: Final = frozenset({"output_text", "refusal"})
-
-
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
+_PAIRING: Final = PairingRules(
+    missing=1,
+    stray=2,
+    twice=3,
+    place="after it",
+    follows="its call. Put it there",
+    result="output",
+)
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """What the provider would turn down, in the order of the items; nothing, if it would take it."""
+    """The problems for which the provider would refuse it, in the order of the items."""
     items = items_of(payload)
     elsewhere = is_continued(payload)
-    problems: list[FormatProblem] = []
+    problems = Problems()
     if not items:
-        problems.append(FormatProblem(15, 0, "there is no item in `input`. Say something first."))
-    asked: dict[str, tuple[int, str]] = {}  # by call_id: where, and the type of output that it waits for
-    answered: set[str] = set()
+        problems.add(15, 0, "there is no item in `input`. Say something first.")
+    # One turn, as an output may stand anywhere after its call. A call goes by the type of its
+    # output.
+    pairing = CallPairing(_PAIRING, problems)
     approvals: set[str] = set()
     item_ids: set[str] = set()
     for at, item in enumerate(items):
         kind = kind_of(item)
         if kind is None:
-            problems.append(
-                FormatProblem(
-                    15, at, "an item is an object of a known `type`, or a message with a known role."
-                )
-            )
+            wrong = "an item is an object of a known `type`, or a message with a known role."
+            problems.add(15, at, wrong)
             continue
-        problems += _check_item_id(at, item, kind, item_ids)
-        id_ = str(item.get("call_id"))
+        _check_item_id(at, item, kind, item_ids, problems)
         if kind in OUTPUT_TYPES:
-            problems += _check_call(at, item, kind, asked)
-            asked.setdefault(id_, (at, OUTPUT_TYPES[kind]))
+            _check_call(at, item, kind, pairing, problems)
         elif kind in OUTPUT_TYPES.values():
-            problems += _check_output(at, item, kind)
-            if id_ in answered:
-                problems.append(FormatProblem(3, at, f"{id_!r} is answered twice. Keep one output."))
-            elif asked.get(id_, (0, ""))[1] != kind and not (elsewhere and id_ not in asked):
-                problems.append(
-                    FormatProblem(
-                        2, at, f"the output of {id_!r} does not follow its call. Put it there, or drop it."
-                    )
-                )
-            answered.add(id_)
+            _check_output(at, item, kind, problems)
+            pairing.add_result(at, str(item.get("call_id")), tool=kind, elsewhere=elsewhere)
         elif kind == "message":
-            problems += _check_message(at, item)
+            _check_message(at, item, problems)
         elif kind == "reasoning":
-            problems += _check_reasoning(at, item, items[at + 1] if at + 1 < len(items) else None)
+            _check_reasoning(at, item, items[at + 1] if at + 1 < len(items) else None, problems)
         elif kind == "mcp_approval_request":
             approvals.add(str(item.get("id")))
         elif kind == "mcp_approval_response":
-            known = elsewhere or str(item.get("approval_request_id")) in approvals
-            if not known or not isinstance(item.get("approve"), bool):
-                problems.append(
-                    FormatProblem(
-                        14,
-                        at,
-                        "the approval answers no `mcp_approval_request` before it with true or false. "
-                        "Decisions about other tools are told by the call's output.",
-                    )
-                )
-    problems += [
-        FormatProblem(1, at, f"{id_!r} has no output after it. Wait for it, and send the turn whole.")
-        for id_, (at, _) in asked.items()
-        if id_ not in answered
-    ]
-    return sorted(problems, key=lambda problem: problem.message)
+            _check_approval(at, item, None if elsewhere else approvals, problems)
+    pairing.end_turn()
+    return problems.in_order()
 
 
-def _check_item_id(at: int, item: JsonObject, kind: str, item_ids: set[str]) -> list[FormatProblem]:
-    """The item's own id, where it has one. Marks it as used; a reference is no second use."""
+def _check_approval(at: int, item: JsonObject, approvals: set[str] | None, problems: Problems) -> None:
+    """An approval answers one of these requests, by id; `None` allows any."""
+    known = approvals is None or str(item.get("approval_request_id")) in approvals
+    if not known or not isinstance(item.get("approve"), bool):
+        wrong = "the approval answers no `mcp_approval_request` before it with true or false."
+        more = "Decisions about other tools are told by the call's output."
+        problems.add(14, at, f"{wrong} {more}")
+
+
+def _check_item_id(at: int, item: JsonObject, kind: str, item_ids: set[str], problems: Problems) -> None:
+    """The item's own id, if it has one. Adds it to `item_ids`; a reference is not a second use."""
     id_ = item.get("id")
     if id_ is None or kind == "item_reference":
-        return []
-    problems: list[FormatProblem] = []
+        return
     if str(id_) in item_ids:
-        problems.append(FormatProblem(8, at, f"an earlier item has the id {id_!r} too. Drop one of the two."))
-    if not isinstance(id_, str) or not id_.startswith(ID_PREFIXES.get(kind, "")):
-        problems.append(
-            FormatProblem(
-                9, at, f"the id {id_!r} does not begin with {ID_PREFIXES.get(kind, '')!r}. Leave the id out."
-            )
-        )
+        problems.add(8, at, f"an earlier item has the id {id_!r} too. Drop one of the two.")
+    prefix = ID_PREFIXES.get(kind, "")
+    if not isinstance(id_, str) or not id_.startswith(prefix):
+        problems.add(9, at, f"the id {id_!r} does not begin with {prefix!r}. Leave the id out.")
     item_ids.add(str(id_))
-    return problems
 
 
-def _check_call(
-    at: int, call: JsonObject, kind: str, asked: dict[str, tuple[int, str]]
-) -> list[FormatProblem]:
-    id_ = call.get("call_id")
-    problems: list[FormatProblem] = []
+def _check_call(at: int, call: JsonObject, kind: str, pairing: CallPairing, problems: Problems) -> None:
+    id_, name = call.get("call_id"), call.get("name")
     if not is_id(id_):
-        problems.append(
-            FormatProblem(
-                4, at, f"the call_id {id_!r} is not text of 1 to {MAX_ID} characters. Mint another."
-            )
-        )
-    if str(id_) in asked:
-        problems.append(FormatProblem(5, at, f"{id_!r} stands for an earlier call too. Mint another."))
+        wrong = f"the call_id {id_!r} is not text of 1 to {MAX_ID} characters."
+        problems.add(4, at, f"{wrong} Mint another.")
+    if str(id_) in pairing.used:
+        problems.add(5, at, f"{id_!r} stands for an earlier call too. Mint another.")
+    pairing.add_call(at, str(id_), OUTPUT_TYPES[kind])
     if kind != "function_call":
-        return problems
-    name = call.get("name")
+        return
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        problems.append(
-            FormatProblem(10, at, f"the name {name!r} is not 1 to 128 of A-Z a-z 0-9 _ -. Replace the rest.")
-        )
+        wrong = f"the name {name!r} is not 1 to 128 of A-Z a-z 0-9 _ -."
+        problems.add(10, at, f"{wrong} Replace the rest.")
     if not isinstance(call.get("arguments"), str):
-        problems.append(
-            FormatProblem(
-                11, at, f"the arguments of {id_!r} are no text. Send the raw JSON text, not an object."
-            )
-        )
-    return problems
+        wrong = f"the arguments of {id_!r} are no text."
+        problems.add(11, at, f"{wrong} Send the raw JSON text, not an object.")
 
 
-def _check_output(at: int, item: JsonObject, kind: str) -> list[FormatProblem]:
+def _check_output(at: int, item: JsonObject, kind: str, problems: Problems) -> None:
     output = item.get("output")
-    if kind != "function_call_output" or _is_text_or(_SAID, output):
-        if isinstance(output, str) and len(output) > MAX_OUTPUT:
-            return [FormatProblem(12, at, f"the output has more than {MAX_OUTPUT:,} characters. Shorten it.")]
-        return []
-    return [FormatProblem(12, at, "the output is neither text nor a list of input parts. Send it as text.")]
+    if kind == "function_call_output" and not _is_text_or(_SAID, output):
+        wrong = "the output is neither text nor a list of input parts."
+        problems.add(12, at, f"{wrong} Send it as text.")
+    elif isinstance(output, str) and len(output) > MAX_OUTPUT:
+        problems.add(12, at, f"the output has more than {MAX_OUTPUT:,} characters. Shorten it.")
 
 
-def _check_message(at: int, message: JsonObject) -> list[FormatProblem]:
+def _check_message(at: int, message: JsonObject, problems: Problems) -> None:
     kinds = _REPLIED if message["role"] == "assistant" else _SAID
     content = message.get("content")
-    if _is_text_or(kinds, content) and content != []:
-        return []
-    return [
-        FormatProblem(
-            13,
-            at,
-            f"the content of role {message['role']} is text, or parts of type {', '.join(sorted(kinds))}.",
-        )
-    ]
+    if not _is_text_or(kinds, content) or content == []:
+        known = f"text, or parts of type {', '.join(sorted(kinds))}"
+        problems.add(13, at, f"the content of role {message['role']} is {known}.")
 
 
 def _is_text_or(kinds: frozenset[str], content: Any) -> bool:
@@ -200,14 +165,11 @@ def _is_text_or(kinds: frozenset[str], content: Any) -> bool:
     )
 
 
-def _check_reasoning(at: int, item: JsonObject, following: Any) -> list[FormatProblem]:
-    problems: list[FormatProblem] = []
+def _check_reasoning(at: int, item: JsonObject, following: Any, problems: Problems) -> None:
     if lacking := reasoning_problem(item):
-        problems.append(FormatProblem(7, at, f"{lacking} Send the item as it came, or drop it."))
+        problems.add(7, at, f"{lacking} Send the item as it came, or drop it.")
     kind = kind_of(following)
     came_of_it = kind in OUTPUT_TYPES or (kind in KEPT and kind != "reasoning") or kind == "item_reference"
     if not came_of_it and not (kind == "message" and following["role"] == "assistant"):
-        problems.append(
-            FormatProblem(6, at, "what came of this reasoning does not follow it. Send both, or neither.")
-        )
-    return problems
+        wrong = "what came of this reasoning does not follow it."
+        problems.add(6, at, f"{wrong} Send both, or neither.")

@@ -5,11 +5,7 @@ from typing import Any, Final
 from ayes.projections.formats.common import JsonObject
 
 NAME: Final = "openai-responses"
-
-
 MAX_ID: Final = 64
-
-
 #: Kept verbatim: reasoning, and what the provider's own tools did.
 KEPT: Final = frozenset(
     {
@@ -23,15 +19,11 @@ KEPT: Final = frozenset(
         "mcp_call",
     }
 )
-
-
 #: What an item may have beside that which the ledger has words for.
 FIELDS: Final = {
     "message": ("id", "status", "phase"),
     "function_call": ("id", "status", "namespace", "caller"),
 }
-
-
 #: The output that each call waits for.
 OUTPUT_TYPES: Final = {
     "function_call": "function_call_output",
@@ -40,8 +32,6 @@ OUTPUT_TYPES: Final = {
     "shell_call": "shell_call_output",
     "apply_patch_call": "apply_patch_call_output",
 }
-
-
 _KINDS: Final = frozenset(
     {
         "message",
@@ -57,11 +47,7 @@ _KINDS: Final = frozenset(
         "item_reference",
     }
 )
-
-
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
-
-
 ID_PREFIXES: Final = {"function_call": "fc", "reasoning": "rs", "message": "msg"}
 
 
@@ -85,7 +71,7 @@ def is_id(value: object) -> bool:
 
 
 def items_of(payload: object) -> list[Any]:
-    """The items of a payload; a bare list is taken for them, and a bare text for what a user said."""
+    """The items of a payload, or a bare list; a bare text is a message of the user's."""
     found = payload.get("input") if isinstance(payload, dict) else payload
     if isinstance(payload, dict) and isinstance(found, str):
         return [message_item("user", found)]

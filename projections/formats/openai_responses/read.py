@@ -6,7 +6,6 @@ output, are left out. Images, files and calls of tools that are no functions are
 cannot be told in words.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -20,50 +19,46 @@ from ayes.projections.formats.openai_responses.items import (
     items_of,
     kind_of,
 )
+from ayes.projections.formats.pairing import PairedSteps
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The conversation in our words, outputs in the order of their calls.
+    """The conversation of the items, outputs in the order of their calls.
 
     Raises:
         BadInput: something cannot be read without guessing; with the item.
     """
     if is_continued(payload):
         raise BadInput("a part of the conversation is with the provider. Read an input that holds all of it.")
-    steps: list[ConversationStep] = []
-    if isinstance(payload, dict) and payload.get("instructions") is not None:
-        if not isinstance(payload["instructions"], str):
-            raise BadInput("`instructions` are no text. Put them into the input as messages.")
-        steps.append(Spoken("system", payload["instructions"]))
     items = items_of(payload)
+    steps = PairedSteps(_instructions(payload))
     if not items:
         raise BadInput("there is no item in `input`: a payload is {'input': [...]}, or the list itself.")
     parts: list[Part] = []  # of the reply that is being read
-    waiting: list[Wish] = []  # calls whose outputs must come next
     for at, item in enumerate(items):
         kind = _readable(at, item)
-        if waiting and kind != "function_call_output":
-            raise _mistake(at, f"the call {waiting[0].provider_id!r} has no output before this item.")
         if kind == "function_call_output":
-            if parts:
-                waiting = _closed(steps, parts)
-            steps.append(_output(at, item, waiting))
-        elif kind == "function_call" or kind in KEPT:
-            parts += _wished(at, item, parts) if kind == "function_call" else [_opaque(item)]
+            _end_reply(parts, steps)
+            steps.add_output(_output(at, item, steps.waiting))
+            continue
+        _all_answered(at, steps, " before this item")
+        if kind == "function_call":
+            parts += _wished(at, item, parts)
+        elif kind in KEPT:
+            parts.append(_opaque(item))
         elif item["role"] == "assistant":
             parts += _replied(at, item)
         else:
-            if parts and (waiting := _closed(steps, parts)):
-                raise _mistake(at, f"the call {waiting[0].provider_id!r} has no output before this item.")
+            _end_reply(parts, steps)
+            _all_answered(at, steps, " before this item")
             role: Literal["user", "system"] = "user" if item["role"] == "user" else "system"
-            steps += [Spoken(role, text) for text in _texts(at, item)]
-    if parts:
-        waiting = _closed(steps, parts)
-    if waiting:
-        raise _mistake(len(items) - 1, f"the call {waiting[0].provider_id!r} has no output.")
-    return tuple(steps)
+            for text in _texts(at, item):
+                steps.add_said(Spoken(role, text))
+    _end_reply(parts, steps)
+    _all_answered(len(items) - 1, steps)
+    return steps.finish()
 
 
 def _mistake(at: int, sentence: str) -> BadInput:
@@ -80,34 +75,42 @@ def _readable(at: int, item: Any) -> str:
             at, f"an item of type {kind} cannot be told in words. Leave it out, with what belongs to it."
         )
     try:
-        json.dumps(item, ensure_ascii=False, allow_nan=False).encode()
+        json_text(item)
     except (TypeError, ValueError, RecursionError):
         raise _mistake(at, "it cannot be written as JSON in Unicode.") from None
     return kind
 
 
-def _closed(steps: list[ConversationStep], parts: list[Part]) -> list[Wish]:
-    """Make the parts a reply. Gives the calls that it made."""
-    reply = RecordedReply(tuple(parts))
-    parts.clear()
-    steps.append(reply)
-    return list(reply.wishes)
+def _instructions(payload: object) -> list[ConversationStep]:
+    found = payload.get("instructions") if isinstance(payload, dict) else None
+    if not isinstance(found, str | None):
+        raise BadInput("`instructions` are no text. Put them into the input as messages.")
+    return [] if found is None else [Spoken("system", found)]
 
 
-def _output(at: int, item: JsonObject, waiting: list[Wish]) -> Output:
-    """The output of the first call that waits, which then no longer does."""
-    id_ = item.get("call_id")
-    if not waiting or all(wish.provider_id != id_ for wish in waiting):
+def _end_reply(parts: list[Part], steps: PairedSteps) -> None:
+    """Make the parts a reply, if there are any. Empties them."""
+    if parts:
+        steps.add_reply(RecordedReply(tuple(parts)))
+        parts.clear()
+
+
+def _all_answered(at: int, steps: PairedSteps, where: str = "") -> None:
+    if waiting := steps.waiting:
+        raise _mistake(at, f"the call {waiting[0].provider_id!r} has no output{where}.")
+
+
+def _output(at: int, item: JsonObject, waiting: Sequence[Wish]) -> Output:
+    """The output of the first call that waits."""
+    id_, output = item.get("call_id"), item.get("output")
+    if all(wish.provider_id != id_ for wish in waiting):
         raise _mistake(at, f"the output of {id_!r} does not follow its call, or is its second.")
-    wish = waiting.pop(0)
+    wish = waiting[0]
     if wish.provider_id != id_:
-        raise _mistake(
-            at, f"{id_!r} is answered before {wish.provider_id!r}. Sort the outputs as their calls."
-        )
-    output = item.get("output")
-    if isinstance(output, str):
-        return Output(wish.provider_id, wish.tool, output)
-    return Output(wish.provider_id, wish.tool, "\n\n".join(_part_texts(at, output, "input_text")))
+        wrong = f"{id_!r} is answered before {wish.provider_id!r}."
+        raise _mistake(at, f"{wrong} Sort the outputs as their calls.")
+    text = output if isinstance(output, str) else "\n\n".join(_part_texts(at, output, "input_text"))
+    return Output(wish.provider_id, wish.tool, text)
 
 
 def _wished(at: int, item: JsonObject, parts: list[Part]) -> Iterator[Part]:

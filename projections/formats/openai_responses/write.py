@@ -102,7 +102,9 @@ def _text(text: str, fields: JsonObject, item_ids: set[str]) -> JsonObject:
 
 
 def _call(id_: str, wish: Wish, fields: JsonObject, item_ids: set[str]) -> JsonObject:
-    """The call. Its item's id goes only with the `call_id` it came with: the provider looks its own copy up by it."""
+    """The call. Its item's id goes only with the `call_id` it came with: the provider looks its own
+    copy up by it.
+    """
     kept = fields if id_ == wish.provider_id else {**fields, "id": None}
     return {
         "type": "function_call",
@@ -114,7 +116,7 @@ def _call(id_: str, wish: Wish, fields: JsonObject, item_ids: set[str]) -> JsonO
 
 
 def _more(kind: str, fields: JsonObject, item_ids: set[str]) -> JsonObject:
-    """Those of the fields that the item may have; its id only if it can stand, and then it is taken."""
+    """The fields that the item may have. Its id, if valid and unused, is added to `item_ids`."""
     more = {name: fields[name] for name in FIELDS[kind] if fields.get(name) is not None}
     if "id" in more and not takes({"type": kind, **more}, item_ids):
         del more["id"]

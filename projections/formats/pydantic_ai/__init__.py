@@ -1,5 +1,5 @@
-"""Histories for Pydantic AI: the JSON of its `ModelMessage` list, as `ModelMessagesTypeAdapter` takes
-it.
+"""Histories for Pydantic AI: the JSON of its `ModelMessage` list, as `ModelMessagesTypeAdapter`
+takes it.
 
 The library itself is not needed here.
 """

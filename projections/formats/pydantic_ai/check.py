@@ -29,10 +29,8 @@ details.
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-from msgspec import Struct
-
-from ayes.projections.formats.common import TOOL_NAME, FormatProblem, JsonObject, Payload, find_messages
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, find_messages
+from ayes.projections.formats.pairing import CallPairing, PairingRules
 
 #: What a part of a kind must have, and of which type.
 _REQUEST_PARTS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
@@ -49,8 +47,6 @@ _REQUEST_PARTS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
     "instruction-delta": {},
     "instruction-baseline": {},
 }
-
-
 RESPONSE_PARTS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
     "text": {"content": str},
     "tool-call": {"tool_name": str},
@@ -61,56 +57,49 @@ RESPONSE_PARTS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
     "builtin-tool-call": {"tool_name": str},
     "builtin-tool-return": {"tool_name": str, "content": object},
 }
-
-
+_PAIRING: Final = PairingRules(
+    missing=1,
+    stray=2,
+    twice=3,
+    place="before the next response",
+    follows="a response with that call. Put it there",
+    name=6,
+    result="return",
+)
 _OUTCOMES: Final = ("success", "failed", "denied", "interrupted", "retried")
 
 
-class _Seen(Struct):
-    """What the messages so far hold. Grows while they are checked."""
-
-    used: set[str] = msgspec.field(default_factory=set)
-    #: Of the last response: each call's tool.
-    tools: dict[str, str] = msgspec.field(default_factory=dict)
-    answered: set[str] = msgspec.field(default_factory=set)
-    asked_at: int = 0
-
-
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """What the library would turn down or silently change, in the order of the messages."""
+    """The problems for which the library would refuse or silently change the list, in its order."""
     messages = find_messages(payload)
-    problems: list[FormatProblem] = []
-    seen = _Seen()
+    problems = Problems()
+    pairing = CallPairing(_PAIRING, problems)
     if not messages:
-        problems.append(FormatProblem(11, 0, "there is no message. Say something first."))
+        problems.add(11, 0, "there is no message. Say something first.")
     for at, message in enumerate(messages):
         kind = message.get("kind") if isinstance(message, dict) else None
         if kind not in ("request", "response") or not isinstance(message.get("parts"), list):
-            problems.append(
-                FormatProblem(
-                    11, at, "a message is an object of kind request or response with a list of parts."
-                )
-            )
+            wrong = "a message is an object of kind request or response with a list of parts."
+            problems.add(11, at, wrong)
             continue
         if kind == "response":
-            problems += _unanswered(seen)
-            seen.tools, seen.answered, seen.asked_at = {}, set(), at
+            pairing.end_turn()
             if message.get("state") == "suspended" and at == len(messages) - 1:
-                problems.append(
-                    FormatProblem(10, at, "the provider still works on it. Wait for the response.")
-                )
-        problems += _check_time(at, message)
+                problems.add(10, at, "the provider still works on it. Wait for the response.")
+        _check_time(at, message, problems)
         known = RESPONSE_PARTS if kind == "response" else _REQUEST_PARTS
         for part in message["parts"]:
             if wrong := shape_problem(part, known):
-                problems.append(FormatProblem(8, at, f"in a {kind}, {wrong}"))
+                problems.add(8, at, f"in a {kind}, {wrong}")
                 continue
-            problems += _check_time(at, part)
+            _check_time(at, part, problems)
             if part["part_kind"] == "tool-call":
-                problems += _check_call(at, part, seen)
+                _check_call(at, part, pairing, problems)
             elif is_answer(part):
-                problems += _check_return(at, part, seen)
-    return sorted([*problems, *_unanswered(seen)], key=lambda problem: problem.message)
+                _check_outcome(at, part, problems)
+                pairing.add_result(at, call_id_of(part), tool=part["tool_name"])
+    pairing.end_turn()
+    return problems.in_order()
 
 
 def shape_problem(part: Any, known: dict[str, dict[str, type | tuple[type, ...]]]) -> str:
@@ -136,7 +125,7 @@ def _is_item(item: Any) -> bool:
 
 
 def is_answer(part: JsonObject) -> bool:
-    """A return, or the older form of one that asks to try again; without a tool's name that is a prompt."""
+    """Whether it is a return, or a retry prompt with a tool's name, the older form of one."""
     return part["part_kind"] == "tool-return" or (
         part["part_kind"] == "retry-prompt" and part.get("tool_name") is not None
     )
@@ -148,66 +137,31 @@ def call_id_of(part: JsonObject) -> str:
     return id_ if isinstance(id_, str) else ""
 
 
-def _check_time(at: int, stamped: JsonObject) -> list[FormatProblem]:
+def _check_time(at: int, stamped: JsonObject, problems: Problems) -> None:
     # A message may say that it has none, a part may not.
     nothing = stamped.get("timestamp") is None and ("timestamp" not in stamped or "kind" in stamped)
-    if nothing or isinstance(stamped["timestamp"], str):
-        return []
-    return [FormatProblem(12, at, "a timestamp is no text. Write it as ISO 8601, or leave it out.")]
+    if not nothing and not isinstance(stamped["timestamp"], str):
+        problems.add(12, at, "a timestamp is no text. Write it as ISO 8601, or leave it out.")
 
 
-def _unanswered(seen: _Seen) -> list[FormatProblem]:
-    return [
-        FormatProblem(
-            1, seen.asked_at, f"{id_!r} has no return before the next response. Wait for it, and send the turn whole."
-        )
-        for id_ in seen.tools
-        if id_ not in seen.answered
-    ]  # fmt: skip
-
-
-def _check_call(at: int, call: JsonObject, seen: _Seen) -> list[FormatProblem]:
-    problems: list[FormatProblem] = []
+def _check_call(at: int, call: JsonObject, pairing: CallPairing, problems: Problems) -> None:
     id_, tool = call_id_of(call), call["tool_name"]
     if not id_:
-        problems.append(FormatProblem(4, at, "the id of a call is no text, or empty. Mint one."))
-    elif id_ in seen.used:
-        problems.append(FormatProblem(4, at, f"{id_!r} stands for an earlier call too. Mint another."))
-    if not TOOL_NAME.fullmatch(tool):
-        problems.append(
-            FormatProblem(
-                5, at, f"the tool name {tool!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest."
-            )
-        )
+        problems.add(4, at, "the id of a call is no text, or empty. Mint one.")
+    elif id_ in pairing.used:
+        problems.add(4, at, f"{id_!r} stands for an earlier call too. Mint another.")
+    problems.check_tool_name(5, at, tool)
     if not isinstance(call.get("args"), str | dict | None):
-        problems.append(
-            FormatProblem(7, at, f"the arguments of {id_!r} are no text and no object. Send the raw text.")
-        )
-    seen.used.add(id_)
-    seen.tools[id_] = tool
-    return problems
+        wrong = f"the arguments of {id_!r} are no text and no object."
+        problems.add(7, at, f"{wrong} Send the raw text.")
+    pairing.add_call(at, id_, tool)
 
 
-def _check_return(at: int, part: JsonObject, seen: _Seen) -> list[FormatProblem]:
-    id_, outcome = call_id_of(part), part.get("outcome", "success")
-    problems: list[FormatProblem] = []
-    if part["part_kind"] == "tool-return":
-        content = part["content"]
-        if outcome not in _OUTCOMES:
-            problems.append(
-                FormatProblem(9, at, f"the outcome of {id_!r} is none of {', '.join(_OUTCOMES)}.")
-            )
-        elif outcome != "success" and isinstance(content, str) and not content.strip():
-            problems.append(
-                FormatProblem(9, at, f"{id_!r} is {outcome} and says nothing. Say what went wrong.")
-            )
-    if id_ not in seen.tools:
-        drop = "Put it there, or drop it."
-        return [*problems, FormatProblem(2, at, f"the return of {id_!r} does not follow a response with that call. {drop}")]  # fmt: skip
-    if id_ in seen.answered:
-        problems.append(FormatProblem(3, at, f"{id_!r} is answered twice. Keep one return."))
-    if part["tool_name"] != seen.tools[id_]:
-        names = f"{seen.tools[id_]!r} and is answered as {part['tool_name']!r}"
-        problems.append(FormatProblem(6, at, f"{id_!r} calls {names}. Use one name."))
-    seen.answered.add(id_)
-    return problems
+def _check_outcome(at: int, part: JsonObject, problems: Problems) -> None:
+    if part["part_kind"] != "tool-return":
+        return
+    id_, outcome, content = call_id_of(part), part.get("outcome", "success"), part["content"]
+    if outcome not in _OUTCOMES:
+        problems.add(9, at, f"the outcome of {id_!r} is none of {', '.join(_OUTCOMES)}.")
+    elif outcome != "success" and isinstance(content, str) and not content.strip():
+        problems.add(9, at, f"{id_!r} is {outcome} and says nothing. Say what went wrong.")

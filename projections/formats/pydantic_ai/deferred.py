@@ -1,26 +1,33 @@
-"""A turn that waits, as pydantic-ai hands it over: its `DeferredToolRequests`, and the `DeferredToolResults` of it.
+"""A turn that waits, as pydantic-ai hands it over: its `DeferredToolRequests`, and the
+`DeferredToolResults` of it.
 
-A run of an agent that ends with deferred calls goes on later, from the same messages and with a result for each call:
+A run of an agent that ends with deferred calls goes on later, from the same messages and with a
+result for each call:
 
     agent.run(message_history=messages(thread), deferred_tool_results=results(thread))
 
-Whoever has an agent of their own keeps its loop and its tools, and asks the ledger about the calls. The values are
-plain JSON, as the library's types load them (version 2.68, `_deferred.py`); the library itself is not needed here.
+Whoever has an agent of their own keeps its loop and its tools, and asks the ledger about the calls.
+The values are plain JSON, as the library's types load them (version 2.68, `_deferred.py`); the
+library itself is not needed here.
 
 1.  Calls have the ids that the `pydantic_ai` writer gives them, now and when they are settled.
-2.  `ayes` are the calls about which people are asked; `metadata` says about what, with the digest that a vote
-    carries. `calls` are those that may run, under exactly the arguments that were approved, and that the client
-    runs. A call that the gate has not judged yet, that an executor runs, that was started, or whose end is in doubt
-    is in neither: there is nothing to do about it, but it is still awaited.
-3.  Only what is approved is handed over as approved. The approval must fit the very bytes (`Call.flaw`), and a
-    reviewer's edit goes along as `override_args`. A call of the client's is in `calls` of the requests and approved in
-    the results: either the client runs it and posts what it gave, or the agent runs it. Both would run it twice.
-4.  A denial is a `ToolDenied`, in the words that the model reads. Every other ending without a result is a
-    `ToolFailed`: nobody's answer is nobody's no. What a tool gave, and a person's answer in its place, is a return.
+2.  `approvals` are the calls about which people are asked; `metadata` says about what, with the digest
+    that a vote carries. `calls` are those that may run, under exactly the arguments that were
+    approved, and that the client runs. A call that the gate has not judged yet, that an executor
+    runs, that was started, or whose end is in doubt is in neither: there is nothing to do about it,
+    but it is still awaited.
+3.  Only what is approved is handed over as approved. The approval must fit the very bytes
+    (`Call.flaw`), and a reviewer's edit goes along as `override_args`. A call of the client's is in
+    `calls` of the requests and approved in the results: either the client runs it and posts what it
+    gave, or the agent runs it. Both would run it twice.
+4.  A denial is a `ToolDenied`, in the words that the model reads. Every other ending without a
+    result is a `ToolFailed`: nobody's answer is nobody's no. What a tool gave, and a person's
+    answer in its place, is a return.
 5.  The library takes results only for a whole turn. `is_ready` says whether all of it has one.
 
-What cannot be carried: an edit that is no object. The library has no place for it, so it is refused, not changed.
-What was said since the turn is not in the messages: it is the prompt of the run that goes on.
+What cannot be carried: an edit that is no object. The library has no place for it, so it is
+refused, not changed. What was said since the turn is not in the messages: it is the prompt of the
+run that goes on.
 """
 
 from collections.abc import Iterator
@@ -31,7 +38,7 @@ from ayes.projections import refusal_texts
 from ayes.projections.formats.common import JsonObject, non_blank, parse_json, tool_name
 from ayes.projections.formats.pairing import mint_call_id
 from ayes.projections.formats.pydantic_ai.opaque import responded
-from ayes.projections.formats.pydantic_ai.write import is_id, written
+from ayes.projections.formats.pydantic_ai.write import written
 from ayes.projections.history import Assistant, Outcome, history, outcome
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
@@ -82,7 +89,8 @@ def results(thread: Thread) -> JsonObject:
     """What became of the last turn's calls so far, as `DeferredToolResults` loads it.
 
     Raises:
-        BadInput: the last turn has no reply, or an approved edit is no object that the library could take.
+        BadInput: the last turn has no reply, or an approved edit is not an object, so the library
+            could not take it.
     """
     approvals: dict[str, JsonObject] = {}
     calls: dict[str, JsonObject | str] = {}
@@ -121,7 +129,7 @@ def _messages(thread: Thread) -> tuple[list[JsonObject], list[JsonObject]]:
     used: set[str] = set()
     sent = written(before.entries, used)
     ids = {
-        ref.call: mint_call_id(ref.call, wish.provider_id, used, is_id) for ref, wish in thread.wishes(number)
+        ref.call: mint_call_id(ref.call, wish.provider_id, used, bool) for ref, wish in thread.wishes(number)
     }
     parts = responded(Assistant(number, turn.reply.parts), ids)
     last = {"parts": parts, "kind": "response"}

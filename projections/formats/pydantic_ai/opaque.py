@@ -26,17 +26,16 @@ from ayes.projections.history import Assistant
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
 PROVIDER: Final = "pydantic-ai"
-
-
-#: The services whose wire forms we have, under the library's name for them. Google's cloud and Azure are not among
-#: them: they refuse what the other of their house has signed.
+#: The services whose wire forms we have, under the library's name for them. Google's cloud and
+#: Azure are not among them: they refuse what the other of their house has signed.
 FORMS: Final = {"anthropic": "anthropic", "openai": "openai-responses", "google": "gemini"}
 
 
 def recorded(
     parts: Sequence[JsonObject], whose: Callable[[JsonObject], str], at: int = 0
 ) -> tuple[Part, ...]:
-    """The parts of a response in our words; `whose` is the library's name of the service that gave a part.
+    """The parts of a response in our words; `whose` is the library's name of the service that gave
+    a part.
 
     Raises:
         BadInput: a part is no JSON; with the message, `at`.
@@ -56,7 +55,7 @@ def recorded(
 
 
 def _item_of(index: int, part: JsonObject) -> int | str:
-    """What neighbouring parts of one item have in common: thinking has its id. All others stand alone."""
+    """The key of the item that a part belongs to: the id of thinking. Other parts stand alone."""
     id_ = part.get("id") if part["part_kind"] == "thinking" else None
     return id_ if isinstance(id_, str) else index
 
@@ -72,7 +71,7 @@ def _kept(at: int, service: str, run: Sequence[JsonObject]) -> list[Part]:
 
 
 def _own(service: str, run: Sequence[JsonObject]) -> JsonObject | None:
-    """Thinking as its service would say it, perhaps not all of it; None where the service has no such thing."""
+    """Thinking in its service's own form, perhaps incomplete; `None` if the service has none."""
     first = run[0]
     if first["part_kind"] != "thinking":
         return None
@@ -97,7 +96,7 @@ def _own(service: str, run: Sequence[JsonObject]) -> JsonObject | None:
 
 
 def _beside(at: int, service: str, part: JsonObject) -> list[Part]:
-    """What a text or a call has that no fact of its own says: as its service says it, or all of it as it is."""
+    """The fields of a text or a call that no fact holds: in its service's form, or as they are."""
     more = {name: part[name] for name in _BESIDE if part.get(name) is not None}
     if not more.keys() - {"provider_name"}:
         return []
@@ -133,7 +132,8 @@ def _same(given: Sequence[JsonObject], run: Sequence[JsonObject], service: str) 
 
 
 def responded(turn: Assistant, ids: Mapping[str, str], service: str | None = None) -> list[JsonObject]:
-    """The parts of a response, its calls under the ids that they have by our own (`<turn>-<index>`).
+    """The parts of a response, its calls under the ids that they have by our own
+    (`<turn>-<index>`).
 
     A call without an id is left out, with what belongs to it.
 
@@ -155,7 +155,8 @@ def responded(turn: Assistant, ids: Mapping[str, str], service: str | None = Non
                     _drop_thought(parts)
                 else:
                     call = {"tool_name": tool_name(tool), "args": arguments, "tool_call_id": id_}
-                    # OpenAI takes its own copy of an item that it is sent by id, and that has the call's first id.
+                    # OpenAI takes its own copy of an item that it is sent by id, and that has the
+                    # call's first id.
                     renamed = id_ != part.provider_id
                     parts.append({**call, **_without_id(beside, alone or renamed), "part_kind": "tool-call"})
             case Opaque(provider=provider) if service is not None and provider != FORMS.get(service, service):

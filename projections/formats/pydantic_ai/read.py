@@ -8,53 +8,47 @@ are refused, not skipped, as is feedback that answers no call.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ayes.projections.formats.common import JsonObject, Payload, checked_json_text, messages_of, unreadable
+from ayes.projections.formats.common import (
+    JsonObject,
+    Payload,
+    checked_json_text,
+    checked_messages,
+    unreadable,
+)
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
+from ayes.projections.formats.pairing import PairedSteps, repeated_id
 from ayes.projections.formats.pydantic_ai.check import call_id_of, check, is_answer
 from ayes.projections.formats.pydantic_ai.opaque import recorded
-from ayes.schemas.errors import BadInput
-from ayes.schemas.events import Wish
 
-#: What a reader cannot get past without a guess. The other rules are about sending, not about what was meant.
+#: The rules that a payload must keep to be read. The others are about sending it.
 _UNREADABLE: Final = frozenset({1, 2, 3, 6, 7, 8, 9, 10, 11})
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The messages in our words: the outputs of a reply directly after it, in the order of its calls.
+    """The conversation of the messages, outputs in the order of their calls.
 
     Raises:
-        BadInput: something cannot be read without a guess; says at which message.
+        BadInput: something cannot be read without a guess; names the message.
     """
-    messages = messages_of(payload, "messages")
-    for problem in check(messages) if messages else ():
-        if problem.rule in _UNREADABLE:
-            raise BadInput(str(problem))
-    steps: list[ConversationStep] = []
-    spoken: list[Spoken] = []
-    outputs: dict[str, Output] = {}
-    waiting: tuple[Wish, ...] = ()
+    steps = PairedSteps()
     instructions: str | None = None
-    for at, message in enumerate(messages):
+    for at, message in enumerate(checked_messages(payload, check, _UNREADABLE)):
         if message["kind"] == "response":
-            steps += [*(outputs[wish.provider_id] for wish in waiting), *spoken]
-            spoken, outputs = [], {}
             reply = _read_reply(at, message)
-            waiting = reply.wishes
-            if len({wish.provider_id for wish in waiting}) < len(waiting):
+            if repeated_id(reply.wishes) is not None:
                 raise unreadable(at, "two calls have one id. Whose return is whose is not said.")
-            steps.append(reply)
+            steps.add_reply(reply)
             continue
         told = message.get("instructions")
         if isinstance(told, str) and told != instructions:
             instructions = told
-            spoken.append(Spoken("system", told))
+            steps.add_said(Spoken("system", told))
         for part in message["parts"]:
             if is_answer(part):
-                output = _read_output(at, part)
-                outputs[output.provider_id] = output
+                steps.add_output(_read_output(at, part))
             else:
-                spoken.append(_read_spoken(at, part))
-    return (*steps, *(outputs[wish.provider_id] for wish in waiting), *spoken)
+                steps.add_said(_read_spoken(at, part))
+    return steps.finish()
 
 
 def _read_reply(at: int, message: JsonObject) -> RecordedReply:

@@ -42,7 +42,7 @@ from ayes.schemas.events import Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
-    """`{"messages": [...]}`: ModelRequests and ModelResponses. The list alone is what the adapter takes."""
+    """`{"messages": [...]}`: ModelRequests and ModelResponses. The adapter takes the list."""
     return {"messages": written(entries, set())}
 
 
@@ -58,7 +58,7 @@ def written(entries: Sequence[Entry], used: set[str]) -> list[JsonObject]:
             case Note(text=text, name=name):
                 _ask(messages, {"content": note_text(text, name), "part_kind": "user-prompt"})
             case PairedTurn(outcomes=outcomes, given=given):
-                ids = {outcome.call: call_id(outcome, used, is_id) for _wish, outcome in outcomes}
+                ids = {outcome.call: call_id(outcome, used, bool) for _wish, outcome in outcomes}
                 messages.append({"parts": responded(given, ids), "kind": "response"})
                 for wish, outcome in outcomes:
                     _ask(messages, _return(ids[outcome.call], wish, outcome))
@@ -77,7 +77,3 @@ def _return(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
         text = non_blank(text)
     part = {"tool_name": tool_name(wish.tool), "content": text, "tool_call_id": id_}
     return {**part, "outcome": ended, "part_kind": "tool-return"}
-
-
-def is_id(value: object) -> bool:
-    return isinstance(value, str) and value != ""

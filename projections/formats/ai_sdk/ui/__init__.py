@@ -1,5 +1,5 @@
-"""Histories as the Vercel AI SDK shows them: its `UIMessage` list, which a chat on a screen keeps and
-sends again.
+"""Histories as the Vercel AI SDK shows them: its `UIMessage` list, which a chat on a screen keeps
+and sends again.
 
 Why two names. A checker and a reader can see which form they were given, so those of `ai-sdk` take
 both (`check_either`, `read_either`). A writer cannot, so UIMessages are written for `ai-sdk-ui`;

@@ -53,7 +53,7 @@ import msgspec
 from msgspec import Struct
 
 from ayes.projections.formats.ai_sdk.check import check as check_model_messages
-from ayes.projections.formats.common import TOOL_NAME, FormatProblem, JsonObject, Payload, find_messages
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, find_messages
 
 _FOREIGN: Final = ("content", "toolInvocations", "tool_calls", "tool_call_id")
 
@@ -66,6 +66,7 @@ def is_sent(part: JsonObject) -> bool:
 class _Seen(Struct):
     """What the messages so far hold. Grows while they are checked."""
 
+    problems: Problems = msgspec.field(default_factory=Problems)
     messages: set[str] = msgspec.field(default_factory=set)
     calls: set[str] = msgspec.field(default_factory=set)
     approvals: set[str] = msgspec.field(default_factory=set)
@@ -73,18 +74,17 @@ class _Seen(Struct):
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """What the SDK, or a provider behind it, would turn down, in the order of the messages."""
+    """The problems for which the SDK or a provider would refuse the list, in its order."""
     messages = find_messages(payload)
-    problems: list[FormatProblem] = []
     seen = _Seen()
     if not messages:
-        problems.append(FormatProblem(21, 0, "there is no message. Say something first."))
+        seen.problems.add(21, 0, "there is no message. Say something first.")
     for at, message in enumerate(messages):
         if wrong := _misshapen(message):
-            problems.append(FormatProblem(21, at, wrong))
+            seen.problems.add(21, at, wrong)
         else:
-            problems += _check_message(at, message, seen)
-    return problems
+            _check_message(at, message, seen)
+    return seen.problems
 
 
 def check_either(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
@@ -93,7 +93,7 @@ def check_either(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
 
 
 def is_ui(payload: Payload | Sequence[Any]) -> bool:
-    """UIMessages have `parts` where ModelMessages have `content`: the first message with either tells."""
+    """Whether the first message with `parts` or `content` has `parts`, as UIMessages have."""
     for message in find_messages(payload):
         if isinstance(message, dict) and ("parts" in message or "content" in message):
             return "parts" in message
@@ -113,90 +113,74 @@ def _misshapen(message: Any) -> str:
             )
 
 
-def _check_message(at: int, message: JsonObject, seen: _Seen) -> list[FormatProblem]:
-    problems: list[FormatProblem] = []
-    id_, role, parts = message["id"], message["role"], message["parts"]
-    if not id_ or id_ in seen.messages:
-        what = f"{id_!r} stands for an earlier message too" if id_ else "a message's id is empty"
-        problems.append(FormatProblem(22, at, f"{what}. Mint another."))
-    seen.messages.add(id_)
+def _check_message(at: int, message: JsonObject, seen: _Seen) -> None:
+    problems, role, parts = seen.problems, message["role"], message["parts"]
+    problems.check_new_id(22, at, "message", message["id"], seen.messages)
     if role == "system" and not seen.opening:
-        problems.append(
-            FormatProblem(
-                34, at, "a system message comes late. Put it first, or make it a user's that says so."
-            )
-        )
+        wrong = "a system message comes late."
+        problems.add(34, at, f"{wrong} Put it first, or make it a user's that says so.")
     seen.opening = seen.opening and role == "system"
-    wrong = [problem for part in parts for problem in _check_part(at, role, part, seen)]
-    if not wrong and not any(is_sent(part) for part in parts):
-        wrong.append(FormatProblem(25, at, "no part of it is for the model. Leave the message out."))
-    return [*problems, *wrong]
+    before = len(problems)
+    for part in parts:
+        _check_part(at, role, part, seen)
+    if len(problems) == before and not any(is_sent(part) for part in parts):
+        problems.add(25, at, "no part of it is for the model. Leave the message out.")
 
 
-def _check_part(at: int, role: str, part: Any, seen: _Seen) -> list[FormatProblem]:
+def _check_part(at: int, role: str, part: Any, seen: _Seen) -> None:
     """One part of a message. Marks the ids it uses."""
-    kind = kind_of(part)
+    problems, kind = seen.problems, kind_of(part)
     if not kind:
-        return [
-            FormatProblem(23, at, f"the type of a part is one of {', '.join(_FIELDS)}. Write one of these.")
-        ]
-    if lacking := lacks(part):
-        return [FormatProblem(23, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")]
-    if kind not in _ROLES.get(role, _FIELDS):
-        return [FormatProblem(24, at, f"a {kind} part stands with role {role}, which the SDK does not send. Leave it out, or put it where it belongs.")]  # fmt: skip
-    if kind == "text" and not part["text"].strip():
-        return [FormatProblem(25, at, "a text has no visible character. Leave it out.")]
-    return _check_call(at, part, seen) if kind in CALLS else []
+        wrong = f"the type of a part is one of {', '.join(_FIELDS)}."
+        problems.add(23, at, f"{wrong} Write one of these.")
+    elif lacking := lacks(part):
+        problems.add(23, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")
+    elif kind not in _ROLES.get(role, _FIELDS):
+        wrong = f"a {kind} part stands with role {role}, which the SDK does not send."
+        problems.add(24, at, f"{wrong} Leave it out, or put it where it belongs.")
+    elif kind == "text" and not part["text"].strip():
+        problems.add(25, at, "a text has no visible character. Leave it out.")
+    elif kind in CALLS:
+        _check_call(at, part, seen)
 
 
-def _check_call(at: int, part: JsonObject, seen: _Seen) -> list[FormatProblem]:
-    problems: list[FormatProblem] = []
-    id_, tool = part["toolCallId"], tool_of(part)
-    if not id_ or id_ in seen.calls:
-        what = f"{id_!r} stands for an earlier call too" if id_ else "a call's id is empty"
-        problems.append(FormatProblem(30, at, f"{what}. Mint another."))
-    seen.calls.add(id_)
-    if not TOOL_NAME.fullmatch(tool):
-        problems.append(
-            FormatProblem(
-                31, at, f"the tool name {tool!r} is not 1 to 64 of A-Z a-z 0-9 _ -. Replace the rest."
-            )
-        )
+def _check_call(at: int, part: JsonObject, seen: _Seen) -> None:
+    problems, id_ = seen.problems, part["toolCallId"]
+    problems.check_new_id(30, at, "call", id_, seen.calls)
+    problems.check_tool_name(31, at, tool_of(part))
     if wrong := _misfit(part):
-        return [*problems, FormatProblem(26, at, f"{id_!r} {wrong}")]
+        problems.add(26, at, f"{id_!r} {wrong}")
+        return
     if "approval" in part:
         approval = part["approval"]["id"]
         if not approval or approval in seen.approvals:
-            problems.append(FormatProblem(29, at, f"the approval id {approval!r} is empty or used already. Mint another."))  # fmt: skip
+            wrong = f"the approval id {approval!r} is empty or used already."
+            problems.add(29, at, f"{wrong} Mint another.")
         seen.approvals.add(approval)
-    return [*problems, *_check_end(at, part)]
+    _check_end(at, part, problems)
 
 
-def _check_end(at: int, part: JsonObject) -> list[FormatProblem]:
+def _check_end(at: int, part: JsonObject, problems: Problems) -> None:
     """How it ended; or that it has not."""
     id_, state = part["toolCallId"], part["state"]
     served = part.get("providerExecuted") is True
+    waits = ("input-available", "approval-responded")
     if state == "approval-requested":
-        return [
-            FormatProblem(
-                28, at, f"the approval of {id_!r} is open. Wait for it, and send the message whole."
-            )
-        ]
-    if state == "input-streaming" or (not served and state in ("input-available", "approval-responded")):
-        return [FormatProblem(27, at, f"{id_!r} waits in {state}. Wait for its result, and send the message whole.")]  # fmt: skip
-    if part.get("preliminary") is True:
-        return [FormatProblem(27, at, f"the output of {id_!r} is preliminary. Wait for the last, and send the message whole.")]  # fmt: skip
-    problems: list[FormatProblem] = []
-    if not isinstance(input_sent(part), dict):
-        problems.append(
-            FormatProblem(32, at, f"the input of {id_!r} is no object. Wrap it under a name that says so.")
-        )
-    match part:
-        case {"errorText": said} | {"state": "output-denied", "approval": {"reason": said}} if (
-            not said.strip()
-        ):
-            problems.append(FormatProblem(33, at, f"the end of {id_!r} says nothing. Say what went wrong."))
-    return problems
+        wrong = f"the approval of {id_!r} is open."
+        problems.add(28, at, f"{wrong} Wait for it, and send the message whole.")
+    elif state == "input-streaming" or (not served and state in waits):
+        wrong = f"{id_!r} waits in {state}."
+        problems.add(27, at, f"{wrong} Wait for its result, and send the message whole.")
+    elif part.get("preliminary") is True:
+        wrong = f"the output of {id_!r} is preliminary."
+        problems.add(27, at, f"{wrong} Wait for the last, and send the message whole.")
+    else:
+        problems.check_input(32, at, id_, input_sent(part))
+        match part:
+            case {"errorText": said} | {"state": "output-denied", "approval": {"reason": said}} if (
+                not said.strip()
+            ):
+                problems.add(33, at, f"the end of {id_!r} says nothing. Say what went wrong.")
 
 
 def _misfit(part: JsonObject) -> str:
@@ -243,7 +227,7 @@ def kind_of(part: Any) -> str:
 
 
 def lacks(part: JsonObject) -> str:
-    """The first field that a part of its type must have and has not, or that is not as it must be."""
+    """The first field that the part lacks, or that has a value which does not fit; empty if none."""
     must, may = _FIELDS[kind_of(part)]
     for field, fits in must.items():
         if field not in part or not fits(part[field]):
@@ -294,21 +278,13 @@ def _is_any(_value: Any) -> bool:
 
 
 CALLS: Final = ("tool-<name>", "dynamic-tool")
-
-
 FOR_PEOPLE: Final = ("source-url", "source-document", "data-<name>")
-
-
 _OF_TEXT: Final[_Fits] = {"state": _is_written, "providerMetadata": _is_metadata}
-
-
 _OF_CALL: Final[_Fits] = {
     "providerExecuted": _is_flag,
     "toolMetadata": _is_object,
     "callProviderMetadata": _is_metadata,
 }
-
-
 #: By type: the fields that a part must have, and those that are as they should be if it has them.
 _FIELDS: Final[dict[str, tuple[_Fits, _Fits]]] = {
     "text": ({"text": _is_text}, _OF_TEXT),
@@ -333,12 +309,8 @@ _FIELDS: Final[dict[str, tuple[_Fits, _Fits]]] = {
         {"dynamic": lambda value: value is False, **_OF_CALL},
     ),
 }
-
-
 #: Roles that cannot say everything.
 _ROLES: Final = {"system": ("text",), "user": ("text", "file", "data-<name>")}
-
-
 #: By state: the fields that a call needs, and those that it may have.
 _STATES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "input-streaming": ((), ()),
@@ -349,8 +321,6 @@ _STATES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "output-error": (("errorText",), ("approval",)),
     "output-denied": (("input", "approval"), ()),
 }
-
-
 #: By state: fields that only there must be as they should.
 _STATE_FIELDS: Final[dict[str, _Fits]] = {
     "input-streaming": {

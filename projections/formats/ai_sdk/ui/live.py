@@ -35,7 +35,7 @@ _APPROVED: Final = frozenset({Status.APPROVED, Status.RUNNING, Status.IN_DOUBT})
 
 
 def messages(thread: Thread) -> list[JsonObject]:
-    """The UIMessages of the whole thread as it stands, also of what waits; what is said meanwhile comes after it."""
+    """The UIMessages of the whole thread, waiting calls included; later texts come after them."""
     said = zip(thread.said, _said(thread), strict=True)
     steps: list[tuple[int, str, System | User | Note | Turn]] = [
         *((fact.seq, fact.slot.subject, entry) for fact, entry in said),

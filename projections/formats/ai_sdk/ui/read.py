@@ -24,28 +24,28 @@ from ayes.projections.formats.ai_sdk.ui.check import (
     tool_of,
 )
 from ayes.projections.formats.ai_sdk.write import PROVIDER as MODEL_PROVIDER
-from ayes.projections.formats.common import JsonObject, Payload, checked_json_text, messages_of, unreadable
+from ayes.projections.formats.common import (
+    JsonObject,
+    Payload,
+    checked_json_text,
+    checked_messages,
+    unreadable,
+)
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
-from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
 PROVIDER: Final = "ai-sdk-ui"
-
-
-#: What a reader cannot get past without a guess. The other rules are about sending, not about what was meant.
+#: The rules that a payload must keep to be read. The others are about sending it.
 _UNREADABLE: Final = frozenset({21, 23, 24, 26, 27, 28, 29})
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The UIMessages in our words: a reply for each turn of a message, its outputs in the order of its calls.
+    """The conversation of a `UIMessage` list: a reply for each turn of a message, then its outputs.
 
     Raises:
-        BadInput: something cannot be read without a guess, or still waits; says at which message.
+        BadInput: something cannot be read without a guess, or still waits; names the message.
     """
-    messages = messages_of(payload, "messages")
-    for problem in check(messages) if messages else ():
-        if problem.rule in _UNREADABLE:
-            raise BadInput(str(problem))
+    messages = checked_messages(payload, check, _UNREADABLE)
     return tuple(step for at, message in enumerate(messages) for step in _read_message(at, message))
 
 
@@ -72,7 +72,7 @@ def _read_message(at: int, message: JsonObject) -> Iterator[ConversationStep]:
 
 
 def _turns(parts: list[JsonObject]) -> list[list[JsonObject]]:
-    """The parts between the starts of steps, as the SDK sends them; what is for people alone makes no turn."""
+    """The parts between the starts of steps. Parts that are only for people make no turn."""
     turns: list[list[JsonObject]] = [[]]
     for part in parts:
         if part["type"] != "step-start":

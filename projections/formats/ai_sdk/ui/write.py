@@ -27,7 +27,8 @@ from ayes.schemas.events import Opaque, Part, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
-    """`{"messages": [...]}`: UIMessages, numbered from m1, in which each call is one part with its state.
+    """`{"messages": [...]}`: UIMessages, numbered from m1, in which each call is one part with its
+    state.
 
     A part's `approval` stands where the SDK asks for one, and only there: in `output-denied`.
     """
