@@ -6,7 +6,7 @@ reasoning, the id of an item) goes back to that provider alone, and is recorded 
 there is one (the convention is in `ayes.projections.formats.common`). So what was said live can be written for the
 provider's wire form, and what was read from a wire form can go on live.
 
-What is not sent live, for the library has no part for it, and what is lost: see `ayes.projections.formats.pydantic_ai`.
+What is not sent live, for the library has no part for it, and what is lost: see `ayes.projections.formats.pydantic_ai.write`.
 The id of an item that holds a call is among it, as the call goes under an id of ours.
 A model that stands for several (a `FallbackModel`) is a provider of its own here: what one of them signed is
 recorded as the whole's, and sent to it alone.
@@ -24,7 +24,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from ayes.consumers.model import ModelReply, ModelRequest
 from ayes.projections.formats.common import tool_name
-from ayes.projections.formats.pydantic_ai import recorded, responded
+from ayes.projections.formats.pydantic_ai.opaque import recorded, responded
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas import events as e
 

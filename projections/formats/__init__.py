@@ -1,8 +1,9 @@
-"""Histories as the model providers take them: for each a writer, a checker of what it would turn down, and a reader.
+"""Histories as the model providers take them: a writer, a checker and a reader for each format.
 
-A writer is a pure function of the entries. A checker takes any payload, also one that was not written here, so
-that a broken history is found before the provider answers 400 and the conversation is stuck. A reader tells a
-provider's conversation in our words, so that any system's transcripts can become facts.
+A writer is a pure function of the entries. A checker takes any payload, also one of another
+program, so that a broken history is found before the provider answers 400 and the conversation is
+stuck. A reader turns a provider's conversation into our steps, so that the transcripts of any
+system can become facts.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,19 +11,19 @@ from typing import Any, Final, NamedTuple
 
 from ayes.projections.formats import (
     ai_sdk,
-    ai_sdk_ui,
     anthropic,
     gemini,
     openai_chat,
     openai_responses,
     pydantic_ai,
 )
+from ayes.projections.formats.ai_sdk import ui as ai_sdk_ui
 from ayes.projections.formats.common import FormatProblem, Payload
 from ayes.projections.formats.conversation import ConversationStep
 from ayes.projections.history import Entry
 from ayes.schemas.errors import BadInput
 
-__all__ = ["FORMATS", "Format", "FormatProblem", "Payload", "provider"]
+__all__ = ["FORMATS", "Format", "FormatProblem", "Payload", "format_named"]
 
 
 class Format(NamedTuple):

@@ -1,38 +1,43 @@
-"""What the providers have in common: payloads, problems, and names and ids that every one of them takes.
+"""What the formats have in common: payloads, problems, names and texts that every provider takes.
 
-Everything is decided from left to right, so that a history which grows is written with the same beginning: the
-provider's cache of the earlier part stays good.
+Everything is decided from left to right, so that a history which grows is written with the same
+beginning: the provider's cache of the earlier part stays good.
 
-An opaque part (`ayes.schemas.events.Opaque`) says whose it is in `provider` and what it is in `data`, by one convention:
+An opaque part (`ayes.schemas.events.Opaque`) names its owner in `provider` and holds its content in
+`data`, by one convention:
 
-* `provider` is the wire form whose service takes it back: `anthropic`, `openai-responses`, `gemini`. A service that
-  has no form of its own here is named as pydantic-ai names it (`groq`, `bedrock`); `pydantic-ai` and `ai-sdk` stand
-  for what does not say whose it is. One name for each service, so that it finds home by every way: a form's writer
-  and a live model of the same service ask for the same name.
-* `data` is JSON as that form has it. It is the service's own word, which the service compares byte for byte, and
-  which outlives any library. A part that pydantic-ai gave is therefore translated, but only where translating it back
-  gives that very part. Else it is kept as pydantic-ai's part, which is known by its `part_kind`: only pydantic-ai
-  can say it again, and the form's own writer leaves it out.
-* What belongs to a text or a wish (a thought signature, an item's id) stands directly before it.
+* `provider` is the wire form whose service takes the part back: `anthropic`, `openai-responses`,
+  `gemini`. A service that has no form of its own here is named as pydantic-ai names it (`groq`,
+  `bedrock`); `pydantic-ai` and `ai-sdk` stand for parts that do not name their service. Each
+  service has one name, so a form's writer and a live model of the same service ask for the same.
+* `data` is JSON as that form has it. The service compares it byte for byte, and it outlives any
+  library. A part that pydantic-ai gave is therefore translated, but only where translating it back
+  gives that very part. Otherwise it is kept as pydantic-ai's part, which has a `part_kind`: only
+  pydantic-ai can send it again, and the form's own writer leaves it out.
+* A part that belongs to a text or a wish (a thought signature, an item's id) stands directly
+  before it.
 
-The one translation between the two is in `pydantic_ai` (`recorded`, `responded`).
+The one translation between the two is in `pydantic_ai.opaque` (`recorded`, `responded`).
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
-from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.projections.history import Entry, System
 from ayes.schemas import strict_json
-from ayes.schemas.events import Wish
+from ayes.schemas.errors import BadInput
 
-#: The part of a request's body that the history is: `messages`, and what else the provider keeps it in.
-type Payload = dict[str, Any]
+type JsonObject = dict[str, Any]
 
-#: The one field of arguments that must be an object and were none: their raw text.
+#: The part of a request's body that holds the history: `messages`, and the system text if the
+#: provider keeps it elsewhere.
+type Payload = JsonObject
+
+#: The only field of arguments that are not an object, though they must be: their raw text.
 MALFORMED: Final = "malformed_arguments"
 #: In place of a text without a visible character.
 BLANK: Final = "(no text)"
@@ -42,9 +47,9 @@ TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
 class FormatProblem(Struct, frozen=True):
-    """Why a provider would turn a payload down."""
+    """Why a provider would refuse a payload."""
 
-    #: As numbered at the top of the provider's module.
+    #: As numbered at the top of the format's `check`.
     rule: int
     #: Index into `messages`.
     message: int
@@ -55,129 +60,184 @@ class FormatProblem(Struct, frozen=True):
         return f"message {self.message}: {self.sentence} (rule {self.rule})"
 
 
-class Paired(Struct, frozen=True):
-    """A model's turn with each wish beside its outcome."""
+class Problems(list[FormatProblem]):
+    """What a checker has found so far. It adds to it as it goes through the messages."""
 
-    assistant: Assistant
-    outcomes: tuple[tuple[Wish, Outcome], ...]
-    #: The turn as it was given, with the wishes whose outcome is gone: what stands before one of these goes with it.
-    given: Assistant
+    def add(self, rule: int, message: int, sentence: str) -> None:
+        self.append(FormatProblem(rule, message, sentence))
+
+    def check_tool_name(self, rule: int, message: int, name: Any) -> None:
+        if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+            wrong = f"the tool name {name!r} is not 1 to 64 of A-Z a-z 0-9 _ -."
+            self.add(rule, message, f"{wrong} Replace the rest.")
+
+    def check_input(self, rule: int, message: int, call_id: Any, value: Any) -> None:
+        if not isinstance(value, dict):
+            wrong = f"the input of {call_id!r} is no object."
+            self.add(rule, message, f"{wrong} Wrap it under a name that says so.")
+
+    def check_new_id(self, rule: int, message: int, what: str, id_: str, used: set[str]) -> None:
+        """The id of a call, or of `what` it is, is neither empty nor in `used`. Adds it there."""
+        if not id_ or id_ in used:
+            repeated = f"{id_!r} stands for an earlier {what} too"
+            self.add(rule, message, f"{repeated if id_ else f"a {what}'s id is empty"}. Mint another.")
+        used.add(id_)
+
+    def in_order(self) -> list[FormatProblem]:
+        """In the order of the messages, and of each message as they were found."""
+        return sorted(self, key=lambda problem: problem.message)
 
 
-def paired(entries: Sequence[Entry]) -> Iterator[System | User | Note | Paired]:
-    """The entries, each turn with its outcomes.
+# ---------------------------------------------------------------------------------------- payloads
 
-    `history` never parts them, but whoever shortens a history may. Half a pair is never sent: a wish whose outcome
-    is gone is left out, and an outcome whose wish is gone becomes a note.
+
+def find_messages(payload: Any) -> list[Any]:
+    """The messages of a payload, or of a bare list; empty if it is neither."""
+    found = payload.get("messages") if isinstance(payload, dict) else payload
+    return list(found) if isinstance(found, Sequence) and not isinstance(found, str | bytes) else []
+
+
+def messages_of(payload: Any) -> list[Any]:
+    """The messages of a payload, or of a bare list.
+
+    Raises:
+        BadInput: it is neither.
     """
-    at = 0
-    while at < len(entries):
-        entry = entries[at]
-        at += 1
-        match entry:
-            case Assistant(turn=turn, parts=parts):
-                wishes = [part for part in parts if isinstance(part, Wish)]
-                outcomes: dict[str, Outcome] = {}
-                while len(outcomes) < len(wishes) and at < len(entries):
-                    following = entries[at]
-                    if not isinstance(following, Outcome) or not following.call.startswith(f"{turn}-"):
-                        break
-                    outcomes[following.call] = following
-                    at += 1
-                yield _paired(entry, outcomes)
-            case Outcome(tool=tool, text=text):
-                yield Note(f"An earlier call of `{tool}` ended so: {text}")
-            case _:
-                yield entry
+    found = payload.get("messages") if isinstance(payload, dict) else payload
+    if not isinstance(found, Sequence) or isinstance(found, str | bytes):
+        raise BadInput("this is no list of messages, and no object that has one under 'messages'.")
+    return find_messages(found)
 
 
-def _paired(assistant: Assistant, outcomes: dict[str, Outcome]) -> Paired:
-    pairs: list[tuple[Wish, Outcome]] = []
-    parts = []
-    index = 0
-    for part in assistant.parts:
-        if isinstance(part, Wish):
-            outcome = outcomes.get(f"{assistant.turn}-{index}")
-            index += 1
-            if outcome is None:
-                continue
-            pairs.append((part, outcome))
-        parts.append(part)
-    return Paired(Assistant(assistant.turn, tuple(parts)), tuple(pairs), assistant)
+def checked_messages(
+    payload: Any, check: Callable[[list[Any]], list[FormatProblem]], rules: Container[int]
+) -> list[Any]:
+    """The messages of a payload that a reader can read without a guess.
+
+    Args:
+        payload: as `messages_of` takes it.
+        check: the format's checker.
+        rules: those that a payload must keep to be read. The others are about sending it.
+
+    Raises:
+        BadInput: it has no messages, or they break one of these rules; with the first problem.
+    """
+    messages = messages_of(payload)
+    for problem in check(messages) if messages else ():
+        if problem.rule in rules:
+            raise BadInput(str(problem))
+    return messages
 
 
-def opening(entries: Sequence[Entry]) -> int:
-    """How many system texts open the history."""
-    return next((at for at, entry in enumerate(entries) if not isinstance(entry, System)), len(entries))
+def append_or_merge(messages: list[JsonObject], message: JsonObject, *, by: str, into: str) -> None:
+    """Append a message, or merge it into the last one if that is of the same side.
 
-
-def noted(text: str, name: str = "") -> str:
-    """What a note says, where only the user's side can say it: marked as what it is."""
-    return f"[Note from {name or 'the system'}] {text}"
-
-
-def put(messages: list[dict[str, Any]], message: dict[str, Any], *, by: str, into: str) -> None:
-    """One more message. What one of the same side as the last holds goes into the last instead."""
+    Args:
+        by: the field that names the side.
+        into: the field that holds the list to extend.
+    """
     if messages and messages[-1][by] == message[by]:
         messages[-1][into] += message[into]
     else:
         messages.append(message)
 
 
-def call_id(outcome: Outcome, used: set[str], valid: Callable[[str], bool]) -> str:
-    """The provider's own id if it can stand, else one made of the call's; then it is used."""
-    return minted(outcome.call, outcome.provider_id, used, valid)
+def leading_system_count(entries: Sequence[Entry]) -> int:
+    """How many system texts open the history."""
+    return next((at for at, entry in enumerate(entries) if not isinstance(entry, System)), len(entries))
 
 
-def minted(call: str, provider_id: str, used: set[str], valid: Callable[[str], bool]) -> str:
-    """The same for a call that has no outcome yet. Given in the same order, the ids are the same."""
-    chosen = provider_id
-    if not valid(chosen) or chosen in used:
-        chosen = f"call_{call}"
-    while chosen in used:
-        chosen += "_"
-    used.add(chosen)
-    return chosen
+# ------------------------------------------------------------------------------------------- texts
 
 
-def tool_name(wished: str) -> str:
-    """The name as every provider takes it. Models make names up; a bad one must not spoil the whole history."""
-    return re.sub(r"[^a-zA-Z0-9_-]", "_", wished, flags=re.ASCII)[:64] or "nameless"
+def note_text(text: str, name: str = "") -> str:
+    """A note where only the user's side can carry it: marked as a note."""
+    return f"[Note from {name or 'the system'}] {text}"
 
 
-def visible(text: str) -> str:
-    """The text, if there is anything to see in it."""
+def non_blank(text: str) -> str:
+    """The text, or `BLANK` if it has no visible character."""
     return text if text.strip() else BLANK
 
 
-def input_of(arguments: str) -> dict[str, Any]:
-    """The arguments as an object; what is none, or could be read in two ways, is wrapped whole."""
+def text_content(at: int, content: Any) -> str:
+    """Content that can only be text: a string, or parts of type text, joined as a turn's texts are.
+
+    Raises:
+        BadInput: it holds something else; with the index of its message, `at`.
+    """
+    if isinstance(content, str):
+        return content
+    texts = [_part_text(at, part) for part in content] if isinstance(content, list) else []
+    if not texts:
+        raise unreadable(at, "the content is no text, and no list of texts.")
+    return "\n\n".join(texts)
+
+
+def _part_text(at: int, part: Any) -> str:
+    match part:
+        case {"type": "text", "text": str(found)}:
+            return found
+        case {"type": kind}:
+            raise unreadable(at, f"a part of type {kind!r} cannot be kept: only text can.")
+        case _:
+            raise unreadable(at, "a part of the content is no object with a type.")
+
+
+def unreadable(at: int, sentence: str) -> BadInput:
+    """Why the message at that index cannot be read."""
+    return BadInput(f"message {at}: {sentence}")
+
+
+# ----------------------------------------------------------------------------- names and arguments
+
+
+def tool_name(wished: str) -> str:
+    """The tool's name as every provider takes it: a model's invention must not spoil the history."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", wished, flags=re.ASCII)[:64] or "nameless"
+
+
+def arguments_object(arguments: str) -> JsonObject:
+    """The arguments as an object; text that is not one, or is ambiguous, is wrapped whole."""
     if not arguments.strip():
         return {}
-    value = parsed(arguments)
+    value = parse_json(arguments)
     return value if isinstance(value, dict) else {MALFORMED: arguments}
 
 
-def parsed(text: str) -> Any:
-    """The JSON value; None if it is none, or one that two readers could take differently."""
+def parse_json(text: str) -> Any:
+    """The JSON value; `None` if the text is not JSON, or two readers could read it differently."""
     try:
         return strict_json.read(text)
     except strict_json.BadJson:
         return None
 
 
-def parsed_object(text: str) -> dict[str, Any]:
-    """The JSON object; an empty one if it is none."""
-    value = parsed(text)
+def parse_object(text: str) -> JsonObject:
+    """The JSON object; an empty one if the text does not hold an object."""
+    value = parse_json(text)
     return value if isinstance(value, dict) else {}
 
 
-def compact(value: Any) -> str:
-    """The JSON text of a value, without blanks, its keys in their order."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def json_text(value: Any) -> str:
+    """The JSON text of a value, without blanks, its keys in their order.
+
+    Raises:
+        ValueError: readers would disagree on it: NaN, or half a surrogate pair.
+        RecursionError: it is nested too deeply.
+    """
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text.encode()
+    return text
 
 
-def messages_of(payload: Payload | Sequence[Any]) -> list[Any]:
-    """The messages of a payload; a bare list is taken for its messages."""
-    found = payload.get("messages", []) if isinstance(payload, dict) else payload
-    return list(found) if isinstance(found, Sequence) and not isinstance(found, str) else []
+def checked_json_text(at: int, value: Any) -> str:
+    """The JSON text of a value of the message at that index.
+
+    Raises:
+        BadInput: `json_text` cannot write it.
+    """
+    try:
+        return json_text(value)
+    except (ValueError, RecursionError):
+        raise unreadable(at, "it holds a value that is no JSON, or is nested too deeply.") from None

@@ -1,8 +1,9 @@
 """Recorded conversations: JSON Lines, one object with `id` and `messages` a line.
 
-The messages are in OpenAI's Chat Completions form. What is accepted here can be recorded and written back the same,
-message for message; so whatever would get lost on the way is a mistake: unknown keys, several readings of one
-JSON text, outputs in another order than their calls, calls that were never answered.
+The messages are in OpenAI's Chat Completions form. What is accepted here can be recorded and
+written back the same, message for message; so whatever would get lost on the way is a mistake:
+unknown keys, several readings of one JSON text, outputs in another order than their calls, calls
+that were never answered.
 
 A file is read whole before anything is returned, so nothing is ever recorded from a bad one.
 """
@@ -107,7 +108,7 @@ def read_messages(messages: Sequence[Any]) -> tuple[ConversationStep, ...]:
         raise BadInput(f"message {(wrong.message or 1) - 1}: {wrong.problem}") from None
 
 
-# ------------------------------------------------------------------------------------------ what a line may hold
+# ----------------------------------------------------------------------------- what a line may hold
 
 
 class _Said(TomlModel):
@@ -154,7 +155,7 @@ class _Line(TomlModel):
     messages: _AtLeastOne
 
 
-# ----------------------------------------------------------------------------------------------- reading a line
+# ----------------------------------------------------------------------------------- reading a line
 
 #: What a fact needs beside the message that it holds: ids, times, a digest.
 _ENVELOPE_BYTES: Final = 4096

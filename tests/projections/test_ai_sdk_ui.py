@@ -28,7 +28,8 @@ from stories import (
 
 from ayes.ledger.services import Ledger
 from ayes.projections import refusal_texts
-from ayes.projections.formats import FORMATS, ai_sdk, ai_sdk_ui
+from ayes.projections.formats import FORMATS, ai_sdk
+from ayes.projections.formats.ai_sdk import ui as ai_sdk_ui
 from ayes.projections.formats.conversation import Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Note, System, User
 from ayes.projections.thread import thread_of

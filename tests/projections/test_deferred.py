@@ -14,7 +14,8 @@ from pydantic_ai.tools import ToolApproved, ToolDenied
 from stories import DECISIONS, EDIT, REF, SETTLED, Story, approval, lives, question, request
 
 from ayes.projections import refusal_texts
-from ayes.projections.formats import deferred, pydantic_ai
+from ayes.projections.formats import pydantic_ai
+from ayes.projections.formats.pydantic_ai import deferred
 from ayes.projections.history import history
 from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
@@ -254,5 +255,7 @@ async def test_an_agent_asks_for_what_the_ledger_awaits():
 
 def test_the_library_is_not_needed():
     """The values are plain JSON, and nobody who hands them over loads pydantic-ai for it."""
-    program = "import sys, ayes.projections.formats.deferred; sys.exit('pydantic_ai' in sys.modules)"
+    program = (
+        "import sys, ayes.projections.formats.pydantic_ai.deferred; sys.exit('pydantic_ai' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -13,6 +13,7 @@ from paths import DATA
 from pydantic import ValidationError as PydanticError
 from stories import REF, Story, disorder, facts_of, facts_told, lives
 
+from ayes.projections.formats.common import BLANK, MALFORMED, OPENING
 from ayes.projections.formats.conversation import (
     ConversationStep,
     Output,
@@ -20,7 +21,7 @@ from ayes.projections.formats.conversation import (
     Spoken,
     read_conversations,
 )
-from ayes.projections.formats.gemini import BLANK, FOREIGN, MALFORMED, OPENING, check, read, write
+from ayes.projections.formats.gemini import FOREIGN, check, read, write
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e

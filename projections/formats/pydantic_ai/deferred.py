@@ -1,44 +1,50 @@
-"""A turn that waits, as pydantic-ai hands it over: its `DeferredToolRequests`, and the `DeferredToolResults` of it.
+"""A turn that waits, as pydantic-ai hands it over: its `DeferredToolRequests`, and the
+`DeferredToolResults` of it.
 
-A run of an agent that ends with deferred calls goes on later, from the same messages and with a result for each call:
+A run of an agent that ends with deferred calls goes on later, from the same messages and with a
+result for each call:
 
     agent.run(message_history=messages(thread), deferred_tool_results=results(thread))
 
-Whoever has an agent of their own keeps its loop and its tools, and asks the ledger about the calls. The values are
-plain JSON, as the library's types load them (version 2.68, `_deferred.py`); the library itself is not needed here.
+Whoever has an agent of their own keeps its loop and its tools, and asks the ledger about the calls.
+The values are plain JSON, as the library's types load them (version 2.68, `_deferred.py`); the
+library itself is not needed here.
 
 1.  Calls have the ids that the `pydantic_ai` writer gives them, now and when they are settled.
-2.  `ayes` are the calls about which people are asked; `metadata` says about what, with the digest that a vote
-    carries. `calls` are those that may run, under exactly the arguments that were approved, and that the client
-    runs. A call that the gate has not judged yet, that an executor runs, that was started, or whose end is in doubt
-    is in neither: there is nothing to do about it, but it is still awaited.
-3.  Only what is approved is handed over as approved. The approval must fit the very bytes (`Call.flaw`), and a
-    reviewer's edit goes along as `override_args`. A call of the client's is in `calls` of the requests and approved in
-    the results: either the client runs it and posts what it gave, or the agent runs it. Both would run it twice.
-4.  A denial is a `ToolDenied`, in the words that the model reads. Every other ending without a result is a
-    `ToolFailed`: nobody's answer is nobody's no. What a tool gave, and a person's answer in its place, is a return.
+2.  `approvals` are the calls about which people are asked; `metadata` says about what, with the digest
+    that a vote carries. `calls` are those that may run, under exactly the arguments that were
+    approved, and that the client runs. A call that the gate has not judged yet, that an executor
+    runs, that was started, or whose end is in doubt is in neither: there is nothing to do about it,
+    but it is still awaited.
+3.  Only what is approved is handed over as approved. The approval must fit the very bytes
+    (`Call.flaw`), and a reviewer's edit goes along as `override_args`. A call of the client's is in
+    `calls` of the requests and approved in the results: either the client runs it and posts what it
+    gave, or the agent runs it. Both would run it twice.
+4.  A denial is a `ToolDenied`, in the words that the model reads. Every other ending without a
+    result is a `ToolFailed`: nobody's answer is nobody's no. What a tool gave, and a person's
+    answer in its place, is a return.
 5.  The library takes results only for a whole turn. `is_ready` says whether all of it has one.
 
-What cannot be carried: an edit that is no object. The library has no place for it, so it is refused, not changed.
-What was said since the turn is not in the messages: it is the prompt of the run that goes on.
+What cannot be carried: an edit that is no object. The library has no place for it, so it is
+refused, not changed. What was said since the turn is not in the messages: it is the prompt of the
+run that goes on.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call, Status
 from ayes.projections import refusal_texts
-from ayes.projections.formats.common import minted, parsed, tool_name, visible
-from ayes.projections.formats.pydantic_ai import is_id, responded, written
+from ayes.projections.formats.common import JsonObject, non_blank, parse_json, tool_name
+from ayes.projections.formats.pairing import mint_call_id
+from ayes.projections.formats.pydantic_ai.opaque import responded
+from ayes.projections.formats.pydantic_ai.write import written
 from ayes.projections.history import Assistant, Outcome, history, outcome
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
 
-type Json = dict[str, Any]
 
-
-def messages(thread: Thread) -> list[Json]:
+def messages(thread: Thread) -> list[JsonObject]:
     """The messages up to the last turn, which ends them: all of its calls, and no return.
 
     Raises:
@@ -47,15 +53,15 @@ def messages(thread: Thread) -> list[Json]:
     return _messages(thread)[0]
 
 
-def requests(thread: Thread) -> Json:
+def requests(thread: Thread) -> JsonObject:
     """What the last turn waits for, as `DeferredToolRequests` loads it.
 
     Raises:
         BadInput: the last turn has no reply, or one before it still waits.
     """
-    approvals: list[Json] = []
-    calls: list[Json] = []
-    metadata: dict[str, Json] = {}
+    approvals: list[JsonObject] = []
+    calls: list[JsonObject] = []
+    metadata: dict[str, JsonObject] = {}
     for part, call, _wish in _asked(thread):
         if call.status is Status.PENDING and call.approval_request is not None:
             approvals.append(part)
@@ -65,14 +71,15 @@ def requests(thread: Thread) -> Json:
     return {"calls": calls, "approvals": approvals, "metadata": metadata}
 
 
-def results(thread: Thread) -> Json:
+def results(thread: Thread) -> JsonObject:
     """What became of the last turn's calls so far, as `DeferredToolResults` loads it.
 
     Raises:
-        BadInput: the last turn has no reply, or an approved edit is no object that the library could take.
+        BadInput: the last turn has no reply, or an approved edit is not an object, so the library
+            could not take it.
     """
-    approvals: dict[str, Json] = {}
-    calls: dict[str, Json | str] = {}
+    approvals: dict[str, JsonObject] = {}
+    calls: dict[str, JsonObject | str] = {}
     for part, call, wish in _asked(thread):
         id_ = part["tool_call_id"]
         if _may_run(call):
@@ -80,9 +87,9 @@ def results(thread: Thread) -> Json:
         elif (ended := _ended(call, wish)) is None:
             continue
         elif ended.kind == "denied":
-            approvals[id_] = {"message": visible(ended.text), "kind": "tool-denied"}
+            approvals[id_] = {"message": non_blank(ended.text), "kind": "tool-denied"}
         elif ended.is_error:
-            calls[id_] = {"message": visible(ended.text), "kind": "tool-failed"}
+            calls[id_] = {"message": non_blank(ended.text), "kind": "tool-failed"}
         else:
             calls[id_] = ended.text
     return {"calls": calls, "approvals": approvals}
@@ -94,7 +101,7 @@ def is_ready(thread: Thread) -> bool:
     return len(found["calls"]) + len(found["approvals"]) == len(thread.wishes(thread.latest))
 
 
-def _messages(thread: Thread) -> tuple[list[Json], list[Json]]:
+def _messages(thread: Thread) -> tuple[list[JsonObject], list[JsonObject]]:
     """The messages, and those parts of the last one that are calls, in the order of the wishes."""
     number = thread.latest
     turn = thread.turns.get(number)
@@ -107,20 +114,22 @@ def _messages(thread: Thread) -> tuple[list[Json], list[Json]]:
         )
     used: set[str] = set()
     sent = written(before.entries, used)
-    ids = {ref.call: minted(ref.call, wish.provider_id, used, is_id) for ref, wish in thread.wishes(number)}
+    ids = {
+        ref.call: mint_call_id(ref.call, wish.provider_id, used, bool) for ref, wish in thread.wishes(number)
+    }
     parts = responded(Assistant(number, turn.reply.parts), ids)
     last = {"parts": parts, "kind": "response"}
     return [*sent, last], [part for part in parts if part["part_kind"] == "tool-call"]
 
 
-def _asked(thread: Thread) -> Iterator[tuple[Json, Call, e.Wish]]:
+def _asked(thread: Thread) -> Iterator[tuple[JsonObject, Call, e.Wish]]:
     """The calls of the last turn: as the library has them, and as the ledger has them."""
     parts = _messages(thread)[1]
     for part, (ref, wish) in zip(parts, thread.wishes(thread.latest), strict=True):
         yield part, thread.call(ref), wish
 
 
-def _about(call: Call, asking: e.ApprovalRequested) -> Json:
+def _about(call: Call, asking: e.ApprovalRequested) -> JsonObject:
     """What a reviewer is asked, and what a vote must say that it is about."""
     return {"call": str(call.ref), "rule": asking.rule, "reason": asking.reason, "digest": asking.digest}
 
@@ -130,10 +139,10 @@ def _may_run(call: Call) -> bool:
     return call.status is Status.APPROVED and call.wish.run_by == "client" and call.flaw is None
 
 
-def _approved(call: Call) -> Json:
+def _approved(call: Call) -> JsonObject:
     if call.arguments == call.wish.arguments:
         return {"kind": "tool-approved"}
-    edited = parsed(call.arguments)
+    edited = parse_json(call.arguments)
     if not isinstance(edited, dict):
         raise BadInput(
             f"{call.ref} was approved with arguments that are no object, and pydantic-ai takes no other. "

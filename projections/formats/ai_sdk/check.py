@@ -1,0 +1,239 @@
+"""What the Vercel AI SDK, or a provider behind it, refuses of a `ModelMessage` list.
+
+The SDK stands before many providers, so rules 5, 8, 9 and 10 are those of the strictest behind it.
+Sources are the SDK's own (`packages/ai/src`, version 6) unless named:
+
+1.  Every call has its result in the tool messages directly after it; consecutive ones count as one
+    message (`MissingToolResultsError` in `prompt/convert-to-language-model-prompt.ts`). The SDK
+    would run a call that is approved and has no result. Nothing here is run because a payload says
+    so, so such a call lacks its result.
+2.  A result answers a call of the assistant message before it.
+3.  A call is answered once.
+4.  A `toolCallId` is text, not empty, and stands for one call of the whole list: the SDK looks
+    calls up by it (`generate-text/collect-tool-approvals.ts`).
+5.  A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - .
+6.  A result has the name of its call's tool (`@ai-sdk/google` sends only the name).
+7.  Content is of the shape for its role: text for system; text or parts for user and assistant;
+    parts for tool (`prompt/message.ts`). Each part is of a type that may stand there, with its
+    fields (`prompt/content-part.ts`).
+8.  A text has a visible character, and a list of parts has a part: the SDK drops empty parts
+    without a word.
+9.  System messages open the list: later ones are refused by `@ai-sdk/google` (vercel/ai#2384) and
+    others.
+10. A call's `input` is an object, whatever the schema allows: Anthropic takes no other.
+11. An output is text, json, execution-denied, error-text, error-json or content, with its fields,
+    and an error text says something.
+12. An approval is asked for a call that stands before it in the same message, under an id that is
+    not used yet (`ToolCallNotFoundForApprovalError`; the SDK would take any order).
+13. An approval is answered once, and only where it was asked (`InvalidToolApprovalError`).
+14. No approval is left open.
+15. There is a message (`prompt/standardize-prompt.ts`), and each is an object with a role that
+    exists and without the fields of other forms (`tool_calls`, `tool_call_id`, `parts`), which the
+    SDK drops without a word.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, find_messages
+from ayes.projections.formats.pairing import CallPairing, PairingRules
+
+_PAIRING: Final = PairingRules(
+    missing=1,
+    stray=2,
+    twice=3,
+    place="directly after it",
+    follows="an assistant message with that call. Put it there",
+    name=6,
+)
+_FOREIGN: Final = ("tool_calls", "tool_call_id", "parts")
+
+
+class _Seen(Struct):
+    """What the messages so far hold. Grows while they are checked."""
+
+    problems: Problems
+    pairing: CallPairing
+    #: By approval id: the message that asks.
+    approvals: dict[str, int] = msgspec.field(default_factory=dict)
+    responded: set[str] = msgspec.field(default_factory=set)
+    #: Calls that the provider runs itself: their results are the assistant's.
+    served: set[str] = msgspec.field(default_factory=set)
+
+
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
+    """The problems for which the SDK or a provider would refuse the list, in its order."""
+    messages = find_messages(payload)
+    problems = Problems()
+    seen = _Seen(problems, CallPairing(_PAIRING, problems))
+    opening = True
+    if not messages:
+        problems.add(15, 0, "there is no message. Say something first.")
+    for at, message in enumerate(messages):
+        if wrong := _foreign(message):
+            problems.add(15, at, wrong)
+            continue
+        role, content = message["role"], message.get("content")
+        if role != "tool":
+            seen.pairing.end_turn()
+        if role == "system" and not opening:
+            wrong = "a system message comes late."
+            problems.add(9, at, f"{wrong} Put it first, or make it a user's that says so.")
+        opening = opening and role == "system"
+        if isinstance(content, str) and role != "tool":
+            _check_text(at, content, problems)
+        elif isinstance(content, list) and role != "system":
+            if not content:
+                problems.add(8, at, "the content is an empty list. Leave the message out.")
+            for part in content:
+                _check_part(at, role, part, seen)
+        else:
+            shape = {"system": "text", "tool": "a list of parts"}.get(role, "text or a list of parts")
+            problems.add(7, at, f"the content of a {role} message is {shape}. Write it so.")
+    seen.pairing.end_turn()
+    for id_, asked_at in seen.approvals.items():
+        if id_ not in seen.responded:
+            wrong = f"the approval {id_!r} is open."
+            problems.add(14, asked_at, f"{wrong} Wait for it, and send the turn whole.")
+    return problems.in_order()
+
+
+def _foreign(message: Any) -> str:
+    """What keeps it from being a message at all; nothing, if it is one."""
+    if not isinstance(message, dict) or message.get("role") not in ("system", "user", "assistant", "tool"):
+        return "a message is an object with one of the roles system, user, assistant, tool."
+    foreign = [field for field in _FOREIGN if field in message]
+    return f"`{foreign[0]}` is a field of another form. Write it as parts of the content." if foreign else ""
+
+
+def _check_text(at: int, text: str, problems: Problems) -> None:
+    if not text.strip():
+        problems.add(8, at, "a text has no visible character. Leave it out.")
+
+
+def _check_part(at: int, role: str, part: Any, seen: _Seen) -> None:
+    """One part of a message. Marks what it asks and answers."""
+    problems = seen.problems
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str) or kind not in _PARTS[role]:
+        other = f"is {kind!r}" if isinstance(kind, str) else "has none"
+        known = f"one of {', '.join(_PARTS[role])} for role {role}"
+        problems.add(7, at, f"the type of a part is {known}; this one {other}.")
+    elif lacking := lacks(part):
+        problems.add(7, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")
+    elif kind == "text":
+        _check_text(at, part["text"], problems)
+    elif kind == "tool-call":
+        _check_call(at, part, seen)
+    elif kind == "tool-result":
+        _check_result(at, role, part, seen)
+    elif kind == "tool-approval-request":
+        _check_request(at, part, seen)
+    elif kind == "tool-approval-response":
+        _check_response(at, part["approvalId"], seen)
+
+
+def _check_call(at: int, call: JsonObject, seen: _Seen) -> None:
+    id_, tool = call["toolCallId"], call["toolName"]
+    seen.problems.check_new_id(4, at, "call", id_, seen.pairing.used)
+    seen.problems.check_tool_name(5, at, tool)
+    seen.problems.check_input(10, at, id_, call.get("input"))
+    if call.get("providerExecuted") is True:
+        seen.served.add(id_)
+    else:
+        seen.pairing.add_call(at, id_, tool)
+
+
+def _check_result(at: int, role: str, result: JsonObject, seen: _Seen) -> None:
+    """A result. The assistant's own message has only those of tools that the provider ran."""
+    id_ = result["toolCallId"]
+    if role == "assistant" and id_ not in seen.served:
+        wrong = f"the result of {id_!r} stands with the assistant, which did not run it."
+        seen.problems.add(2, at, f"{wrong} Put it into a tool message.")
+        return
+    if wrong := _output_problem(result["output"]):
+        seen.problems.add(11, at, wrong)
+    if role == "tool":
+        seen.pairing.add_result(at, id_, tool=result["toolName"])
+
+
+def _output_problem(output: Any) -> str:
+    """Why it is not an output that says something, in words; empty if it is."""
+    match output:
+        case {"type": "text", "value": str()} | {"type": "json" | "error-json", "value": _}:
+            return ""
+        case {"type": "error-text", "value": str(text)}:
+            return "" if text.strip() else "an error says nothing. Say what went wrong."
+        case {"type": "execution-denied", **rest} if isinstance(rest.get("reason", ""), str):
+            return ""
+        case {"type": "content", "value": list(items)} if all(_is_item(item) for item in items):
+            return ""
+        case _:
+            return (
+                "an output is an object of type text, json, execution-denied, error-text, "
+                "error-json or content, with its value. Write one of these."
+            )
+
+
+def _is_item(item: Any) -> bool:
+    match item:
+        case {"type": "text", "text": str()} | {"type": "custom"}:
+            return True
+        case {"type": "media" | "file-data" | "image-data", "data": str(), "mediaType": str()}:
+            return True
+        case {"type": "file-url" | "image-url", "url": str()}:
+            return True
+        case {"type": "file-id" | "image-file-id", "fileId": str() | dict()}:
+            return True
+        case _:
+            return False
+
+
+def _check_request(at: int, request: JsonObject, seen: _Seen) -> None:
+    id_, call = request["approvalId"], request["toolCallId"]
+    if call not in seen.pairing.turn and call not in seen.served:
+        wrong = f"the approval {id_!r} is for {call!r}, no call before it here."
+        seen.problems.add(12, at, f"{wrong} Put it after.")
+    elif not id_ or id_ in seen.approvals:
+        wrong = f"the approval id {id_!r} is empty or used already."
+        seen.problems.add(12, at, f"{wrong} Mint another.")
+    else:
+        seen.approvals[id_] = at
+
+
+def _check_response(at: int, id_: str, seen: _Seen) -> None:
+    if id_ not in seen.approvals:
+        wrong = f"nobody asked for the approval {id_!r}."
+        seen.problems.add(13, at, f"{wrong} Put the request before, or drop it.")
+    elif id_ in seen.responded:
+        seen.problems.add(13, at, f"the approval {id_!r} is answered twice. Keep one answer.")
+    seen.responded.add(id_)
+
+
+_PARTS: Final[dict[str, tuple[str, ...]]] = {
+    "user": ("text", "image", "file"),
+    "assistant": ("text", "file", "reasoning", "tool-call", "tool-result", "tool-approval-request"),
+    "tool": ("tool-result", "tool-approval-response"),
+}
+_is_text: Final[Callable[[Any], bool]] = lambda value: isinstance(value, str)  # noqa: E731
+_FIELDS: Final[dict[str, dict[str, Callable[[Any], bool]]]] = {
+    "text": {"text": _is_text},
+    "reasoning": {"text": _is_text},
+    "image": {"image": _is_text},
+    "file": {"data": _is_text, "mediaType": _is_text},
+    "tool-call": {"toolCallId": _is_text, "toolName": _is_text},
+    "tool-result": {"toolCallId": _is_text, "toolName": _is_text, "output": lambda _: True},
+    "tool-approval-request": {"approvalId": _is_text, "toolCallId": _is_text},
+    "tool-approval-response": {"approvalId": _is_text, "approved": lambda value: isinstance(value, bool)},
+}
+
+
+def lacks(part: JsonObject) -> str:
+    """The first field that a part of its type must have and has not."""
+    for field, fits in _FIELDS[part["type"]].items():
+        if field not in part or not fits(part[field]):
+            return f"`{field}`"
+    return ""

@@ -1,0 +1,101 @@
+"""Reads `ModelMessage` lists of the Vercel AI SDK.
+
+Not read at all: `providerOptions` of messages, texts, calls and results. What a provider ran itself
+(`providerExecuted`), pictures and files of users are refused, not skipped.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ayes.projections.formats.ai_sdk.check import check
+from ayes.projections.formats.ai_sdk.write import PROVIDER
+from ayes.projections.formats.common import (
+    JsonObject,
+    Payload,
+    arguments_object,
+    checked_json_text,
+    checked_messages,
+    unreadable,
+)
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
+from ayes.projections.formats.pairing import PairedSteps, repeated_id
+from ayes.schemas.events import Opaque, Part, Text, Wish
+
+#: The rules that a payload must keep to be read. The others are about sending it.
+_UNREADABLE: Final = frozenset({1, 2, 3, 6, 7, 11, 12, 13, 14, 15})
+
+
+def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
+    """The conversation of a `ModelMessage` list, outputs in the order of their calls.
+
+    Raises:
+        BadInput: something cannot be read without a guess; names the message.
+    """
+    steps = PairedSteps()
+    for at, message in enumerate(checked_messages(payload, check, _UNREADABLE)):
+        role, content = message["role"], message["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if role == "tool":
+            for part in parts:
+                if part["type"] == "tool-result":
+                    steps.add_output(_read_output(at, part))
+        elif role == "assistant":
+            asked = "tool-approval-request"
+            reply = RecordedReply(tuple(_read_part(at, one) for one in parts if one["type"] != asked))
+            if repeated_id(reply.wishes) is not None:
+                raise unreadable(at, "two calls have one id. Whose result is whose is not said.")
+            steps.add_reply(reply)
+        else:
+            steps.add_said(Spoken(role, read_texts(at, parts)))
+    return steps.finish()
+
+
+def read_texts(at: int, parts: list[JsonObject]) -> str:
+    """The texts of one speaker, joined as paragraphs."""
+    for part in parts:
+        if part["type"] != "text":
+            wrong = f"a part of type {part['type']!r} is no text, and only texts are read."
+            raise unreadable(at, wrong)
+    return "\n\n".join(part["text"] for part in parts)
+
+
+def _read_part(at: int, part: JsonObject) -> Part:
+    match part:
+        case {"type": "text", "text": text}:
+            return Text(text)
+        case {"type": "tool-call", "toolCallId": id_, "toolName": tool} if not part.get("providerExecuted"):
+            return Wish(tool, read_input(at, part.get("input", {})), id_)
+        case {"type": "reasoning" | "file"}:
+            return Opaque(PROVIDER, checked_json_text(at, part))
+        case _:
+            raise unreadable(at, f"a {part['type']} that the provider ran itself cannot be read.")
+
+
+def read_input(at: int, value: Any) -> str:
+    match value:
+        case {"malformed_arguments": str(raw)} if len(value) == 1 and arguments_object(raw) == value:
+            return raw
+        case str(raw):
+            # What the SDK keeps of a call whose arguments it could not parse.
+            return raw
+        case _:
+            return checked_json_text(at, value)
+
+
+def _read_output(at: int, part: JsonObject) -> Output:
+    id_, tool = part["toolCallId"], part["toolName"]
+    match part["output"]:
+        case {"type": "text", "value": text}:
+            return Output(id_, tool, text)
+        case {"type": "error-text", "value": text}:
+            return Output(id_, tool, text, is_error=True)
+        case {"type": "json", "value": value}:
+            return Output(id_, tool, checked_json_text(at, value))
+        case {"type": "error-json", "value": value}:
+            return Output(id_, tool, checked_json_text(at, value), is_error=True)
+        case {"type": "content", "value": items}:
+            return Output(id_, tool, read_texts(at, items))
+        case {"reason": str(reason)} if reason.strip():
+            return Output(id_, tool, reason, is_error=True)
+        case _:
+            return Output(id_, tool, f"`{tool}` did not run: it was denied.", is_error=True)

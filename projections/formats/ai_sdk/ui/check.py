@@ -1,0 +1,332 @@
+"""What the Vercel AI SDK, or a provider behind it, refuses of a `UIMessage` list.
+
+A call and its end are one part here, with one state, and these fields for each:
+
+    state                 input   output   errorText   approval
+    input-streaming       may     no       no          no              ┐
+    input-available       yes     no       no          no              │ it waits: somebody must
+    approval-requested    yes     no       no          open            │ go on with it
+    approval-responded    yes     no       no          answered        ┘
+    output-available      yes     yes      no          may: approved   ┐
+    output-error          may     no       yes         may: approved   │ it has ended
+    output-denied         yes     no       no          denied          ┘
+
+The list is judged as if it were sent now. The numbers go on from those of `ai_sdk`, because `--for
+ai-sdk` judges either form and a number must mean one thing. Sources are the SDK's own
+(`packages/ai/src`, version 6) unless named; the SDK stands before many providers, so rules 25 and
+30 to 34 are those of the strictest behind it:
+
+21. There is a message, and each is an object with a text `id`, a role of system, user or assistant,
+    and a list of `parts` (`ui/validate-ui-messages.ts`), without the fields of other forms
+    (`content`, `toolInvocations`, `tool_calls`, `tool_call_id`), which the SDK drops without a
+    word.
+22. An `id` is not empty and stands for one message: the chat looks messages up by it
+    (`ui/chat.ts`).
+23. A part is of a type that exists (text, reasoning, file, source-url, source-document, step-start,
+    data-<name>, tool-<name>, dynamic-tool) and has its fields (`ui/validate-ui-messages.ts`).
+24. A part stands with a role that can say it: text with system; text, file and data-<name> with
+    user; calls and the rest only with assistant. The SDK drops others without a word
+    (`ui/convert-to-model-messages.ts`).
+25. A message has a part that is sent (text, reasoning, file or a call), and a text has a visible
+    character: the SDK drops such messages without a word.
+26. A call has a known `state`, and the fields that its state needs and none that it forbids, as in
+    the table (`ui/validate-ui-messages.ts`).
+27. A call has ended (`MissingToolResultsError` in `prompt/convert-to-language-model-prompt.ts`; the
+    SDK drops one that is still streamed, and sends a preliminary output as if it were the last).
+    The SDK would run a call that is approved and has no output. Nothing here is run because a
+    payload says so, so such a call waits. A provider's own call may go without an output.
+28. No approval is left open.
+29. An approval's `id` is not empty and stands for one approval
+    (`generate-text/collect-tool-approvals.ts`).
+30. A `toolCallId` is not empty and stands for one call of the whole list (the same file).
+31. A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - .
+32. A call's `input` is an object; where there is none in output-error, its `rawInput` is what is
+    sent.
+33. An `errorText`, or the reason of a denial, has a visible character.
+34. System messages open the list (vercel/ai#2384).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from ayes.projections.formats.ai_sdk.check import check as check_model_messages
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, find_messages
+
+_FOREIGN: Final = ("content", "toolInvocations", "tool_calls", "tool_call_id")
+
+
+def is_sent(part: JsonObject) -> bool:
+    """Is it for the model too?"""
+    return kind_of(part) in ("text", "reasoning", "file", *CALLS)
+
+
+class _Seen(Struct):
+    """What the messages so far hold. Grows while they are checked."""
+
+    problems: Problems = msgspec.field(default_factory=Problems)
+    messages: set[str] = msgspec.field(default_factory=set)
+    calls: set[str] = msgspec.field(default_factory=set)
+    approvals: set[str] = msgspec.field(default_factory=set)
+    opening: bool = True
+
+
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
+    """The problems for which the SDK or a provider would refuse the list, in its order."""
+    messages = find_messages(payload)
+    seen = _Seen()
+    if not messages:
+        seen.problems.add(21, 0, "there is no message. Say something first.")
+    for at, message in enumerate(messages):
+        if wrong := _misshapen(message):
+            seen.problems.add(21, at, wrong)
+        else:
+            _check_message(at, message, seen)
+    return seen.problems
+
+
+def check_either(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
+    """A list of either form, by the rules of that form."""
+    return check(payload) if is_ui(payload) else check_model_messages(payload)
+
+
+def is_ui(payload: Payload | Sequence[Any]) -> bool:
+    """Whether the first message with `parts` or `content` has `parts`, as UIMessages have."""
+    for message in find_messages(payload):
+        if isinstance(message, dict) and ("parts" in message or "content" in message):
+            return "parts" in message
+    return False
+
+
+def _misshapen(message: Any) -> str:
+    """What keeps it from being a message at all; nothing, if it is one."""
+    match message:
+        case {"id": str(), "role": "system" | "user" | "assistant", "parts": list()}:
+            foreign = [field for field in _FOREIGN if field in message]
+            return f"`{foreign[0]}` is a field of another form. Write it as parts." if foreign else ""
+        case _:
+            return (
+                "a message is an object with a text `id`, one of the roles system, user, assistant, and a list of "
+                "`parts`. Write it so."
+            )
+
+
+def _check_message(at: int, message: JsonObject, seen: _Seen) -> None:
+    problems, role, parts = seen.problems, message["role"], message["parts"]
+    problems.check_new_id(22, at, "message", message["id"], seen.messages)
+    if role == "system" and not seen.opening:
+        wrong = "a system message comes late."
+        problems.add(34, at, f"{wrong} Put it first, or make it a user's that says so.")
+    seen.opening = seen.opening and role == "system"
+    before = len(problems)
+    for part in parts:
+        _check_part(at, role, part, seen)
+    if len(problems) == before and not any(is_sent(part) for part in parts):
+        problems.add(25, at, "no part of it is for the model. Leave the message out.")
+
+
+def _check_part(at: int, role: str, part: Any, seen: _Seen) -> None:
+    """One part of a message. Marks the ids it uses."""
+    problems, kind = seen.problems, kind_of(part)
+    if not kind:
+        wrong = f"the type of a part is one of {', '.join(_FIELDS)}."
+        problems.add(23, at, f"{wrong} Write one of these.")
+    elif lacking := lacks(part):
+        problems.add(23, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")
+    elif kind not in _ROLES.get(role, _FIELDS):
+        wrong = f"a {kind} part stands with role {role}, which the SDK does not send."
+        problems.add(24, at, f"{wrong} Leave it out, or put it where it belongs.")
+    elif kind == "text" and not part["text"].strip():
+        problems.add(25, at, "a text has no visible character. Leave it out.")
+    elif kind in CALLS:
+        _check_call(at, part, seen)
+
+
+def _check_call(at: int, part: JsonObject, seen: _Seen) -> None:
+    problems, id_ = seen.problems, part["toolCallId"]
+    problems.check_new_id(30, at, "call", id_, seen.calls)
+    problems.check_tool_name(31, at, tool_of(part))
+    if wrong := _misfit(part):
+        problems.add(26, at, f"{id_!r} {wrong}")
+        return
+    if "approval" in part:
+        approval = part["approval"]["id"]
+        if not approval or approval in seen.approvals:
+            wrong = f"the approval id {approval!r} is empty or used already."
+            problems.add(29, at, f"{wrong} Mint another.")
+        seen.approvals.add(approval)
+    _check_end(at, part, problems)
+
+
+def _check_end(at: int, part: JsonObject, problems: Problems) -> None:
+    """How it ended; or that it has not."""
+    id_, state = part["toolCallId"], part["state"]
+    served = part.get("providerExecuted") is True
+    waits = ("input-available", "approval-responded")
+    if state == "approval-requested":
+        wrong = f"the approval of {id_!r} is open."
+        problems.add(28, at, f"{wrong} Wait for it, and send the message whole.")
+    elif state == "input-streaming" or (not served and state in waits):
+        wrong = f"{id_!r} waits in {state}."
+        problems.add(27, at, f"{wrong} Wait for its result, and send the message whole.")
+    elif part.get("preliminary") is True:
+        wrong = f"the output of {id_!r} is preliminary."
+        problems.add(27, at, f"{wrong} Wait for the last, and send the message whole.")
+    else:
+        problems.check_input(32, at, id_, input_sent(part))
+        match part:
+            case {"errorText": said} | {"state": "output-denied", "approval": {"reason": said}} if (
+                not said.strip()
+            ):
+                problems.add(33, at, f"the end of {id_!r} says nothing. Say what went wrong.")
+
+
+def _misfit(part: JsonObject) -> str:
+    """What in a call does not fit its state; nothing, if all does."""
+    state = part["state"]
+    if not isinstance(state, str) or state not in _STATES:
+        return f"is in a state that is none of {', '.join(_STATES)}. Write one of these."
+    needs, may = _STATES[state]
+    for field in needs:
+        if field not in part:
+            return f"is in {state} and has no `{field}`. Write it, or the state that it is in."
+    for field in ("output", "errorText", "approval"):
+        if field in part and field not in (*needs, *may):
+            return f"is in {state}, which has no `{field}`. Leave it out, or write the state that it is in."
+    for field, fits in _STATE_FIELDS.get(state, {}).items():
+        if field in part and not fits(part[field]):
+            return f"has a `{field}` that does not fit {state}. Write it so that it does."
+    if "approval" in part and not _fits(part["approval"], state):
+        return f"has an approval that does not fit {state}. Write its `id`, and what was answered."
+    return ""
+
+
+def _fits(approval: Any, state: str) -> bool:
+    match approval:
+        case {"id": str(), "signature": signature} if not isinstance(signature, str):
+            return False
+        case {"id": str()} if state == "approval-requested":
+            return "approved" not in approval and "reason" not in approval
+        case {"id": str(), "approved": bool(approved)} if isinstance(approval.get("reason", ""), str):
+            return state == "approval-responded" or approved is (state != "output-denied")
+        case _:
+            return False
+
+
+def kind_of(part: Any) -> str:
+    """The type as the tables know it; nothing, if they do not."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str):
+        return ""
+    for prefix in ("data-", "tool-"):
+        if kind.startswith(prefix):
+            return f"{prefix}<name>"
+    return kind if kind in _FIELDS else ""
+
+
+def lacks(part: JsonObject) -> str:
+    """The first field that the part lacks, or that has a value which does not fit; empty if none."""
+    must, may = _FIELDS[kind_of(part)]
+    for field, fits in must.items():
+        if field not in part or not fits(part[field]):
+            return f"`{field}`"
+    for field, fits in may.items():
+        if field in part and not fits(part[field]):
+            return f"another `{field}`, or none"
+    return ""
+
+
+def tool_of(part: JsonObject) -> str:
+    name: str = part["toolName"] if part["type"] == "dynamic-tool" else part["type"].removeprefix("tool-")
+    return name
+
+
+def input_sent(part: JsonObject) -> Any:
+    """What the SDK sends as the call's input."""
+    kept = part.get("input")
+    return part.get("rawInput") if kept is None and part["state"] == "output-error" else kept
+
+
+type _Fits = Mapping[str, Callable[[Any], bool]]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_metadata(value: Any) -> bool:
+    """Of providers: an object of objects."""
+    return isinstance(value, dict) and all(isinstance(inner, dict) for inner in value.values())
+
+
+def _is_written(value: Any) -> bool:
+    return value in ("streaming", "done")
+
+
+def _is_any(_value: Any) -> bool:
+    return True
+
+
+CALLS: Final = ("tool-<name>", "dynamic-tool")
+FOR_PEOPLE: Final = ("source-url", "source-document", "data-<name>")
+_OF_TEXT: Final[_Fits] = {"state": _is_written, "providerMetadata": _is_metadata}
+_OF_CALL: Final[_Fits] = {
+    "providerExecuted": _is_flag,
+    "toolMetadata": _is_object,
+    "callProviderMetadata": _is_metadata,
+}
+#: By type: the fields that a part must have, and those that are as they should be if it has them.
+_FIELDS: Final[dict[str, tuple[_Fits, _Fits]]] = {
+    "text": ({"text": _is_text}, _OF_TEXT),
+    "reasoning": ({"text": _is_text}, {"id": _is_text, **_OF_TEXT}),
+    "file": (
+        {"mediaType": _is_text, "url": _is_text},
+        {"filename": _is_text, "providerMetadata": _is_metadata},
+    ),
+    "source-url": (
+        {"sourceId": _is_text, "url": _is_text},
+        {"title": _is_text, "providerMetadata": _is_metadata},
+    ),
+    "source-document": (
+        {"sourceId": _is_text, "mediaType": _is_text, "title": _is_text},
+        {"filename": _is_text, "providerMetadata": _is_metadata},
+    ),
+    "step-start": ({}, {}),
+    "data-<name>": ({"data": _is_any}, {"id": _is_text}),
+    "tool-<name>": ({"toolCallId": _is_text, "state": _is_any}, _OF_CALL),
+    "dynamic-tool": (
+        {"toolName": _is_text, "toolCallId": _is_text, "state": _is_any},
+        {"dynamic": lambda value: value is False, **_OF_CALL},
+    ),
+}
+#: Roles that cannot say everything.
+_ROLES: Final = {"system": ("text",), "user": ("text", "file", "data-<name>")}
+#: By state: the fields that a call needs, and those that it may have.
+_STATES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "input-streaming": ((), ()),
+    "input-available": (("input",), ()),
+    "approval-requested": (("input", "approval"), ()),
+    "approval-responded": (("input", "approval"), ()),
+    "output-available": (("input", "output"), ("approval",)),
+    "output-error": (("errorText",), ("approval",)),
+    "output-denied": (("input", "approval"), ()),
+}
+#: By state: fields that only there must be as they should.
+_STATE_FIELDS: Final[dict[str, _Fits]] = {
+    "input-streaming": {
+        "rawInput": _is_text,
+        "inputEncoding": lambda value: value in ("json", "text"),
+    },
+    "output-available": {"preliminary": _is_flag, "resultProviderMetadata": _is_metadata},
+    "output-error": {"errorText": _is_text, "resultProviderMetadata": _is_metadata},
+}

@@ -1,0 +1,97 @@
+"""A thread as it stands, as `UIMessage`s: each call in the state that its facts bear out.
+
+    its facts                                                  its part
+    a wish, requested or not, and nobody was asked about it    input-available
+    put to people, and not decided                             approval-requested
+    decided, after people were asked, and it has not ended     approval-responded
+    it has ended                                               as `write` writes it
+
+*   `approved` is true only for an approval that fits exactly what would run (`Call.flaw`) and was
+    not taken back; `input` is then what was approved, edits included. Whatever else was decided is
+    false, and `reason` says what it was, since nobody's answer is nobody's no.
+*   An approval's id is the call's name, `workspace/thread/call`, by which a person votes.
+*   A message's id is the subject of the slot that it shows, so that a thread which grows gives the
+    same messages, and more of them at the end. A turn has its message from the moment its model is
+    asked: a `step-start`, as the SDK begins each step. That is all there is of a turn whose model
+    failed.
+*   Nobody may run a call because of such a list. The SDK would run what is approved in it.
+"""
+
+from collections.abc import Iterator
+from operator import itemgetter
+
+from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call
+from ayes.projections import refusal_texts
+from ayes.projections.formats.ai_sdk.ui.write import call_part, ended_part, parts_of, spoken_message
+from ayes.projections.formats.common import JsonObject
+from ayes.projections.formats.pairing import mint_call_id
+from ayes.projections.history import Note, System, User, history, outcome
+from ayes.projections.thread import Thread, Turn
+from ayes.schemas.events import Approved, Wish
+
+
+def messages(thread: Thread) -> list[JsonObject]:
+    """The UIMessages of the whole thread, waiting calls included; later texts come after them."""
+    said = zip(thread.said, _said(thread), strict=True)
+    steps: list[tuple[int, str, System | User | Note | Turn]] = [
+        *((fact.seq, fact.slot.subject, entry) for fact, entry in said),
+        *(
+            (turn.cut, thread.ref.replied(number).subject, turn)
+            for number, turn in thread.turns.items()
+            if turn.cut is not None
+        ),
+    ]
+    calls = _calls(thread)
+    shown: list[JsonObject] = []
+    for _seq, id_, step in sorted(steps, key=itemgetter(0)):
+        match step:
+            case Turn(number=number, reply=reply):
+                parts = parts_of(reply.parts, iter(calls[number])) if reply else []
+                shown.append({"id": id_, "role": "assistant", "parts": [{"type": "step-start"}, *parts]})
+            case _:
+                shown.append(spoken_message(id_, step, shown))
+    return shown
+
+
+def _said(thread: Thread) -> Iterator[System | User | Note]:
+    """What was said, as a history tells it."""
+    for entry in history(Thread(thread.ref, said=thread.said)).entries:
+        assert isinstance(entry, System | User | Note), f"{entry} was not said"
+        yield entry
+
+
+def _calls(thread: Thread) -> dict[int, list[JsonObject]]:
+    """The calls of each turn, under the ids that they have when all is settled."""
+    used: set[str] = set()
+    return {
+        number: [
+            _call(thread.call(ref), wish, mint_call_id(ref.call, wish.provider_id, used, bool))
+            for ref, wish in thread.wishes(number)
+        ]
+        for number in thread.turns
+    }
+
+
+def _call(call: Call, wish: Wish, id_: str) -> JsonObject:
+    """A call as it stands."""
+    approval = {"id": str(call.ref)}
+    if call.status in SETTLED:
+        return ended_part(wish, id_, outcome(call, wish), approval["id"])
+    if call.requested is None:
+        return {**call_part(wish.tool, wish.arguments, id_), "state": "input-available"}
+    shown = call_part(call.wish.tool, call.arguments, id_)
+    if call.gated is None:
+        return {**shown, "state": "input-available"}
+    if call.decided is None:
+        return {**shown, "state": "approval-requested", "approval": approval}
+    return {**shown, "state": "approval-responded", "approval": {**approval, **_answer(call)}}
+
+
+def _answer(call: Call) -> JsonObject:
+    """What came of asking people."""
+    if call.status in NOT_RUN:
+        return {"approved": False, "reason": refusal_texts.tool_not_run(call).text}
+    if call.flaw is not None:
+        return {"approved": False, "reason": "What is recorded as an approval does not hold for this call."}
+    reason = call.decided.event.reason if call.decided and isinstance(call.decided.event, Approved) else ""
+    return {"approved": True, "reason": reason} if reason.strip() else {"approved": True}

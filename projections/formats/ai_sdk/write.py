@@ -1,0 +1,120 @@
+"""Writes `ModelMessage` lists for the Vercel AI SDK.
+
+A settled call is written as call and result, without approval parts. A denial is
+`execution-denied`; every other ending without a result is an `error-text`, so that a person's no
+and nobody's answer stay two things.
+
+What the form cannot carry, and is lost from entries to steps:
+
+* the arguments' text: their value is kept, and texts that are no object or could be read in two
+  ways (a key twice) are wrapped whole (`MALFORMED`); blank ones become `{}`;
+* ids that are empty or stand for two calls, and tool names that rule 5 refuses;
+* texts without a visible character, in a turn with something else; alone they say so (`BLANK`);
+* who speaks (`name`), and that a note, or a system text after the opening, is not the user's: it is
+  a user message that says so in words;
+* opaque parts of other providers. One of ours (`Opaque.provider == "ai-sdk"`) holds the JSON of a
+  `reasoning` or `file` part;
+* that an outcome was a denial: `read` has one word, `is_error`, so a second writing has
+  `error-text` there.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from ayes.projections.formats.ai_sdk.check import lacks
+from ayes.projections.formats.common import (
+    BLANK,
+    JsonObject,
+    Payload,
+    arguments_object,
+    non_blank,
+    note_text,
+    parse_json,
+    tool_name,
+)
+from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.schemas.events import Opaque, Part, Text, Wish
+
+PROVIDER: Final = "ai-sdk"
+_OPAQUE: Final = ("reasoning", "file")
+
+
+def write(entries: Sequence[Entry]) -> Payload:
+    """`{"messages": [...]}`: ModelMessages."""
+    messages: list[JsonObject] = []
+    for step, ids in numbered(entries):
+        match step:
+            case PairedTurn(assistant=assistant, outcomes=outcomes):
+                messages.append({"role": "assistant", "content": _said(assistant, ids)})
+                if outcomes:
+                    results = [_result(id_, *pair) for id_, pair in zip(ids, outcomes, strict=True)]
+                    messages.append({"role": "tool", "content": results})
+            case said:
+                role, text = spoken(said, opening=all(one["role"] == "system" for one in messages))
+                messages.append({"role": role, "content": text})
+    return {"messages": messages}
+
+
+def numbered(entries: Sequence[Entry]) -> Iterator[tuple[System | User | Note | PairedTurn, list[str]]]:
+    """The entries in pairs, each turn with the ids of its calls."""
+    used: set[str] = set()
+    for step in pair_turns(entries):
+        outcomes = step.outcomes if isinstance(step, PairedTurn) else ()
+        yield step, [call_id(outcome, used, bool) for _wish, outcome in outcomes]
+
+
+def spoken(step: System | User | Note, *, opening: bool) -> tuple[str, str]:
+    """Role and text."""
+    match step:
+        case System(text=text) if opening:
+            return "system", non_blank(text)
+        case System(text=text):
+            return "user", note_text(text)
+        case Note(text=text, name=name):
+            return "user", note_text(text, name)
+        case User(text=text):
+            return "user", non_blank(text)
+
+
+def _said(assistant: Assistant, ids: Iterable[str]) -> list[JsonObject]:
+    minted = iter(ids)
+    parts = [part for one in assistant.parts if (part := _part(one, minted)) is not None]
+    return parts or [{"type": "text", "text": BLANK}]
+
+
+def _part(part: Part, ids: Iterator[str]) -> JsonObject | None:
+    match part:
+        case Text(text=text):
+            return {"type": "text", "text": text} if text.strip() else None
+        case Wish(tool=tool, arguments=arguments):
+            return {
+                "type": "tool-call",
+                "toolCallId": next(ids),
+                "toolName": tool_name(tool),
+                "input": arguments_object(arguments),
+            }
+        case Opaque(provider="ai-sdk", data=data):
+            kept = parse_json(data)
+            fits = isinstance(kept, dict) and kept.get("type") in _OPAQUE and not lacks(kept)
+            return kept if fits else None
+        case Opaque():
+            return None
+
+
+def _result(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
+    return {
+        "type": "tool-result",
+        "toolCallId": id_,
+        "toolName": tool_name(wish.tool),
+        "output": output_of(outcome),
+    }
+
+
+def output_of(outcome: Outcome) -> JsonObject:
+    """A person's no, any other ending without a result, or the result."""
+    if outcome.kind == "denied":
+        return {"type": "execution-denied", "reason": non_blank(outcome.text)}
+    if outcome.is_error:
+        return {"type": "error-text", "value": non_blank(outcome.text)}
+    return {"type": "text", "value": outcome.text}

@@ -1,0 +1,163 @@
+"""What Anthropic Messages refuses.
+
+Rules 1 to 10 as platform.claude.com says ("Handle tool calls", the Messages reference) or as
+the issue named reports:
+
+1.  Every `tool_use` is answered by a `tool_result` in the very next user message, all of a turn in
+    that one message (anthropics/claude-code#2697).
+2.  There the results come first, text only after them.
+3.  Exactly one result for each use (langchain-ai/langgraph#4397).
+4.  No result without its use in the message before (anthropics/claude-code#18947).
+5.  Ids of uses are unique over the whole request (anthropics/claude-code#28515) and made of A-Z a-z
+    0-9 _ - (maximhq/bifrost#5097, QwenLM/qwen-code#8160).
+6.  No text after a use in an assistant message (recorded fixture in opencode's `packages/llm`).
+7.  No text block without a visible character, no message without content, except a final
+    assistant's (anthropics/claude-code#23369, #62396).
+8.  A result's content is no empty list, and says something when `is_error`
+    (bytedance/trae-agent#231, jlevy/markform#153).
+9.  Thinking stands in assistant messages, with the signature or the data that it came with.
+10. A server tool's result stands after its `server_tool_use` (anthropics/claude-code#64383).
+11. The first message is a user's, and there is one (Messages reference).
+12. Roles alternate. The service itself joins neighbours; servers that copy its interface refuse
+    them.
+13. `input` is an object (Messages reference).
+14. A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - (Messages reference).
+15. A message is an object with role user or assistant, its content text or a list of blocks.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ayes.projections.formats.common import (
+    FormatProblem,
+    JsonObject,
+    Payload,
+    Problems,
+    find_messages,
+)
+from ayes.projections.formats.pairing import CallPairing, PairingRules
+
+_ID: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
+_PAIRING: Final = PairingRules(
+    missing=1,
+    stray=4,
+    twice=3,
+    place="in the next message",
+    follows="its use. Put it directly after",
+)
+
+
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
+    """The problems for which the provider would refuse it, in the order of the messages."""
+    messages = find_messages(payload)
+    problems = Problems()
+    if not messages:
+        problems.add(11, 0, "there is no message. The first must be a user's.")
+    role = ""
+    pairing = CallPairing(_PAIRING, problems)
+    served: set[str] = set()
+    for at, message in enumerate(messages):
+        blocks = blocks_of(message)
+        if blocks is None:
+            problems.add(15, at, shape_problem(message))
+            continue
+        before, role = role, message["role"]
+        if at == 0 and role != "user":
+            problems.add(11, at, "the first message must be a user's. Put one before it.")
+        if role == before:
+            wrong = f"two messages of role {role} follow each other."
+            problems.add(12, at, f"{wrong} Join their blocks.")
+        if not blocks and not (role == "assistant" and at == len(messages) - 1):
+            problems.add(7, at, "the message has no content. Leave it out.")
+        for block in blocks:
+            if block["type"] == "tool_result":
+                pairing.add_result(at, str(block.get("tool_use_id")))
+        pairing.end_turn()
+        _check_order(at, role, blocks, problems)
+        for block in blocks:
+            _check_block(at, role, block, served, problems)
+        for block in blocks:
+            if block["type"] == "tool_use":
+                _check_use(at, block, pairing, problems)
+    pairing.end_turn()
+    return problems.in_order()
+
+
+def blocks_of(message: Any) -> list[JsonObject] | None:
+    """The message's blocks; `None` if it is of no known shape."""
+    if not isinstance(message, dict) or message.get("role") not in ("user", "assistant") or _is_chat(message):
+        return None
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    if not isinstance(content, list):
+        return None
+    known = all(isinstance(block, dict) and isinstance(block.get("type"), str) for block in content)
+    return content if known else None
+
+
+def _is_chat(message: JsonObject) -> bool:
+    return message.get("role") in ("system", "developer", "tool") or "tool_calls" in message
+
+
+def shape_problem(message: Any) -> str:
+    if isinstance(message, dict) and _is_chat(message):
+        return "this is a message for OpenAI Chat Completions. Check these with `--for openai-chat`."
+    return "a message is a role, user or assistant, and text or a list of blocks."
+
+
+def _check_order(at: int, role: str, blocks: list[JsonObject], problems: Problems) -> None:
+    kinds = [block["type"] for block in blocks]
+    results = kinds.count("tool_result")
+    if role == "user" and kinds[:results] != ["tool_result"] * results:
+        problems.add(2, at, "a result comes after something else. Put the results first.")
+    if role == "assistant" and "tool_use" in kinds and "text" in kinds[kinds.index("tool_use") :]:
+        problems.add(6, at, "text comes after a tool use. Put the text before it.")
+
+
+def _check_use(at: int, use: JsonObject, pairing: CallPairing, problems: Problems) -> None:
+    id_ = use.get("id")
+    if not is_id(id_):
+        problems.add(5, at, f"the id {id_!r} is not made of A-Z a-z 0-9 _ -. Mint another.")
+    elif id_ in pairing.used:
+        problems.add(5, at, f"{id_!r} stands for an earlier use too. Mint another.")
+    pairing.add_call(at, str(id_))
+    problems.check_input(13, at, id_, use.get("input"))
+    problems.check_tool_name(14, at, use.get("name"))
+
+
+def _check_block(at: int, role: str, block: JsonObject, served: set[str], problems: Problems) -> None:
+    """One block by itself. Adds the provider's own tool uses to `served`."""
+    match block["type"]:
+        case "text" if not str(block.get("text", "")).strip():
+            problems.add(7, at, "a text block has no visible character. Leave it out.")
+        case "tool_result" if block.get("content") == []:
+            problems.add(8, at, "a result's content is an empty list. Leave the field out.")
+        case "tool_result" if block.get("is_error") and not _says_something(block.get("content")):
+            problems.add(8, at, "a result that is an error says nothing. Say what went wrong.")
+        case "thinking" | "redacted_thinking" if role != "assistant":
+            problems.add(9, at, "thinking stands in a user's message. It is the model's: drop it.")
+        case "thinking" | "redacted_thinking" if lacking := thinking_problem(block):
+            problems.add(9, at, f"{lacking} Send the block as it came, or drop it.")
+        case "server_tool_use":
+            served.add(str(block.get("id")))
+        case kind if kind.endswith("_tool_result") and str(block.get("tool_use_id")) not in served:
+            wrong = f"the {kind} of {block.get('tool_use_id')!r} lacks its server_tool_use."
+            problems.add(10, at, f"{wrong} Send both, or neither.")
+
+
+def _says_something(content: Any) -> bool:
+    if isinstance(content, list):
+        return any(not isinstance(one, dict) or str(one.get("text", "?")).strip() for one in content)
+    return isinstance(content, str) and bool(content.strip())
+
+
+def thinking_problem(block: JsonObject) -> str:
+    """What a thinking block lacks, in words; empty for a whole one, and for any other block."""
+    needed = {"thinking": "signature", "redacted_thinking": "data"}.get(block["type"])
+    return f"a {block['type']} block lacks its {needed}." if needed and not block.get(needed) else ""
+
+
+def is_id(value: object) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None

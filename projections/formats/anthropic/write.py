@@ -1,0 +1,124 @@
+"""Writes histories for Anthropic Messages.
+
+What the ledger holds and this form cannot is changed as little as it can be, and truthfully:
+arguments that are no object, or could be read in two ways (a key twice), are wrapped whole
+(`MALFORMED`), a repeated or foreign id is minted again, text after a use is put before it, text
+that is blank says so (`BLANK`). System text that opens the history is the `system` of the request.
+What the system says later is a text of the user's side, marked as what it is.
+
+Opaque parts go to no other provider. One of ours (`Opaque.provider == "anthropic"`) holds the JSON
+of its block.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ayes.projections.formats.anthropic.check import is_id, thinking_problem
+from ayes.projections.formats.common import (
+    BLANK,
+    OPENING,
+    JsonObject,
+    Payload,
+    append_or_merge,
+    arguments_object,
+    leading_system_count,
+    non_blank,
+    note_text,
+    parse_json,
+    tool_name,
+)
+from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.schemas.events import Opaque, Part, Text, Wish
+
+#: Blocks that are written from facts of their own, and never from an opaque part.
+_OURS: Final = frozenset({"text", "tool_use", "tool_result"})
+
+
+def write(entries: Sequence[Entry]) -> Payload:
+    """`{"system": ..., "messages": [...]}`, without `system` where the history opens with none."""
+    first = leading_system_count(entries)
+    system = [entry.text for entry in entries[:first] if isinstance(entry, System) and entry.text.strip()]
+    messages: list[JsonObject] = []
+    used: set[str] = set()
+    for step in pair_turns(entries[first:]):
+        match step:
+            case User(text=text):
+                _add(messages, "user", [_text(text)])
+            case System(text=text):
+                _add(messages, "user", [_text(note_text(text))])
+            case Note(text=text, name=name):
+                _add(messages, "user", [_text(note_text(text, name))])
+            case PairedTurn(assistant=assistant, outcomes=outcomes):
+                ids = [call_id(outcome, used, is_id) for _wish, outcome in outcomes]
+                _add(messages, "assistant", _blocks(assistant, ids))
+                if outcomes:
+                    results = [_result(id_, one) for id_, (_, one) in zip(ids, outcomes, strict=True)]
+                    _add(messages, "user", results)
+    if not messages or messages[0]["role"] != "user":
+        messages.insert(0, {"role": "user", "content": [_text(OPENING)]})
+    return {"system": "\n\n".join(system), "messages": messages} if system else {"messages": messages}
+
+
+def _add(messages: list[JsonObject], role: str, blocks: list[JsonObject]) -> None:
+    append_or_merge(messages, {"role": role, "content": blocks}, by="role", into="content")
+
+
+def _text(text: str) -> JsonObject:
+    return {"type": "text", "text": non_blank(text)}
+
+
+def _blocks(assistant: Assistant, ids: Iterable[str]) -> list[JsonObject]:
+    """A turn's blocks in their order, but texts after the first use are moved before it."""
+    minted = iter(ids)
+    blocks: list[JsonObject] = []
+    first_use: int | None = None
+    for part in assistant.parts:
+        block = _block(part, minted)
+        if block is None:
+            continue
+        if block["type"] == "text" and first_use is not None:
+            blocks.insert(first_use, block)
+            first_use += 1
+            continue
+        if block["type"] == "tool_use" and first_use is None:
+            first_use = len(blocks)
+        blocks.append(block)
+    if any(block["type"] in {"text", "tool_use"} for block in blocks):
+        return blocks
+    return [*blocks, _text(BLANK)]
+
+
+def _block(part: Part, ids: Iterable[str]) -> JsonObject | None:
+    match part:
+        case Text(text=text):
+            return _text(text) if text.strip() else None
+        case Wish(tool=tool, arguments=arguments):
+            return {
+                "type": "tool_use",
+                "id": next(iter(ids)),
+                "name": tool_name(tool),
+                "input": arguments_object(arguments),
+            }
+        case Opaque(provider="anthropic", data=data):
+            block = parse_json(data)
+            return block if isinstance(block, dict) and _is_opaque(block) else None
+        case Opaque():
+            return None
+
+
+def _is_opaque(block: JsonObject) -> bool:
+    """A block that the provider may have sent and will take back."""
+    kind = block.get("type")
+    return isinstance(kind, str) and kind not in _OURS and not thinking_problem(block)
+
+
+def _result(id_: str, outcome: Outcome) -> JsonObject:
+    block: JsonObject = {"type": "tool_result", "tool_use_id": id_}
+    if outcome.text.strip():
+        block["content"] = outcome.text
+    elif outcome.is_error:
+        block["content"] = BLANK
+    if outcome.is_error:
+        block["is_error"] = True
+    return block

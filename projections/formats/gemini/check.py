@@ -1,0 +1,181 @@
+"""What Gemini's `generateContent` refuses.
+
+As ai.google.dev says, as Google's own types (the `google-genai` package) say, or as the issues
+named report it:
+
+1.  A content with calls is answered by the very next one, with as many responses as there are calls
+    (google-gemini/gemini-cli#4217, continuedev/continue#9562).
+2.  Responses follow a content with calls (GoogleCloudPlatform/generative-ai#368).
+3.  Each response names its call: the name, and the id where the call has one. Ids are optional and
+    not repeated within a content; without them calls and responses pair by name, in order.
+4.  A content with responses holds nothing else (vellum-ai/vellum-assistant#39495,
+    anomalyco/opencode#43479).
+5.  A content with calls follows a user's (google-gemini/gemini-cli#11814).
+6.  The first content is a user's, and there is one.
+7.  In the current turn, which begins at the last thing a user said, the first call of each content
+    has a thought signature (ai.google.dev, "Thought signatures"; Gemini 3 answers 400, Gemini 2.5
+    does not ask).
+8.  A part has exactly one of the data fields (`DATA`).
+9.  A text is not empty, except beside a thought signature (zuisong/gemini-openai-proxy#86).
+10. `args`, where it stands, is an object.
+11. `response` is an object.
+12. A function's name is 1 to 64 characters of A-Z a-z 0-9 _ . : - and begins with a letter or _ .
+    (Reported of declarations, google-gemini/gemini-cli#6704; the newest types speak of 128, but 64
+    is taken everywhere.)
+13. A content is an object with role user or model and a list of parts, each an object, at least
+    one.
+14. A thought signature is base64, and stands in a model's content, as calls do.
+15. `systemInstruction` is a content too, of texts; its role is not asked.
+
+What is not judged: that a request ends with the user's side, which some models ask for and others
+do not, and whether a signature is one that the model gave. Both spellings of a field,
+`functionCall` and `function_call`, are read; a field that is null is not there.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems
+from ayes.projections.formats.gemini.parts import (
+    DATA,
+    FOREIGN,
+    FUNCTION_NAME,
+    contents_of,
+    inner,
+    is_base64,
+    is_empty_text,
+    parts_of,
+    system_of,
+)
+
+
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
+    """The problems for which the provider would refuse it, in the order of the contents."""
+    contents = contents_of(payload)
+    problems = Problems()
+    if wrong := system_problem(system_of(payload)):
+        problems.add(15, 0, wrong)
+    if not contents:
+        problems.add(6, 0, "there is no content in `contents`. The first must be a user's.")
+    shapes = [parts_of(content, ("user", "model")) for content in contents]
+    current = max((at for at, parts in enumerate(shapes) if _is_said(contents[at], parts)), default=0)
+    waiting: list[JsonObject] = []  # calls of the content before, which this one must answer
+    role = ""
+    for at, (content, parts) in enumerate(zip(contents, shapes, strict=True)):
+        if parts is None:
+            wrong = "a content is a role, user or model, and a list of parts, at least one."
+            problems.add(13, at, wrong)
+            continue
+        before, role = role, content["role"]
+        calls = [inner(part, "functionCall") for part in parts if "functionCall" in part]
+        responses = [inner(part, "functionResponse") for part in parts if "functionResponse" in part]
+        if at == 0 and role != "user":
+            problems.add(6, at, "the first content must be a user's. Put one before it.")
+        _check_responses(at, responses, waiting, len(parts), problems)
+        _check_calls(at, role, before, calls, problems)
+        if calls and at > current and role == "model":
+            _check_signature(at, parts, problems)
+        for part in parts:
+            _check_part(at, role, part, problems)
+        waiting = calls
+    if waiting:
+        problems.add(1, len(contents) - 1, _unanswered(len(waiting), 0))
+    return problems.in_order()
+
+
+def _is_said(content: Any, parts: list[JsonObject] | None) -> bool:
+    """Something that a user said, in contrast to what tools gave."""
+    return parts is not None and content["role"] == "user" and any("functionResponse" not in p for p in parts)
+
+
+def system_problem(system: Any) -> str:
+    """Why it is not a system instruction, in words; empty if it is, or if there is none."""
+    if system is None or isinstance(system, str):  # the SDKs make a content of a bare text
+        return ""
+    parts = parts_of(system, (None, "user", "system", "model"))
+    if parts is not None and all(isinstance(part.get("text"), str) and part["text"] for part in parts):
+        return ""
+    return "`systemInstruction` is no content of texts. Write {'parts': [{'text': ...}]}, or none."
+
+
+def _unanswered(calls: int, responses: int) -> str:
+    counts = f"{calls} calls, and {responses} responses in the next content."
+    return f"{counts} Wait for all, and send the turn whole."
+
+
+def _check_responses(
+    at: int,
+    responses: list[JsonObject],
+    waiting: list[JsonObject],
+    parts: int,
+    problems: Problems,
+) -> None:
+    """The responses of a content that has `parts` parts, to the calls that wait for them."""
+    if responses and not waiting:
+        problems.add(2, at, "responses do not follow a content with their calls. Put them there.")
+        return
+    if len(responses) != len(waiting):
+        # Named at the content that holds the calls.
+        problems.add(1, at - 1, _unanswered(len(waiting), len(responses)))
+        return
+    if len(responses) not in {0, parts}:
+        problems.add(4, at, "something stands beside the responses. Give it a content of its own.")
+    left = list(waiting)
+    for response in responses:
+        call = next((one for one in left if _answers(response, one)), None)
+        if call is None:
+            wrong = f"the response of {response.get('name')!r} has another id or name than each call."
+            problems.add(3, at, f"{wrong} Copy them.")
+        left = [one for one in left if one is not call]
+
+
+def _answers(response: JsonObject, call: JsonObject) -> bool:
+    return response.get("name") == call.get("name") and response.get("id") == call.get("id")
+
+
+def _check_calls(at: int, role: str, before: str, calls: list[JsonObject], problems: Problems) -> None:
+    if calls and role == "model" and before == "model":
+        problems.add(5, at, "calls follow another content of the model. Join the two.")
+    ids = [str(call["id"]) for call in calls if call.get("id")]
+    if len(set(ids)) != len(ids):
+        problems.add(3, at, "two calls of one content have the same id. Mint another for one.")
+
+
+def _check_signature(at: int, parts: list[JsonObject], problems: Problems) -> None:
+    first = next(part for part in parts if "functionCall" in part)
+    if not first.get("thoughtSignature"):
+        wrong = "the first call lacks its thoughtSignature."
+        problems.add(7, at, f"{wrong} Send the part as it came, or with {FOREIGN!r}.")
+
+
+def _check_part(at: int, role: str, part: JsonObject, problems: Problems) -> None:
+    """One part by itself."""
+    data = [name for name in DATA if name in part]
+    if len(data) != 1:
+        wrong = f"a part has {len(data)} of the fields {', '.join(DATA)}."
+        problems.add(8, at, f"{wrong} It needs exactly one.")
+    if "text" in part and (not isinstance(part["text"], str) or is_empty_text(part)):
+        problems.add(9, at, "a text is empty, or no text. Leave the part out.")
+    if "functionCall" in part:
+        call = inner(part, "functionCall")
+        _check_name(at, call, problems)
+        if not isinstance(part["functionCall"], dict) or not isinstance(call.get("args", {}), dict):
+            wrong = "the args of a call are no object."
+            problems.add(10, at, f"{wrong} Wrap them under a name that says so.")
+    if "functionResponse" in part:
+        response = inner(part, "functionResponse")
+        _check_name(at, response, problems)
+        if not isinstance(response.get("response"), dict):
+            problems.add(11, at, "a response is no object. Wrap it: {'output': ...}.")
+    signed = "thoughtSignature" in part
+    of_model = signed or "functionCall" in part
+    if (of_model and role != "model") or (signed and not is_base64(part["thoughtSignature"])):
+        wrong = "calls and thought signatures (in base64) are the model's."
+        problems.add(14, at, f"{wrong} Send them as they came.")
+
+
+def _check_name(at: int, named: JsonObject, problems: Problems) -> None:
+    name = named.get("name")
+    if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
+        wrong = f"the name {name!r} is not 1 to 64 of A-Z a-z 0-9 _ . : - after a letter or _."
+        problems.add(12, at, f"{wrong} Replace the rest.")

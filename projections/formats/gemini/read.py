@@ -1,0 +1,147 @@
+"""Reads conversations of Gemini's `generateContent`.
+
+What this form holds and a history cannot: a response's object is told as JSON text, unless it is
+one text under `output` or `error`. Images and files are refused, as they cannot be told in words.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ayes.projections.formats.common import MALFORMED, JsonObject, Payload, arguments_object, json_text
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
+from ayes.projections.formats.gemini.check import system_problem
+from ayes.projections.formats.gemini.parts import (
+    DATA,
+    FOREIGN,
+    NAME,
+    contents_of,
+    inner,
+    is_kept,
+    parts_of,
+    system_of,
+)
+from ayes.projections.formats.pairing import PairedSteps, repeated_id
+from ayes.schemas.errors import BadInput
+from ayes.schemas.events import Opaque, Part, Text, Wish
+
+
+def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
+    """The conversation of the contents, outputs in the order of their calls.
+
+    Raises:
+        BadInput: something cannot be read without guessing; with the content.
+    """
+    texts: list[str] = []
+    if (system := system_of(payload)) is not None:
+        if system_problem(system):
+            raise BadInput("`systemInstruction`: only texts can be read, {'parts': [{'text': ...}]}.")
+        texts = [system] if isinstance(system, str) else [part["text"] for part in system["parts"]]
+    steps = PairedSteps(Spoken("system", text) for text in texts)
+    contents = contents_of(payload)
+    if not contents:
+        wrong = "there is no content in `contents`: a payload is {'contents': [...]}"
+        raise BadInput(f"{wrong}, or the list itself.")
+    for at, content in enumerate(contents):
+        parts = _readable(at, content)
+        if content["role"] == "model":
+            _all_answered(at, steps, " before this content")
+            reply = RecordedReply(tuple(part for piece in parts for part in _replied(at, piece)))
+            if repeated_id([wish for wish in reply.wishes if wish.provider_id]) is not None:
+                raise _mistake(at, "two calls of it have the same id.")
+            steps.add_reply(reply)
+            continue
+        for piece in parts:
+            match _user_step(at, piece, steps.waiting):
+                case Spoken() as said:
+                    steps.add_said(said)
+                case output:
+                    steps.add_output(output)
+        _all_answered(at, steps, " in this content")
+    _all_answered(len(contents) - 1, steps)
+    return steps.finish()
+
+
+def _all_answered(at: int, steps: PairedSteps, where: str = "") -> None:
+    if waiting := steps.waiting:
+        raise _mistake(at, f"a call of {waiting[0].tool!r} has no response{where}.")
+
+
+def _mistake(at: int, sentence: str) -> BadInput:
+    return BadInput(f"content {at}: {sentence}")
+
+
+def _readable(at: int, content: Any) -> list[JsonObject]:
+    parts = parts_of(content, ("user", "model"))
+    if parts is None:
+        raise _mistake(
+            at, "it is none of this provider: a role, user or model, and a list of parts, at least one."
+        )
+    try:
+        json_text(parts)
+    except (TypeError, ValueError, RecursionError):
+        raise _mistake(at, "it cannot be written as JSON in Unicode.") from None
+    return parts
+
+
+def _replied(at: int, part: JsonObject) -> Iterator[Part]:
+    """A part of the model's: its signature, if it is a real one, and what it says."""
+    if is_kept(part):
+        yield _opaque(part)
+        return
+    if part.get("thoughtSignature", FOREIGN) != FOREIGN:
+        yield _opaque({"thoughtSignature": part["thoughtSignature"]})
+    match [(name, part[name]) for name in DATA if name in part]:
+        case [("text", str(text))] if not part.get("thought"):
+            yield Text(text)
+        case [("functionCall", dict())]:
+            call = inner(part, "functionCall")
+            id_, name, args = call.get("id", ""), call.get("name"), call.get("args", {})
+            if not (isinstance(id_, str) and isinstance(name, str) and name and isinstance(args, dict)):
+                raise _mistake(at, "a call needs a name and an object `args`, and its id must be text.")
+            yield Wish(name, _arguments(args), id_)
+        case _:
+            raise _mistake(at, "a part of the model's is neither text nor a call, nor kept for the model.")
+
+
+def _arguments(args: JsonObject) -> str:
+    """The raw text; what was wrapped because it was no object is unwrapped."""
+    raw = args.get(MALFORMED)
+    return raw if isinstance(raw, str) and arguments_object(raw) == args else json_text(args)
+
+
+def _user_step(at: int, part: JsonObject, waiting: Sequence[Wish]) -> Spoken | Output:
+    """A part of the user's side. A response is that of the first call that waits."""
+    match [(name, part[name]) for name in DATA if name in part]:
+        case [("text", str(text))] if waiting:
+            raise _mistake(
+                at, f"a call of {waiting[0].tool!r} has no response before the text {text[:20]!r}."
+            )
+        case [("text", str(text))]:
+            return Spoken("user", text)
+        case [("functionResponse", dict())]:
+            pass
+        case _:
+            raise _mistake(at, "a part of the user's side is neither text nor a response.")
+    response = inner(part, "functionResponse")
+    if not waiting:
+        raise _mistake(at, f"the response of {response.get('name')!r} does not follow its call.")
+    wish = waiting[0]
+    if response.get("name") != wish.tool or response.get("id", wish.provider_id) != wish.provider_id:
+        raise _mistake(
+            at,
+            f"the response of {response.get('name')!r} stands where that of {wish.tool!r} must stand. "
+            "Sort the responses as their calls.",
+        )
+    match response.get("response"):
+        case {"output": str(text), **rest} if not rest:
+            return Output(wish.provider_id, wish.tool, text)
+        case {"error": str(text), **rest} if not rest:
+            return Output(wish.provider_id, wish.tool, text, is_error=True)
+        case dict() as told:
+            return Output(wish.provider_id, wish.tool, json_text(told), is_error="error" in told)
+        case _:
+            raise _mistake(at, "a response is no object.")
+
+
+def _opaque(kept: JsonObject) -> Opaque:
+    return Opaque(NAME, json_text(kept))

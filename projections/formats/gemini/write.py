@@ -1,0 +1,149 @@
+"""Writes histories for Gemini's `generateContent`.
+
+What the ledger holds and this form cannot: the spelling of arguments (they are sent as an object;
+those that are no object are wrapped under `MALFORMED`), a user's name, an empty text (`BLANK`, or
+left out of a model's turn), and which of two turns a text belongs to when nothing stands between
+them. A history that the model opens is begun by `OPENING`. System texts that open the history are
+the `systemInstruction`; what the system says later is a text of the user's side, marked as what it
+is. An id that repeats is minted again, a made-up tool name spelled otherwise.
+
+Opaque parts go to no other provider. Ours (`Opaque.provider == "gemini"`) hold JSON:
+`{"thoughtSignature": ...}`, which belongs to the part directly after it, or a whole part that
+nobody else understands: a thought, or what Google's own tools did. A call that lacks its signature,
+since another model made it, gets the one that Google documents for that, `FOREIGN`.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ayes.projections.formats.common import (
+    BLANK,
+    OPENING,
+    JsonObject,
+    Payload,
+    append_or_merge,
+    arguments_object,
+    leading_system_count,
+    note_text,
+    parse_json,
+    tool_name,
+)
+from ayes.projections.formats.gemini.parts import FOREIGN, FUNCTION_NAME, is_base64, is_kept
+from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.schemas.events import Opaque, Text, Wish
+
+
+def write(entries: Sequence[Entry]) -> Payload:
+    """`{"systemInstruction": ..., "contents": [...]}`, the first only if system texts open it."""
+    first = leading_system_count(entries)
+    system = [{"text": entry.text} for entry in entries[:first] if isinstance(entry, System) and entry.text]
+    contents: list[JsonObject] = []
+    used: set[str] = set()
+    for step in pair_turns(entries[first:]):
+        match step:
+            case User(text=text):
+                _say(contents, text)
+            case System(text=text):
+                _say(contents, note_text(text))
+            case Note(text=text, name=name):
+                _say(contents, note_text(text, name))
+            case PairedTurn(outcomes=outcomes, given=given):
+                ended = [outcome for _wish, outcome in outcomes]
+                ids = {one.call: call_id(one, used, bool) if one.provider_id else "" for one in ended}
+                append_or_merge(
+                    contents, {"role": "model", "parts": _turn(given, ids)}, by="role", into="parts"
+                )
+                if ended:
+                    contents.append(
+                        {
+                            "role": "user",
+                            "parts": [_response(ids[one.call], wish, one) for wish, one in outcomes],
+                        }
+                    )
+    if not contents or contents[0]["role"] != "user":
+        contents.insert(0, {"role": "user", "parts": [{"text": OPENING}]})
+    return (
+        {"systemInstruction": {"parts": system}, "contents": contents} if system else {"contents": contents}
+    )
+
+
+def _say(contents: list[JsonObject], text: str) -> None:
+    """Append a text to the last content, or to a new one if that is the model's or has responses."""
+    part = {"text": text or BLANK}
+    if contents and contents[-1]["role"] == "user" and "functionResponse" not in contents[-1]["parts"][0]:
+        contents[-1]["parts"].append(part)
+    else:
+        contents.append({"role": "user", "parts": [part]})
+
+
+def _turn(assistant: Assistant, ids: dict[str, str]) -> list[JsonObject]:
+    """A turn's parts in the model's order, without calls that have no outcome, and their signatures."""
+    pieces: list[JsonObject] = []
+    signature: JsonObject = {}  # which the next part came with
+    index = -1
+    called = False
+    for part in assistant.parts:
+        match part:
+            case Opaque(provider="gemini", data=data):
+                kept = _kept(data)
+                if kept and signature:
+                    pieces.append({"text": "", **signature})
+                    signature = {}
+                if "thoughtSignature" in kept and len(kept) == 1:
+                    signature = kept
+                elif kept:
+                    pieces.append(kept)
+                continue
+            case Opaque():
+                continue
+            case Text(text=text):
+                if text or signature:
+                    pieces.append({"text": text, **signature})
+            case Wish():
+                index += 1
+                call = f"{assistant.turn}-{index}"
+                if call in ids:
+                    pieces.append(_call(ids[call], part, signature or ({} if called else _UNSIGNED)))
+                    called = True
+        signature = {}
+    if signature:
+        # As the provider does when it has nothing more to say than that.
+        pieces.append({"text": "", **signature})
+    return pieces or [{"text": BLANK}]
+
+
+_UNSIGNED: Final = {"thoughtSignature": FOREIGN}
+
+
+def _call(id_: str, wish: Wish, signature: JsonObject) -> JsonObject:
+    call = {
+        **({"id": id_} if id_ else {}),
+        "name": _name(wish.tool),
+        "args": arguments_object(wish.arguments),
+    }
+    return {"functionCall": call, **signature}
+
+
+def _response(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
+    response = {"error" if outcome.is_error else "output": outcome.text}
+    return {
+        "functionResponse": {
+            **({"id": id_} if id_ else {}),
+            "name": _name(wish.tool),
+            "response": response,
+        }
+    }
+
+
+def _name(wished: str) -> str:
+    name = tool_name(wished)
+    return name if FUNCTION_NAME.fullmatch(name) else f"_{name}"[:64]
+
+
+def _kept(data: str) -> JsonObject:
+    """A signature, or a whole part that only this provider understands; empty if it is neither."""
+    part = parse_json(data)
+    if not isinstance(part, dict) or ("thoughtSignature" in part and not is_base64(part["thoughtSignature"])):
+        return {}
+    return part if set(part) == {"thoughtSignature"} or is_kept(part) else {}

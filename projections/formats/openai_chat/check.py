@@ -1,0 +1,118 @@
+"""What OpenAI Chat Completions refuses.
+
+The sources are OpenAI's API reference and the issues named:
+
+1.  After an assistant message with tool calls comes one tool message for every call, before any
+    other role.
+2.  A tool message answers a call of the assistant message before it
+    (microsoft/agent-framework#5600).
+3.  A call is answered once.
+4.  A tool call's id is text of 1 to 40 characters (camel-ai/camel#2215).
+5.  Ids are unique within one assistant message. Across messages they may repeat, and in recorded
+    GPT-4o conversations they do: a call pairs with the tool messages that follow it directly.
+6.  A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - .
+7.  Arguments are text. Whether they are JSON is not asked: models write malformed ones, and get
+    them back verbatim.
+8.  Content is text, or at least one part of a type that the role may send; null only in an
+    assistant message that has tool calls.
+9.  `tool_calls`, where it stands, is not empty.
+10. There is a message, and each is an object with a role that exists.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ayes.projections.formats.common import (
+    FormatProblem,
+    JsonObject,
+    Payload,
+    Problems,
+    find_messages,
+)
+from ayes.projections.formats.pairing import CallPairing, PairingRules
+
+MAX_ID: Final = 40
+_ROLES: Final = ("assistant", "developer", "system", "tool", "user")
+#: The parts that a role's content may have. Those of the other roles are texts.
+_PARTS: Final = {"user": ("text", "image_url", "input_audio", "file"), "assistant": ("text", "refusal")}
+#: Blocks by which Anthropic's messages are known.
+_ANTHROPIC: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document")
+_PAIRING: Final = PairingRules(
+    missing=1,
+    stray=2,
+    twice=3,
+    place="directly after it",
+    follows="an assistant message with that call. Put it there",
+)
+
+
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
+    """The problems for which the provider would refuse it, in the order of the messages."""
+    messages = find_messages(payload)
+    problems = Problems()
+    if not messages:
+        problems.add(10, 0, "there is no message. Say something first.")
+    pairing = CallPairing(_PAIRING, problems)
+    for at, message in enumerate(messages):
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            problems.add(10, at, f"a message is an object with one of the roles {', '.join(_ROLES)}.")
+            continue
+        _check_content(at, message, problems)
+        if message["role"] == "tool":
+            pairing.add_result(at, str(message.get("tool_call_id")))
+            continue
+        pairing.end_turn()
+        if message["role"] == "assistant" and "tool_calls" in message:
+            _check_calls(at, message["tool_calls"], pairing, problems)
+    pairing.end_turn()
+    return problems.in_order()
+
+
+def _check_content(at: int, message: JsonObject, problems: Problems) -> None:
+    content = message.get("content")
+    if isinstance(content, str):
+        return
+    if isinstance(content, list) and content:
+        for part in content:
+            if wrong := _part_problem(part, message["role"]):
+                problems.add(8, at, wrong)
+    elif content is not None or message["role"] != "assistant" or message.get("tool_calls") is None:
+        problems.add(8, at, "the content must be text. Write an empty text where there is none.")
+
+
+def _part_problem(part: Any, role: str) -> str:
+    """Why the role may not send the part, in words; empty if it may."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in _ANTHROPIC:
+        return f"a block of type {kind!r} is Anthropic's. Check these messages with `--for anthropic`."
+    kinds = _PARTS.get(role, ("text",))
+    if kind not in kinds:
+        return f"a part is of type {kind!r}. One of role {role} can be {', '.join(kinds)}."
+    if kind == "text" and not isinstance(part.get("text"), str):
+        return "the text of a part is no text. Write one, or leave the part out."
+    return ""
+
+
+def _check_calls(at: int, calls: Any, pairing: CallPairing, problems: Problems) -> None:
+    if not isinstance(calls, list) or not calls:
+        problems.add(9, at, "`tool_calls` is empty. Leave it out where nothing is called.")
+        return
+    for call in calls:
+        id_ = call.get("id") if isinstance(call, dict) else None
+        function = call.get("function") if isinstance(call, dict) else None
+        function = function if isinstance(function, dict) else {}
+        if not is_id(id_):
+            wrong = f"the id {id_!r} is not text of 1 to {MAX_ID} characters."
+            problems.add(4, at, f"{wrong} Mint another.")
+        if str(id_) in pairing.turn:
+            wrong = f"{id_!r} stands for two calls of this message."
+            problems.add(5, at, f"{wrong} Mint another for one.")
+        problems.check_tool_name(6, at, function.get("name"))
+        if not isinstance(function.get("arguments"), str):
+            wrong = f"the arguments of {id_!r} are no text."
+            problems.add(7, at, f"{wrong} Send the raw JSON text, not an object.")
+        pairing.add_call(at, str(id_))
+
+
+def is_id(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= MAX_ID

@@ -1,0 +1,90 @@
+"""Reads conversations of OpenAI Chat Completions.
+
+What is lost when a history is written and read again: opaque parts; whether an outcome is an error;
+which system message was a note; who spoke (`name`); the border between several texts of one turn,
+and their places among its wishes; in a tool's name, all that the provider would not take.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ayes.projections.formats.common import JsonObject, Payload, messages_of, text_content
+from ayes.projections.formats.conversation import ConversationStep, read_messages
+from ayes.schemas.errors import BadInput
+
+
+def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
+    """A conversation in our words, as `ayes.projections.formats.conversation` reads one from a
+    recording.
+
+    A recording has one way to say a thing, and the provider several. So what is said in another way
+    is first said in that one: content in text parts, results in another order or without a name, a
+    developer for the system, fields that are there and empty.
+
+    Raises:
+        BadInput: with the index of the first message that cannot be read without guessing.
+    """
+    messages = [_plain(at, message) for at, message in enumerate(messages_of(payload))]
+    return read_messages(_in_call_order(messages)) if messages else ()
+
+
+def _plain(at: int, message: Any) -> Any:
+    if not isinstance(message, dict):
+        return message
+    role = message.get("role")
+    # The provider's SDK writes what is not there so. An empty `tool_calls` is a mistake, though.
+    plain = {
+        key: value
+        for key, value in message.items()
+        if value is not None and (key, value) != ("annotations", [])
+    }
+    if role != "tool":
+        plain.pop("name", None)
+    if role == "developer":
+        plain["role"] = "system"
+    content = message.get("content")
+    if "content" in message or role == "assistant":
+        plain["content"] = text_content(at, content) if isinstance(content, list) else content
+    return plain
+
+
+def _in_call_order(messages: Sequence[Any]) -> list[Any]:
+    """Each turn's results in the order of its calls, and under the names of their tools."""
+    found: list[Any] = []
+    at = 0
+    while at < len(messages):
+        names = _called(messages[at])
+        end = at + 1
+        while end < len(messages) and isinstance(messages[end], dict) and messages[end].get("role") == "tool":
+            end += 1
+        results = [_with_name(message, names) for message in messages[at + 1 : end]]
+        answered = [message.get("tool_call_id") for message in results]
+        if lacking := [id_ for id_ in names if id_ not in answered]:
+            raise BadInput(
+                f"message {at}: {lacking[0]!r} has no result directly after it. Half a pair cannot be kept."
+            )
+        if len(names) == len(answered):
+            results.sort(key=lambda message: list(names).index(message["tool_call_id"]))
+        found += [messages[at], *results]
+        at = end
+    return found
+
+
+def _called(message: Any) -> dict[str, str]:
+    """The tool of each call of an assistant message; empty if it has another shape."""
+    match message:
+        case {"role": "assistant", "tool_calls": [*calls]}:
+            return {
+                id_: name
+                for call in calls
+                if isinstance(call, dict) and isinstance(function := call.get("function"), dict)
+                if isinstance(id_ := call.get("id"), str) and isinstance(name := function.get("name"), str)
+            }
+        case _:
+            return {}
+
+
+def _with_name(message: JsonObject, names: dict[str, str]) -> JsonObject:
+    """The result with the name of its tool; an empty one if it has no call, and is refused later."""
+    id_ = message.get("tool_call_id")
+    return {"name": names.get(id_, "") if isinstance(id_, str) else "", **message}

@@ -1,0 +1,175 @@
+"""What OpenAI Responses refuses.
+
+As the issues named report it, or as OpenAI's own types (the `openai` package) say:
+
+1.  Every call has its output later in the input: "No tool output found for function call"
+    (openai/openai-agents-js#1435). The same goes for custom, computer, shell and patch calls.
+2.  An output follows its call: "No tool call found for function call output" (the same issue).
+3.  A call is answered once (NousResearch/hermes-agent#111443).
+4.  A `call_id` is text of 1 to 64 characters (decolua/9router#393).
+5.  No two calls of the input have the same `call_id` (earendil-works/pi#9057).
+6.  A reasoning item stands directly before the item that came of it, and that is no reasoning again
+    (vercel/ai#7099, UKGovernmentBEIS/inspect_ai#1990).
+7.  A reasoning item has the id and the list `summary` that it came with (OpenAI's types).
+8.  No two items have the same `id` (vercel/ai#7883).
+9.  An `id` begins as its kind does, `fc` for a function call, `rs` for reasoning, `msg` for a
+    message (nodetool-ai/nodetool#4252 for the first).
+10. A function's name is 1 to 128 characters of A-Z a-z 0-9 _ - . (The characters are certain, the
+    length is what diegosouzapw/OmniRoute#4317 clamps to; 64 is documented for Chat Completions, and
+    never exceeded here.)
+11. Arguments are text. Whether they are JSON is not asked.
+12. An output is text of at most 10,485,760 characters (OpenAI's reference), or a list of
+    input_text, input_image and input_file.
+13. A message's content is text, or parts of its role's kinds: output_text and refusal of an
+    assistant, input_text, input_image and input_file of anyone else (jeremychone/rust-genai#119).
+14. An `mcp_approval_response` answers an `mcp_approval_request` by that item's id. A decision about
+    a tool of ours is no such response (microsoft/agent-framework#7452).
+15. There is an item, and each is an object of a type that exists; a message is known by its role.
+
+What is not judged: whether the provider still has an item that is only referred to. Beside
+`previous_response_id` or `conversation`, an output may answer a call that the provider keeps, so
+rules 2 and 14 do not look for it.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems
+from ayes.projections.formats.openai_responses.items import (
+    ID_PREFIXES,
+    KEPT,
+    MAX_ID,
+    OUTPUT_TYPES,
+    is_continued,
+    is_id,
+    items_of,
+    kind_of,
+    reasoning_problem,
+)
+from ayes.projections.formats.pairing import CallPairing, PairingRules
+
+MAX_OUTPUT: Final = 10_485_760
+_SAID: Final = frozenset({"input_text", "input_image", "input_file"})
+_REPLIED: Final = frozenset({"output_text", "refusal"})
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}", re.ASCII)
+_PAIRING: Final = PairingRules(
+    missing=1,
+    stray=2,
+    twice=3,
+    place="after it",
+    follows="its call. Put it there",
+    result="output",
+)
+
+
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
+    """The problems for which the provider would refuse it, in the order of the items."""
+    items = items_of(payload)
+    elsewhere = is_continued(payload)
+    problems = Problems()
+    if not items:
+        problems.add(15, 0, "there is no item in `input`. Say something first.")
+    # One turn, as an output may stand anywhere after its call. A call goes by the type of its
+    # output.
+    pairing = CallPairing(_PAIRING, problems)
+    approvals: set[str] = set()
+    item_ids: set[str] = set()
+    for at, item in enumerate(items):
+        kind = kind_of(item)
+        if kind is None:
+            wrong = "an item is an object of a known `type`, or a message with a known role."
+            problems.add(15, at, wrong)
+            continue
+        _check_item_id(at, item, kind, item_ids, problems)
+        if kind in OUTPUT_TYPES:
+            _check_call(at, item, kind, pairing, problems)
+        elif kind in OUTPUT_TYPES.values():
+            _check_output(at, item, kind, problems)
+            pairing.add_result(at, str(item.get("call_id")), tool=kind, elsewhere=elsewhere)
+        elif kind == "message":
+            _check_message(at, item, problems)
+        elif kind == "reasoning":
+            _check_reasoning(at, item, items[at + 1] if at + 1 < len(items) else None, problems)
+        elif kind == "mcp_approval_request":
+            approvals.add(str(item.get("id")))
+        elif kind == "mcp_approval_response":
+            _check_approval(at, item, None if elsewhere else approvals, problems)
+    pairing.end_turn()
+    return problems.in_order()
+
+
+def _check_approval(at: int, item: JsonObject, approvals: set[str] | None, problems: Problems) -> None:
+    """An approval answers one of these requests, by id; `None` allows any."""
+    known = approvals is None or str(item.get("approval_request_id")) in approvals
+    if not known or not isinstance(item.get("approve"), bool):
+        wrong = "the approval answers no `mcp_approval_request` before it with true or false."
+        more = "Decisions about other tools are told by the call's output."
+        problems.add(14, at, f"{wrong} {more}")
+
+
+def _check_item_id(at: int, item: JsonObject, kind: str, item_ids: set[str], problems: Problems) -> None:
+    """The item's own id, if it has one. Adds it to `item_ids`; a reference is not a second use."""
+    id_ = item.get("id")
+    if id_ is None or kind == "item_reference":
+        return
+    if str(id_) in item_ids:
+        problems.add(8, at, f"an earlier item has the id {id_!r} too. Drop one of the two.")
+    prefix = ID_PREFIXES.get(kind, "")
+    if not isinstance(id_, str) or not id_.startswith(prefix):
+        problems.add(9, at, f"the id {id_!r} does not begin with {prefix!r}. Leave the id out.")
+    item_ids.add(str(id_))
+
+
+def _check_call(at: int, call: JsonObject, kind: str, pairing: CallPairing, problems: Problems) -> None:
+    id_, name = call.get("call_id"), call.get("name")
+    if not is_id(id_):
+        wrong = f"the call_id {id_!r} is not text of 1 to {MAX_ID} characters."
+        problems.add(4, at, f"{wrong} Mint another.")
+    if str(id_) in pairing.used:
+        problems.add(5, at, f"{id_!r} stands for an earlier call too. Mint another.")
+    pairing.add_call(at, str(id_), OUTPUT_TYPES[kind])
+    if kind != "function_call":
+        return
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        wrong = f"the name {name!r} is not 1 to 128 of A-Z a-z 0-9 _ -."
+        problems.add(10, at, f"{wrong} Replace the rest.")
+    if not isinstance(call.get("arguments"), str):
+        wrong = f"the arguments of {id_!r} are no text."
+        problems.add(11, at, f"{wrong} Send the raw JSON text, not an object.")
+
+
+def _check_output(at: int, item: JsonObject, kind: str, problems: Problems) -> None:
+    output = item.get("output")
+    if kind == "function_call_output" and not _is_text_or(_SAID, output):
+        wrong = "the output is neither text nor a list of input parts."
+        problems.add(12, at, f"{wrong} Send it as text.")
+    elif isinstance(output, str) and len(output) > MAX_OUTPUT:
+        problems.add(12, at, f"the output has more than {MAX_OUTPUT:,} characters. Shorten it.")
+
+
+def _check_message(at: int, message: JsonObject, problems: Problems) -> None:
+    kinds = _REPLIED if message["role"] == "assistant" else _SAID
+    content = message.get("content")
+    if not _is_text_or(kinds, content) or content == []:
+        known = f"text, or parts of type {', '.join(sorted(kinds))}"
+        problems.add(13, at, f"the content of role {message['role']} is {known}.")
+
+
+def _is_text_or(kinds: frozenset[str], content: Any) -> bool:
+    if not isinstance(content, list):
+        return isinstance(content, str)
+    return all(
+        isinstance(part, dict) and isinstance(part.get("type"), str) and part["type"] in kinds
+        for part in content
+    )
+
+
+def _check_reasoning(at: int, item: JsonObject, following: Any, problems: Problems) -> None:
+    if lacking := reasoning_problem(item):
+        problems.add(7, at, f"{lacking} Send the item as it came, or drop it.")
+    kind = kind_of(following)
+    came_of_it = kind in OUTPUT_TYPES or (kind in KEPT and kind != "reasoning") or kind == "item_reference"
+    if not came_of_it and not (kind == "message" and following["role"] == "assistant"):
+        wrong = "what came of this reasoning does not follow it."
+        problems.add(6, at, f"{wrong} Send both, or neither.")

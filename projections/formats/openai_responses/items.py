@@ -1,0 +1,106 @@
+"""The items of OpenAI Responses: their types, ids and roles."""
+
+from typing import Any, Final
+
+from ayes.projections.formats.common import JsonObject
+
+NAME: Final = "openai-responses"
+MAX_ID: Final = 64
+#: Kept verbatim: reasoning, and what the provider's own tools did.
+KEPT: Final = frozenset(
+    {
+        "reasoning",
+        "compaction",
+        "web_search_call",
+        "file_search_call",
+        "code_interpreter_call",
+        "image_generation_call",
+        "mcp_list_tools",
+        "mcp_call",
+    }
+)
+#: What an item may have beside that which the ledger has words for.
+FIELDS: Final = {
+    "message": ("id", "status", "phase"),
+    "function_call": ("id", "status", "namespace", "caller"),
+}
+#: The output that each call waits for.
+OUTPUT_TYPES: Final = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+    "computer_call": "computer_call_output",
+    "shell_call": "shell_call_output",
+    "apply_patch_call": "apply_patch_call_output",
+}
+_KINDS: Final = frozenset(
+    {
+        "message",
+        *KEPT,
+        *OUTPUT_TYPES,
+        *OUTPUT_TYPES.values(),
+        "local_shell_call",
+        "local_shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "item_reference",
+    }
+)
+_ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
+ID_PREFIXES: Final = {"function_call": "fc", "reasoning": "rs", "message": "msg"}
+
+
+def message_item(role: str, text: str) -> JsonObject:
+    return {"type": "message", "role": role, "content": text}
+
+
+def takes(item: JsonObject, item_ids: set[str]) -> bool:
+    """May the item have its id, as far as it has one? Then the id is taken."""
+    id_ = item.get("id")
+    if id_ is None:
+        return True
+    if not isinstance(id_, str) or id_ in item_ids or not id_.startswith(ID_PREFIXES.get(item["type"], "")):
+        return False
+    item_ids.add(id_)
+    return True
+
+
+def is_id(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= MAX_ID
+
+
+def items_of(payload: object) -> list[Any]:
+    """The items of a payload, or a bare list; a bare text is a message of the user's."""
+    found = payload.get("input") if isinstance(payload, dict) else payload
+    if isinstance(payload, dict) and isinstance(found, str):
+        return [message_item("user", found)]
+    return list(found) if isinstance(found, list | tuple) else []
+
+
+def kind_of(item: Any) -> str | None:
+    """The item's type; None if there is no such type."""
+    if not isinstance(item, dict):
+        return None
+    kind = item.get("type", "message")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        return None
+    if kind == "message" and not (isinstance(item.get("role"), str) and item["role"] in _ROLES):
+        return None
+    return kind
+
+
+def is_continued(payload: object) -> bool:
+    """Does the provider keep a part of the conversation?"""
+    return isinstance(payload, dict) and bool(
+        payload.get("previous_response_id") or payload.get("conversation")
+    )
+
+
+def reasoning_problem(item: JsonObject) -> str:
+    """What a reasoning item lacks, in words; nothing for one that is whole."""
+    if not isinstance(item.get("id"), str):
+        return "the reasoning has no id."
+    if not isinstance(item.get("summary"), list):
+        return "the reasoning has no list `summary`."
+    return ""

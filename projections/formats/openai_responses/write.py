@@ -1,0 +1,123 @@
+"""Writes histories for OpenAI Responses.
+
+What the ledger holds and this form cannot: an error flag, so the text says what went wrong; a
+user's name; which of two turns a text belongs to when nothing stands between them. A note's name is
+put before its text. A `call_id` that repeats, is empty or too long is minted again, and the item's
+own `id` is then left out: OpenAI finds the copy that it keeps by that id, and the copy has the old
+`call_id`, so the output would not find its call. A made-up tool name is spelled in characters that
+can be sent.
+
+Opaque parts go to no other provider. Ours (`Opaque.provider == "openai-responses"`) hold JSON: a
+whole item that nobody else understands (`KEPT`), or, where it has no `type`, fields of the item
+directly after it (`FIELDS`).
+"""
+
+from collections.abc import Sequence
+
+from ayes.projections.formats.common import JsonObject, Payload, note_text, parse_object, tool_name
+from ayes.projections.formats.openai_responses.items import (
+    FIELDS,
+    KEPT,
+    is_id,
+    kind_of,
+    message_item,
+    reasoning_problem,
+    takes,
+)
+from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.schemas.events import Opaque, Text, Wish
+
+
+def write(entries: Sequence[Entry]) -> Payload:
+    """`{"input": [...]}`. System texts stay where they were said."""
+    items: list[JsonObject] = []
+    call_ids: set[str] = set()
+    item_ids: set[str] = set()
+    for step in pair_turns(entries):
+        match step:
+            case System(text=text):
+                items.append(message_item("system", text))
+            case User(text=text):
+                items.append(message_item("user", text))
+            case Note(text=text, name=name):
+                items.append(message_item("system", note_text(text, name) if name else text))
+            case PairedTurn(outcomes=outcomes, given=given):
+                items += _turn(given, [outcome for _wish, outcome in outcomes], call_ids, item_ids)
+    return {"input": items}
+
+
+def _turn(
+    assistant: Assistant, outcomes: Sequence[Outcome], call_ids: set[str], item_ids: set[str]
+) -> list[JsonObject]:
+    """A turn's items in the model's order, then its outputs in the order of the calls."""
+    ids = {outcome.call: call_id(outcome, call_ids, is_id) for outcome in outcomes}
+    items: list[JsonObject] = []
+    before: list[JsonObject] = []  # the reasoning that the next item came of
+    fields: JsonObject = {}
+    index = -1
+    for part in assistant.parts:
+        match part:
+            case Opaque(provider="openai-responses", data=data):
+                kept = parse_object(data)
+                if "part_kind" in kept:
+                    continue
+                if "type" not in kept:
+                    fields = kept
+                    continue
+                if kept["type"] == "reasoning":
+                    before = [] if reasoning_problem(kept) else [kept]
+                    continue
+                if kind_of(kept) in KEPT and takes(kept, item_ids):
+                    _place(items, before, kept, item_ids)
+            case Text(text=text):
+                _place(items, before, _text(text, fields, item_ids), item_ids)
+            case Wish():
+                index += 1
+                if id_ := ids.get(f"{assistant.turn}-{index}"):  # else what came before it goes with it
+                    _place(items, before, _call(id_, part, fields, item_ids), item_ids)
+            case Opaque():
+                continue
+        before, fields = [], {}
+    outputs = [
+        {"type": "function_call_output", "call_id": ids[outcome.call], "output": outcome.text}
+        for outcome in outcomes
+    ]
+    return [*items, *outputs] or [message_item("assistant", "")]
+
+
+def _place(items: list[JsonObject], before: list[JsonObject], item: JsonObject, item_ids: set[str]) -> None:
+    """The item, behind the reasoning that it came of."""
+    items += [kept for kept in before if takes(kept, item_ids)]
+    items.append(item)
+
+
+def _text(text: str, fields: JsonObject, item_ids: set[str]) -> JsonObject:
+    more = _more("message", fields, item_ids)
+    if "id" not in more:
+        phase = {"phase": more["phase"]} if "phase" in more else {}
+        return {**message_item("assistant", text), **phase}
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {"type": "message", "role": "assistant", "status": "completed", **more, "content": content}
+
+
+def _call(id_: str, wish: Wish, fields: JsonObject, item_ids: set[str]) -> JsonObject:
+    """The call. Its item's id goes only with the `call_id` it came with: the provider looks its own
+    copy up by it.
+    """
+    kept = fields if id_ == wish.provider_id else {**fields, "id": None}
+    return {
+        "type": "function_call",
+        **_more("function_call", kept, item_ids),
+        "call_id": id_,
+        "name": tool_name(wish.tool),
+        "arguments": wish.arguments,
+    }
+
+
+def _more(kind: str, fields: JsonObject, item_ids: set[str]) -> JsonObject:
+    """The fields that the item may have. Its id, if valid and unused, is added to `item_ids`."""
+    more = {name: fields[name] for name in FIELDS[kind] if fields.get(name) is not None}
+    if "id" in more and not takes({"type": kind, **more}, item_ids):
+        del more["id"]
+    return more

@@ -1,0 +1,167 @@
+"""What Pydantic AI refuses, or silently changes on the way to a model.
+
+The sources are the library's own, version 2.68, in `messages.py` unless named:
+
+1.  Every tool call has its return in a request before the next response. The library would make one
+    up (`_repair_dangling_tool_calls`), or refuse a new prompt ("unprocessed tool calls",
+    `_agent_graph.py`).
+2.  A return answers a call of the response before it; others are dropped
+    (`_drop_orphaned_tool_results`).
+3.  A call is answered once.
+4.  A `tool_call_id` is text, not empty, and stands for one call of the whole list. Where it is left
+    out, the library mints a random one; where it repeats, the earlier call can no longer be
+    answered (`_open_tool_calls`).
+5.  A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - , as the providers behind it want it.
+6.  A return has the name of its call's tool (Gemini is sent only the name).
+7.  Arguments are text, an object, or nothing.
+8.  A part is of a kind that stands in a request, or in a response, with its fields.
+9.  A return's outcome is success, failed, denied, interrupted or retried, and all but success say
+    something.
+10. The list does not end with a response that is `suspended`: the provider still works on it
+    (`_agent_graph.py`).
+11. There is a message, and each is an object of kind request or response with a list of parts.
+12. A timestamp, where it stands, is text.
+
+More than these is left to the adapter: what stands in pictures, citations, usage and provider
+details.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, find_messages
+from ayes.projections.formats.pairing import CallPairing, PairingRules
+
+#: What a part of a kind must have, and of which type.
+_REQUEST_PARTS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
+    "system-prompt": {"content": str},
+    "user-prompt": {"content": (str, list)},
+    "tool-return": {"tool_name": str, "content": object},
+    "retry-prompt": {"content": (str, list)},
+    "retry-feedback": {"content": (str, list)},
+    "speech": {"speaker": str},
+    "compaction": {},
+    "tool-availability-delta": {},
+    "capability-load-delta": {},
+    "model-settings-delta": {},
+    "instruction-delta": {},
+    "instruction-baseline": {},
+}
+RESPONSE_PARTS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
+    "text": {"content": str},
+    "tool-call": {"tool_name": str},
+    "thinking": {"content": str},
+    "compaction": {},
+    "file": {"content": dict},
+    "speech": {"speaker": str},
+    "builtin-tool-call": {"tool_name": str},
+    "builtin-tool-return": {"tool_name": str, "content": object},
+}
+_PAIRING: Final = PairingRules(
+    missing=1,
+    stray=2,
+    twice=3,
+    place="before the next response",
+    follows="a response with that call. Put it there",
+    name=6,
+    result="return",
+)
+_OUTCOMES: Final = ("success", "failed", "denied", "interrupted", "retried")
+
+
+def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
+    """The problems for which the library would refuse or silently change the list, in its order."""
+    messages = find_messages(payload)
+    problems = Problems()
+    pairing = CallPairing(_PAIRING, problems)
+    if not messages:
+        problems.add(11, 0, "there is no message. Say something first.")
+    for at, message in enumerate(messages):
+        kind = message.get("kind") if isinstance(message, dict) else None
+        if kind not in ("request", "response") or not isinstance(message.get("parts"), list):
+            wrong = "a message is an object of kind request or response with a list of parts."
+            problems.add(11, at, wrong)
+            continue
+        if kind == "response":
+            pairing.end_turn()
+            if message.get("state") == "suspended" and at == len(messages) - 1:
+                problems.add(10, at, "the provider still works on it. Wait for the response.")
+        _check_time(at, message, problems)
+        known = RESPONSE_PARTS if kind == "response" else _REQUEST_PARTS
+        for part in message["parts"]:
+            if wrong := shape_problem(part, known):
+                problems.add(8, at, f"in a {kind}, {wrong}")
+                continue
+            _check_time(at, part, problems)
+            if part["part_kind"] == "tool-call":
+                _check_call(at, part, pairing, problems)
+            elif is_answer(part):
+                _check_outcome(at, part, problems)
+                pairing.add_result(at, call_id_of(part), tool=part["tool_name"])
+    pairing.end_turn()
+    return problems.in_order()
+
+
+def shape_problem(part: Any, known: dict[str, dict[str, type | tuple[type, ...]]]) -> str:
+    """What keeps it from being a part there; nothing, if it is one."""
+    kind = part.get("part_kind") if isinstance(part, dict) else None
+    if not isinstance(kind, str) or kind not in known:
+        other = f"is {kind!r}" if isinstance(kind, str) else "has none"
+        return f"the kind of a part is one of {', '.join(known)}; this one {other}."
+    for field, fits in known[kind].items():
+        if field not in part or not isinstance(part[field], fits):
+            return f"a {kind} part needs `{field}`. Write it, or leave the part out."
+    if (
+        kind == "user-prompt"
+        and isinstance(part["content"], list)
+        and not all(map(_is_item, part["content"]))
+    ):
+        return "a prompt lists something that is neither text nor an object with a kind. Leave it out."
+    return ""
+
+
+def _is_item(item: Any) -> bool:
+    return isinstance(item, str) or (isinstance(item, dict) and isinstance(item.get("kind"), str))
+
+
+def is_answer(part: JsonObject) -> bool:
+    """Whether it is a return, or a retry prompt with a tool's name, the older form of one."""
+    return part["part_kind"] == "tool-return" or (
+        part["part_kind"] == "retry-prompt" and part.get("tool_name") is not None
+    )
+
+
+def call_id_of(part: JsonObject) -> str:
+    """Empty where there is none, or none that is text."""
+    id_ = part.get("tool_call_id")
+    return id_ if isinstance(id_, str) else ""
+
+
+def _check_time(at: int, stamped: JsonObject, problems: Problems) -> None:
+    # A message may say that it has none, a part may not.
+    nothing = stamped.get("timestamp") is None and ("timestamp" not in stamped or "kind" in stamped)
+    if not nothing and not isinstance(stamped["timestamp"], str):
+        problems.add(12, at, "a timestamp is no text. Write it as ISO 8601, or leave it out.")
+
+
+def _check_call(at: int, call: JsonObject, pairing: CallPairing, problems: Problems) -> None:
+    id_, tool = call_id_of(call), call["tool_name"]
+    if not id_:
+        problems.add(4, at, "the id of a call is no text, or empty. Mint one.")
+    elif id_ in pairing.used:
+        problems.add(4, at, f"{id_!r} stands for an earlier call too. Mint another.")
+    problems.check_tool_name(5, at, tool)
+    if not isinstance(call.get("args"), str | dict | None):
+        wrong = f"the arguments of {id_!r} are no text and no object."
+        problems.add(7, at, f"{wrong} Send the raw text.")
+    pairing.add_call(at, id_, tool)
+
+
+def _check_outcome(at: int, part: JsonObject, problems: Problems) -> None:
+    if part["part_kind"] != "tool-return":
+        return
+    id_, outcome, content = call_id_of(part), part.get("outcome", "success"), part["content"]
+    if outcome not in _OUTCOMES:
+        problems.add(9, at, f"the outcome of {id_!r} is none of {', '.join(_OUTCOMES)}.")
+    elif outcome != "success" and isinstance(content, str) and not content.strip():
+        problems.add(9, at, f"{id_!r} is {outcome} and says nothing. Say what went wrong.")

@@ -1,0 +1,85 @@
+"""Reads conversations of Pydantic AI.
+
+Not read: timestamps, usage, models, run ids and metadata, which say nothing to a model.
+`instructions` are read as a system text where they begin or change. Prompts with pictures and files
+are refused, not skipped, as is feedback that answers no call.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ayes.projections.formats.common import (
+    JsonObject,
+    Payload,
+    checked_json_text,
+    checked_messages,
+    unreadable,
+)
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
+from ayes.projections.formats.pairing import PairedSteps, repeated_id
+from ayes.projections.formats.pydantic_ai.check import call_id_of, check, is_answer
+from ayes.projections.formats.pydantic_ai.opaque import recorded
+
+#: The rules that a payload must keep to be read. The others are about sending it.
+_UNREADABLE: Final = frozenset({1, 2, 3, 6, 7, 8, 9, 10, 11})
+
+
+def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
+    """The conversation of the messages, outputs in the order of their calls.
+
+    Raises:
+        BadInput: something cannot be read without a guess; names the message.
+    """
+    steps = PairedSteps()
+    instructions: str | None = None
+    for at, message in enumerate(checked_messages(payload, check, _UNREADABLE)):
+        if message["kind"] == "response":
+            reply = _read_reply(at, message)
+            if repeated_id(reply.wishes) is not None:
+                raise unreadable(at, "two calls have one id. Whose return is whose is not said.")
+            steps.add_reply(reply)
+            continue
+        told = message.get("instructions")
+        if isinstance(told, str) and told != instructions:
+            instructions = told
+            steps.add_said(Spoken("system", told))
+        for part in message["parts"]:
+            if is_answer(part):
+                steps.add_output(_read_output(at, part))
+            else:
+                steps.add_said(_read_spoken(at, part))
+    return steps.finish()
+
+
+def _read_reply(at: int, message: JsonObject) -> RecordedReply:
+    return RecordedReply(
+        recorded(message["parts"], lambda part: _whose(part, message.get("provider_name")), at)
+    )
+
+
+def _whose(part: JsonObject, default: Any) -> str:
+    """The service that gave the part, if the part or its response says so."""
+    return next((name for name in (part.get("provider_name"), default) if isinstance(name, str)), "")
+
+
+def _read_spoken(at: int, part: JsonObject) -> Spoken:
+    match part:
+        case {"part_kind": "system-prompt", "content": text}:
+            return Spoken("system", text)
+        case {"part_kind": "user-prompt", "content": str(text)}:
+            return Spoken("user", text)
+        case {"part_kind": "user-prompt", "content": list(items)} if all(
+            isinstance(one, str) for one in items
+        ):
+            return Spoken("user", "\n\n".join(items))
+        case {"part_kind": "user-prompt"}:
+            raise unreadable(at, "a prompt holds more than text, and only texts are read.")
+        case _:
+            raise unreadable(at, f"a {part['part_kind']} is no text and answers no call. It cannot be read.")
+
+
+def _read_output(at: int, part: JsonObject) -> Output:
+    content = part["content"]
+    text = content if isinstance(content, str) else checked_json_text(at, content)
+    is_error = part["part_kind"] != "tool-return" or part.get("outcome", "success") != "success"
+    return Output(call_id_of(part), part["tool_name"], text, is_error=is_error)
