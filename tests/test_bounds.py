@@ -14,11 +14,10 @@ from ayes.ledger.answers import Recorded
 from ayes.ledger.client import Ledger
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.streams import DURABLES, LEAST_BYTES, LEDGER, PARKED, PENDING, TIMERS
-from ayes.ops import cli
 from ayes.ops.broker import guard
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
-from ayes.ops.commands import check
+from ayes.ops.commands import check, run
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput, BrokerRefused
@@ -233,9 +232,9 @@ def test_a_size_is_a_number_and_a_unit(text, size):
     """What is not a size is refused with an example of one."""
     if size is None:
         with pytest.raises(BadInput, match=r"is not a number of bytes\. It looks like 20GB"):
-            cli._bytes(text)
+            run.bytes_of(text)
     else:
-        assert cli._bytes(text) == size
+        assert run.bytes_of(text) == size
 
 
 # -------------------------------------------------------------------------------------------------- batches

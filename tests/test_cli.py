@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -147,6 +148,18 @@ def test_every_command_says_what_it_does_and_has_json(within):
         helped = within(*words, "--help")
         assert helped.code == 0
         assert "--json" in helped.out, words
+
+
+def test_the_list_of_commands_is_whole():
+    """`ayes --help` is a table of its own: it has every command of every module, one line each."""
+    group = typer.main.get_command(cli.app)
+    listed = {name: one.module for name, one in cli._ENTRIES.items()}
+    for module in {one.module for one in cli._ENTRIES.values() if not one.is_group}:
+        found = typer.main.get_group(import_module(f"ayes.ops.commands.{module}").app).commands
+        assert set(found) == {name for name, where in listed.items() if where == module}
+    for name, command in group.commands.items():
+        assert command.name == name
+        assert len(cli._ENTRIES[name].summary) <= 62
 
 
 def every_command(group, *words):

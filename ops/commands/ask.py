@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+import typer
 from rich.table import Table
 from rich.text import Text
 
+from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.lake import default
+from ayes.ops.commands.options import JsonOption, StoreOption, ToOption
 from ayes.ops.lake.catalog import QueryRow, connect
 from ayes.ops.lake.writer import read_manifest
 from ayes.ops.terminal import output
@@ -18,15 +21,25 @@ from ayes.ops.terminal.visible import line
 from ayes.projections.lake.queries import IN_FORCE, QUESTIONS, SavedQuery, uncited
 from ayes.schemas.errors import BadFile, BadInput
 
+app: Final = commands()
+
 _NONE: Final = "-"
 
 
-async def ask(name: str | None, *, show: bool, to: Path | None, store: Path | None, json: bool) -> None:
-    """Answer the question of this name; without one, or with `show`, tell what is asked.
-
-    Raises:
-        BadInput: there is no question of this name, or no lake to ask.
-    """
+@command(app)
+async def ask(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Which question; else all are listed.", show_default=False),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="Do not ask it: show what is asked, its SQL with a name.")
+    ] = False,
+    to: ToOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask the lake a saved question: who decides and how fast, what is denied, what waits, what nobody read."""
     if name is None:
         _list(json=json)
     elif show:

@@ -1,10 +1,10 @@
 """For whoever keeps it running: is it as it should be, how far behind is what, and does the log bear it out."""
 
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+import typer
 from msgspec import Struct
 from rich.table import Table
 
@@ -17,11 +17,15 @@ from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import alarms, readers
 from ayes.ops.broker.server import OLDEST
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.options import JsonOption, StoreOption, UrlOption
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line
 from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
 from ayes.schemas.ids import new_id
 from ayes.schemas.slots import ROOT
+
+app: Final = commands()
 
 #: Who must not be able to write what. Each is tried, in a way that records nothing even where it is allowed.
 MUST_NOT: Final = (
@@ -47,7 +51,14 @@ class Check(Struct, frozen=True):
 READ_WHOLE: Final = 100_000
 
 
-async def doctor(*, deep: bool = False, store: Path | None, url: str | None, json: bool) -> int:
+@command(app)
+async def doctor(
+    deep: Annotated[bool, typer.Option("--deep", help="Look at the whole log, however long it is.")] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Is everything as it should be? Server, streams, consumers, permissions. Exit 1 if not."""
     checks: list[Check] = []
     async with Ledger.connect(store, url=url, role="admin") as ledger:
         port = ledger.log
@@ -190,7 +201,9 @@ async def _skew_s(ledger: Ledger) -> float:
     return (datetime.fromisoformat(stream["ts"]) - (before + (after - before) / 2)).total_seconds()
 
 
-async def status(*, store: Path | None, url: str | None, json: bool) -> None:
+@command(app)
+async def status(store: StoreOption = None, url: UrlOption = None, json: JsonOption = False) -> None:
+    """How much there is, how far each consumer is behind, what is parked and what is pending."""
     async with Ledger.connect(store, url=url, role="operator") as ledger:
         port = ledger.log
         assert isinstance(port, JetStream)

@@ -14,6 +14,8 @@ from ayes.ledger.client import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import apply_policy, declare_streams
 from ayes.ops.commands import demo_agent
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.options import JsonOption
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_message
 from ayes.ops.terminal.visible import line
@@ -27,13 +29,17 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Refused
 from ayes.schemas.slots import ThreadRef
 
+app: Final = commands()
+
 THREAD: Final = ThreadRef("demo", "tidy-up")
 REVIEWER: Final = "ana"
 #: How long a reviewer takes who is not at a terminal.
 THINKS_S: Final = 1.5
 
 
-async def demo(*, json: bool) -> None:
+@command(app)
+async def demo(json: JsonOption = False) -> None:
+    """A small agent asks, somebody decides, the tool runs. Nothing to set up; under 15 seconds."""
     async with AsyncExitStack() as stack:
         here = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-demo-")))
         files = here / "files"

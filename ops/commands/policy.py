@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+import typer
 from msgspec import Struct
 from rich.table import Table
 
@@ -17,6 +17,9 @@ from ayes.ledger.policies import AppliedPolicy, Origin, Policies, attributed, of
 from ayes.ledger.votes import CountedVote, Required, Tally, asked, counted, tally
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
+from ayes.ops.commands.command import command
+from ayes.ops.commands.options import CallArgument, JsonOption, StoreOption, UrlOption, WorkspaceOption
+from ayes.ops.commands.policy_versions import app
 from ayes.ops.terminal import output
 from ayes.ops.terminal.labels import read_labels
 from ayes.ops.terminal.output import print_data, print_line, print_message
@@ -127,20 +130,27 @@ _UNKNOWN: Final = Origin()
 # ------------------------------------------------------------------------------------------------ policy test
 
 
-async def test(
-    file: str,
-    *,
-    tool: str | None,
-    arguments: str,
-    agent: str,
-    workspace: str,
-    labels: Sequence[str],
-    requester: str,
-    json: bool,
+@command(app, "test")
+async def try_file(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml")],
+    tool: Annotated[
+        str | None, typer.Option("--tool", metavar="NAME", help="What would it say to a call of this tool?")
+    ] = None,
+    arguments: Annotated[str, typer.Option("--arguments", metavar="JSON", help="Of that call.")] = "{}",
+    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="Whose agent wishes it.")] = "",
+    requester: Annotated[
+        str, typer.Option("--requester", metavar="NAME", help="On whose behalf: they cannot vote on it.")
+    ] = "",
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Of its thread.")
+    ] = None,
+    workspace: WorkspaceOption = "default",
+    json: JsonOption = False,
 ) -> None:
+    """Read a policy file as `apply` does, without a broker; with --tool, say what it would say to such a call."""
     policy = read_policy(read_text(file), file)
     if tool is not None:
-        wish = _wish(tool, arguments, agent, requester, labels)
+        wish = _wish(tool, arguments, agent, requester, labels or ())
         word = said_to(wish, workspace, policy)
         if json:
             _print_json(word)
@@ -223,18 +233,34 @@ def _shared(policy: Policy) -> list[tuple[str, str]]:
 # --------------------------------------------------------------------------------------------- policy backtest
 
 
+@command(app)
 async def backtest(
-    file: str,
-    *,
-    on: str | None,
-    form: str | None,
-    since: str | None,
-    workspace: str,
-    organisation: bool = False,
-    store: Path | None,
-    url: str | None,
-    json: bool,
+    file: Annotated[str, typer.Argument(metavar="FILE.toml")],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="CONVERSATIONS.jsonl",
+            help="The wishes of this file instead of the ledger's calls; needs no broker.",
+        ),
+    ] = None,
+    form: Annotated[str | None, typer.Option("--form", metavar="PROVIDER", help="As for `rehearse`.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="SEQ|TIME", help="From there on: a number, or an ISO time (UTC)."),
+    ] = None,
+    workspace: Annotated[
+        str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
+    ] = "",
+    organisation: Annotated[
+        bool,
+        typer.Option("--organisation", help="Try it as the organisation's, beside each workspace's own."),
+    ] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
+    """Try a policy on every call that was ever made: what it would have asked, allowed, blocked. Nothing is recorded."""
     policy = read_policy(read_text(file), file)
     if workspace:
         token("workspace", workspace)
@@ -292,7 +318,11 @@ def _counted(title: str, rows: dict[str, Counts]) -> Table:
 # ---------------------------------------------------------------------------------------------- policy explain
 
 
-async def explain(call: str, *, store: Path | None, url: str | None, json: bool) -> None:
+@command(app)
+async def explain(
+    call: CallArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> None:
+    """Why a call stands as it does: its rule, who must agree and who is missing; and what would be said now."""
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         explained = await explanation(ledger, CallRef.parse(call))
     if json:

@@ -15,19 +15,25 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import typer
 from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.lake import default
-from ayes.ops.lake.sql import MEMORY, TIMEOUT_S, Answer, Stopped, ask
+from ayes.ops.commands.options import JsonOption, StoreOption, ToOption
+from ayes.ops.lake.sql import Answer, Stopped, ask
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.terminal.times import parse_duration
 from ayes.ops.terminal.visible import line, visible, warning
 from ayes.schemas.errors import BadInput
+
+app: Final = commands()
 
 Form = Literal["table", "json", "csv", "raw csv"]
 
@@ -43,17 +49,46 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\u
 _LEAST_MEMORY: Final = 50_000_000
 
 
+@command(app)
 async def sql(
-    query: str | None,
-    *,
-    form: Form = "table",
-    parquet: Path | None = None,
-    to: Path | None = None,
-    timeout_s: float = TIMEOUT_S,
-    memory: int = MEMORY,
-    store: Path | None = None,
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="QUERY", help="A SELECT; without one it is read from stdin.", show_default=False
+        ),
+    ] = None,
+    csv: Annotated[
+        bool,
+        typer.Option(
+            "--csv",
+            help="CSV, with a line of names; an apostrophe before text that a spreadsheet would take for a formula.",
+        ),
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="With --csv: the text exactly as it is.")] = False,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(
+            "--parquet", metavar="FILE", help="Write the rows to this file instead.", show_default=False
+        ),
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="DURATION", help="A query that takes longer is stopped.")
+    ] = "30s",
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="A query that needs more is stopped.")
+    ] = "2GB",
+    to: ToOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Ask the lake this, or what stdin says; Ctrl-C stops the query."""
+    """Ask the lake in SQL. Whatever the query says, it can only read."""
+    if json + csv + (parquet is not None) > 1:
+        raise BadInput("--json, --csv and --parquet are one choice. Name one of them.")
+    if raw and not csv:
+        raise BadInput("--raw goes with --csv.")
+    form: Form = "json" if json else "raw csv" if raw else "csv" if csv else "table"
+    timeout_s = parse_duration("--timeout", timeout, least=0.1)
+    memory_bytes = bytes_of("--memory", memory)
     archive = to or default(store)
     if parquet is not None:
         _refuse_inside(parquet, archive)
@@ -64,7 +99,7 @@ async def sql(
     try:
         with _ctrl_c() as stopping:
             lake, begun = archive / "lake", stopping.append
-            asking = ask(lake, query, timeout_s=timeout_s, memory=memory, begun=begun)
+            asking = ask(lake, query, timeout_s=timeout_s, memory=memory_bytes, begun=begun)
             await asyncio.to_thread(_answer, asking, form, parquet)
     except Stopped:
         raise KeyboardInterrupt from None
