@@ -10,11 +10,13 @@ that `ayes --help` answers at once.
 
 from collections import UserDict
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_group
+
+from ayes import __version__
 
 
 class _Entry(NamedTuple):
@@ -125,8 +127,19 @@ app: Final = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ayes {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def ayes() -> None:
+def ayes(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="The version of the program.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
     """An event-sourced ledger of approvals for AI agents."""
 
 

@@ -21,6 +21,7 @@ import pytest
 import typer
 from program import APPROVALS, approvals, ask, environment, in_process, last_seq, record, started, until, up
 
+import ayes
 from ayes.ledger.client import Ledger
 from ayes.ops import cli
 from ayes.schemas import events as e
@@ -148,6 +149,12 @@ def test_every_command_says_what_it_does_and_has_json(within):
         helped = within(*words, "--help")
         assert helped.code == 0
         assert "--json" in helped.out, words
+
+
+def test_it_says_which_version_it_is(within):
+    """`ayes --version` is the version of the installed package, and of `ayes.__version__`."""
+    ended = within("--version")
+    assert (ended.code, ended.out, ended.err) == (0, f"ayes {ayes.__version__}\n", "")
 
 
 def test_the_list_of_commands_is_whole():
