@@ -19,7 +19,19 @@ from pathlib import Path
 import msgspec
 import pytest
 import typer
-from program import APPROVALS, approvals, ask, environment, in_process, last_seq, record, started, until, up
+from program import (
+    APPROVALS,
+    approvals,
+    ask,
+    at_a_terminal,
+    environment,
+    in_process,
+    last_seq,
+    record,
+    started,
+    until,
+    up,
+)
 
 import ayes
 from ayes.ledger.client import Ledger
@@ -262,7 +274,7 @@ def test_without_a_gate_nothing_is_taken_for_a_yes(tmp_path):
 def test_demo_shows_a_call_from_wish_to_result_by_itself():
     """Without a terminal it ends by itself in under 15 s: with --json as facts and the history, else as words."""
     begun = time.monotonic()
-    with started("demo", "--json") as machine, started("demo") as person:
+    with started("demo", "--json") as machine, started("demo", "-v") as person:
         facts, words = machine.communicate(timeout=30)
         shown, told = person.communicate(timeout=30)
         assert (machine.returncode, person.returncode) == (0, 0), words + told
@@ -282,6 +294,46 @@ def test_demo_shows_a_call_from_wish_to_result_by_itself():
     assert json.loads(shown) == last["history"]
     assert "ayes up" in told
     assert "\x1b" not in shown + told
+    story = [
+        'The agent asks to run delete_file {"name":"cache.tmp"}.',
+        'delete_file {"name":"cache.tmp"} waits for ana. A deleted file does not come back.',
+        'ana approved delete_file {"name":"cache.tmp"}.',
+        'delete_file {"name":"cache.tmp"} ran.',
+        "The model reads:",
+    ]
+    assert [line for line in told.splitlines() if line in story] == story
+
+
+def test_demo_holds_everything_while_it_asks(tmp_path):
+    """An answer that is neither y nor n is asked again, no fact is printed over the question, and the rest follows."""
+    with at_a_terminal("demo", store=tmp_path) as terminal:
+        terminal.read_until("Approve it? [y/n]")
+        terminal.type("maybe")
+        terminal.read_until("Please answer y or n")
+        terminal.type("y")
+        terminal.read_until('"draft-report.tmp"} waits for ana.')
+        asked = terminal.told.partition("Approve it? [y/n]")[2].partition("ana approved")[0]
+        assert asked.split("waits for ana")[0].split() == [
+            *["maybe", "Please", "answer", "y", "or", "n;", "Ctrl-D", "ends", "the", "demo."],
+            *["Approve", "it?", "[y/n]", "y", "delete_file"],
+            '{"name":"draft-report.tmp"}',
+        ]
+        terminal.type("n")
+        terminal.read_until("Why not?")
+        terminal.type("I need it.")
+        assert terminal.ended() == 0
+    assert 'ana denied delete_file {"name":"draft-report.tmp"}: I need it.' in terminal.told
+    assert "Their reason: I need it." in terminal.told
+
+
+def test_demo_ends_with_the_input(tmp_path):
+    """Ctrl-D in place of an answer ends it: the call stays open and does not run."""
+    with at_a_terminal("demo", store=tmp_path) as terminal:
+        terminal.read_until("Approve it? [y/n]")
+        terminal.type_end()
+        assert terminal.ended() == 0
+    assert "You left it open, so it did not run." in terminal.told
+    assert " ran." not in terminal.told.partition("waits for ana")[2]
 
 
 def test_policies_are_versions(shop, tmp_path, within):

@@ -47,6 +47,7 @@ from ayes.ops.commands.options import (
 from ayes.ops.commands.outcome import GATE_S, is_for_the_gate, open_tally, report, report_end, standing
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.terminal.prompt import read_line
 from ayes.projections import pending as queue
 from ayes.projections.pending import BadEntry, Entry, PendingFilter
 from ayes.schemas import events as e
@@ -356,17 +357,9 @@ async def _confirmed(shown: Sequence[Entry], verdict: str) -> bool:
 
 
 async def _yes(question: str) -> bool:
-    """Ask whoever is at the terminal."""
+    """Ask the person at the terminal."""
     print_message(f"{question} [y/N]")
-    # A thread that reads would keep Ctrl-C waiting for a line.
-    loop = asyncio.get_running_loop()
-    typed = asyncio.Event()
-    loop.add_reader(sys.stdin, typed.set)
-    try:
-        await typed.wait()
-    finally:
-        loop.remove_reader(sys.stdin)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    return (await read_line() or "").lower() in {"y", "yes"}
 
 
 @command(app)
