@@ -17,7 +17,7 @@ from ayes.ops.lake.catalog import QueryRow, connect
 from ayes.ops.lake.writer import read_manifest
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
-from ayes.ops.terminal.visible import line
+from ayes.ops.terminal.tables import print_table
 from ayes.projections.lake.queries import IN_FORCE, QUESTIONS, SavedQuery, uncited
 from ayes.schemas.errors import BadFile, BadInput
 
@@ -56,7 +56,8 @@ async def ask(
             return
         print_message(f"{question.title} (the log up to {read_manifest(lake).until:,})")
         if rows:
-            output.console().print(_table(rows))
+            if left_out := _print(rows):
+                print_message(f"{left_out} --json gives all of them.")
         else:
             print_message(
                 "There is nothing of the kind in the lake. `ayes lake sync` brings it up to the log."
@@ -115,14 +116,12 @@ def _plain(value: object) -> object:
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
 
 
-def _table(rows: Sequence[QueryRow]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in rows[0]:
-        number = any(isinstance(row[column], int | float) for row in rows)
-        table.add_column(column.replace("_", " "), justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_words(column, value)) for column, value in row.items()))
-    return table
+def _print(rows: Sequence[QueryRow]) -> str:
+    """The rows as a table; a sentence on the columns that were left out."""
+    names = list(rows[0])
+    numbers = [any(isinstance(row[name], int | float) for row in rows) for name in names]
+    cells = [[_words(name, row[name]) for name in names] for row in rows]
+    return print_table([name.replace("_", " ") for name in names], cells, numbers)
 
 
 def _words(column: str, value: object) -> str:
@@ -140,6 +139,6 @@ def _words(column: str, value: object) -> str:
         case datetime():
             return f"{value:%Y-%m-%d %H:%M:%S}"
         case list():
-            return line(", ".join(map(str, value)))
+            return ", ".join(map(str, value))
         case _:
-            return line(str(value))
+            return str(value)

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 from msgspec import Struct
-from rich.table import Table
 
 from ayes.ledger.client import Ledger
 from ayes.ledger.nats.api import Api
@@ -19,8 +18,8 @@ from ayes.ops.broker.guard import alarms, readers
 from ayes.ops.broker.server import OLDEST
 from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.options import JsonOption, StoreOption, UrlOption
-from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line
+from ayes.ops.terminal.tables import print_table
 from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
 from ayes.schemas.ids import new_id
 from ayes.schemas.slots import ROOT
@@ -243,13 +242,12 @@ async def status(store: StoreOption = None, url: UrlOption = None, json: JsonOpt
         f"{found['url']}   {found['facts']:,} facts, {found['bytes'] / 1e6:,.1f} MB   {found['pending']:,} pending"
         + ("" if age is None else f"   the last fact came {age:,.0f} s ago")
     )
-    table = Table(box=None, pad_edge=False)
-    for name in ("consumer", "waiting", "in hand", "again", "at", ""):
-        table.add_column(name, justify="left" if name in {"consumer", ""} else "right")
-    for one in consumers:
-        figures = (f"{one[key]:,}" for key in ("waiting", "in_hand", "redelivered", "ack_floor"))
-        table.add_row(one["name"], *figures, _standing(one))
-    output.console().print(table)
+    keys = ("waiting", "in_hand", "redelivered", "ack_floor")
+    print_table(
+        ("consumer", "waiting", "in hand", "again", "at", ""),
+        [(one["name"], *(f"{one[key]:,}" for key in keys), _standing(one)) for one in consumers],
+        (False, True, True, True, True, False),
+    )
     for alarm in found["alarms"]:
         print_line(f"ALARM {alarm}")
     for given_up in parked:

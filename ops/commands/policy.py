@@ -7,7 +7,6 @@ from typing import Annotated, Final
 import msgspec
 import typer
 from msgspec import Struct
-from rich.table import Table
 
 from ayes.consumers.gate import GateState, verdict
 from ayes.ledger.client import Ledger
@@ -20,10 +19,9 @@ from ayes.ops.audit.backtest import Counts, Report
 from ayes.ops.commands.command import command
 from ayes.ops.commands.options import CallArgument, JsonOption, StoreOption, UrlOption, WorkspaceOption
 from ayes.ops.commands.policy_versions import app
-from ayes.ops.terminal import output
 from ayes.ops.terminal.labels import read_labels
 from ayes.ops.terminal.output import print_data, print_line, print_message
-from ayes.ops.terminal.visible import line
+from ayes.ops.terminal.tables import print_table
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -302,17 +300,13 @@ def _print_report(report: Report) -> None:
     ):
         if rows:
             print_line()
-            output.console().print(_counted(title, rows))
+            _print_counts(title, rows)
 
 
-def _counted(title: str, rows: dict[str, Counts]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(title, overflow="fold")
-    for column in Counts.__struct_fields__:
-        table.add_column(column, justify="right")
-    for name, counts in rows.items():
-        table.add_row(line(name), *(f"{getattr(counts, one):,}" for one in Counts.__struct_fields__))
-    return table
+def _print_counts(title: str, rows: dict[str, Counts]) -> None:
+    columns = Counts.__struct_fields__
+    cells = [[name, *(f"{getattr(counts, one):,}" for one in columns)] for name, counts in rows.items()]
+    print_table([title, *columns], cells, [False, *(True for _ in columns)])
 
 
 # ---------------------------------------------------------------------------------------------- policy explain
