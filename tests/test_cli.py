@@ -347,6 +347,50 @@ def test_policies_are_versions(shop, tmp_path, within):
     assert "is version 1 of the policy of other" in ended.err
 
 
+def test_a_policy_says_what_it_changes(shop, tmp_path, within):
+    """Without -w nothing is recorded; with --dry-run neither, and the lines that differ are shown."""
+    policy = tmp_path / "policy.toml"
+    rule = '[[rule]]\nname = "none"\ntools = ["*"]\nthen = "{}"\n'
+    policy.write_text(rule.format("block"))
+    before = last_seq(shop)
+    unnamed = within("policy", "apply", policy, store=shop)
+    assert (unnamed.code, unnamed.out) == (2, "")
+    assert "Name the workspace with -w" in unnamed.err
+    tried = within("policy", "apply", policy, "-w", "diffs", "--dry-run", store=shop)
+    assert (tried.code, last_seq(shop)) == (0, before)
+    assert "There is no version yet" in tried.err
+    assert within("policy", "apply", policy, "-w", "diffs", store=shop).code == 0
+    policy.write_text(rule.format("ask"))
+    before = last_seq(shop)
+    tried = within("policy", "apply", policy, "-w", "diffs", "--dry-run", store=shop)
+    assert tried.code == 0
+    assert {'-then = "block"', '+then = "ask"'} <= set(tried.out.splitlines())
+    assert "Version 1 stays in force" in tried.err
+    told = within("policy", "apply", policy, "-w", "diffs", "--dry-run", "--json", store=shop).one
+    assert (told["workspace"], told["in_force"]) == ("diffs", 1)
+    assert last_seq(shop) == before
+    applied = within("policy", "apply", policy, "-w", "diffs", store=shop)
+    assert '+then = "ask"' in applied.err
+    assert "is version 2 of the policy of diffs" in applied.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tool", "declare", "tools.toml"),
+        ("hear", "approve c", "--as", "ana"),
+        ("delegate", "give", "ben", "--as", "ana", "--from", "2026-01-01", "--until", "2099-01-01"),
+        ("grant", "give", "--tool", "pay", "--any-arguments", "--for", "1h", "--as", "ana"),
+    ],
+)
+def test_what_writes_asks_for_the_workspace(shop, within, words):
+    """There is no workspace by default where something would be recorded: exit 2, and -w is named."""
+    before = last_seq(shop)
+    ended = within(*words, store=shop)
+    assert (ended.code, last_seq(shop)) == (2, before)
+    assert "-w" in ended.err
+
+
 def test_tools_are_declared_from_a_file(shop, within, tmp_path):
     """Each tool in it, under a version that is the same for the same contract."""
     file = tmp_path / "tools.toml"
@@ -763,20 +807,20 @@ BAD_INPUT = [
         "policy-key.toml, line 5, rule 'x': unknown key 'voterz'",
     ),
     (f"rehearse {SMALL} -w a.b", 2, "workspace 'a.b' cannot be used"),
-    ("policy apply missing.toml", 2, "missing.toml: cannot be read"),
+    ("policy apply missing.toml -w shop", 2, "missing.toml: cannot be read"),
     (
-        "policy apply policy-key.toml",
+        "policy apply policy-key.toml -w shop",
         2,
         "policy-key.toml, line 5, rule 'x': unknown key 'voterz'. The keys are",
     ),
     (
-        "policy apply policy-pattern.toml",
+        "policy apply policy-pattern.toml -w shop",
         2,
         "policy-pattern.toml, line 3, rule 'x': |'pay now' is no pattern",
     ),
-    ("policy apply policy-huge.toml", 2, "over the limit of 524,288"),
+    ("policy apply policy-huge.toml -w shop", 2, "over the limit of 524,288"),
     ("policy apply policy.toml -w _shop", 2, "workspace '_shop' cannot be used"),
-    ("tool declare tools.toml", 2, "tools.toml, line 2, tool 're fund': "),
+    ("tool declare tools.toml -w shop", 2, "tools.toml, line 2, tool 're fund': "),
     (f"doubt {OPEN}", 1, "shop/t/open is pending, so InDoubt cannot follow"),
     ("up", 1, "is held by process {up}, which runs a broker from it|name another store with --store"),
     ("up --store .", 2, "holds files that are not ours and is left alone. Name an empty or a new directory"),

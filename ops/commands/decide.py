@@ -38,10 +38,10 @@ from ayes.ops.commands.options import (
     DigestOption,
     JsonOption,
     MaybeCallArgument,
+    NamedWorkspaceOption,
     ReasonOption,
     StoreOption,
     UrlOption,
-    WorkspaceOption,
     YesOption,
 )
 from ayes.ops.commands.outcome import GATE_S, is_for_the_gate, open_tally, report, report_end, standing
@@ -366,7 +366,7 @@ async def _yes(question: str) -> bool:
 async def hear(
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="As somebody wrote it in a chat.")],
     name: AsOption,
-    workspace: WorkspaceOption = "default",
+    workspace: NamedWorkspaceOption,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,

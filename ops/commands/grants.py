@@ -57,7 +57,10 @@ async def give(
     tool: Annotated[
         str | None, typer.Option("--tool", metavar="TOOL", help="Without a call: of this tool.")
     ] = None,
-    workspace: WorkspaceOption = "default",
+    workspace: Annotated[
+        str | None,
+        typer.Option("-w", "--workspace", metavar="WS", help="Without a call: in this workspace."),
+    ] = None,
     named: NamedOption = "",
     reason: WhyOption = "",
     store: StoreOption = None,
@@ -68,7 +71,9 @@ async def give(
     for_s = parse_duration("--for", duration)
     ref = None if call is None else CallRef.parse(call)
     _make_sense(call, tool, when, any_arguments=any_arguments)
-    grant = GrantRef(ref.workspace if ref else workspace, name, named or f"g-{secrets.token_hex(4)}")
+    if ref is None and workspace is None:
+        raise BadInput("in which workspace? Name it with -w, since no call does.")
+    grant = GrantRef(ref.workspace if ref else workspace or "", name, named or f"g-{secrets.token_hex(4)}")
     async with as_reviewer(name, store, url) as ledger:
         known = None if ref is None else await ledger.known_call(ref)
         given = await ledger.grant(

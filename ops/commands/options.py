@@ -51,6 +51,10 @@ AcceptLogOption = Annotated[
     bool, typer.Option("--accept-log", help="Go on with a log that is not the one that was seen before.")
 ]
 WorkspaceOption = Annotated[str, typer.Option("-w", "--workspace", metavar="WS", help="The workspace.")]
+#: Of a command that writes: there is no default, so that nothing is recorded in the wrong one.
+NamedWorkspaceOption = Annotated[
+    str, typer.Option("-w", "--workspace", metavar="WS", help="The workspace.", show_default=False)
+]
 CallArgument = Annotated[
     str, typer.Argument(metavar="CALL", help="workspace/thread/call", show_default=False)
 ]

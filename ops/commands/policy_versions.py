@@ -1,7 +1,8 @@
 """The versions of a policy: apply one, propose one, and show what was applied."""
 
+from difflib import unified_diff
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -17,15 +18,22 @@ from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import PolicyApplied
+from ayes.schemas.policy import read_policy
 from ayes.schemas.slots import ORGANISATION, CallRef, policies
+from ayes.schemas.toml_files import read_text
 
 app: Final = commands()
+
+_ONE_OWNER: Final = "the organisation's policy holds in every workspace. Leave out -w or --organisation."
 
 
 @command(app)
 async def apply(
     file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
-    workspace: WorkspaceOption = "default",
+    workspace: Annotated[
+        str | None,
+        typer.Option("-w", "--workspace", metavar="WS", help="The workspace.", show_default=False),
+    ] = None,
     organisation: OrganisationOption = False,
     propose: Annotated[
         bool, typer.Option("--propose", help="Only propose it: somebody else must approve it first.")
@@ -42,6 +50,9 @@ async def apply(
             "--proposal", metavar="CALL", help="Apply what was proposed and approved, in place of a file."
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would change; nothing is recorded.")
+    ] = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -55,13 +66,30 @@ async def apply(
         raise BadInput(
             "--propose goes with FILE.toml, -w and --for NAME, whose proposal it is; --for with it alone."
         )
-    _one_owner(workspace, organisation=organisation)
+    if dry_run and (propose or proposal):
+        raise BadInput("--dry-run goes with FILE.toml alone. Leave out --propose or --proposal.")
+    if organisation and workspace is not None:
+        raise BadInput(_ONE_OWNER)
     if proposal is not None:
         await _apply_proposal(proposal, store=store, url=url, json=json)
-    elif propose and file is not None:
-        return await _propose(file, workspace, requester, store=store, url=url, json=json)
-    elif file is not None:
-        await apply_file(file, workspace, organisation=organisation, store=store, url=url, json=json)
+        return 0
+    if file is None or (workspace is None and not organisation):
+        raise BadInput(
+            "whose policy is it? Name the workspace with -w, or give --organisation for all of them."
+        )
+    read_policy(read_text(file), file)
+    if propose:
+        return await _propose(file, workspace or "", requester, store=store, url=url, json=json)
+    await apply_file(
+        file,
+        workspace or "",
+        organisation=organisation,
+        show_changes=True,
+        dry_run=dry_run,
+        store=store,
+        url=url,
+        json=json,
+    )
     return 0
 
 
@@ -77,7 +105,8 @@ async def show(
     json: JsonOption = False,
 ) -> None:
     """A policy as it was applied: the one in force, or an older version."""
-    _one_owner(workspace, organisation=organisation)
+    if organisation and workspace != "default":
+        raise BadInput(_ONE_OWNER)
     owner = ORGANISATION if organisation else workspace
     whose = _whose(workspace, organisation=organisation)
     async with Ledger.connect(store, url=url, role="observer") as ledger:
@@ -105,30 +134,50 @@ async def show(
             print_line(one)
 
 
-def _one_owner(workspace: str, *, organisation: bool) -> None:
-    if organisation and workspace != "default":
-        raise BadInput("the organisation's policy holds in every workspace. Leave out -w or --organisation.")
-
-
 async def apply_file(
     file: str,
     workspace: str,
     *,
     organisation: bool = False,
+    show_changes: bool = False,
+    dry_run: bool = False,
     store: Path | None,
     url: str | None,
     json: bool,
 ) -> None:
+    """Make a file the policy of the workspace, or of all of them; a dry run records nothing."""
     role = "organisation" if organisation else "operator"
     if url is None and organisation:
         await ensure_account(store, role)  # a store that was made before there was such a role
+    owner = ORGANISATION if organisation else workspace
+    whose: dict[str, Any] = {"organisation": True} if organisation else {"workspace": workspace}
     async with Ledger.connect(store, url=url, role=role) as ledger:
-        version = await apply_policy(ledger, ORGANISATION if organisation else workspace, file)
-    if json:
-        whose = {"organisation": True} if organisation else {"workspace": workspace}
-        print_data(msgspec.json.encode(whose | {"version": version}).decode())
+        version, changes = await _changes(ledger, owner, file)
+        if show_changes and not json:
+            for one in changes if version else ():
+                (print_line if dry_run else print_message)(one)
+        if not dry_run:
+            applied = await apply_policy(ledger, owner, file)
+    if not dry_run:
+        if json:
+            print_data(msgspec.json.encode(whose | {"version": applied}).decode())
+        else:
+            print_message(f"{file} is version {applied} of {_whose(workspace, organisation=organisation)}.")
+    elif json:
+        print_data(msgspec.json.encode(whose | {"in_force": version, "changes": changes}).decode())
     else:
-        print_message(f"{file} is version {version} of {_whose(workspace, organisation=organisation)}.")
+        in_force = f"Version {version} stays in force" if version else "There is no version yet"
+        print_message(f"{in_force} of {_whose(workspace, organisation=organisation)}. Nothing was recorded.")
+
+
+async def _changes(ledger: Ledger, owner: str, file: str) -> tuple[int, list[str]]:
+    """The version in force, 0 where there is none, and the lines of a unified diff from it to the file."""
+    facts = await ledger.read(policies(owner))
+    version = policy_in_force(facts).version
+    texts = {fact.slot.tail[1]: fact.event.text for fact in facts if isinstance(fact.event, PolicyApplied)}
+    before = texts.get(str(version), "").splitlines()
+    after = read_text(file).splitlines()
+    return version, [*unified_diff(before, after, f"version {version}", file, lineterm="")]
 
 
 async def _propose(

@@ -7,7 +7,12 @@ import typer
 
 from ayes.ledger.client import Ledger
 from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.options import JsonOption, StoreOption, UrlOption, WorkspaceOption
+from ayes.ops.commands.options import (
+    JsonOption,
+    NamedWorkspaceOption,
+    StoreOption,
+    UrlOption,
+)
 from ayes.ops.terminal.output import print_data, print_message
 from ayes.schemas.toml_files import read_text
 from ayes.schemas.tools import read_tools
@@ -20,7 +25,7 @@ async def declare(
     file: Annotated[
         str, typer.Argument(metavar="FILE.toml", help="[[tool]] tables: name, description, schema.")
     ],
-    workspace: WorkspaceOption = "default",
+    workspace: NamedWorkspaceOption,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
