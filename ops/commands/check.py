@@ -78,6 +78,14 @@ async def doctor(
         checks.append(
             Check("readers", not abandoned, _told(abandoned) or "no consumer is there that nobody declared")
         )
+        unheard = await _unheard(port)
+        checks.append(
+            Check(
+                "workers",
+                not unheard,
+                "; ".join(unheard) or "gate and queue are there, or have nothing to do",
+            )
+        )
         taken = await uses(port.api)
         full = [one for one in taken if one.is_alarming]
         checks.append(Check("room", not full, "; ".join(map(str, full or taken))))
@@ -114,6 +122,26 @@ async def doctor(
 def _told(sentences: list[str], most: int = 5) -> str:
     more = len(sentences) - most
     return "; ".join(sentences[:most]) + (f"; and {more:,} more" if more > 0 else "")
+
+
+async def _unheard(port: JetStream) -> list[str]:
+    """Consumers of the gate and the queue that have work while no worker listens.
+
+    No call is decided without these two. Models and executors are not needed everywhere: services
+    may ask their models and run their tools themselves.
+    """
+    needed = [
+        name
+        for name, durable in DURABLES.items()
+        if durable.role in {"gate", "queue"} and durable.stream != PARKED
+    ]
+    found = [await _consumer(port.api, name) for name in needed]
+    return [
+        f"{one['name']}: {one['waiting']:,} {'waits' if one['waiting'] == 1 else 'wait'} and nobody listens; "
+        f"start it with `ayes work {DURABLES[one['name']].role}`"
+        for one in found
+        if one["waiting"] and not one["listening"]
+    ]
 
 
 async def _batches(port: JetStream) -> Check:

@@ -17,7 +17,8 @@ from ayes.consumers.tools import Tools, load
 from ayes.consumers.worker import Reaction
 from ayes.ledger.client import Ledger
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.streams import DURABLES, streams
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import DURABLES, drift, replicas_differ, streams
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import guard
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
@@ -41,7 +42,7 @@ from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, 
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import print_data, print_message
+from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.terminal.times import parse_duration
 from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
@@ -147,16 +148,25 @@ async def setup(
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
-) -> None:
+) -> int:
     """Create the streams and consumers on a broker of your own, as its administrator. `up` does it by itself."""
     await declare_streams(
         store, url=url, replicas=replicas, also=tuple(DURABLES), max_bytes=bytes_of(max_bytes)
     )
+    async with Ledger.connect(store, url=url, role="admin") as ledger:
+        assert isinstance(ledger.log, JetStream)
+        differing = await replicas_differ(ledger.log.api, replicas) + await drift(ledger.log.api)
     if json:
-        there = {"streams": list(streams()), "consumers": list(DURABLES)}
-        print_data(msgspec.json.encode(there).decode())
+        there: dict[str, Any] = {"streams": list(streams()), "consumers": list(DURABLES)}
+        print_data(msgspec.json.encode(there | ({"differing": differing} if differing else {})).decode())
+    elif differing:
+        for one in differing:
+            print_line(one)
+        print_message("The streams and consumers are there, but not as they should be.")
     else:
-        print_message("The streams and consumers are there. Next: ayes doctor")
+        copies = "1 replica" if replicas == 1 else f"{replicas} replicas"
+        print_message(f"The streams and consumers are there, with {copies} each. Next: ayes doctor")
+    return 1 if differing else 0
 
 
 @command(app)
