@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import pty
+import re
 import resource
 import signal
 import subprocess
@@ -391,6 +392,30 @@ def test_what_writes_asks_for_the_workspace(shop, within, words):
     assert "-w" in ended.err
 
 
+def test_arguments_may_come_from_stdin(shop, call):
+    """`request CALL TOOL -` reads them there: a shell's argument ends long before a fact does."""
+    done = subprocess.run(
+        [APPROVALS, "request", str(call), "look", "-", "--json"],
+        input='{"amount": 7}\n',
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment(AYES_STORE=str(shop)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["arguments"] == '{"amount": 7}'
+
+
+def test_a_grant_is_given_for_a_time_with_its_unit(shop, within):
+    """`--for 8` would be eight seconds, and nobody means that: exit 2, and nothing is recorded."""
+    before = last_seq(shop)
+    grant = ("grant", "give", "--tool", "pay", "--any-arguments", "-w", "shop", "--as", "ana")
+    ended = within(*grant, "--for", "8", store=shop)
+    assert (ended.code, last_seq(shop)) == (2, before)
+    assert "--for 8 has no unit. Write 8h" in ended.err
+
+
 def test_tools_are_declared_from_a_file(shop, within, tmp_path):
     """Each tool in it, under a version that is the same for the same contract."""
     file = tmp_path / "tools.toml"
@@ -602,7 +627,8 @@ def test_the_queue_can_be_watched(shop, within, call):
         assert words_about(person, call).startswith(f"asked    {call}  pay {FIVE}")
         assert within("approve", call, "--as", "ana", store=shop).code == 0
         assert line_about(machine, call) == {"call": str(call), "open": None}
-        assert words_about(person, call) == f"decided  {call}\n"
+        decided = words_about(person, call)
+        assert re.fullmatch(rf"decided  {call}  \w+ by [^\n]*, after \d+ s\n", decided), decided
         for process in (machine, person):
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 130

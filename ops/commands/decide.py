@@ -23,7 +23,7 @@ import typer
 from ayes.consumers import pending_client
 from ayes.consumers.pending_view import changes
 from ayes.ledger.client import Ledger
-from ayes.ledger.lifecycle import Status
+from ayes.ledger.lifecycle import Status, describe
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.commands import chat_vote
 from ayes.ops.commands.command import command, commands
@@ -51,7 +51,7 @@ from ayes.ops.terminal.prompt import read_line
 from ayes.projections import pending as queue
 from ayes.projections.pending import BadEntry, Entry, PendingFilter
 from ayes.schemas import events as e
-from ayes.schemas.errors import AlreadyDecided, ApprovalsError, BadInput, DeadlinePassed, NotOpen
+from ayes.schemas.errors import AlreadyDecided, ApprovalsError, BadId, BadInput, DeadlinePassed, NotOpen
 from ayes.schemas.ids import token
 from ayes.schemas.slots import CallRef, ThreadRef
 
@@ -118,7 +118,10 @@ async def _watch_pending(ledger: Ledger, workspace: str, *, json: bool) -> None:
         async for told in coming:
             for key, entry in told:
                 if not workspace or key.startswith(f"{workspace}."):
-                    _tell_change(key.replace(".", "/"), entry, json=json)
+                    call = key.replace(".", "/")
+                    _tell_change(call, entry, json=json)
+                    if entry is None and not json:
+                        print_line(f"decided  {call}{await _how(ledger, call)}")
 
 
 def _tell_unreadable(unreadable: Sequence[BadEntry], *, json: bool) -> None:
@@ -137,8 +140,18 @@ def _tell_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> No
         flaw = f"  [{entry.flaw}]" if entry.flaw else ""
         shown = f"{entry.tool} {entry.arguments}  {entry.digest[: output.SHORT]}{flaw}"
         print_line(f"asked    {call}  {shown}")
-    else:
-        print_line(f"decided  {call}")
+
+
+async def _how(ledger: Ledger, call: str) -> str:
+    """How a call was decided, by whom, and how long after people were asked; empty if it was not."""
+    try:
+        known = await ledger.call(CallRef.parse(call))
+    except BadId:  # a key that somebody put into the queue by hand
+        return ""
+    if known.decided is None or known.gated is None:
+        return ""
+    waited = known.decided.recorded_at - known.gated.recorded_at
+    return f"  {describe(known.decided)}, after {waited.total_seconds():,.0f} s"
 
 
 class VoteInput(NamedTuple):

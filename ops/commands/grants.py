@@ -68,6 +68,8 @@ async def give(
     json: JsonOption = False,
 ) -> None:
     """Allow calls like this one until then, so many times. It is your vote, given early; on this call it is given now."""
+    if duration.isdecimal():
+        raise BadInput(f"--for {duration} has no unit. Write {duration}h, or another of s, m and d.")
     for_s = parse_duration("--for", duration)
     ref = None if call is None else CallRef.parse(call)
     _make_sense(call, tool, when, any_arguments=any_arguments)

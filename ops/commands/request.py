@@ -22,7 +22,7 @@ app: Final = commands()
 async def request(
     call: CallArgument,
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="A tool declared in the workspace.")],
-    arguments: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments.")] = "{}",
+    arguments: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments; - for stdin.")] = "{}",
     requester: Annotated[
         str, typer.Option("--for", metavar="NAME", help="On whose behalf: they cannot vote on it.")
     ] = "",
@@ -36,6 +36,8 @@ async def request(
 ) -> int:
     """Ask for a tool to be run, as a service does. Then: ayes wait CALL."""
     ref, named = CallRef.parse(call), read_labels(labels or ())
+    if arguments == "-":
+        arguments = read_text("/dev/stdin").strip()
     async with Ledger.connect(store, url=url, role="service") as ledger:
         await ledger.request(ref, tool, arguments, requester=requester, agent=agent, labels=named)
         return await report_end(ledger, ref, e.Approved, json=json)
