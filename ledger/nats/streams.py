@@ -473,6 +473,23 @@ async def drift(requests: Api, *, replicas: int = 1) -> list[str]:
     return found
 
 
+async def replicas_differ(requests: Api, wanted: int) -> list[str]:
+    """Which streams have another number of replicas than is wanted, one sentence each.
+
+    `ensure` creates streams with that number and leaves those that are there, since only the
+    administrator knows whether the servers for more exist.
+    """
+    found = []
+    for name in streams():
+        stream = await info(requests, f"STREAM.INFO.{name}")
+        if stream is not None and (has := stream["config"]["num_replicas"]) != wanted:
+            found.append(
+                f"stream {name} has {has} replica{'' if has == 1 else 's'}, not {wanted}; "
+                f"on a cluster: nats stream edit {name} --replicas {wanted}"
+            )
+    return found
+
+
 async def info(requests: Api, subject: str) -> dict[str, Any] | None:
     """What the JetStream API says about a stream or consumer; None when there is none.
 

@@ -3,30 +3,43 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+import typer
 from rich.table import Table
 from rich.text import Text
 
+from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.lake import default
+from ayes.ops.commands.options import JsonOption, StoreOption, ToOption
 from ayes.ops.lake.catalog import QueryRow, connect
 from ayes.ops.lake.writer import read_manifest
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
-from ayes.ops.terminal.visible import line
+from ayes.ops.terminal.tables import print_table
 from ayes.projections.lake.queries import IN_FORCE, QUESTIONS, SavedQuery, uncited
 from ayes.schemas.errors import BadFile, BadInput
+
+app: Final = commands()
 
 _NONE: Final = "-"
 
 
-async def ask(name: str | None, *, show: bool, to: Path | None, store: Path | None, json: bool) -> None:
-    """Answer the question of this name; without one, or with `show`, tell what is asked.
-
-    Raises:
-        BadInput: there is no question of this name, or no lake to ask.
-    """
+@command(app)
+async def ask(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Which question; else all are listed.", show_default=False),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="Do not ask it: show what is asked, its SQL with a name.")
+    ] = False,
+    to: ToOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask the lake a saved question: who decides and how fast, what is denied, what waits, what nobody read."""
     if name is None:
         _list(json=json)
     elif show:
@@ -43,7 +56,8 @@ async def ask(name: str | None, *, show: bool, to: Path | None, store: Path | No
             return
         print_message(f"{question.title} (the log up to {read_manifest(lake).until:,})")
         if rows:
-            output.console().print(_table(rows))
+            if left_out := _print(rows):
+                print_message(f"{left_out} --json gives all of them.")
         else:
             print_message(
                 "There is nothing of the kind in the lake. `ayes lake sync` brings it up to the log."
@@ -102,14 +116,12 @@ def _plain(value: object) -> object:
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
 
 
-def _table(rows: Sequence[QueryRow]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in rows[0]:
-        number = any(isinstance(row[column], int | float) for row in rows)
-        table.add_column(column.replace("_", " "), justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_words(column, value)) for column, value in row.items()))
-    return table
+def _print(rows: Sequence[QueryRow]) -> str:
+    """The rows as a table; a sentence on the columns that were left out."""
+    names = list(rows[0])
+    numbers = [any(isinstance(row[name], int | float) for row in rows) for name in names]
+    cells = [[_words(name, row[name]) for name in names] for row in rows]
+    return print_table([name.replace("_", " ") for name in names], cells, numbers)
 
 
 def _words(column: str, value: object) -> str:
@@ -127,6 +139,6 @@ def _words(column: str, value: object) -> str:
         case datetime():
             return f"{value:%Y-%m-%d %H:%M:%S}"
         case list():
-            return line(", ".join(map(str, value)))
+            return ", ".join(map(str, value))
         case _:
-            return line(str(value))
+            return str(value)

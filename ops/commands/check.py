@@ -1,12 +1,11 @@
 """For whoever keeps it running: is it as it should be, how far behind is what, and does the log bear it out."""
 
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+import typer
 from msgspec import Struct
-from rich.table import Table
 
 from ayes.ledger import clock
 from ayes.ledger.nats.api import Api
@@ -19,11 +18,15 @@ from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import alarms, readers
 from ayes.ops.broker.server import OLDEST
-from ayes.ops.terminal import output
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.options import JsonOption, StoreOption, UrlOption
 from ayes.ops.terminal.output import print_data, print_line
+from ayes.ops.terminal.tables import print_table
 from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
 from ayes.schemas.ids import new_id
 from ayes.schemas.slots import ROOT
+
+app: Final = commands()
 
 #: Who must not be able to write what. Each is tried, in a way that records nothing even where it is allowed.
 MUST_NOT: Final = (
@@ -49,7 +52,14 @@ class Check(Struct, frozen=True):
 READ_WHOLE: Final = 100_000
 
 
-async def doctor(*, deep: bool = False, store: Path | None, url: str | None, json: bool) -> int:
+@command(app)
+async def doctor(
+    deep: Annotated[bool, typer.Option("--deep", help="Look at the whole log, however long it is.")] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Is everything as it should be? Server, streams, consumers, permissions. Exit 1 if not."""
     checks: list[Check] = []
     async with JetStream.connect(store, url=url, role="admin") as port:
         ledger = Ledger.on(port, "admin")
@@ -68,6 +78,14 @@ async def doctor(*, deep: bool = False, store: Path | None, url: str | None, jso
         abandoned = await readers(port.api)
         checks.append(
             Check("readers", not abandoned, _told(abandoned) or "no consumer is there that nobody declared")
+        )
+        unheard = await _unheard(port)
+        checks.append(
+            Check(
+                "workers",
+                not unheard,
+                "; ".join(unheard) or "gate and queue are there, or have nothing to do",
+            )
         )
         taken = await uses(port.api)
         full = [one for one in taken if one.is_alarming]
@@ -105,6 +123,26 @@ async def doctor(*, deep: bool = False, store: Path | None, url: str | None, jso
 def _told(sentences: list[str], most: int = 5) -> str:
     more = len(sentences) - most
     return "; ".join(sentences[:most]) + (f"; and {more:,} more" if more > 0 else "")
+
+
+async def _unheard(port: JetStream) -> list[str]:
+    """Consumers of the gate and the queue that have work while no worker listens.
+
+    No call is decided without these two. Models and executors are not needed everywhere: services
+    may ask their models and run their tools themselves.
+    """
+    needed = [
+        name
+        for name, durable in DURABLES.items()
+        if durable.role in {"gate", "queue"} and durable.stream != PARKED
+    ]
+    found = [await _consumer(port.api, name) for name in needed]
+    return [
+        f"{one['name']}: {one['waiting']:,} {'waits' if one['waiting'] == 1 else 'wait'} and nobody listens; "
+        f"start it with `ayes work {DURABLES[one['name']].role}`"
+        for one in found
+        if one["waiting"] and not one["listening"]
+    ]
 
 
 async def _batches(port: JetStream) -> Check:
@@ -189,7 +227,9 @@ async def _skew_s(log: JetStream) -> float:
     return (datetime.fromisoformat(stream["ts"]) - (before + (after - before) / 2)).total_seconds()
 
 
-async def status(*, store: Path | None, url: str | None, json: bool) -> None:
+@command(app)
+async def status(store: StoreOption = None, url: UrlOption = None, json: JsonOption = False) -> None:
+    """How much there is, how far each consumer is behind, what is parked and what is pending."""
     async with JetStream.connect(store, url=url, role="operator") as port:
         stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
         if stream is None:
@@ -227,13 +267,12 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
         f"{found['url']}   {found['facts']:,} facts, {found['bytes'] / 1e6:,.1f} MB   {found['pending']:,} pending"
         + ("" if age is None else f"   the last fact came {age:,.0f} s ago")
     )
-    table = Table(box=None, pad_edge=False)
-    for name in ("consumer", "waiting", "in hand", "again", "at", ""):
-        table.add_column(name, justify="left" if name in {"consumer", ""} else "right")
-    for one in consumers:
-        figures = (f"{one[key]:,}" for key in ("waiting", "in_hand", "redelivered", "ack_floor"))
-        table.add_row(one["name"], *figures, _standing(one))
-    output.console().print(table)
+    keys = ("waiting", "in_hand", "redelivered", "ack_floor")
+    print_table(
+        ("consumer", "waiting", "in hand", "again", "at", ""),
+        [(one["name"], *(f"{one[key]:,}" for key in keys), _standing(one)) for one in consumers],
+        (False, True, True, True, True, False),
+    )
     for alarm in found["alarms"]:
         print_line(f"ALARM {alarm}")
     for given_up in parked:

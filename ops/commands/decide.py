@@ -15,31 +15,48 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
+import typer
 
 from ayes.consumers import pending_client
 from ayes.consumers.pending_view import changes
-from ayes.ledger.lifecycle import Call, Status, describe
+from ayes.ledger.lifecycle import Status, describe
 from ayes.ledger.services import Ledger
-from ayes.ledger.votes import Tally
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.commands import chat_vote
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.options import (
+    AllOption,
+    AllThreadOption,
+    AllToolOption,
+    AllWorkspaceOption,
+    AsOption,
+    BehalfOption,
+    CallArgument,
+    DigestOption,
+    JsonOption,
+    MaybeCallArgument,
+    NamedWorkspaceOption,
+    ReasonOption,
+    StoreOption,
+    UrlOption,
+    YesOption,
+)
+from ayes.ops.commands.outcome import GATE_S, is_for_the_gate, open_tally, report, report_end, standing
 from ayes.ops.terminal import output
-from ayes.ops.terminal.labels import read_labels
 from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.terminal.prompt import read_line
 from ayes.projections import pending as queue
 from ayes.projections.pending import BadEntry, Entry, PendingFilter
 from ayes.schemas import events as e
-from ayes.schemas.errors import AlreadyDecided, ApprovalsError, BadInput, DeadlinePassed, NotOpen
+from ayes.schemas.errors import AlreadyDecided, ApprovalsError, BadId, BadInput, DeadlinePassed, NotOpen
 from ayes.schemas.ids import token
 from ayes.schemas.slots import CallRef, ThreadRef
-from ayes.schemas.toml_files import read_text
 
-DENIED: Final = 5
-EXPIRED: Final = 6
-PENDING: Final = 8
+app: Final = commands()
+
 _WANTED: Final[dict[str, type[e.Event]]] = {
     "approve": e.Approved,
     "deny": e.Denied,
@@ -54,14 +71,22 @@ _ASKS: Final = {
 }
 #: A digest, or how it begins.
 _DIGEST: Final = re.compile(f"[0-9A-Fa-f]{{{output.SHORT},64}}")
-#: The gate decides within milliseconds. What is not decided after this waits for something.
-GATE_S: Final = 3.0
 
 
+@command(app)
 async def pending(
-    workspace: str, *, watch: bool, limit: int | None = None, store: Path | None, url: str | None, json: bool
+    workspace: Annotated[
+        str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
+    ] = "",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on with what is asked and decided, as it comes.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Only the N oldest.")] = None,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """What waits, oldest first; with a limit so many of it, and how many there are."""
+    """What waits for a decision, oldest first."""
     if limit is not None and limit < 1:
         raise BadInput(f"--limit {limit} shows nothing. Give a number from 1 on.")
     if limit is not None and watch:
@@ -93,7 +118,10 @@ async def _watch_pending(ledger: Ledger, workspace: str, *, json: bool) -> None:
         async for told in coming:
             for key, entry in told:
                 if not workspace or key.startswith(f"{workspace}."):
-                    _tell_change(key.replace(".", "/"), entry, json=json)
+                    call = key.replace(".", "/")
+                    _tell_change(call, entry, json=json)
+                    if entry is None and not json:
+                        print_line(f"decided  {call}{await _how(ledger, call)}")
 
 
 def _tell_unreadable(unreadable: Sequence[BadEntry], *, json: bool) -> None:
@@ -112,8 +140,18 @@ def _tell_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> No
         flaw = f"  [{entry.flaw}]" if entry.flaw else ""
         shown = f"{entry.tool} {entry.arguments}  {entry.digest[: output.SHORT]}{flaw}"
         print_line(f"asked    {call}  {shown}")
-    else:
-        print_line(f"decided  {call}")
+
+
+async def _how(ledger: Ledger, call: str) -> str:
+    """How a call was decided, by whom, and how long after people were asked; empty if it was not."""
+    try:
+        known = await ledger.call(CallRef.parse(call))
+    except BadId:  # a key that somebody put into the queue by hand
+        return ""
+    if known.decided is None or known.gated is None:
+        return ""
+    waited = known.decided.recorded_at - known.gated.recorded_at
+    return f"  {describe(known.decided)}, after {waited.total_seconds():,.0f} s"
 
 
 class VoteInput(NamedTuple):
@@ -125,6 +163,104 @@ class VoteInput(NamedTuple):
     answer: str = ""
     behalf: str = ""
     halt: bool = False
+
+
+@command(app)
+async def approve(
+    name: AsOption,
+    call: MaybeCallArgument = None,
+    edit: Annotated[
+        str | None, typer.Option("--edit", metavar="JSON", help="Run it with these arguments instead.")
+    ] = None,
+    behalf: BehalfOption = "",
+    reason: ReasonOption = "",
+    every: AllOption = False,
+    tool: AllToolOption = "",
+    workspace: AllWorkspaceOption = "",
+    thread: AllThreadOption = "",
+    yes: YesOption = False,
+    digest: DigestOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Say yes to a call, with exactly the arguments that it shows; or to all that waits."""
+    ballot = VoteInput("approve", reason, arguments=edit, behalf=behalf)
+    chosen = PendingFilter(workspace, thread, tool)
+    if _is_for_all(call, chosen, every=every, digest=digest):
+        return await vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
+    return await vote(call or "", name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
+
+
+@command(app)
+async def deny(
+    name: AsOption,
+    call: MaybeCallArgument = None,
+    halt: Annotated[
+        bool, typer.Option("--halt", help="The model is not asked again before a user says something.")
+    ] = False,
+    behalf: BehalfOption = "",
+    reason: ReasonOption = "",
+    every: AllOption = False,
+    tool: AllToolOption = "",
+    workspace: AllWorkspaceOption = "",
+    thread: AllThreadOption = "",
+    yes: YesOption = False,
+    digest: DigestOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Say no to a call; or to all that waits."""
+    ballot = VoteInput("deny", reason, behalf=behalf, halt=halt)
+    chosen = PendingFilter(workspace, thread, tool)
+    if _is_for_all(call, chosen, every=every, digest=digest):
+        return await vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
+    return await vote(call or "", name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
+
+
+def _is_for_all(call: str | None, chosen: tuple[str, ...], *, every: bool, digest: str) -> bool:
+    if (call is None) != every:
+        raise BadInput("name one CALL, or give --all for all that waits.")
+    if not every and any(chosen):
+        raise BadInput("--tool, --workspace and --thread go with --all. Here one call is named.")
+    if every and digest:
+        raise BadInput("--digest is of one call. Name it instead of giving --all.")
+    return every
+
+
+@command(app)
+async def answer(
+    call: CallArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model gets as the tool's output.")],
+    name: AsOption,
+    behalf: BehalfOption = "",
+    reason: ReasonOption = "",
+    yes: YesOption = False,
+    digest: DigestOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Answer in place of the tool, which does not run."""
+    ballot = VoteInput("answer", reason, answer=text, behalf=behalf)
+    return await vote(call, name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
+
+
+@command(app, "break-glass")
+async def break_glass(
+    call: CallArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why nobody else can be asked.")],
+    name: AsOption,
+    yes: YesOption = False,
+    digest: DigestOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Let a call run alone, in an emergency, where the policy lets you. It is announced before it is decided."""
+    ballot = VoteInput("break_glass", reason)
+    return await vote(call, name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
 
 
 async def vote(
@@ -164,7 +300,7 @@ async def vote(
             if digest and not asked.startswith(digest.lower()):
                 asked = digest
         await _vote(ledger, ref, name, ballot, asked)
-        return await _end(ledger, ref, _WANTED[ballot.verdict], json=json)
+        return await report_end(ledger, ref, _WANTED[ballot.verdict], json=json)
 
 
 async def vote_on_all(
@@ -233,23 +369,21 @@ async def _confirmed(shown: Sequence[Entry], verdict: str) -> bool:
 
 
 async def _yes(question: str) -> bool:
-    """Ask whoever is at the terminal."""
+    """Ask the person at the terminal."""
     print_message(f"{question} [y/N]")
-    # A thread that reads would keep Ctrl-C waiting for a line.
-    loop = asyncio.get_running_loop()
-    typed = asyncio.Event()
-    loop.add_reader(sys.stdin, typed.set)
-    try:
-        await typed.wait()
-    finally:
-        loop.remove_reader(sys.stdin)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    return (await read_line() or "").lower() in {"y", "yes"}
 
 
+@command(app)
 async def hear(
-    message: str, name: str, workspace: str, *, store: Path | None, url: str | None, json: bool
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="As somebody wrote it in a chat.")],
+    name: AsOption,
+    workspace: NamedWorkspaceOption,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> int:
-    """Vote as a message of a chat says; nothing happens where it is no verdict."""
+    """Vote as a message says, if all of it is a verdict: `approve CALL`, `deny CALL: why`. Anything else is none."""
     async with as_reviewer(name, store, url) as ledger:
         chosen = PendingFilter(token("workspace", workspace))
         waiting, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
@@ -264,7 +398,7 @@ async def hear(
             problem := await _vote_as_shown(ledger, found.about, name, VoteInput(found.verdict, found.reason))
         ) is not None:
             raise problem
-        return await _end(ledger, found.about.ref, _WANTED[found.verdict], json=json)
+        return await report_end(ledger, found.about.ref, _WANTED[found.verdict], json=json)
 
 
 async def _vote_as_shown(ledger: Ledger, shown: Entry, name: str, ballot: VoteInput) -> ApprovalsError | None:
@@ -288,7 +422,7 @@ async def _tell_each(
     until = time.monotonic() + GATE_S
     for one, problem in zip(shown, problems, strict=True):
         known = await ledger.call(one.ref)
-        while problem is None and time.monotonic() < until and await _is_for_the_gate(ledger, known):
+        while problem is None and time.monotonic() < until and await is_for_the_gate(ledger, known):
             await asyncio.sleep(0.02)
             known = await ledger.call(one.ref)
         if json:
@@ -300,96 +434,45 @@ async def _tell_each(
             print_data(msgspec.json.encode(told).decode())
         else:
             print_message(
-                f"{one.ref}: error: {problem}" if problem else _standing(known, await _stands(ledger, known))
+                f"{one.ref}: error: {problem}"
+                if problem
+                else standing(known, await open_tally(ledger, known))
             )
     if not json and len(shown) > 1:
         print_message()
         print_message(f"{sum(problem is None for problem in problems):,} of {len(shown):,} went through.")
 
 
+@command(app)
 async def revoke(
-    call: str, name: str, *, reason: str, store: Path | None, url: str | None, json: bool
+    call: CallArgument,
+    name: AsOption,
+    reason: ReasonOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
+    """Take an approval back before the tool starts."""
     async with as_reviewer(name, store, url) as ledger:
-        await _tell(
-            ledger,
-            await ledger.reviewer(name).revoke(call, reason=reason),
-            f"{call} will not run.",
-            json=json,
-        )
+        known = await ledger.reviewer(name).revoke(call, reason=reason)
+        await report(ledger, known, f"{call} will not run.", json=json)
 
 
+@command(app)
 async def reconcile(
-    call: str, name: str, *, happened: bool, output: str, store: Path | None, url: str | None, json: bool
+    call: CallArgument,
+    name: AsOption,
+    happened: Annotated[bool, typer.Option("--happened/--did-not-happen", help="What you found out.")],
+    output: Annotated[str, typer.Option("--output", metavar="TEXT", help="What the model reads.")] = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
+    """Say what became of a call in doubt: it was started, and nobody knows how it ended."""
     async with as_reviewer(name, store, url) as ledger:
         known = await ledger.reviewer(name).reconcile(call, happened=happened, output=output)
         told = f"{call} is settled: it {'happened' if happened else 'did not happen'}."
-        await _tell(ledger, known, told, json=json)
-
-
-async def request(
-    call: str,
-    tool: str,
-    arguments: str,
-    *,
-    requester: str,
-    agent: str,
-    labels: Sequence[str],
-    store: Path | None,
-    url: str | None,
-    json: bool,
-) -> int:
-    ref, named = CallRef.parse(call), read_labels(labels)
-    async with Ledger.connect(store, url=url, role="service") as ledger:
-        await ledger.request(ref, tool, arguments, requester=requester, agent=agent, labels=named)
-        return await _end(ledger, ref, e.Approved, json=json)
-
-
-async def withdraw(call: str, *, reason: str, store: Path | None, url: str | None, json: bool) -> int:
-    ref = CallRef.parse(call)
-    async with Ledger.connect(store, url=url, role="service") as ledger:
-        await ledger.withdraw(ref, reason)
-        return await _end(ledger, ref, e.Withdrawn, json=json)
-
-
-async def doubt(call: str, *, reason: str, store: Path | None, url: str | None, json: bool) -> None:
-    async with Ledger.connect(store, url=url, role="service") as ledger:
-        known = await ledger.doubt(call, reason)
-        await _tell(ledger, known, f"{call} is in doubt. Next: ayes reconcile {call}", json=json)
-
-
-async def start(call: str, *, store: Path | None, url: str | None, json: bool) -> None:
-    async with Ledger.connect(store, url=url, role="service") as ledger:
-        known = await ledger.start(call)
-        told = f"{call} is yours to run, with {known.arguments}. Next: ayes finish {call}"
-        await _tell(ledger, known, told, json=json)
-
-
-async def finish(
-    call: str, output_text: str | None, error: str | None, *, store: Path | None, url: str | None, json: bool
-) -> None:
-    if (output_text is None) == (error is None):
-        raise BadInput("a call ends with --output TEXT or with --error TEXT: give one of them.")
-    ref = CallRef.parse(call)
-    said = read_text("/dev/stdin") if "-" in (output_text, error) else output_text or error or ""
-    async with Ledger.connect(store, url=url, role="service") as ledger:
-        if not (await ledger.known_call(ref)).claims:
-            await ledger.start(ref)
-        known = await (
-            ledger.finish(ref, error=said) if output_text is None else ledger.finish(ref, output=said)
-        )
-        await _tell(ledger, known, f"{call} has {known.status}.", json=json)
-
-
-async def wait(call: str, *, timeout_s: float | None, store: Path | None, url: str | None, json: bool) -> int:
-    ref = CallRef.parse(call)
-    async with Ledger.connect(store, url=url, role="observer") as ledger:
-        known = await (
-            ledger.known_call(ref) if timeout_s == 0 else ledger.decision(ref, timeout_s=timeout_s)
-        )
-        await _tell(ledger, known, json=json)
-    return _code(known, e.Approved)
+        await report(ledger, known, told, json=json)
 
 
 @asynccontextmanager
@@ -400,75 +483,3 @@ async def as_reviewer(name: str, store: Path | None, url: str | None) -> AsyncGe
         await ensure_account(store, role)
     async with Ledger.connect(store, url=url, role=role) as ledger:
         yield ledger
-
-
-async def _end(ledger: Ledger, ref: CallRef, wanted: type[e.Event], *, json: bool) -> int:
-    """Say how the call stands once the gate has seen what we did, and whether that is what was wanted."""
-    known = await ledger.known_call(ref)
-    if await _is_for_the_gate(ledger, known):
-        known = await _seen_by_gate(ledger, ref)
-    await _tell(ledger, known, json=json)
-    return _code(known, wanted)
-
-
-async def _is_for_the_gate(ledger: Ledger, call: Call) -> bool:
-    """Has the gate still to do something, or do people?"""
-    if call.decided is not None:
-        return False
-    if call.approval_request is None or call.withdrawn is not None:
-        return True
-    return (await ledger.tally(call)).verdict is not None
-
-
-async def _seen_by_gate(ledger: Ledger, ref: CallRef) -> Call:
-    """Wait for the question or the decision: whichever the gate comes to."""
-    async with aclosing(ledger.watch(1, ref.gated.subject, ref.decided.subject)) as facts:
-        try:
-            async with asyncio.timeout(GATE_S):
-                async for fact in facts:
-                    known = await ledger.call(ref, must_include=fact.slot)
-                    if not await _is_for_the_gate(ledger, known):
-                        return known
-        except TimeoutError:
-            pass
-    return await ledger.known_call(ref)
-
-
-async def _stands(ledger: Ledger, call: Call) -> Tally | None:
-    """How the vote stands on a call that waits for people."""
-    return await ledger.tally(call) if call.approval_request is not None and call.decided is None else None
-
-
-async def _tell(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) -> None:
-    """How a call stands; for people in this sentence, or in one that says so."""
-    stands = await _stands(ledger, call)
-    if json:
-        print_data(output.call_json(call, stands))
-    else:
-        print_message(sentence or _standing(call, stands))
-
-
-def _standing(call: Call, stands: Tally | None) -> str:
-    if call.decided is not None:
-        edited = output.edit_words(call)
-        return f"{call.ref}: {describe(call.decided)}{f', {edited}' if edited else ''}."
-    if stands is not None:
-        return f"{call.ref} waits for people: {output.vote_words(call, stands)}"
-    return f"{call.ref} is requested and not judged yet. Does a gate run? See ayes status."
-
-
-def _code(call: Call, wanted: type[e.Event]) -> int:
-    """0 when it was decided as wanted, else the code for how it stands."""
-    if call.decided is None:
-        return PENDING
-    match call.decided.event:
-        case decision if isinstance(decision, wanted):
-            return 0
-        case e.Answered() if wanted is e.Approved:
-            return 0  # the wish was met, by a person
-        case e.Expired():
-            return EXPIRED
-        case e.Denied() | e.Withdrawn() | e.Superseded():
-            return DENIED
-        case _:
-            return 1

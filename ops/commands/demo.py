@@ -1,39 +1,54 @@
 """The demo: everything for real, in a temporary store, in a few seconds."""
 
 import asyncio
+import shutil
 import sys
 import tempfile
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
+import typer
 
-from ayes.consumers.pending_view import changes
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import apply_policy, declare_streams
 from ayes.ops.commands import demo_agent
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.options import JsonOption
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_message
-from ayes.ops.terminal.visible import line
+from ayes.ops.terminal.prompt import read_line
 from ayes.ops.workers import KINDS, durables, reactions, working
 from ayes.projections.formats import openai_chat
-from ayes.projections.history import history
-from ayes.projections.pending import Entry
+from ayes.projections.history import Outcome, history
 from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.errors import Refused
-from ayes.schemas.slots import ThreadRef
+from ayes.schemas.slots import CallRef, ThreadRef
+
+app: Final = commands()
 
 THREAD: Final = ThreadRef("demo", "tidy-up")
 REVIEWER: Final = "ana"
-#: How long a reviewer takes who is not at a terminal.
+#: How long the scripted reviewer takes, where nobody is at a terminal.
 THINKS_S: Final = 1.5
 
 
-async def demo(*, json: bool) -> None:
+class _Left(Exception):
+    """The person at the terminal ended the input (Ctrl-D) in place of an answer."""
+
+
+@command(app)
+async def demo(
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Each fact too, and the messages that the model reads.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """A small agent asks, somebody decides, the tool runs. Nothing to set up; under 15 seconds."""
     async with AsyncExitStack() as stack:
         here = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-demo-")))
         files = here / "files"
@@ -54,11 +69,15 @@ async def demo(*, json: bool) -> None:
         service = await stack.enter_async_context(Ledger.connect(store, name="demo"))
         person = await stack.enter_async_context(Ledger.connect(store, role=f"reviewer-{REVIEWER}"))
 
+        at_terminal = sys.stdin.isatty() and not json
         if not json:
-            print_message(
-                f"A broker runs at {server.url}, with a gate, a model, an executor and a queue beside it."
-            )
-            print_message(f"The agent is asked: {demo_agent.TASK!r}")
+            if verbose:
+                print_message(
+                    f"A broker runs at {server.url}, with a gate, a queue, a model and an executor."
+                )
+            print_message(f"An agent works for ben, who asks it: {demo_agent.TASK!r}")
+            print_message(f"The policy lets it look; before it deletes a file, {REVIEWER} is asked.")
+            print_message(f"You are {REVIEWER}." if at_terminal else f"A script answers as {REVIEWER}.")
             print_message()
         refs = await tools.declare(service, THREAD.workspace)
         opened = e.ThreadOpened(
@@ -66,76 +85,141 @@ async def demo(*, json: bool) -> None:
         )
         await service.try_append(THREAD.opened, opened)
         await service.try_append(THREAD.said("1"), e.Said(role="user", text=demo_agent.TASK))
-
-        deciding = asyncio.create_task(_decide(person, at_terminal=sys.stdin.isatty() and not json))
         try:
-            thread = await _until_done(service, deciding, json=json)
-        finally:
-            deciding.cancel()
-            await asyncio.gather(deciding, return_exceptions=True)
-        written = openai_chat.write(history(thread).entries)["messages"]
+            thread = await _told(service, person, at_terminal=at_terminal, verbose=verbose, json=json)
+        except _Left:
+            print_message()
+            print_message("You left it open, so it did not run. The store is gone again.")
+            return
+        entries = history(thread).entries
+        messages = openai_chat.write(entries)["messages"]
         if json:
-            print_data(msgspec.json.encode({"history": written}).decode())
+            print_data(msgspec.json.encode({"history": messages}).decode())
             return
         print_message()
-        print_message("What the model goes on from, as OpenAI Chat messages:")
+        print_message("The model reads:")
+        for one in entries:
+            if isinstance(one, Outcome):
+                print_message(f"  {one.tool}: {one.text}")
+        if verbose:
+            print_message()
+            print_message("The same as OpenAI Chat messages:")
+            print_data(msgspec.json.format(msgspec.json.encode(messages)).decode())
         print_message()
-        print_data(msgspec.json.format(msgspec.json.encode(written)).decode())
-        print_message()
-        print_message(
-            f"Left in the agent's folder: {', '.join(sorted(file.name for file in files.iterdir()))}."
-        )
+        print_message(f"Left in the folder: {', '.join(sorted(file.name for file in files.iterdir()))}.")
+    _print_next()
+
+
+def _print_next() -> None:
+    ayes = _program()
     print_message("The store is gone again. To keep one:")
     print_message()
-    print_message("  ayes up                          a broker and all workers, until Ctrl-C")
-    print_message("  ayes pending --watch             the queue, live, in another terminal")
-    print_message("  ayes rehearse FILE.jsonl         your own recorded conversations through all of this")
+    for arguments, what in (
+        ("up", "a broker and all workers, until Ctrl-C"),
+        ("pending --watch", "the queue, live, in another terminal"),
+        ("rehearse FILE.jsonl", "your own recorded conversations through all of this"),
+    ):
+        print_message(f"  {f'{ayes} {arguments}':<{len(ayes) + 21}}  {what}")
 
 
-async def _until_done(service: Ledger, deciding: asyncio.Task[None], *, json: bool) -> Thread:
-    """Show each fact as it comes, until the agent has nothing more to do."""
+def _program() -> str:
+    """How to call the command line from here: by its name, or by its path where PATH lacks it."""
+    ours = Path(sys.executable).with_name("ayes")
+    if shutil.which("ayes") or not ours.exists():
+        return "ayes"
+    try:
+        return str(ours.relative_to(Path.cwd()))
+    except ValueError:
+        return str(ours)
+
+
+async def _told(service: Ledger, person: Ledger, *, at_terminal: bool, verbose: bool, json: bool) -> Thread:
+    """Tell each fact as it comes and decide what waits, until the agent has nothing more to do.
+
+    While a question is open, the facts that come meanwhile are held.
+
+    Raises:
+        _Left: the input ended in place of an answer.
+    """
     console = output.console(stderr=True)
-    seen: list[Fact] = []
-    async with aclosing(service.watch(1, THREAD.subjects)) as facts:
-        async for fact in facts:
-            if deciding.done():
-                deciding.result()
+    wishes: dict[CallRef, str] = {}
+    async with aclosing(_facts(service)) as threads:
+        async for fact, thread in threads:
             if json:
                 print_data(output.fact_json(fact))
-            else:
+            elif verbose:
                 output.print_facts([fact], console)
-            seen.append(fact)
-            thread = thread_of(THREAD, seen)
+            ref, event = fact.slot.call_ref, fact.event
+            if ref is not None and isinstance(event, e.ToolRequested):
+                wishes[ref] = f"{event.tool} {event.arguments}"
+            if not json and (sentence := _sentence(event, wishes[ref] if ref else "")):
+                print_message(sentence)
+            if ref is not None and isinstance(event, e.ApprovalRequested):
+                verdict, reason = await (_asked() if at_terminal else _scripted(wishes[ref]))
+                await person.reviewer(REVIEWER).vote(ref, verdict, reason=reason, digest=event.digest)
             last = thread.turns.get(thread.latest)
             if last is not None and last.replied is not None and not last.wishes:
                 return thread
     raise AssertionError("watching never ends by itself")
 
 
-async def _decide(person: Ledger, *, at_terminal: bool) -> None:
-    """Ana, at the live queue."""
-    async with aclosing(changes(person)) as coming:
-        async for entry in (entry async for told in coming for _, entry in told):
-            if not isinstance(entry, Entry):
-                continue
-            verdict, reason = await (_asked(entry) if at_terminal else _by_itself(entry))
-            try:
-                await person.reviewer(REVIEWER).vote(entry.ref, verdict, reason=reason)
-            except Refused as problem:
-                print_message(f"  {problem}")
+async def _facts(service: Ledger) -> AsyncGenerator[tuple[Fact, Thread]]:
+    """Each fact of the thread, and the thread as it is with it."""
+    seen: list[Fact] = []
+    async with aclosing(service.watch(1, THREAD.subjects)) as facts:
+        async for fact in facts:
+            seen.append(fact)
+            yield fact, thread_of(THREAD, seen)
 
 
-async def _asked(entry: Entry) -> tuple[e.Verdict, str]:
-    said = await asyncio.to_thread(
-        input, f"{line(f'  {entry.ref}: {entry.tool} {entry.arguments}')}\n  approve? [y/N] "
-    )
-    if said.strip().lower() in ("y", "yes"):
-        return "approve", ""
-    return "deny", (await asyncio.to_thread(input, "  why not? ")).strip()
+def _sentence(event: object, wish: str) -> str:
+    """What a fact says to somebody who has not seen one before; empty for the facts in between."""
+    match event:
+        case e.ToolRequested():
+            return f"The agent asks to run {wish}."
+        case e.ApprovalRequested(reason=why):
+            return f"{wish} waits for {REVIEWER}. {why}"
+        case e.Approved(ground="policy"):
+            return f"The policy allows {wish}."
+        case e.Approved():
+            return f"{REVIEWER} approved {wish}."
+        case e.Denied(reason=why):
+            return f"{REVIEWER} denied {wish}{f': {why}' if why else '.'}"
+        case e.ToolReturned():
+            return f"{wish} ran."
+        case e.ToolRefused():
+            return f"{wish} did not run."
+        case _:
+            return ""
 
 
-async def _by_itself(entry: Entry) -> tuple[e.Verdict, str]:
+async def _asked() -> tuple[Literal["approve", "deny"], str]:
+    """Verdict and reason of the person at the terminal; an answer that is neither is asked again.
+
+    Raises:
+        _Left: the input ended.
+    """
+    while True:
+        print_message("  Approve it? [y/n]")
+        match (await _line()).lower():
+            case "y" | "yes":
+                return "approve", ""
+            case "n" | "no":
+                print_message("  Why not? The model reads it.")
+                return "deny", await _line()
+            case _:
+                print_message("  Please answer y or n; Ctrl-D ends the demo.")
+
+
+async def _line() -> str:
+    line = await read_line()
+    if line is None:
+        raise _Left
+    return line
+
+
+async def _scripted(wish: str) -> tuple[Literal["approve", "deny"], str]:
     await asyncio.sleep(THINKS_S)
-    if "draft" in entry.arguments:
+    if "draft" in wish:
         return "deny", "That is a draft which I still need."
     return "approve", ""

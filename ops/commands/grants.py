@@ -1,64 +1,93 @@
-"""What people say in advance: grants ("calls like this, until then") and delegations ("Ben, in my place").
+"""Grants: what people approve in advance, "calls like this, until then".
 
 Each is given in the giver's own name, always has an end, and can be taken back before it.
 """
 
 import glob
 import secrets
-from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Final
+
+import typer
 
 from ayes.ledger.lifecycle import Call, may_vote
 from ayes.ledger.services import Ledger
+from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.decide import as_reviewer
+from ayes.ops.commands.options import (
+    AsOption,
+    JsonOption,
+    NamedOption,
+    StoreOption,
+    UrlOption,
+    WhyOption,
+    WorkspaceOption,
+)
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
-from ayes.ops.terminal.times import parse_time
+from ayes.ops.terminal.times import parse_duration
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadInput, NotAllowed, Refused
-from ayes.schemas.ids import token
-from ayes.schemas.slots import CallRef, DelegationRef, GrantRef
+from ayes.schemas.errors import BadInput, Refused
+from ayes.schemas.slots import CallRef, GrantRef
+
+app: Final = commands()
 
 
-class Like(NamedTuple):
-    """Which calls a grant is to cover: those like a call, or of a tool; None: as the call has it, else any."""
-
-    call: str | None
-    tool: str | None
-    workspace: str
-    any_arguments: bool
-    when: str
-    agent: str | None
-    any_thread: bool
-
-
+@command(app)
 async def give(
-    like: Like,
-    name: str,
-    *,
-    for_s: float,
-    uses: int,
-    named: str,
-    reason: str,
-    store: Path | None,
-    url: str | None,
-    json: bool,
+    name: AsOption,
+    duration: Annotated[str, typer.Option("--for", metavar="DURATION", help="Until then: 90s, 15m, 8h, 7d.")],
+    call: Annotated[
+        str | None,
+        typer.Argument(metavar="CALL", help="Calls like this: workspace/thread/call", show_default=False),
+    ] = None,
+    uses: Annotated[int, typer.Option("--uses", metavar="N", help="So many calls, 1 to 1,000.")] = 1,
+    any_arguments: Annotated[
+        bool, typer.Option("--any-arguments", help="With any arguments; else with exactly the call's.")
+    ] = False,
+    when: Annotated[
+        str, typer.Option("--when", metavar="CONDITION", help="With arguments that this CEL holds for.")
+    ] = "",
+    any_thread: Annotated[
+        bool, typer.Option("--any-thread", help="In any thread; else in the call's.")
+    ] = False,
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", metavar="PATTERN", help="By such an agent; else by the call's, or any."),
+    ] = None,
+    tool: Annotated[
+        str | None, typer.Option("--tool", metavar="TOOL", help="Without a call: of this tool.")
+    ] = None,
+    workspace: Annotated[
+        str | None,
+        typer.Option("-w", "--workspace", metavar="WS", help="Without a call: in this workspace."),
+    ] = None,
+    named: NamedOption = "",
+    reason: WhyOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
-    ref = None if like.call is None else CallRef.parse(like.call)
-    _make_sense(like)
-    grant = GrantRef(ref.workspace if ref else like.workspace, name, named or f"g-{secrets.token_hex(4)}")
+    """Allow calls like this one until then, so many times. It is your vote, given early; on this call it is given now."""
+    if duration.isdecimal():
+        raise BadInput(f"--for {duration} has no unit. Write {duration}h, or another of s, m and d.")
+    for_s = parse_duration("--for", duration)
+    ref = None if call is None else CallRef.parse(call)
+    _make_sense(call, tool, when, any_arguments=any_arguments)
+    if ref is None and workspace is None:
+        raise BadInput("in which workspace? Name it with -w, since no call does.")
+    grant = GrantRef(ref.workspace if ref else workspace or "", name, named or f"g-{secrets.token_hex(4)}")
     async with as_reviewer(name, store, url) as ledger:
         known = None if ref is None else await ledger.known_call(ref)
         given = await ledger.reviewer(name).grant(
             grant,
-            known.wish.tool if known else like.tool or "",
+            known.wish.tool if known else tool or "",
             for_s=for_s,
             uses=uses,
-            arguments=known.wish.arguments if known and not (like.any_arguments or like.when) else None,
-            when=like.when,
+            arguments=known.wish.arguments if known and not (any_arguments or when) else None,
+            when=when,
             # A name that holds wildcards means itself.
-            agent=like.agent if like.agent is not None else glob.escape(known.wish.agent) if known else "*",
-            thread=known.ref.thread if known and not like.any_thread else "*",
+            agent=agent if agent is not None else glob.escape(known.wish.agent) if known else "*",
+            thread=known.ref.thread if known and not any_thread else "*",
             reason=reason,
         )
         problem = await _vote_too(ledger, known, name, reason)
@@ -71,12 +100,12 @@ async def give(
         raise type(problem)(f"The grant {grant} stands, but the vote on {ref} does not: {problem}")
 
 
-def _make_sense(like: Like) -> None:
-    if (like.call is None) == (like.tool is None):
+def _make_sense(call: str | None, tool: str | None, when: str, *, any_arguments: bool) -> None:
+    if (call is None) == (tool is None):
         raise BadInput("a grant is like a call, or for a tool: name the CALL, or give --tool TOOL.")
-    if like.any_arguments and like.when:
+    if any_arguments and when:
         raise BadInput("--any-arguments and --when say different things. Give one of them.")
-    if like.call is None and not (like.any_arguments or like.when):
+    if call is None and not (any_arguments or when):
         raise BadInput("which calls of the tool? Give --when CONDITION, or --any-arguments for all of them.")
 
 
@@ -99,7 +128,14 @@ async def _vote_too(ledger: Ledger, call: Call | None, name: str, reason: str) -
     return None
 
 
-async def show_grants(workspace: str, *, store: Path | None, url: str | None, json: bool) -> None:
+@command(app, "list")
+async def show_grants(
+    workspace: WorkspaceOption = "default",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Every grant of a workspace: in force, revoked, ended or used up; how many uses are left, and until when."""
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         found, now = await ledger.grants(workspace), ledger.now()
     for grant in found:
@@ -111,9 +147,16 @@ async def show_grants(workspace: str, *, store: Path | None, url: str | None, js
         print_message(f"No grant was ever given in {workspace}.")
 
 
+@command(app)
 async def revoke(
-    grant: str, name: str, *, reason: str, store: Path | None, url: str | None, json: bool
+    grant: Annotated[str, typer.Argument(metavar="GRANT", help="workspace/giver/name")],
+    name: AsOption,
+    reason: WhyOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
+    """Take a grant back, whoever gave it."""
     ref = GrantRef.parse(grant)
     async with as_reviewer(name, store, url) as ledger:
         revoked = await ledger.reviewer(name).revoke_grant(ref, reason=reason)
@@ -122,64 +165,3 @@ async def revoke(
         print_data(output.grant_json(revoked, now))
     else:
         print_message(f"{ref} covers nothing more. What it let run stays approved.")
-
-
-async def delegate(
-    to: str,
-    workspace: str,
-    name: str,
-    *,
-    starts: str,
-    ends: str,
-    tools: tuple[str, ...],
-    named: str,
-    reason: str,
-    store: Path | None,
-    url: str | None,
-    json: bool,
-) -> None:
-    ref = DelegationRef(workspace, name, named or f"d-{secrets.token_hex(4)}")
-    token("reviewer", to)
-    for tool in tools:
-        token("tool", tool.replace("*", "x").replace("?", "x"))
-    async with as_reviewer(name, store, url) as ledger:
-        given = await ledger.reviewer(name).delegate(
-            ref,
-            to,
-            starts_at=parse_time("--from", starts),
-            ends_at=parse_time("--until", ends),
-            tools=tools,
-            reason=reason,
-        )
-        now = ledger.now()
-    if json:
-        print_data(output.delegation_json(given, now))
-    else:
-        print_message(output.delegation_words(given, now))
-
-
-async def show_delegations(workspace: str, *, store: Path | None, url: str | None, json: bool) -> None:
-    async with Ledger.connect(store, url=url, role="observer") as ledger:
-        found, now = await ledger.delegations(workspace), ledger.now()
-    for delegation in found:
-        if json:
-            print_data(output.delegation_json(delegation, now))
-        else:
-            print_line(output.delegation_words(delegation, now))
-    if not found and not json:
-        print_message(f"Nobody ever delegated anything in {workspace}.")
-
-
-async def end_delegation(
-    delegation: str, name: str, *, reason: str, store: Path | None, url: str | None, json: bool
-) -> None:
-    ref = DelegationRef.parse(delegation)
-    if ref.giver != name:
-        raise NotAllowed(f"only {ref.giver} can end {ref}: a delegation is its giver's word.")
-    async with as_reviewer(name, store, url) as ledger:
-        ended = await ledger.reviewer(name).end_delegation(ref, reason=reason)
-        now = ledger.now()
-    if json:
-        print_data(output.delegation_json(ended, now))
-    else:
-        print_message(f"{ref} has ended. Votes that were cast by it stay what they are.")

@@ -8,19 +8,24 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
+import typer
 
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer, is_running
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.options import JsonOption, StoreOption, ToOption, UrlOption
 from ayes.ops.lake.writer import LakeWriter, Manifest, digest_of, microseconds, quoted, read_manifest
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.workers import until_signalled
 from ayes.schemas.errors import BadInput, Unavailable
+
+app: Final = commands()
 
 if TYPE_CHECKING:
     import duckdb
@@ -40,8 +45,15 @@ _MOST_TOLD: Final = 5
 _LOOK_S: Final = 0.05
 
 
-async def sync(*, to: Path | None, follow: bool, store: Path | None, url: str | None, json: bool) -> int:
-    """Bring the archive up to the log; with `follow`, keep it there until stopped."""
+@command(app)
+async def sync(
+    to: ToOption = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on as facts come, until Ctrl-C.")] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Bring the tables up to the log: from a running broker, or from a store that nobody has open."""
     async with _connected(store, url) as ledger:
         directory = to or default(store)
         log = await _log_of(ledger)
@@ -194,8 +206,11 @@ async def _read(ledger: Ledger, start: int, waiting: _Waiting, *, until_end: boo
                 await asyncio.sleep(_LOOK_S)
 
 
-async def verify(*, to: Path | None, store: Path | None, url: str | None, json: bool) -> int:
-    """Compare every file with its digest, and every row of `events` with the log; 1 if anything differs."""
+@command(app)
+async def verify(
+    to: ToOption = None, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> int:
+    """Is every file what was written, and every row what the log has? Exit 1 if not."""
     lake = (to or default(store)) / "lake"
     manifest = read_manifest(lake)
     problems = _of_files(lake, manifest)

@@ -2,18 +2,19 @@
 
 import json as jsonlib
 from contextlib import aclosing
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
 import msgspec
+import typer
 
 from ayes.ledger.lifecycle import may_be_void
 from ayes.ledger.services import Ledger
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.options import CallArgument, JsonOption, StoreOption, ThreadArgument, UrlOption
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
-from ayes.projections.formats import FORMATS
-from ayes.projections.formats import format_named as known_provider
-from ayes.projections.history import history
+from ayes.projections.formats import FORMATS, format_named
+from ayes.projections.history import history as history_of
 from ayes.projections.thread import thread_of
 from ayes.schemas import strict_json
 from ayes.schemas.codec import Fact
@@ -21,8 +22,14 @@ from ayes.schemas.errors import BadFile, UnknownCall
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.toml_files import read_text
 
+app: Final = commands()
 
-async def show(call: str, *, store: Path | None, url: str | None, json: bool) -> None:
+
+@command(app)
+async def show(
+    call: CallArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> None:
+    """Every fact about a call."""
     ref = CallRef.parse(call)
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         known = await ledger.known_call(ref)
@@ -30,7 +37,11 @@ async def show(call: str, *, store: Path | None, url: str | None, json: bool) ->
     _print(facts, f"{ref} is {known.status.replace('_', ' ')}", json=json)
 
 
-async def thread(thread: str, *, store: Path | None, url: str | None, json: bool) -> None:
+@command(app)
+async def thread(
+    thread: ThreadArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> None:
+    """Every fact in a conversation."""
     ref = ThreadRef.parse(thread)
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         facts = await ledger.read(ref)
@@ -39,9 +50,18 @@ async def thread(thread: str, *, store: Path | None, url: str | None, json: bool
     _print(facts, str(ref), json=json)
 
 
+@command(app)
 async def watch(
-    start: int | None, *, until_now: bool, store: Path | None, url: str | None, json: bool
+    start: Annotated[
+        int | None,
+        typer.Option("--from", metavar="SEQ", help="From this fact on; default: only what comes.", min=1),
+    ] = None,
+    until_now: Annotated[bool, typer.Option("--until-now", help="End with the last one there is.")] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
+    """Facts as they are recorded, until Ctrl-C; or with --from 1 --until-now, all that there are."""
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         first = start if start is not None else await ledger.log.last_seq() + 1
         console = output.console()
@@ -71,14 +91,29 @@ async def _wish(ledger: Ledger, fact: Fact) -> output.Wishes:
     return output.wishes_of(await ledger.read(ref.requested))
 
 
-async def history_of(thread: str, provider: str, *, store: Path | None, url: str | None, json: bool) -> None:
+@command(app)
+async def history(
+    thread: ThreadArgument,
+    provider: Annotated[
+        str,
+        typer.Option(
+            "--for",
+            metavar="PROVIDER",
+            help="openai-chat, openai-responses, anthropic, gemini, ai-sdk, ai-sdk-ui, pydantic-ai",
+        ),
+    ] = "openai-chat",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """A conversation as a model goes on from it: the messages of that provider's API, as JSON."""
     ref = ThreadRef.parse(thread)
-    writer = known_provider(provider)
+    writer = format_named(provider)
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         facts = await ledger.read(ref)
     if not facts:
         raise UnknownCall(f"nothing was ever recorded in {ref}.")
-    found = history(thread_of(ref, facts))
+    found = history_of(thread_of(ref, facts))
     payload = msgspec.json.encode(writer.write(found.entries))
     print_data((payload if json else msgspec.json.format(payload)).decode())
     if found.stopped_at is not None:
@@ -87,10 +122,25 @@ async def history_of(thread: str, provider: str, *, store: Path | None, url: str
         )
 
 
-async def check_messages(file: str, provider: str, *, json: bool) -> int:
-    check = known_provider(provider).check
+@command(app)
+async def check(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="JSON: the messages, or the request with them; - for stdin.")
+    ],
+    provider: Annotated[
+        str,
+        typer.Option(
+            "--for",
+            metavar="PROVIDER",
+            help="openai-chat, openai-responses, anthropic, gemini, ai-sdk, ai-sdk-ui, pydantic-ai",
+        ),
+    ],
+    json: JsonOption = False,
+) -> int:
+    """What that provider would turn down in a list of messages, and what to do; exit 1 if there is anything."""
+    wanted = format_named(provider)
     payload = _read_payload(file)
-    problems = check(payload)
+    problems = wanted.check(payload)
     for one in problems:
         if json:
             told = {"rule": one.rule, "message": one.message, "problem": one.sentence}

@@ -3,19 +3,38 @@
 import base64
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+import typer
 from msgspec import structs
 
 from ayes.ledger.log import Mark, Parked, RawMessage
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.options import (
+    JsonOption,
+    NumberArgument,
+    NumbersArgument,
+    StoreOption,
+    UrlOption,
+    WhyOption,
+)
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.schemas.errors import BadInput
 
+app: Final = commands()
 
-async def ls(*, every: bool, store: Path | None, url: str | None, json: bool) -> None:
+
+@command(app)
+async def ls(
+    every: Annotated[bool, typer.Option("--all", help="Also what was settled or dropped since.")] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What consumers gave up on, and why, oldest first."""
     async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
         found = await ledger.log.parked(whole=every)
     for one in found:
@@ -27,7 +46,11 @@ async def ls(*, every: bool, store: Path | None, url: str | None, json: bool) ->
         print_message("Nothing is parked.")
 
 
-async def show(number: int, *, store: Path | None, url: str | None, json: bool) -> None:
+@command(app)
+async def show(
+    number: NumberArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> None:
+    """One of them, with the payload of its fact as the log has it."""
     async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
         [one] = await _numbered(ledger, [number])
         is_fact = one.consumer in DURABLES and DURABLES[one.consumer].stream == LEDGER
@@ -43,7 +66,27 @@ async def show(number: int, *, store: Path | None, url: str | None, json: bool) 
     print_line(fact.data.decode("utf-8", "backslashreplace"))
 
 
-async def mark(
+@command(app)
+async def retry(
+    numbers: NumbersArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> None:
+    """Have its consumer handle it again, at once or as soon as one works."""
+    await _mark("retry", numbers, store=store, url=url, json=json)
+
+
+@command(app)
+async def drop(
+    numbers: NumbersArgument,
+    reason: WhyOption = "",
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say that it was seen, and take it off the list. The fact stays in the log."""
+    await _mark("drop", numbers, reason=reason, store=store, url=url, json=json)
+
+
+async def _mark(
     what: Literal["retry", "drop"],
     numbers: Sequence[int],
     *,

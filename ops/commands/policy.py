@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from rich.table import Table
+import typer
 
 from ayes.ledger.explanation import Explained, ExplainedRequest, ExplainedVerdict, Seat, explained, said_to
 from ayes.ledger.lifecycle import call_of
@@ -14,10 +13,12 @@ from ayes.ledger.policies import attributed, origin, origin_slots
 from ayes.ledger.services import Ledger
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
-from ayes.ops.terminal import output
+from ayes.ops.commands.command import command
+from ayes.ops.commands.options import CallArgument, JsonOption, StoreOption, UrlOption, WorkspaceOption
+from ayes.ops.commands.policy_versions import app
 from ayes.ops.terminal.labels import read_labels
 from ayes.ops.terminal.output import print_data, print_line, print_message
-from ayes.ops.terminal.visible import line
+from ayes.ops.terminal.tables import print_table
 from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadInput, UnknownCall
@@ -29,20 +30,27 @@ from ayes.schemas.toml_files import read_text
 # ------------------------------------------------------------------------------------------------ policy test
 
 
-async def test(
-    file: str,
-    *,
-    tool: str | None,
-    arguments: str,
-    agent: str,
-    workspace: str,
-    labels: Sequence[str],
-    requester: str,
-    json: bool,
+@command(app, "test")
+async def try_file(
+    file: Annotated[str, typer.Argument(metavar="FILE.toml")],
+    tool: Annotated[
+        str | None, typer.Option("--tool", metavar="NAME", help="What would it say to a call of this tool?")
+    ] = None,
+    arguments: Annotated[str, typer.Option("--arguments", metavar="JSON", help="Of that call.")] = "{}",
+    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="Whose agent wishes it.")] = "",
+    requester: Annotated[
+        str, typer.Option("--requester", metavar="NAME", help="On whose behalf: they cannot vote on it.")
+    ] = "",
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Of its thread.")
+    ] = None,
+    workspace: WorkspaceOption = "default",
+    json: JsonOption = False,
 ) -> None:
+    """Read a policy file as `apply` does, without a broker; with --tool, say what it would say to such a call."""
     policy = read_policy(read_text(file), file)
     if tool is not None:
-        wish = _wish(tool, arguments, agent, requester, labels)
+        wish = _wish(tool, arguments, agent, requester, labels or ())
         word = said_to(wish, workspace, policy)
         if json:
             _print_json(word)
@@ -114,18 +122,34 @@ def _shared(policy: Policy) -> list[tuple[str, str]]:
 # --------------------------------------------------------------------------------------------- policy backtest
 
 
+@command(app)
 async def backtest(
-    file: str,
-    *,
-    on: str | None,
-    form: str | None,
-    since: str | None,
-    workspace: str,
-    organisation: bool = False,
-    store: Path | None,
-    url: str | None,
-    json: bool,
+    file: Annotated[str, typer.Argument(metavar="FILE.toml")],
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="CONVERSATIONS.jsonl",
+            help="The wishes of this file instead of the ledger's calls; needs no broker.",
+        ),
+    ] = None,
+    form: Annotated[str | None, typer.Option("--form", metavar="PROVIDER", help="As for `rehearse`.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="SEQ|TIME", help="From there on: a number, or an ISO time (UTC)."),
+    ] = None,
+    workspace: Annotated[
+        str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
+    ] = "",
+    organisation: Annotated[
+        bool,
+        typer.Option("--organisation", help="Try it as the organisation's, beside each workspace's own."),
+    ] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
+    """Try a policy on every call that was ever made: what it would have asked, allowed, blocked. Nothing is recorded."""
     policy = read_policy(read_text(file), file)
     if workspace:
         token("workspace", workspace)
@@ -167,23 +191,23 @@ def _print_report(report: Report) -> None:
     ):
         if rows:
             print_line()
-            output.console().print(_counted(title, rows))
+            _print_counts(title, rows)
 
 
-def _counted(title: str, rows: dict[str, Counts]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(title, overflow="fold")
-    for column in Counts.__struct_fields__:
-        table.add_column(column, justify="right")
-    for name, counts in rows.items():
-        table.add_row(line(name), *(f"{getattr(counts, one):,}" for one in Counts.__struct_fields__))
-    return table
+def _print_counts(title: str, rows: dict[str, Counts]) -> None:
+    columns = Counts.__struct_fields__
+    cells = [[name, *(f"{getattr(counts, one):,}" for one in columns)] for name, counts in rows.items()]
+    print_table([title, *columns], cells, [False, *(True for _ in columns)])
 
 
 # ---------------------------------------------------------------------------------------------- policy explain
 
 
-async def explain(call: str, *, store: Path | None, url: str | None, json: bool) -> None:
+@command(app)
+async def explain(
+    call: CallArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> None:
+    """Why a call stands as it does: its rule, who must agree and who is missing; and what would be said now."""
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         explained = await explanation(ledger, CallRef.parse(call))
     if json:

@@ -3,17 +3,22 @@
 import functools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+import typer
 
 from ayes.ledger.log import Pending
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ensure_empty
 from ayes.ledger.services import Ledger
-from ayes.ops.audit.replay import Until, projection, replay
+from ayes.ops.audit.replay import Until
+from ayes.ops.audit.replay import projection as projection_named
+from ayes.ops.audit.replay import replay as replay_log
 from ayes.ops.audit.replay import until as read_until
 from ayes.ops.audit.verify import Difference, caught_up, queue_differences, rebuild
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.options import JsonOption, StoreOption, UrlOption
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.projections import pending
 from ayes.projections.fold import ProjectedRow, Projection, ProjectionState
@@ -23,6 +28,8 @@ from ayes.schemas.errors import BadId, BadInput, TooLarge, Unavailable
 from ayes.schemas.ids import token
 from ayes.schemas.slots import CallRef
 
+app: Final = commands()
+
 #: One value of a bucket: NATS takes a message of 1 MiB, headers included.
 _MAX_ROW: Final = 1_000_000
 #: How often the live queue is looked at again while facts keep coming.
@@ -31,6 +38,55 @@ _ROUNDS: Final = 5
 _VOID_SHOWN: Final = 10
 
 type Show = Callable[[ProjectedRow], Awaitable[None]]
+
+
+@command(app)
+async def replay(
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare what is rebuilt with what is live.")
+    ] = False,
+    projection: Annotated[
+        str | None,
+        typer.Option(
+            "--projection",
+            metavar="NAME",
+            help="Show the rows of one of them: pending, histories, calls.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="SEQ|TIME", help="Stop there: a number, or an ISO time (UTC)."),
+    ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            "--into",
+            metavar="BUCKET",
+            help="Put the rows into a key-value bucket of this name, beside the live one.",
+            show_default=False,
+        ),
+    ] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Say where the live queue is not what the log gives; then exit 1.")
+    ] = False,
+    swap: Annotated[bool, typer.Option("--swap", help="Make the live queue what the log gives.")] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Rebuild every projection from the first fact, or one; with --verify, exit 1 at the first difference."""
+    if projection is None:
+        if into is not None or diff or swap:
+            raise BadInput(
+                "--into, --diff and --swap need to know of which projection: add --projection pending."
+            )
+        return await verified(verify=verify, until=until, store=store, url=url, json=json)
+    if verify:
+        raise BadInput("--verify looks at every projection, so it goes without --projection.")
+    return await projected(
+        projection, until=until, into=into, diff=diff, swap=swap, store=store, url=url, json=json
+    )
 
 
 async def verified(
@@ -74,7 +130,7 @@ async def projected(
     json: bool,
 ) -> int:
     """One projection: shown, or put into a bucket beside the live one, compared with it, and put in its place."""
-    fold, stop = projection(name), read_until(until)
+    fold, stop = projection_named(name), read_until(until)
     if (diff or swap) and fold is not OPEN_APPROVALS:
         raise BadInput(
             f"there is no live copy of {name} to compare with: only the queue ({OPEN_APPROVALS.name}) has one. "
@@ -137,7 +193,7 @@ async def _folded(
                 await show(row)
                 shown += 1
 
-    for gap in await replay(ledger, state, until=stop, each=each, batch=batch):
+    for gap in await replay_log(ledger, state, until=stop, each=each, batch=batch):
         print_message(f"the log does not have facts {gap.start:,} to {gap.stop - 1:,}; see `ayes doctor`")
     for row in state.rows(fold):
         await show(row)

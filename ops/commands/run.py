@@ -1,69 +1,99 @@
 """For whoever keeps it running: the broker and the workers, policies, rehearsals."""
 
 import asyncio
+import re
 import tempfile
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Annotated, Any, Final
 
 import msgspec
+import typer
 from rich.table import Table
 
 from ayes.consumers.tools import Tools, load
 from ayes.consumers.worker import Reaction
-from ayes.ledger.in_force import policy_in_force
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import streams
+from ayes.ledger.nats.streams import drift, replicas_differ, streams
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import guard
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
-from ayes.ops.broker.setup import apply_policy, apply_proposal, declare_streams, propose_policy
-from ayes.ops.commands.decide import PENDING
+from ayes.ops.broker.setup import declare_streams
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.options import (
+    AcceptLogOption,
+    GivenStoreOption,
+    GivenUrlOption,
+    JsonOption,
+    MaxBytesOption,
+    PolicyOption,
+    RecordingOption,
+    StoreOption,
+    ToolsOption,
+    UrlOption,
+    WorkspaceOption,
+)
+from ayes.ops.commands.policy_versions import apply_file
 from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, review
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.progress import bar
+from ayes.ops.terminal.times import parse_duration
 from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
 from ayes.schemas.errors import BadInput, BrokerAway
-from ayes.schemas.events import PolicyApplied
 from ayes.schemas.policy import read_policy
-from ayes.schemas.slots import ORGANISATION, CallRef, policies
 from ayes.schemas.toml_files import read_text
-from ayes.schemas.tools import read_tools
+
+app: Final = commands()
 
 
+@command(app)
 async def up(
-    store: Path | None,
-    *,
-    policy: str | None,
-    workspace: str,
-    kinds: str,
-    ack_wait_s: float,
-    sync: str,
-    tools: str | None,
-    max_bytes: int | None,
-    accept_log: bool,
-    json: bool,
+    store: StoreOption = None,
+    policy: PolicyOption = None,
+    tools: ToolsOption = None,
+    workspace: WorkspaceOption = "default",
+    workers: Annotated[
+        str,
+        typer.Option(
+            "--workers", metavar="KINDS", help="Comma-separated: gate,queue,model,executor; or none."
+        ),
+    ] = "gate,queue,model,executor",
+    ack_wait: Annotated[
+        str,
+        typer.Option("--ack-wait", metavar="DURATION", help="A worker silent for so long is taken for dead."),
+    ] = "30s",
+    sync: Annotated[
+        str,
+        typer.Option("--sync", help="Flush to disk: always (before each ack), or an interval such as 2m."),
+    ] = "always",
+    max_bytes: MaxBytesOption = None,
+    accept_log: AcceptLogOption = False,
+    json: JsonOption = False,
 ) -> None:
+    """Run a broker and all workers in this process, until Ctrl-C."""
+    ack_wait_s = _ack_wait_s(ack_wait)
+    sync = sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s"
+    most = bytes_of(max_bytes)
     registry = load(tools) if tools is not None else None
-    chosen = _kinds([] if kinds == "none" else kinds.split(","))
+    chosen = _kinds([] if workers == "none" else workers.split(","))
     if policy is not None:
         read_policy(read_text(policy), policy)  # before anything is started
     async with EmbeddedServer(store, sync=sync) as server:
         started = reactions(chosen, tools=registry)
         await declare_streams(
-            server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=max_bytes
+            server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
         )
         async with witnessed(server.store, chosen, accept_log=accept_log) as watched, guarded(server.store):
             if policy is not None:
-                await policy_apply(policy, workspace, store=server.store.path, url=None, json=False)
+                await apply_file(policy, workspace, store=server.store.path, url=None, json=False)
             if registry is not None:
                 await _declare(registry, workspace, store=server.store.path, url=None)
             async with working(
@@ -78,18 +108,22 @@ async def up(
                     gone.cancel()
 
 
+@command(app)
 async def work(
-    kinds: Sequence[str],
-    *,
-    recording: str | None,
-    tools: str | None,
-    workspace: str,
-    ack_wait_s: float,
-    accept_log: bool,
-    store: Path | None,
-    url: str | None,
-    json: bool,
+    kinds: Annotated[list[str], typer.Argument(metavar="KIND...", help="gate, queue, model, executor")],
+    recording: RecordingOption = None,
+    tools: ToolsOption = None,
+    workspace: WorkspaceOption = "default",
+    ack_wait: Annotated[
+        str, typer.Option("--ack-wait", metavar="DURATION", help="As `up` was told.")
+    ] = "30s",
+    accept_log: AcceptLogOption = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
+    """Run some workers in a process of their own, beside a broker that runs already."""
+    ack_wait_s = _ack_wait_s(ack_wait)
     chosen = _kinds(kinds)
     registry = load(tools) if tools is not None else None
     recordings = (
@@ -106,136 +140,68 @@ async def work(
         await until_signalled(failed, *watched.ends, ready=lambda: _tell_working(chosen, json=json))
 
 
+@command(app)
 async def setup(
-    *, replicas: int, max_bytes: int | None, store: Path | None, url: str | None, json: bool
-) -> None:
-    await declare_streams(store, url=url, replicas=replicas, also=tuple(DURABLES), max_bytes=max_bytes)
-    if json:
-        there = {"streams": list(streams()), "consumers": list(DURABLES)}
-        print_data(msgspec.json.encode(there).decode())
-    else:
-        print_message("The streams and consumers are there. Next: ayes doctor")
-
-
-async def tool_declare(file: str, workspace: str, *, store: Path | None, url: str | None, json: bool) -> None:
-    specs = read_tools(read_text(file), file)
-    async with Ledger.connect(store, url=url, role="service") as ledger:
-        declared = [await ledger.declare(workspace, spec) for spec in specs]
-    for ref in declared:
-        if json:
-            print_data(
-                msgspec.json.encode(
-                    {"workspace": workspace, "tool": ref.tool, "version": ref.version}
-                ).decode()
-            )
-        else:
-            print_message(f"{ref.tool} is declared in {workspace}, version {ref.version}.")
-
-
-async def policy_apply(
-    file: str,
-    workspace: str,
-    *,
-    organisation: bool = False,
-    store: Path | None,
-    url: str | None,
-    json: bool,
-) -> None:
-    role = "organisation" if organisation else "operator"
-    if url is None and organisation:
-        await ensure_account(store, role)  # a store that was made before there was such a role
-    async with Ledger.connect(store, url=url, role=role) as ledger:
-        version = await apply_policy(ledger, ORGANISATION if organisation else workspace, file)
-    if json:
-        whose = {"organisation": True} if organisation else {"workspace": workspace}
-        print_data(msgspec.json.encode(whose | {"version": version}).decode())
-    else:
-        print_message(f"{file} is version {version} of {_whose(workspace, organisation=organisation)}.")
-
-
-async def policy_propose(
-    file: str, workspace: str, requester: str, *, store: Path | None, url: str | None, json: bool
+    replicas: Annotated[
+        int, typer.Option("--replicas", help="Copies of each stream: 1, or 3 on a cluster.", min=1, max=5)
+    ] = 1,
+    max_bytes: MaxBytesOption = None,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> int:
-    """Propose a version, and say which call people approve. The exit code says that it waits."""
-    async with Ledger.connect(store, url=url, role="service") as ledger:
-        call = await propose_policy(ledger, workspace, file, requester)
+    """Create the streams and consumers on a broker of your own, as its administrator. `up` does it by itself."""
+    await declare_streams(
+        store, url=url, replicas=replicas, also=tuple(DURABLES), max_bytes=bytes_of(max_bytes)
+    )
+    async with Ledger.connect(store, url=url, role="admin") as ledger:
+        assert isinstance(ledger.log, JetStream)
+        differing = await replicas_differ(ledger.log.api, replicas) + await drift(ledger.log.api)
     if json:
-        print_data(msgspec.json.encode({"workspace": workspace, "proposal": str(call.ref)}).decode())
-    else:
-        print_message(
-            f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved {call.ref}: "
-            f"ayes policy apply --proposal {call.ref}"
-        )
-    return PENDING
-
-
-async def policy_apply_proposal(proposal: str, *, store: Path | None, url: str | None, json: bool) -> None:
-    ref = CallRef.parse(proposal)
-    async with (
-        Ledger.connect(store, url=url, role="service") as service,
-        Ledger.connect(store, url=url, role="operator") as operator,
-    ):
-        version = await apply_proposal(operator, service, ref)
-    if json:
-        print_data(msgspec.json.encode({"workspace": ref.workspace, "version": version}).decode())
-    else:
-        print_message(f"{ref} is version {version} of {_whose(ref.workspace, organisation=False)}.")
-
-
-async def policy_show(
-    workspace: str,
-    version: int | None,
-    *,
-    organisation: bool,
-    store: Path | None,
-    url: str | None,
-    json: bool,
-) -> None:
-    owner = ORGANISATION if organisation else workspace
-    whose = _whose(workspace, organisation=organisation)
-    async with Ledger.connect(store, url=url, role="observer") as ledger:
-        facts = [fact for fact in await ledger.read(policies(owner)) if fact.slot.workspace]
-        if not facts:
-            raise BadInput(
-                f"there is no version of {whose}. Until one is applied, "
-                f"{'it says nothing' if organisation else 'every call is asked about'}."
-            )
-        numbered = {int(fact.slot.tail[1]): fact for fact in facts}
-        newest = policy_in_force(facts).version or max(numbered)
-        if version is not None and version not in numbered:
-            raise BadInput(
-                f"there is no version {version} of {whose}. The versions are 1 to {max(numbered)}."
-            )
-        fact = numbered[version or newest]
-    text = fact.event.text if isinstance(fact.event, PolicyApplied) else ""
-    if json:
-        print_data(output.fact_json(fact))
-    else:
-        print_message(
-            f"Version {fact.slot.tail[1]} of {whose}, applied {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC."
-        )
-        for one in text.rstrip("\n").split("\n"):
+        there: dict[str, Any] = {"streams": list(streams()), "consumers": list(DURABLES)}
+        print_data(msgspec.json.encode(there | ({"differing": differing} if differing else {})).decode())
+    elif differing:
+        for one in differing:
             print_line(one)
+        print_message("The streams and consumers are there, but not as they should be.")
+    else:
+        copies = "1 replica" if replicas == 1 else f"{replicas} replicas"
+        print_message(f"The streams and consumers are there, with {copies} each. Next: ayes doctor")
+    return 1 if differing else 0
 
 
-def _whose(workspace: str, *, organisation: bool) -> str:
-    return "the organisation's policy" if organisation else f"the policy of {workspace}"
-
-
+@command(app)
 async def rehearse(
-    file: str,
-    *,
-    form: str | None,
-    policy: str | None,
-    reviewer: str,
-    workspace: str,
-    with_workers: bool,
-    ack_wait_s: float,
-    store: Path | None,
-    url: str | None,
-    json: bool,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE.jsonl", help="Conversations, one a line: id and messages.")
+    ],
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--form",
+            metavar="PROVIDER",
+            help="FILE as another system keeps it: openai-chat, openai-responses, anthropic, gemini, ai-sdk, ai-sdk-ui, pydantic-ai",
+            show_default=False,
+        ),
+    ] = None,
+    policy: PolicyOption = None,
+    reviewer: Annotated[
+        str,
+        typer.Option("--reviewer", metavar="approve|deny|FILE.toml", help="How the scripted reviewer votes."),
+    ] = "approve",
+    workspace: WorkspaceOption = "rehearsal",
+    workers: Annotated[
+        bool,
+        typer.Option("--workers/--no-workers", help="Answer from the recording here, or in `ayes work`."),
+    ] = True,
+    ack_wait: Annotated[str, typer.Option("--ack-wait", metavar="DURATION", help="As for `up`.")] = "30s",
+    store: GivenStoreOption = None,
+    url: GivenUrlOption = None,
+    json: JsonOption = False,
 ) -> int:
-    if form is not None and not with_workers:
+    """Drive recorded conversations through the real thing: model and tools answer as they once did."""
+    ack_wait_s = _ack_wait_s(ack_wait)
+    if form is not None and not workers:
         raise BadInput(
             "`ayes work --recording` reads no other form than our own. Leave out --no-workers, or --form."
         )
@@ -247,7 +213,7 @@ async def rehearse(
         rules = read_text(policy)
         read_policy(rules, policy)
     async with AsyncExitStack() as stack:
-        kinds = ["model", "executor"] if with_workers else []
+        kinds = ["model", "executor"] if workers else []
         # Without --store it never touches the user's own.
         if url is None and (store is None or not await is_running(store)):
             store, kinds = await stack.enter_async_context(_own_server(store)), list(KINDS)
@@ -258,7 +224,7 @@ async def rehearse(
         service = await stack.enter_async_context(Ledger.connect(store, url=url, name="rehearsal"))
         await refuse_other(service, workspace, recorded, script, rules)
         if policy is not None:
-            await policy_apply(policy, workspace, store=store, url=url, json=False)
+            await apply_file(policy, workspace, store=store, url=url, json=False)
         role = f"reviewer-{script.name}"
         if url is None:
             await ensure_account(store, role)
@@ -292,6 +258,29 @@ async def rehearse(
 
 
 # ------------------------------------------------------------------------------------------------- helpers
+
+
+def _ack_wait_s(text: str) -> float:
+    return parse_duration("--ack-wait", text, least=0.5)
+
+
+def bytes_of(text: str | None) -> int | None:
+    """Read a number of bytes, such as 20GB.
+
+    Raises:
+        BadInput: it is not a number of bytes.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,15})\s*(KB|MB|GB|TB|KiB|MiB|GiB|TiB|B)?", text.strip())
+    if found is None:
+        raise BadInput(f"--max-bytes {text!r} is not a number of bytes. It looks like 20GB or 500MiB.")
+    number, unit = found.groups(default="B")
+    base = 1024 if "i" in unit else 1000
+    size = int(number)
+    for _ in range("BKMGT".index(unit[0])):
+        size *= base
+    return size
 
 
 async def _declare_missing(

@@ -15,26 +15,27 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from rich.cells import cell_len
-from rich.table import Table
-from rich.text import Text
+import typer
 
+from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.lake import default
-from ayes.ops.lake.sql import MEMORY, TIMEOUT_S, Answer, Stopped, ask
-from ayes.ops.terminal import output
+from ayes.ops.commands.options import JsonOption, StoreOption, ToOption
+from ayes.ops.lake.sql import Answer, Stopped, ask
 from ayes.ops.terminal.output import print_data, print_line, print_message
-from ayes.ops.terminal.visible import line, visible, warning
+from ayes.ops.terminal.tables import print_table
+from ayes.ops.terminal.times import parse_duration
+from ayes.ops.terminal.visible import visible
 from ayes.schemas.errors import BadInput
+
+app: Final = commands()
 
 Form = Literal["table", "json", "csv", "raw csv"]
 
 #: Rows of a table; nobody reads more.
 _ROWS: Final = 200
-#: Characters of a cell, and how narrow a column may get before the next one is left out.
-_CELL: Final = 60
 _BYTES: Final = {"MB": 10**6, "GB": 10**9, "MIB": 2**20, "GIB": 2**30}
 _MEMORY: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(MB|GB|MIB|GIB)", re.ASCII | re.IGNORECASE)
 #: What a spreadsheet takes for the beginning of a formula; the last four are the wide forms of the first four.
@@ -43,17 +44,46 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\u
 _LEAST_MEMORY: Final = 50_000_000
 
 
+@command(app)
 async def sql(
-    query: str | None,
-    *,
-    form: Form = "table",
-    parquet: Path | None = None,
-    to: Path | None = None,
-    timeout_s: float = TIMEOUT_S,
-    memory: int = MEMORY,
-    store: Path | None = None,
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="QUERY", help="A SELECT; without one it is read from stdin.", show_default=False
+        ),
+    ] = None,
+    csv: Annotated[
+        bool,
+        typer.Option(
+            "--csv",
+            help="CSV, with a line of names; an apostrophe before text that a spreadsheet would take for a formula.",
+        ),
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="With --csv: the text exactly as it is.")] = False,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(
+            "--parquet", metavar="FILE", help="Write the rows to this file instead.", show_default=False
+        ),
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="DURATION", help="A query that takes longer is stopped.")
+    ] = "30s",
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="A query that needs more is stopped.")
+    ] = "2GB",
+    to: ToOption = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
 ) -> None:
-    """Ask the lake this, or what stdin says; Ctrl-C stops the query."""
+    """Ask the lake in SQL. Whatever the query says, it can only read."""
+    if json + csv + (parquet is not None) > 1:
+        raise BadInput("--json, --csv and --parquet are one choice. Name one of them.")
+    if raw and not csv:
+        raise BadInput("--raw goes with --csv.")
+    form: Form = "json" if json else "raw csv" if raw else "csv" if csv else "table"
+    timeout_s = parse_duration("--timeout", timeout, least=0.1)
+    memory_bytes = bytes_of("--memory", memory)
     archive = to or default(store)
     if parquet is not None:
         _refuse_inside(parquet, archive)
@@ -64,7 +94,7 @@ async def sql(
     try:
         with _ctrl_c() as stopping:
             lake, begun = archive / "lake", stopping.append
-            asking = ask(lake, query, timeout_s=timeout_s, memory=memory, begun=begun)
+            asking = ask(lake, query, timeout_s=timeout_s, memory=memory_bytes, begun=begun)
             await asyncio.to_thread(_answer, asking, form, parquet)
     except Stopped:
         raise KeyboardInterrupt from None
@@ -122,7 +152,6 @@ def _ctrl_c() -> Generator["list[Answer]"]:
 
 def show(answer: Answer) -> None:
     """A table for people; at a terminal no wider than it is. The number of rows goes to stderr."""
-    console = output.console()
     names = answer.schema.names
     shown: list[list[str]] = []
     count = 0
@@ -134,50 +163,21 @@ def show(answer: Answer) -> None:
             for one in row[1].split("\n"):
                 print_line(one)
         return
-    fitting = _fitting(names, shown, console.width) if console.is_terminal else len(names)
-    if not console.is_terminal:
-        console.width = _natural(names, shown)
-    table = Table(box=None, pad_edge=False)
-    for name, field in list(zip(names, answer.schema, strict=True))[:fitting]:
-        table.add_column(Text(visible(name)), justify=_justify(field), no_wrap=True, overflow="ellipsis")
-    for row in shown:
-        table.add_row(*(Text(_short(cell) if console.is_terminal else line(cell)) for cell in row[:fitting]))
-    console.print(table)
+    left_out = print_table(names, shown, [_is_number(field) for field in answer.schema])
     print_message(f"{_count(count, 'row')} in {answer.seconds:.2f} s")
     if count > len(shown):
         print_message(f"The first {len(shown)} are shown. --json, --csv and --parquet FILE give all of them.")
-    if fitting < len(names):
+    if left_out:
         print_message(
-            f"{fitting} of {len(names)} columns fit. Name those that you want; --json, --csv and --parquet FILE give all of them."
+            f"{left_out} Name those that you want; --json, --csv and --parquet FILE give all of them."
         )
 
 
-def _fitting(names: list[str], rows: list[list[str]], width: int) -> int:
-    """How many columns fit the terminal; one at least."""
-    taken = 0
-    for count, column in enumerate(zip(names, *rows, strict=True)):
-        taken += max(cell_len(_short(cell)) for cell in column) + (2 if count else 0)
-        if taken > width and count:
-            return count
-    return len(names)
-
-
-def _natural(names: list[str], rows: list[list[str]]) -> int:
-    columns = zip(names, *rows, strict=True)
-    return sum(max(cell_len(line(cell)) for cell in column) + 2 for column in columns)
-
-
-def _short(cell: str) -> str:
-    shown = visible(" ".join(cell.split()))
-    return (shown if len(shown) <= _CELL else shown[: _CELL - 1] + "…") + warning(cell)
-
-
-def _justify(field: Any) -> Literal["left", "right"]:
+def _is_number(field: Any) -> bool:
     import pyarrow as pa
 
     kind = field.type
-    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    return "right" if number else "left"
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _count(count: int, what: str) -> str:

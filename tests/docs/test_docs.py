@@ -78,11 +78,11 @@ def written_commands() -> str:
     lines = [
         "# Every command and option",
         "",
-        "`approvals COMMAND --help` says the same. `--store` and `--url` say which broker; see [operators.md](operators.md).",
+        "`ayes COMMAND --help` says the same. `--store` and `--url` say which broker; see [operators.md](operators.md).",
         "",
     ]
     for name, command in commands():
-        lines += [f"## `approvals {name}`", "", inspect.cleandoc(command.help or "").replace("\n", " "), ""]
+        lines += [f"## `ayes {name}`", "", inspect.cleandoc(command.help or "").replace("\n", " "), ""]
         lines += ["| | |", "|---|---|"]
         for one in command.params:
             if one.param_type_name == "option":
@@ -110,7 +110,7 @@ def test_every_command_is_explained():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_documented_command_exists(page):
     """Whatever follows the word `ayes` in code is a command, and has the options that are shown."""
-    for span in re.findall(r"`approvals ([^`\n]+)`", page.read_text()):
+    for span in re.findall(r"`ayes ([^`\n]+)`", page.read_text()):
         words = span.split()
         if words[0] == "COMMAND":
             continue

@@ -659,7 +659,7 @@ async def tried(tmp_path, capsys, options, text=MIXED):
     (tmp_path / "mixed.toml").write_text(text)
     named = list(zip(options[::2], options[1::2], strict=True))
     given = dict(named)
-    await command.test(
+    await command.try_file(
         str(tmp_path / "mixed.toml"),
         tool=given.get("--tool"),
         arguments=given.get("--arguments", "{}"),

@@ -40,7 +40,7 @@ def check(tmp_path, capsys):
     async def check(content, provider="openai-chat", *, json_=False) -> Ended:
         file = tmp_path / "messages.json"
         file.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-        code = await look.check_messages(str(file), provider, json=json_)
+        code = await look.check(str(file), provider, json=json_)
         return Ended(code, *capsys.readouterr())
 
     return check

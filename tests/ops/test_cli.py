@@ -8,19 +8,34 @@ import asyncio
 import json
 import os
 import pty
+import re
 import resource
 import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
 import pytest
 import typer
 from paths import SMALL
-from program import APPROVALS, approvals, ask, environment, in_process, last_seq, record, started, until, up
+from program import (
+    APPROVALS,
+    approvals,
+    ask,
+    at_a_terminal,
+    environment,
+    in_process,
+    last_seq,
+    record,
+    started,
+    until,
+    up,
+)
 
+import ayes
 from ayes.ledger.services import Ledger
 from ayes.ops import cli
 from ayes.schemas import events as e
@@ -149,6 +164,24 @@ def test_every_command_says_what_it_does_and_has_json(within):
         assert "--json" in helped.out, words
 
 
+def test_it_says_which_version_it_is(within):
+    """`ayes --version` is the version of the installed package, and of `ayes.__version__`."""
+    ended = within("--version")
+    assert (ended.code, ended.out, ended.err) == (0, f"ayes {ayes.__version__}\n", "")
+
+
+def test_the_list_of_commands_is_whole():
+    """`ayes --help` is a table of its own: it has every command of every module, one line each."""
+    group = typer.main.get_command(cli.app)
+    listed = {name: one.module for name, one in cli._ENTRIES.items()}
+    for module in {one.module for one in cli._ENTRIES.values() if not one.is_group}:
+        found = typer.main.get_group(import_module(f"ayes.ops.commands.{module}").app).commands
+        assert set(found) == {name for name, where in listed.items() if where == module}
+    for name, command in group.commands.items():
+        assert command.name == name
+        assert len(cli._ENTRIES[name].summary) <= 62
+
+
 def every_command(group, *words):
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
@@ -242,7 +275,7 @@ def test_without_a_gate_nothing_is_taken_for_a_yes(tmp_path):
 def test_demo_shows_a_call_from_wish_to_result_by_itself():
     """Without a terminal it ends by itself in under 15 s: with --json as facts and the history, else as words."""
     begun = time.monotonic()
-    with started("demo", "--json") as machine, started("demo") as person:
+    with started("demo", "--json") as machine, started("demo", "-v") as person:
         facts, words = machine.communicate(timeout=30)
         shown, told = person.communicate(timeout=30)
         assert (machine.returncode, person.returncode) == (0, 0), words + told
@@ -262,6 +295,46 @@ def test_demo_shows_a_call_from_wish_to_result_by_itself():
     assert json.loads(shown) == last["history"]
     assert "ayes up" in told
     assert "\x1b" not in shown + told
+    story = [
+        'The agent asks to run delete_file {"name":"cache.tmp"}.',
+        'delete_file {"name":"cache.tmp"} waits for ana. A deleted file does not come back.',
+        'ana approved delete_file {"name":"cache.tmp"}.',
+        'delete_file {"name":"cache.tmp"} ran.',
+        "The model reads:",
+    ]
+    assert [line for line in told.splitlines() if line in story] == story
+
+
+def test_demo_holds_everything_while_it_asks(tmp_path):
+    """An answer that is neither y nor n is asked again, no fact is printed over the question, and the rest follows."""
+    with at_a_terminal("demo", store=tmp_path) as terminal:
+        terminal.read_until("Approve it? [y/n]")
+        terminal.type("maybe")
+        terminal.read_until("Please answer y or n")
+        terminal.type("y")
+        terminal.read_until('"draft-report.tmp"} waits for ana.')
+        asked = terminal.told.partition("Approve it? [y/n]")[2].partition("ana approved")[0]
+        assert asked.split("waits for ana")[0].split() == [
+            *["maybe", "Please", "answer", "y", "or", "n;", "Ctrl-D", "ends", "the", "demo."],
+            *["Approve", "it?", "[y/n]", "y", "delete_file"],
+            '{"name":"draft-report.tmp"}',
+        ]
+        terminal.type("n")
+        terminal.read_until("Why not?")
+        terminal.type("I need it.")
+        assert terminal.ended() == 0
+    assert 'ana denied delete_file {"name":"draft-report.tmp"}: I need it.' in terminal.told
+    assert "Their reason: I need it." in terminal.told
+
+
+def test_demo_ends_with_the_input(tmp_path):
+    """Ctrl-D in place of an answer ends it: the call stays open and does not run."""
+    with at_a_terminal("demo", store=tmp_path) as terminal:
+        terminal.read_until("Approve it? [y/n]")
+        terminal.type_end()
+        assert terminal.ended() == 0
+    assert "You left it open, so it did not run." in terminal.told
+    assert " ran." not in terminal.told.partition("waits for ana")[2]
 
 
 def test_policies_are_versions(shop, tmp_path, within):
@@ -273,6 +346,74 @@ def test_policies_are_versions(shop, tmp_path, within):
     ended = within("policy", "apply", policy, "-w", "other", store=shop)
     assert (ended.code, ended.out) == (0, "")
     assert "is version 1 of the policy of other" in ended.err
+
+
+def test_a_policy_says_what_it_changes(shop, tmp_path, within):
+    """Without -w nothing is recorded; with --dry-run neither, and the lines that differ are shown."""
+    policy = tmp_path / "policy.toml"
+    rule = '[[rule]]\nname = "none"\ntools = ["*"]\nthen = "{}"\n'
+    policy.write_text(rule.format("block"))
+    before = last_seq(shop)
+    unnamed = within("policy", "apply", policy, store=shop)
+    assert (unnamed.code, unnamed.out) == (2, "")
+    assert "Name the workspace with -w" in unnamed.err
+    tried = within("policy", "apply", policy, "-w", "diffs", "--dry-run", store=shop)
+    assert (tried.code, last_seq(shop)) == (0, before)
+    assert "There is no version yet" in tried.err
+    assert within("policy", "apply", policy, "-w", "diffs", store=shop).code == 0
+    policy.write_text(rule.format("ask"))
+    before = last_seq(shop)
+    tried = within("policy", "apply", policy, "-w", "diffs", "--dry-run", store=shop)
+    assert tried.code == 0
+    assert {'-then = "block"', '+then = "ask"'} <= set(tried.out.splitlines())
+    assert "Version 1 stays in force" in tried.err
+    told = within("policy", "apply", policy, "-w", "diffs", "--dry-run", "--json", store=shop).one
+    assert (told["workspace"], told["in_force"]) == ("diffs", 1)
+    assert last_seq(shop) == before
+    applied = within("policy", "apply", policy, "-w", "diffs", store=shop)
+    assert '+then = "ask"' in applied.err
+    assert "is version 2 of the policy of diffs" in applied.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tool", "declare", "tools.toml"),
+        ("hear", "approve c", "--as", "ana"),
+        ("delegate", "give", "ben", "--as", "ana", "--from", "2026-01-01", "--until", "2099-01-01"),
+        ("grant", "give", "--tool", "pay", "--any-arguments", "--for", "1h", "--as", "ana"),
+    ],
+)
+def test_what_writes_asks_for_the_workspace(shop, within, words):
+    """There is no workspace by default where something would be recorded: exit 2, and -w is named."""
+    before = last_seq(shop)
+    ended = within(*words, store=shop)
+    assert (ended.code, last_seq(shop)) == (2, before)
+    assert "-w" in ended.err
+
+
+def test_arguments_may_come_from_stdin(shop, call):
+    """`request CALL TOOL -` reads them there: a shell's argument ends long before a fact does."""
+    done = subprocess.run(
+        [APPROVALS, "request", str(call), "look", "-", "--json"],
+        input='{"amount": 7}\n',
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment(AYES_STORE=str(shop)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["arguments"] == '{"amount": 7}'
+
+
+def test_a_grant_is_given_for_a_time_with_its_unit(shop, within):
+    """`--for 8` would be eight seconds, and nobody means that: exit 2, and nothing is recorded."""
+    before = last_seq(shop)
+    grant = ("grant", "give", "--tool", "pay", "--any-arguments", "-w", "shop", "--as", "ana")
+    ended = within(*grant, "--for", "8", store=shop)
+    assert (ended.code, last_seq(shop)) == (2, before)
+    assert "--for 8 has no unit. Write 8h" in ended.err
 
 
 def test_tools_are_declared_from_a_file(shop, within, tmp_path):
@@ -486,7 +627,8 @@ def test_the_queue_can_be_watched(shop, within, call):
         assert words_about(person, call).startswith(f"asked    {call}  pay {FIVE}")
         assert within("approve", call, "--as", "ana", store=shop).code == 0
         assert line_about(machine, call) == {"call": str(call), "open": None}
-        assert words_about(person, call) == f"decided  {call}\n"
+        decided = words_about(person, call)
+        assert re.fullmatch(rf"decided  {call}  \w+ by [^\n]*, after \d+ s\n", decided), decided
         for process in (machine, person):
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 130
@@ -691,20 +833,20 @@ BAD_INPUT = [
         "policy-key.toml, line 5, rule 'x': unknown key 'voterz'",
     ),
     (f"rehearse {SMALL} -w a.b", 2, "workspace 'a.b' cannot be used"),
-    ("policy apply missing.toml", 2, "missing.toml: cannot be read"),
+    ("policy apply missing.toml -w shop", 2, "missing.toml: cannot be read"),
     (
-        "policy apply policy-key.toml",
+        "policy apply policy-key.toml -w shop",
         2,
         "policy-key.toml, line 5, rule 'x': unknown key 'voterz'. The keys are",
     ),
     (
-        "policy apply policy-pattern.toml",
+        "policy apply policy-pattern.toml -w shop",
         2,
         "policy-pattern.toml, line 3, rule 'x': |'pay now' is no pattern",
     ),
-    ("policy apply policy-huge.toml", 2, "over the limit of 524,288"),
+    ("policy apply policy-huge.toml -w shop", 2, "over the limit of 524,288"),
     ("policy apply policy.toml -w _shop", 2, "workspace '_shop' cannot be used"),
-    ("tool declare tools.toml", 2, "tools.toml, line 2, tool 're fund': "),
+    ("tool declare tools.toml -w shop", 2, "tools.toml, line 2, tool 're fund': "),
     (f"doubt {OPEN}", 1, "shop/t/open is pending, so InDoubt cannot follow"),
     ("up", 1, "is held by process {up}, which runs a broker from it|name another store with --store"),
     ("up --store .", 2, "holds files that are not ours and is left alone. Name an empty or a new directory"),

@@ -9,10 +9,9 @@ from stories import REF, question, request, told
 
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.streams import PENDING
+from ayes.ledger.nats.streams import DURABLES, LEDGER, PARKED, PENDING
 from ayes.ledger.services import Ledger
-from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
-from ayes.ops.commands import check
+from ayes.ops.commands import check, run
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 
@@ -285,3 +284,21 @@ async def test_a_consumer_that_is_not_there_is_not_frozen(admin, status):
     await api(admin, f"CONSUMER.DELETE.{LEDGER}.queue")
     one = (await status())["consumers"]["queue"]
     assert (one["exists"], one["listening"], one["frozen"], one["quiet_s"]) == (False, False, False, 0.0)
+
+
+async def test_work_that_nobody_listens_for_is_bad(store, admin, doctor):
+    """Without a gate a request waits for ever, so the doctor says so, and how to start one."""
+    await admin.try_append(CALL.requested, request(WISH))
+    code, found = await doctor()
+    assert (code, bad(found)) == (1, {"workers"})
+    assert "gate: 1 waits and nobody listens; start it with `ayes work gate`" in found["workers"]["detail"]
+
+
+async def test_setup_says_what_is_otherwise(store, admin, capsys):
+    """Streams that are there keep their replicas; setup names those that have another number, and exits with 1."""
+    assert await run.setup(replicas=1, store=store) == 0
+    assert "with 1 replica each" in capsys.readouterr().err
+    assert await run.setup(replicas=3, store=store, json=True) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["streams"]
+    assert any("LEDGER has 1 replica, not 3" in one for one in told["differing"])

@@ -555,11 +555,11 @@ def calm(tmp_path_factory):
 
 BAD_INPUT = [
     # what is done, how it ends, what must be said
-    ("policy apply group.toml", 2, "group.toml, line 5, rule 'x': there is no group 'nobody'. There are none."),
-    ("policy apply condition.toml", 2, "condition.toml, line 5, rule 'x': |is no condition"),
-    ("policy apply contradicts.toml", 2, "contradicts.toml, line 8, rule 'block': |to the very same calls"),
-    ("policy apply unending.toml", 2, "unending.toml, line 5, rule 'x': |expires_in_s is missing"),
-    ("policy apply many.toml", 2, "many.toml, line 1: |1,001 entries. It can have 1,000 at most."),
+    ("policy apply group.toml -w shop", 2, "group.toml, line 5, rule 'x': there is no group 'nobody'. There are none."),
+    ("policy apply condition.toml -w shop", 2, "condition.toml, line 5, rule 'x': |is no condition"),
+    ("policy apply contradicts.toml -w shop", 2, "contradicts.toml, line 8, rule 'block': |to the very same calls"),
+    ("policy apply unending.toml -w shop", 2, "unending.toml, line 5, rule 'x': |expires_in_s is missing"),
+    ("policy apply many.toml -w shop", 2, "many.toml, line 1: |1,001 entries. It can have 1,000 at most."),
     ("policy apply policy.toml --organisation -w desk", 2, "holds in every workspace. Leave out -w"),
     ("policy show --version 7", 2, "there is no version 7 of the policy of shop. The versions are 1 to 1."),
     ("policy show -w desk", 2, "there is no version of the policy of desk. |every call is asked about"),

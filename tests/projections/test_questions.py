@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import ROOT
-from program import approvals, in_process
+from program import approvals, at_a_terminal, in_process
 from stories import START, life
 from town import happened, written
 
@@ -740,6 +740,25 @@ def test_people_get_a_table_and_nothing_that_hides(run, tmp_path, monkeypatch):
     assert shown.code == 0
     assert '{"a":"[bold]\\u202e"}' in shown.out
     assert "the log up to" in shown.err
+
+
+def test_a_table_breaks_no_word(run, lake, monkeypatch):
+    """In a pipe every cell is whole, however narrow the screen is said to be; at a terminal what does not fit is
+    left out, and a sentence says so.
+    """
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = run("ask", "overrides", "--json", "--to", lake.parent).lines
+    shown = run("ask", "overrides", "--to", lake.parent)
+    head, *lines = shown.out.splitlines()
+    assert len(lines) == len(rows)
+    assert all(name.replace("_", " ") in head for name in rows[0])
+    for row, line in zip(rows, lines, strict=True):
+        assert row["tool"] in line.split()
+    with at_a_terminal("ask", "overrides", "--to", lake.parent, store=lake, COLUMNS="40") as terminal:
+        assert terminal.ended() == 0
+    assert "columns fit. --json gives all of them." in terminal.told
+    told = terminal.told.splitlines()[1:]
+    assert len(told) == len(rows) + 2
 
 
 def test_nothing_of_the_kind_is_said(run, empty):

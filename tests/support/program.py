@@ -214,6 +214,10 @@ class Terminal:
     def type(self, line: str) -> None:
         os.write(self._ours, f"{line}\n".encode())
 
+    def type_end(self) -> None:
+        """Ctrl-D at the beginning of a line: the input ends."""
+        os.write(self._ours, b"\x04")
+
     def ended(self) -> int:
         while self._read():
             pass

@@ -1,0 +1,91 @@
+"""How a call stands after a command: in a sentence or as JSON, and as an exit code."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Final
+
+from ayes.ledger.lifecycle import Call, describe
+from ayes.ledger.services import Ledger
+from ayes.ledger.votes import Tally
+from ayes.ops.terminal import output
+from ayes.ops.terminal.output import print_data, print_message
+from ayes.schemas import events as e
+from ayes.schemas.slots import CallRef
+
+DENIED: Final = 5
+EXPIRED: Final = 6
+PENDING: Final = 8
+#: The gate decides within milliseconds. What is not decided after this waits for something.
+GATE_S: Final = 3.0
+
+
+async def report_end(ledger: Ledger, ref: CallRef, wanted: type[e.Event], *, json: bool) -> int:
+    """Say how the call stands once the gate has seen what we did, and whether that is what was wanted."""
+    known = await ledger.known_call(ref)
+    if await is_for_the_gate(ledger, known):
+        known = await _seen_by_gate(ledger, ref)
+    await report(ledger, known, json=json)
+    return exit_code(known, wanted)
+
+
+async def is_for_the_gate(ledger: Ledger, call: Call) -> bool:
+    """Has the gate still to do something, or do people?"""
+    if call.decided is not None:
+        return False
+    if call.approval_request is None or call.withdrawn is not None:
+        return True
+    return (await ledger.tally(call)).verdict is not None
+
+
+async def _seen_by_gate(ledger: Ledger, ref: CallRef) -> Call:
+    """Wait for the question or the decision: whichever the gate comes to."""
+    async with aclosing(ledger.watch(1, ref.gated.subject, ref.decided.subject)) as facts:
+        try:
+            async with asyncio.timeout(GATE_S):
+                async for fact in facts:
+                    known = await ledger.call(ref, must_include=fact.slot)
+                    if not await is_for_the_gate(ledger, known):
+                        return known
+        except TimeoutError:
+            pass
+    return await ledger.known_call(ref)
+
+
+async def open_tally(ledger: Ledger, call: Call) -> Tally | None:
+    """How the vote stands on a call that waits for people."""
+    return await ledger.tally(call) if call.approval_request is not None and call.decided is None else None
+
+
+async def report(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) -> None:
+    """How a call stands; for people in this sentence, or in one that says so."""
+    stands = await open_tally(ledger, call)
+    if json:
+        print_data(output.call_json(call, stands))
+    else:
+        print_message(sentence or standing(call, stands))
+
+
+def standing(call: Call, stands: Tally | None) -> str:
+    if call.decided is not None:
+        edited = output.edit_words(call)
+        return f"{call.ref}: {describe(call.decided)}{f', {edited}' if edited else ''}."
+    if stands is not None:
+        return f"{call.ref} waits for people: {output.vote_words(call, stands)}"
+    return f"{call.ref} is requested and not judged yet. Does a gate run? See ayes status."
+
+
+def exit_code(call: Call, wanted: type[e.Event]) -> int:
+    """0 when it was decided as wanted, else the code for how it stands."""
+    if call.decided is None:
+        return PENDING
+    match call.decided.event:
+        case decision if isinstance(decision, wanted):
+            return 0
+        case e.Answered() if wanted is e.Approved:
+            return 0  # the wish was met, by a person
+        case e.Expired():
+            return EXPIRED
+        case e.Denied() | e.Withdrawn() | e.Superseded():
+            return DENIED
+        case _:
+            return 1

@@ -1,0 +1,213 @@
+"""The versions of a policy: apply one, propose one, and show what was applied."""
+
+from difflib import unified_diff
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from ayes.ledger.in_force import policy_in_force
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.broker.setup import apply_policy, apply_proposal, propose_policy
+from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.options import JsonOption, OrganisationOption, StoreOption, UrlOption, WorkspaceOption
+from ayes.ops.commands.outcome import PENDING
+from ayes.ops.terminal import output
+from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.schemas.errors import BadInput
+from ayes.schemas.events import PolicyApplied
+from ayes.schemas.policy import read_policy
+from ayes.schemas.slots import ORGANISATION, CallRef, policies
+from ayes.schemas.toml_files import read_text
+
+app: Final = commands()
+
+_ONE_OWNER: Final = "the organisation's policy holds in every workspace. Leave out -w or --organisation."
+
+
+@command(app)
+async def apply(
+    file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
+    workspace: Annotated[
+        str | None,
+        typer.Option("-w", "--workspace", metavar="WS", help="The workspace.", show_default=False),
+    ] = None,
+    organisation: OrganisationOption = False,
+    propose: Annotated[
+        bool, typer.Option("--propose", help="Only propose it: somebody else must approve it first.")
+    ] = False,
+    requester: Annotated[
+        str,
+        typer.Option(
+            "--for", metavar="NAME", help="With --propose: whose proposal it is; they cannot vote on it."
+        ),
+    ] = "",
+    proposal: Annotated[
+        str | None,
+        typer.Option(
+            "--proposal", metavar="CALL", help="Apply what was proposed and approved, in place of a file."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would change; nothing is recorded.")
+    ] = False,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Make a file the policy of a workspace from now on. What was asked before stays as it was asked."""
+    if (file is None) == (proposal is None):
+        raise BadInput(
+            "a policy is applied from FILE.toml or as it was proposed with --proposal: give one of them."
+        )
+    if (propose and (proposal or organisation or not requester)) or (requester and not propose):
+        raise BadInput(
+            "--propose goes with FILE.toml, -w and --for NAME, whose proposal it is; --for with it alone."
+        )
+    if dry_run and (propose or proposal):
+        raise BadInput("--dry-run goes with FILE.toml alone. Leave out --propose or --proposal.")
+    if organisation and workspace is not None:
+        raise BadInput(_ONE_OWNER)
+    if proposal is not None:
+        await _apply_proposal(proposal, store=store, url=url, json=json)
+        return 0
+    if file is None or (workspace is None and not organisation):
+        raise BadInput(
+            "whose policy is it? Name the workspace with -w, or give --organisation for all of them."
+        )
+    read_policy(read_text(file), file)
+    if propose:
+        return await _propose(file, workspace or "", requester, store=store, url=url, json=json)
+    await apply_file(
+        file,
+        workspace or "",
+        organisation=organisation,
+        show_changes=True,
+        dry_run=dry_run,
+        store=store,
+        url=url,
+        json=json,
+    )
+    return 0
+
+
+@command(app)
+async def show(
+    workspace: WorkspaceOption = "default",
+    organisation: OrganisationOption = False,
+    version: Annotated[
+        int | None, typer.Option("--version", metavar="N", help="This one; else the one in force.")
+    ] = None,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """A policy as it was applied: the one in force, or an older version."""
+    if organisation and workspace != "default":
+        raise BadInput(_ONE_OWNER)
+    owner = ORGANISATION if organisation else workspace
+    whose = _whose(workspace, organisation=organisation)
+    async with Ledger.connect(store, url=url, role="observer") as ledger:
+        facts = [fact for fact in await ledger.read(policies(owner)) if fact.slot.workspace]
+        if not facts:
+            raise BadInput(
+                f"there is no version of {whose}. Until one is applied, "
+                f"{'it says nothing' if organisation else 'every call is asked about'}."
+            )
+        numbered = {int(fact.slot.tail[1]): fact for fact in facts}
+        newest = policy_in_force(facts).version or max(numbered)
+        if version is not None and version not in numbered:
+            raise BadInput(
+                f"there is no version {version} of {whose}. The versions are 1 to {max(numbered)}."
+            )
+        fact = numbered[version or newest]
+    text = fact.event.text if isinstance(fact.event, PolicyApplied) else ""
+    if json:
+        print_data(output.fact_json(fact))
+    else:
+        print_message(
+            f"Version {fact.slot.tail[1]} of {whose}, applied {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC."
+        )
+        for one in text.rstrip("\n").split("\n"):
+            print_line(one)
+
+
+async def apply_file(
+    file: str,
+    workspace: str,
+    *,
+    organisation: bool = False,
+    show_changes: bool = False,
+    dry_run: bool = False,
+    store: Path | None,
+    url: str | None,
+    json: bool,
+) -> None:
+    """Make a file the policy of the workspace, or of all of them; a dry run records nothing."""
+    role = "organisation" if organisation else "operator"
+    if url is None and organisation:
+        await ensure_account(store, role)  # a store that was made before there was such a role
+    owner = ORGANISATION if organisation else workspace
+    whose: dict[str, Any] = {"organisation": True} if organisation else {"workspace": workspace}
+    async with Ledger.connect(store, url=url, role=role) as ledger:
+        version, changes = await _changes(ledger, owner, file)
+        if show_changes and not json:
+            for one in changes if version else ():
+                (print_line if dry_run else print_message)(one)
+        if not dry_run:
+            applied = await apply_policy(ledger, owner, file)
+    if not dry_run:
+        if json:
+            print_data(msgspec.json.encode(whose | {"version": applied}).decode())
+        else:
+            print_message(f"{file} is version {applied} of {_whose(workspace, organisation=organisation)}.")
+    elif json:
+        print_data(msgspec.json.encode(whose | {"in_force": version, "changes": changes}).decode())
+    else:
+        in_force = f"Version {version} stays in force" if version else "There is no version yet"
+        print_message(f"{in_force} of {_whose(workspace, organisation=organisation)}. Nothing was recorded.")
+
+
+async def _changes(ledger: Ledger, owner: str, file: str) -> tuple[int, list[str]]:
+    """The version in force, 0 where there is none, and the lines of a unified diff from it to the file."""
+    facts = await ledger.read(policies(owner))
+    version = policy_in_force(facts).version
+    texts = {fact.slot.tail[1]: fact.event.text for fact in facts if isinstance(fact.event, PolicyApplied)}
+    before = texts.get(str(version), "").splitlines()
+    after = read_text(file).splitlines()
+    return version, [*unified_diff(before, after, f"version {version}", file, lineterm="")]
+
+
+async def _propose(
+    file: str, workspace: str, requester: str, *, store: Path | None, url: str | None, json: bool
+) -> int:
+    """Propose a version, and say which call people approve. The exit code says that it waits."""
+    async with Ledger.connect(store, url=url, role="service") as ledger:
+        call = await propose_policy(ledger, workspace, file, requester)
+    if json:
+        print_data(msgspec.json.encode({"workspace": workspace, "proposal": str(call.ref)}).decode())
+    else:
+        print_message(
+            f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved {call.ref}: "
+            f"ayes policy apply --proposal {call.ref}"
+        )
+    return PENDING
+
+
+async def _apply_proposal(proposal: str, *, store: Path | None, url: str | None, json: bool) -> None:
+    ref = CallRef.parse(proposal)
+    async with (
+        Ledger.connect(store, url=url, role="service") as service,
+        Ledger.connect(store, url=url, role="operator") as operator,
+    ):
+        version = await apply_proposal(operator, service, ref)
+    if json:
+        print_data(msgspec.json.encode({"workspace": ref.workspace, "version": version}).decode())
+    else:
+        print_message(f"{ref} is version {version} of {_whose(ref.workspace, organisation=False)}.")
+
+
+def _whose(workspace: str, *, organisation: bool) -> str:
+    return "the organisation's policy" if organisation else f"the policy of {workspace}"

@@ -1,0 +1,67 @@
+"""Tables for people: a cell is one line, and no word is broken."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from ayes.ops.terminal import output
+from ayes.ops.terminal.visible import line, visible, warning
+
+#: Characters of a cell at a terminal; the rest is cut off.
+_CELL: Final = 60
+
+
+def print_table(names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[bool]) -> str:
+    """Print rows of text below the names of their columns, on stdout.
+
+    At a terminal long cells are cut, and columns that do not fit are left out. Elsewhere every
+    cell is whole, however wide the table becomes.
+
+    Args:
+        numbers: for each column, whether it is aligned to the right.
+
+    Returns:
+        A sentence on the columns that were left out; empty where all are shown.
+    """
+    console = output.console()
+    fitting = len(names)
+    if console.is_terminal:
+        fitting = _fitting(names, rows, console.width)
+    else:
+        console.width = _natural(names, rows)
+    table = Table(box=None, pad_edge=False)
+    for name, number in list(zip(names, numbers, strict=True))[:fitting]:
+        table.add_column(
+            Text(visible(name)),
+            justify="right" if number else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for row in rows:
+        shown = (_short(cell) if console.is_terminal else line(cell) for cell in row[:fitting])
+        table.add_row(*map(Text, shown))
+    console.print(table)
+    return "" if fitting == len(names) else f"{fitting} of {len(names)} columns fit."
+
+
+def _fitting(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> int:
+    """How many columns fit the terminal; one at least."""
+    taken = 0
+    for count, column in enumerate(zip(names, *rows, strict=True)):
+        taken += max(cell_len(_short(cell)) for cell in column) + (2 if count else 0)
+        if taken > width and count:
+            return count
+    return len(names)
+
+
+def _natural(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    columns = zip(names, *rows, strict=True)
+    return sum(max(cell_len(line(cell)) for cell in column) + 2 for column in columns)
+
+
+def _short(cell: str) -> str:
+    shown = visible(" ".join(cell.split()))
+    return (shown if len(shown) <= _CELL else shown[: _CELL - 1] + "…") + warning(cell)
