@@ -91,7 +91,7 @@ class ModelWorker:
         last = thread.turns.get(thread.latest)
         if last is not None and last.replied is None:
             return _asked_again(thread, last, handed)
-        if not _is_due(thread, last) or thread.latest >= opened.max_turns:
+        if not thread.is_model_due:
             return ()
         return [_ask(thread, opened.model, thread.latest + 1, attempt=1)]
 
@@ -142,27 +142,6 @@ def _asked_again(thread: Thread, turn: Turn, handed: Delivered) -> Sequence[Effe
 def _ask(thread: Thread, model: str, turn: int, attempt: int) -> Perform[Ask]:
     claim = Append(thread.ref.asked(turn, attempt), e.ModelAsked(model=model))
     return Perform(claim, Ask(thread.ref, turn, attempt))
-
-
-def _is_due(thread: Thread, last: Turn | None) -> bool:
-    """Is it the model's turn? After all calls of its last turn, or when something was said since."""
-    if last is not None and thread.unsettled(last.number):
-        return False
-    halted = last is not None and _halted(thread, last)
-    if last is not None and last.wishes and not halted:
-        return True
-    cut = (last.cut or 0) if last else 0
-    return any(
-        isinstance(fact.event, e.Said) and fact.event.role in (("user",) if halted else ("user", "note"))
-        for fact in thread.said
-        if fact.seq > cut
-    )
-
-
-def _halted(thread: Thread, last: Turn) -> bool:
-    """Did somebody who said no to one of its calls say that the model shall not go on by itself?"""
-    decisions = [thread.call(ref).decided for ref, _wish in thread.wishes(last.number)]
-    return any(fact and isinstance(fact.event, e.Denied) and fact.event.halt for fact in decisions)
 
 
 def _wishes(reply: ModelReply) -> tuple[e.Wish, ...]:

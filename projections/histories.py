@@ -15,7 +15,7 @@ from ayes.ledger.lifecycle import SETTLED, Call
 from ayes.projections import history as histories
 from ayes.projections.calls import SETTLING, call_in
 from ayes.projections.fold import Key, ProjectedRow, Projection
-from ayes.projections.thread import Thread, thread_of
+from ayes.projections.thread import Thread, goes_on, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import Slot
@@ -46,11 +46,13 @@ class ThreadFacts:
     def is_complete(self) -> bool:
         if self._asked or self._waiting:
             return False
-        if self._last_turn >= self._most_turns:
-            return True
-        if str(self._last_turn) in self._halted:
-            return self._user_heard <= self._cut
-        return not (self._wished or self._heard > self._cut)
+        return self._last_turn >= self._most_turns or not goes_on(
+            wished=self._wished,
+            halted=str(self._last_turn) in self._halted,
+            cut=self._cut,
+            heard=self._heard,
+            user_heard=self._user_heard,
+        )
 
     def apply(self, fact: Fact) -> None:
         self.facts.append(fact)

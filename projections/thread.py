@@ -93,6 +93,48 @@ class Thread(Struct, frozen=True):
         """The calls of that turn which keep the next one waiting."""
         return tuple(ref for ref, _wish in self.wishes(turn) if not is_settled(self.call(ref)))
 
+    @property
+    def is_model_due(self) -> bool:
+        """Is it the turn of the model that the thread was opened for?
+
+        Not while it is asked or a call of its last turn waits, and not after `max_turns`.
+        """
+        opened = self.opened.event if self.opened else None
+        if not isinstance(opened, e.ThreadOpened) or not opened.model:
+            return False
+        last = self.turns.get(self.latest, Turn(0))
+        is_asked = last.number > 0 and last.replied is None
+        if is_asked or last.number >= opened.max_turns or self.unsettled(last.number):
+            return False
+        said = [(fact.seq, fact.event) for fact in self.said]
+        heard = [(seq, one.role) for seq, one in said if isinstance(one, e.Said)]
+        return goes_on(
+            wished=bool(last.wishes),
+            halted=self.is_halted(last.number),
+            cut=last.cut or 0,
+            heard=max((seq for seq, role in heard if role != "system"), default=0),
+            user_heard=max((seq for seq, role in heard if role == "user"), default=0),
+        )
+
+    def is_halted(self, turn: int) -> bool:
+        """Did somebody deny a call of that turn so that the model does not go on by itself?"""
+        decisions = [self.call(ref).decided for ref, _wish in self.wishes(turn)]
+        return any(one and isinstance(one.event, e.Denied) and one.event.halt for one in decisions)
+
+
+def goes_on(*, wished: bool, halted: bool, cut: int, heard: int, user_heard: int) -> bool:
+    """Does the model go on after a turn whose calls are settled, or before the first?
+
+    It does with the results of the calls that it wished for, or when something was said since.
+    Where a person halted it, only what a user says makes it go on.
+
+    Args:
+        cut: the sequence from which on it was sent nothing; 0 before the first turn.
+        heard: the sequence of the last thing said by a user or in a note; 0: nothing was.
+        user_heard: the same, by a user.
+    """
+    return user_heard > cut if halted else wished or heard > cut
+
 
 def is_settled(call: Call) -> bool:
     """Will the model be told nothing more about it? A call in doubt is not settled: it waits for a person."""
