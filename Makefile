@@ -5,18 +5,25 @@
 BIN := .venv/bin
 
 help:            ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/ready   ## .venv from the lock file (the other targets call this)
 
 .venv/ready: pyproject.toml requirements.lock .ci/setup .ci/uv.txt
-	@.ci/setup
+	@.ci/setup requirements.lock && touch .venv/ready .venv/demo
 
-demo: setup      ## a small agent asks, somebody decides, the tool runs: under 15 s
+# The demo needs a tenth of that. Where all is installed, this is too.
+.venv/demo: pyproject.toml requirements.demo.lock .ci/setup .ci/uv.txt
+	@.ci/setup requirements.demo.lock && touch .venv/demo
+
+demo: .venv/demo ## a small agent asks, somebody decides, the tool runs: under 15 s
 	@$(BIN)/ayes demo
 
-test: check      ## lint, types, folder order, and every test
+test: check      ## lint, types, folder order, and every test but those of the benchmarks, of which one runs
 	@$(BIN)/pytest -n 3 --dist loadgroup
+
+test-bench: setup ## every test of the benchmarks: that each workload does its work, and the pages made of the results
+	@$(BIN)/pytest -n 2 --dist loadgroup tests/bench
 
 check: setup     ## lint, types and folder order only
 	@$(BIN)/ruff check .
@@ -25,7 +32,7 @@ check: setup     ## lint, types and folder order only
 	@$(BIN)/lint-imports
 
 bench: setup     ## ours beside its floor, in under 10 minutes; ONLY=cycle (append, replay, lake, ...) for one, FACTS=1000000 for a long log, PEERS=../shared/bench/peers for the rivals too
-	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench$(if $(ONLY),.$(ONLY)) $(if $(FACTS),--facts $(FACTS)) $(if $(PEERS),--peers $(PEERS)) $(if $(JSON),--json)
+	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench $(ONLY) $(if $(FACTS),--facts $(FACTS)) $(if $(PEERS),--peers $(PEERS)) $(if $(JSON),--json)
 
 growth: setup    ## how cost grows with the log and with processes; FACTS=10000,100000 for other sizes, JSON=1
 	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench.growth $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)
@@ -34,22 +41,24 @@ charts: setup    ## a chart for each workload into docs/charts, of the lines in 
 	@$(BIN)/python -m bench.charts $(RESULTS) docs/charts
 
 chaos: setup     ## kill -9 everything, again and again: on the whole of the recorded conversations, and an archivist 300 times
-	@CHAOS=1 $(BIN)/pytest tests/test_crash.py -n 0
-	@KILLS=100 $(BIN)/pytest tests/test_archivist.py -n 0 -k killed
+	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py -n 0
+	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
 
 sim: setup       ## any facts about a call, by anybody, in any order: 20,000 examples of each property of what counts (about half an hour)
-	@$(BIN)/pytest tests/test_void.py -n 2 --timeout 0 --hypothesis-profile=sim
+	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=sim
 
 cluster: setup   ## three nodes on this machine, CALLS=5000 calls, and nobody is told that something is missing which is there
-	@AYES_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/test_cluster.py -n 0 --timeout 900
+	@AYES_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/races/test_cluster.py -n 0 --timeout 900
 
 lock:            ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o requirements.lock pyproject.toml
+	@uv pip compile --universal --generate-hashes --extra dev --group build --python-version 3.12 \
+	  --custom-compile-command 'make lock' --no-emit-index-url -c requirements.lock --quiet -o requirements.demo.lock pyproject.toml
 	@echo uv | uv pip compile --universal --generate-hashes --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o .ci/uv.txt -
 
 clean:           ## forget .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test check bench growth charts chaos sim cluster lock clean
+.PHONY: help setup demo test test-bench check bench growth charts chaos sim cluster lock clean

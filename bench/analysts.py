@@ -21,8 +21,8 @@ from typing import Final
 import duckdb
 import msgspec
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import RawMessage
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.commands.lake import _write
@@ -207,6 +207,4 @@ if __name__ == "__main__":
         case ["ask", lake, seconds]:
             _ask(Path(lake), float(seconds))
         case _:
-            from bench.program import main
-
-            main(WORKLOAD)
+            sys.exit("This is the child process of `python -m bench analysts`.")

@@ -22,9 +22,9 @@ from nats.js import JetStreamContext
 from nats.js.api import StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
-from ayes.ledger.answers import Recorded
-from ayes.ledger.client import Ledger
+from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas.codec import encode
@@ -227,9 +227,3 @@ async def timed[T](one: Callable[[T], Awaitable[None]], things: list[T], at_once
         for _ in range(at_once):
             workers.create_task(work())
     return time.perf_counter() - begun
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

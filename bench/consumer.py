@@ -18,11 +18,11 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from ayes.consumers.effects import Effect
 from ayes.consumers.worker import Worker
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import Delivered
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import LEDGER
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -112,17 +112,16 @@ class Nothing:
 
 
 async def _handed_to_us(store: Path, facts: int) -> float:
-    async with Ledger.connect(store, role="gate") as ledger:
-        assert isinstance(ledger.log, JetStream)
+    async with JetStream.connect(store, role="gate") as log:
         reaction = Nothing(facts)
-        worker = Worker(ledger, reaction)
+        worker = Worker(Ledger.on(log, "gate"), reaction)
         begun = time.perf_counter()
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(_PATIENCE_S):
             await reaction.all_seen.wait()
             worker.stop()
             await running
-            await ledger.log.connection.client.flush()
+            await log.connection.client.flush()
         return facts / (time.perf_counter() - begun)
 
 
@@ -169,9 +168,3 @@ async def _asked(admin: Ledger, what: str) -> dict[str, Any]:
     answer = await streams.info(admin.log.api, what)
     assert answer is not None, what
     return answer
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

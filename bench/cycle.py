@@ -31,7 +31,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from ayes.consumers.tools import Tools
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.processes import die_with_parent, environment
 from ayes.ops.broker.setup import apply_policy
 from ayes.schemas import events as e
@@ -212,7 +212,7 @@ class Desk:
         await self.service.request(call, _REF, _ARGUMENTS, requester="rita", agent="desk")
         await gated
         voted = time.perf_counter()
-        await self.reviewer.vote(call, REVIEWER, "approve", reason="within the fare rules")
+        await self.reviewer.reviewer(REVIEWER).approve(call, reason="within the fare rules")
         match (await finished).event:
             case e.ToolReturned(output=output):
                 return float(output.split()[0]) - voted
@@ -327,9 +327,3 @@ async def _bare_cycles(jetstream: JetStreamContext, count: int, at_once: int) ->
     if len(cycle.ran) != count or len(waits) != count:
         raise AssertionError(f"{len(cycle.ran)} of {count} tools ran")
     return count / spent, waits
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

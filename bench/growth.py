@@ -29,9 +29,9 @@ from typing import Final
 from msgspec import Struct
 
 from ayes.consumers.pending_client import oldest
-from ayes.ledger.answers import Recorded
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Status
+from ayes.ledger.log import Recorded
+from ayes.ledger.services import Ledger
 from ayes.ops.audit.replay import replay
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams

@@ -18,9 +18,9 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from ayes.ledger.client import Ledger
-from ayes.ledger.nats.streams import LEDGER
 from ayes.ledger.replica import ReadReplica
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import LEDGER
 from ayes.projections.formats import format_named
 from ayes.projections.history import history
 from ayes.projections.thread import thread_of
@@ -167,9 +167,3 @@ def conversation() -> Iterator[Place]:
 
 def _medians(times: list[float]) -> list[float]:
     return [statistics.median(times[at : at + _RUNS]) for at in range(0, len(times), _RUNS)]
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

@@ -28,8 +28,9 @@ import msgspec
 from ayes.consumers import pending_service
 from ayes.consumers.pending_client import ROLE, SERVICE, SUBJECT, oldest
 from ayes.consumers.pending_view import PendingView
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import call_of
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.processes import die_with_parent, environment
 from ayes.projections import pending
 from ayes.projections.pending import Entry
@@ -167,8 +168,8 @@ async def _desk(store: Path) -> AsyncGenerator[Callable[[int], Awaitable[None]]]
 
 async def serve(store: str) -> None:
     """Answer, until told to stop."""
-    async with Ledger.connect(store, role=ROLE) as ledger:
-        await pending_service.serve(ledger)
+    async with JetStream.connect(store, role=ROLE) as log:
+        await pending_service.serve(log)
 
 
 async def _answered(ledger: Ledger) -> int:
@@ -227,9 +228,3 @@ async def _decide(admin: Ledger, waiting: int) -> None:
             raise AssertionError(f"{_call(number, 'd')} was decided before")
 
     await timed(one, list(range(waiting * _DECIDED)), _IN_FLIGHT)
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.policies import AppliedPolicy, Policies, about, evaluate
+from ayes.ledger.services import Ledger
 from ayes.ops.audit.backtest import Backtest, Calls, Report, backtest_ledger
 from ayes.schemas import events as e
 from ayes.schemas import ids
@@ -254,9 +254,3 @@ def _pieces(calls: int) -> Iterator[Recorded]:
             piece = []
     if piece:
         yield piece
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

@@ -41,9 +41,14 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
 }
 
 
-def main(*names: str) -> None:
-    """Measure these workloads, and print a line for each result as it comes."""
-    options = argparse.ArgumentParser(description=f"Measure {', '.join(names)}: ours beside its floor.")
+def main() -> None:
+    """Measure workloads, and print a line for each result as it comes."""
+    options = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure workloads: ours beside its floor."
+    )
+    options.add_argument(
+        "workloads", nargs="*", metavar="WORKLOAD", help=f"{', '.join(WORKLOADS)} (default: all)"
+    )
     options.add_argument("--facts", type=int, default=200_000, help="in the log (default: %(default)s)")
     options.add_argument("--rounds", type=int, default=3, help="of each, in turns (default: %(default)s)")
     options.add_argument("--at-once", type=int, default=logs.AT_ONCE, help="conversations under way")
@@ -58,6 +63,9 @@ def main(*names: str) -> None:
     )
     options.add_argument("--json", action="store_true", help="one JSON object a line")
     given = options.parse_args()
+    names = tuple(given.workloads or WORKLOADS)
+    if unknown := [name for name in names if name not in WORKLOADS]:
+        options.error(f"there is no workload {', '.join(unknown)}. There are {', '.join(WORKLOADS)}.")
     setup(verbose=False)
     try:
         rivals = peers.found(given.peers, quick=given.peers_quick) if given.peers else None
@@ -73,7 +81,7 @@ async def _measure(
 ) -> list[str]:
     """What fell short among the rivals, said once everything else is measured."""
     problems: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="approvals-bench-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="ayes-bench-") as scratch:
         async with logs.written(given.store or Path(scratch) / "store", given.facts, given.at_once) as log:
             for name in names:
                 ours = await WORKLOADS[name](log, given.rounds, Path(scratch))

@@ -16,8 +16,8 @@ from typing import Final
 
 from nats.aio.msg import Msg
 
-from ayes.ledger.client import Ledger
-from ayes.ledger.nats.streams import LEDGER
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.audit.replay import replay
 from ayes.projections.fold import ProjectionState
 from ayes.projections.histories import HISTORIES
@@ -154,10 +154,6 @@ def own_peak_mb() -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and not sys.argv[1].startswith("-"):
-        asyncio.run(_replay_once(Path(sys.argv[1]), int(sys.argv[2])))
-        print(own_peak_mb())
-    else:
-        from bench.program import main
-
-        main(WORKLOAD)
+    # The child process of `python -m bench replay`: its own memory is measured.
+    asyncio.run(_replay_once(Path(sys.argv[1]), int(sys.argv[2])))
+    print(own_peak_mb())

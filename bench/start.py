@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from ayes.ledger.answers import Recorded
-from ayes.ledger.client import Ledger
+from ayes.ledger.log import Recorded
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.processes import die_with_parent, environment
 from ayes.schemas import events as e
 from ayes.schemas.slots import ThreadRef
@@ -91,9 +91,3 @@ async def _up(store: Path) -> tuple[float, str]:
 
 
 _PROGRAM: Final = (str(Path(sys.executable).with_name("ayes")),)
-
-
-if __name__ == "__main__":
-    from bench.program import main
-
-    main(WORKLOAD)

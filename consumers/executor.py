@@ -24,10 +24,10 @@ from msgspec import Struct
 
 from ayes.consumers.effects import Append, Effect, HandOn, Perform
 from ayes.consumers.tools import Registered
-from ayes.ledger.client import Ledger
-from ayes.ledger.lifecycle import Call, Status, attempt_of
+from ayes.ledger.lifecycle import NOT_RUN, Call, Status, attempt_of
 from ayes.ledger.log import Delivered
-from ayes.ledger.nats.streams import ACK_WAIT_S
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import run_tool
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
@@ -42,18 +42,6 @@ MAX_ATTEMPTS: Final = 5
 HAND_ON_FOR_S: Final = 30.0
 #: After how long it is handed out again, the first time. Later as long again as it has waited already.
 HAND_ON_AFTER_S: Final = 2.0
-
-_NOT_TO_RUN: Final = frozenset(
-    {
-        Status.DENIED,
-        Status.ANSWERED,
-        Status.EXPIRED,
-        Status.WITHDRAWN,
-        Status.SUPERSEDED,
-        Status.REVOKED,
-        Status.DECLINED,
-    }
-)
 
 
 class Run(Struct, frozen=True):
@@ -119,7 +107,7 @@ class Executor:
         call = seen.call
         if call.requested is None or (ends_at := call.refusal_slot) is None:
             return ()
-        if call.status in _NOT_TO_RUN:
+        if call.status in NOT_RUN:
             return [Append(ends_at, tool_not_run(call))]
         if call.wish.run_by != self._group or _is_claim(handed):
             return ()

@@ -14,23 +14,23 @@ attempt; the slot `replied` takes one answer.
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-import structlog
 from msgspec import Struct
 
 from ayes.consumers.effects import Append, Effect, Perform
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import Delivered
 from ayes.ledger.policies import wished
+from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import format_exception
 from ayes.projections.history import Entry, digest, history
 from ayes.projections.thread import Thread, Turn, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
 from ayes.schemas.errors import Unavailable
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ThreadRef
 from ayes.schemas.tools import Tool
 
-_log: Final = structlog.get_logger("ayes.consumers.model")
+_log: Final = get_logger("ayes.consumers.model")
 
 #: How often one turn is asked: only crashes use them up.
 MAX_ATTEMPTS: Final = 3

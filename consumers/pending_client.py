@@ -10,17 +10,17 @@ time, or what cannot be read, the bucket itself is read, with the same result.
 from typing import Annotated, Final
 
 import msgspec
-import structlog
 from msgspec import Meta, Struct
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.projections import pending
 from ayes.projections.pending import NO_FILTER, Entry, Listed, Page, PageCursor, PendingFilter
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.ids import token
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ThreadRef
 
-_log: Final = structlog.get_logger("ayes.consumers.pending_client")
+_log: Final = get_logger("ayes.consumers.pending_client")
 
 #: Whose credentials answer, as which NATS service (ADR-32), and on which subject.
 ROLE: Final = "queue"

@@ -14,9 +14,9 @@ from typing import Never
 from msgspec import Struct
 
 from ayes.consumers.effects import Effect, Reload, WritePending
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.log import Delivered
+from ayes.ledger.services import Ledger
 from ayes.projections import pending
 from ayes.schemas.codec import Fact
 

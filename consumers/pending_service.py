@@ -19,19 +19,19 @@ from typing import Final
 
 import msgspec
 import nats.errors
-import structlog
 from nats import micro
 from nats.aio.client import Client
 from nats.micro.request import Handler, Request, ServiceError
 
-from ayes.consumers.pending_client import SERVICE, SUBJECT, PageRequest
+from ayes.consumers.pending_client import ROLE, SERVICE, SUBJECT, PageRequest
 from ayes.consumers.pending_view import PendingView
-from ayes.ledger.client import Ledger
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import Ledger
 from ayes.projections.pending import Page
 from ayes.schemas.errors import BadInput, TooLarge
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.consumers.pending_service")
+_log: Final = get_logger("ayes.consumers.pending_service")
 
 #: How long a request waits for the inbox to catch up. Whoever is less patient reads the bucket meanwhile.
 _CATCH_UP_S: Final = 2.0
@@ -42,12 +42,11 @@ _AT_LAST_S: Final = 60.0
 _AROUND: Final = 1_024
 
 
-async def serve(ledger: Ledger) -> None:
-    """Answer for as long as this runs, over the ledger's connection."""
-    assert isinstance(ledger.log, JetStream)
-    connection = ledger.log.connection
+async def serve(log: JetStream) -> None:
+    """Answer for as long as this runs, over the connection of this log."""
+    connection = log.connection
     connection.on_denied(_denied)
-    desk = PendingService(ledger, connection.client)
+    desk = PendingService(Ledger.on(log, ROLE), connection.client)
     async with _service(connection.client, desk.answer):
         await desk.keep()
 

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import structlog
-
 from ayes.schemas.errors import BrokerRefused
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.consumers.supervision")
+_log: Final = get_logger("ayes.consumers.supervision")
 
 #: The pause before the first new start; each failure doubles it.
 AGAIN_S: Final = 0.25

@@ -24,18 +24,18 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-import structlog
 from msgspec import Struct
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import ToolFunction, idempotency_key
 from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
 from ayes.schemas.events import ToolRef
+from ayes.schemas.logs import get_logger
 from ayes.schemas.tools import ToolSpec, declaration, spec_of
 
 __all__ = ["Registered", "Tools", "idempotency_key", "load"]
 
-_log: Final = structlog.get_logger("ayes.consumers.tools")
+_log: Final = get_logger("ayes.consumers.tools")
 #: How long an executor tries to declare its tools, while the broker cannot say whether they are declared.
 DECLARE_S: Final = 60.0
 #: How long to wait before trying again.

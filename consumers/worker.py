@@ -46,18 +46,28 @@ from ayes.consumers.effects import (
     WritePending,
 )
 from ayes.consumers.supervision import kept
-from ayes.ledger.answers import AlreadyRecorded, Recorded, SlotTaken, Unconfirmed
-from ayes.ledger.client import Ledger
-from ayes.ledger.log import NEWER, Delivered, Delivery, Mark, Parked, TimerFired
-from ayes.ledger.nats import streams
-from ayes.ledger.nats.streams import ACK_WAIT_S
+from ayes.ledger.log import (
+    NEWER,
+    AlreadyRecorded,
+    Delivered,
+    Delivery,
+    Mark,
+    Parked,
+    Recorded,
+    SlotTaken,
+    TimerFired,
+    Unconfirmed,
+)
 from ayes.ledger.replica import ReadReplica
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BadSlot, BrokerAway, BrokerRefused, Defect, OutcomeUnknown, Unavailable
 from ayes.schemas.events import Carried, Event
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef, Slot, matches
 
-_log: Final = structlog.get_logger("ayes.consumers.worker")
+_log: Final = get_logger("ayes.consumers.worker")
 
 #: How often handling may fail in this process before a delivery is parked.
 MAX_TRIES: Final = 5
@@ -146,9 +156,7 @@ class Worker[S, W]:
 
     async def run(self) -> None:
         durables = [
-            one
-            for durable in self._reaction.durables
-            for one in (durable, streams.DURABLES[durable].again.name)
+            one for durable in self._reaction.durables for one in (durable, DURABLES[durable].again.name)
         ]
         pumps = [
             asyncio.create_task(kept(f"taking from {durable}", partial(self._take, durable)))
@@ -392,8 +400,8 @@ class Worker[S, W]:
 
     async def _original(self, parked: Parked) -> Delivered:
         """What was handed out when it was parked: the fact as the log has it, or the hint about a call."""
-        consumer = streams.DURABLES[parked.consumer]
-        if consumer.stream != streams.LEDGER:
+        consumer = DURABLES[parked.consumer]
+        if consumer.stream != LEDGER:
             return TimerFired(CallRef.parse(parked.subject), parked.seq, parked.parked_at)
         raw = await self._ledger.log.at(parked.seq)
         if raw is None:

@@ -1,6 +1,6 @@
 import asyncio
 
-from ayes.ledger import Ledger, Status, spec_of
+from ayes import Ledger, Status, spec_of
 
 
 def refund(order: str, amount: int) -> str:

@@ -1,4 +1,4 @@
-from ayes.consumers.tools import Tools
+from ayes import Tools
 
 tools = Tools()
 

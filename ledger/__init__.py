@@ -1,7 +1,1 @@
-"""What is so: the life of a call, and the ledger that holds it."""
-
-from ayes.ledger.client import Ledger
-from ayes.ledger.lifecycle import Call, Status
-from ayes.schemas.tools import ToolSpec, spec_of
-
-__all__ = ["Call", "Ledger", "Status", "ToolSpec", "spec_of"]
+"""What is so: the life of a call, the log that holds it, and the clients that write it."""

@@ -20,10 +20,10 @@ from typing import Final
 from msgspec import Struct
 
 from ayes.ledger.lifecycle import Call
+from ayes.ledger.policy_rules import About
 from ayes.schemas import conditions, strict_json
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.policy import About
 from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import DELEGATION, GRANT, DelegationRef, GrantRef
 

@@ -16,10 +16,21 @@ from datetime import datetime
 
 from msgspec import structs
 
-from ayes.ledger import clock
-from ayes.ledger.answers import AlreadyRecorded, AppendResult, Recorded, SlotTaken
-from ayes.ledger.log import Change, Delivered, Mark, Parked, Pending, RawMessage, TimerFired
-from ayes.ledger.nats import streams
+from ayes.ledger import clock, subscriptions
+from ayes.ledger.log import (
+    AlreadyRecorded,
+    AppendResult,
+    Change,
+    Delivered,
+    Mark,
+    Parked,
+    Pending,
+    Progress,
+    RawMessage,
+    Recorded,
+    SlotTaken,
+    TimerFired,
+)
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.slots import CallRef, Slot, matches
@@ -29,15 +40,16 @@ _FEW = 1000
 
 
 class Memory:
-    def __init__(self, *, now: clock.Clock = clock.now, ack_wait_s: float = streams.ACK_WAIT_S) -> None:
+    def __init__(self, *, now: clock.Clock = clock.now, ack_wait_s: float = subscriptions.ACK_WAIT_S) -> None:
         self._now = now
         self._ack_wait_s = ack_wait_s
+        self._created = now().isoformat()
         self._facts: list[Fact] = []
         self._raw: list[RawMessage] = []
         self._by_subject: dict[str, Fact] = {}
         self._grown = asyncio.Condition()
         self._durables: dict[str, _Durable] = {
-            name: _Durable(self, one) for name, one in streams.DURABLES.items()
+            name: _Durable(self, one) for name, one in subscriptions.DURABLES.items()
         }
         self._timers: dict[CallRef, asyncio.TimerHandle] = {}
         self._due = itertools.count(1)
@@ -77,6 +89,13 @@ class Memory:
 
     async def last_seq(self) -> int:
         return len(self._facts)
+
+    async def created(self) -> str:
+        return self._created
+
+    async def progress(self, durable: str) -> Progress | None:
+        known = self._durables.get(durable)
+        return None if known is None else known.progress()
 
     async def clock(self) -> datetime:
         return self._now()
@@ -130,7 +149,7 @@ class Memory:
             durable.offer(subject, TimerFired(call, next(self._due), self._now()))
 
     async def park(self, parked: Parked) -> bool:
-        subject = f"parked.{streams.DURABLES[parked.consumer].role}.{parked.consumer}.{parked.seq}"
+        subject = f"parked.{subscriptions.DURABLES[parked.consumer].role}.{parked.consumer}.{parked.seq}"
         standing = self._parked.pop(subject, None)
         if parked.number and (standing is None or standing.number != parked.number):
             if standing is not None:
@@ -151,7 +170,7 @@ class Memory:
     async def mark(self, mark: Mark) -> None:
         self._marks[mark.number] = mark
         for durable in self._durables.values():
-            durable.offer(f"parked.{streams.OPERATOR}.{mark.consumer}.{mark.number}", mark)
+            durable.offer(f"parked.{subscriptions.OPERATOR}.{mark.consumer}.{mark.number}", mark)
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
         raise BrokerAway(f"nobody is there who would answer {subject}.")
@@ -227,6 +246,12 @@ class Lagging:
         self._hear(last)
         return last
 
+    async def created(self) -> str:
+        return await self.log.created()
+
+    async def progress(self, durable: str) -> Progress | None:
+        return await self.log.progress(durable)
+
     async def clock(self) -> datetime:
         return await self.log.clock()
 
@@ -272,14 +297,28 @@ class Lagging:
 
 
 class _Durable:
-    def __init__(self, memory: Memory, declared: streams.Durable) -> None:
+    def __init__(self, memory: Memory, declared: subscriptions.Durable) -> None:
         self.memory, self.declared = memory, declared
         self.waiting: asyncio.Queue[_Unsettled] = asyncio.Queue()
         self.numbers = itertools.count(1)
+        #: What was offered and is not acknowledged, by number; and the last number of all.
+        self.unsettled: dict[int, _Unsettled] = {}
+        self.last = 0
+
+    def progress(self) -> Progress:
+        in_hand = sum(one.is_in_hand for one in self.unsettled.values())
+        return Progress(
+            acknowledged=min(self.unsettled, default=self.last + 1) - 1,
+            waiting=len(self.unsettled) - in_hand,
+            in_hand=in_hand,
+        )
 
     def offer(self, subject: str, handed: Delivered | Parked | Mark) -> None:
         if _any(self.declared.subjects, subject):
-            self.waiting.put_nowait(_Unsettled(self, handed))
+            unsettled = _Unsettled(self, handed)
+            self.unsettled[unsettled.number] = unsettled
+            self.last = unsettled.number
+            self.waiting.put_nowait(unsettled)
 
     async def hand_out(self) -> AsyncIterator["_Delivery"]:
         while True:
@@ -311,8 +350,13 @@ class _Unsettled:
             patience_s, self._durable.waiting.put_nowait, self
         )
 
+    @property
+    def is_in_hand(self) -> bool:
+        return self._tries > 0
+
     def settle(self) -> None:
         self.acked = True
+        self._durable.unsettled.pop(self.number, None)
         self._hush()
 
     def _hush(self) -> None:

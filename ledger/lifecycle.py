@@ -168,24 +168,14 @@ _READ: Final[dict[str, tuple[type, ...]]] = {
     place: (*kinds, e.Carried) for place, kinds in EVENTS_BY_PLACE.items()
 }
 
+#: The status that each fact leads to: one, in whatever status it may come.
+LEADS_TO: Final[dict[type, Status]] = {
+    event: status for follows in MAY_FOLLOW.values() for event, status in follows.items()
+}
 #: Nothing more will be told to the model about a call in one of these.
-SETTLED: Final = frozenset({Status.RETURNED, Status.FAILED, Status.REFUSED, Status.RECONCILED})
-
-_DECISIONS: Final[dict[type[e.Event], Status]] = {
-    e.Approved: Status.APPROVED,
-    e.Denied: Status.DENIED,
-    e.Answered: Status.ANSWERED,
-    e.Expired: Status.EXPIRED,
-    e.Withdrawn: Status.WITHDRAWN,
-    e.Superseded: Status.SUPERSEDED,
-}
-_ENDS: Final[dict[type[e.Event], Status]] = {
-    e.ToolReturned: Status.RETURNED,
-    e.ToolFailed: Status.FAILED,
-    e.ToolRefused: Status.REFUSED,
-    e.InDoubt: Status.IN_DOUBT,
-}
-
+SETTLED: Final = frozenset(status for status, follows in MAY_FOLLOW.items() if not follows)
+#: A call in one of these will never run, and the model is still to be told so.
+NOT_RUN: Final = frozenset(status for status, follows in MAY_FOLLOW.items() if e.ToolRefused in follows)
 
 #: The decisions that keep a call from running, and what the model is told about each.
 _STOPPED: Final[dict[type, frozenset[str]]] = {
@@ -202,6 +192,31 @@ class Void(Struct, frozen=True):
 
     fact: Fact
     why: str
+
+
+#: What can be wrong with a vote.
+type VoteFlaw = Literal[
+    "not_asked",
+    "decided",
+    "deadline",
+    "excluded",
+    "stranger",
+    "glass_for_another",
+    "glass_with_edit",
+    "glass_without_reason",
+    "not_delegated",
+    "voted",
+    "other_bytes",
+    "may_not_run",
+]
+
+
+class Objection(Struct, frozen=True):
+    """Why a vote does not count."""
+
+    flaw: VoteFlaw
+    #: The one who is excluded; else the person whose vote it would be.
+    person: str
 
 
 class Call(Struct, frozen=True):
@@ -233,22 +248,17 @@ class Call(Struct, frozen=True):
 
     @property
     def status(self) -> Status:
-        """The furthest point that the facts bear out."""
-        if self.reconciled:
-            return Status.RECONCILED
-        if self.finished:
-            return _ENDS[type(self.finished.event)]  # type: ignore[index]
-        if self.starts:
-            return Status.RUNNING
-        if self.revoked:
-            return Status.REVOKED
-        if self.declined:
-            return Status.DECLINED
-        if self.decided:
-            return _DECISIONS[type(self.decided.event)]  # type: ignore[index]
-        if self.gated:
-            return Status.PENDING
-        return Status.REQUESTED if self.requested else Status.UNKNOWN
+        """The furthest point that the facts bear out, by the table."""
+        furthest = (
+            self.reconciled
+            or self.finished
+            # What claims a call and what revokes it exclude each other: the later one is void.
+            or (self.claims[-1] if self.claims else self.revoked)
+            or self.decided
+            or self.gated
+            or self.requested
+        )
+        return LEADS_TO[type(furthest.event)] if furthest else Status.UNKNOWN
 
     @property
     def starts(self) -> tuple[Fact, ...]:
@@ -512,23 +522,10 @@ def void(call: Call, fact: Fact) -> str | None:
 
 def _void_vote(call: Call, fact: Fact, vote: e.Voted) -> str | None:
     reviewer = fact.slot.tail[3]
-    if call.escalated and call.escalated[-1].seq > fact.seq:
-        # A later escalation moves the deadline of later votes only.
-        asked_by_then = tuple(one for one in call.escalated if one.seq < fact.seq)
-        call = msgspec.structs.replace(call, escalated=asked_by_then)
-    if call.gated is None or call.approval_request is None or fact.seq < call.gated.seq:
-        return "people were not asked before it"
-    if call.decided is not None and call.decided.seq < fact.seq:
-        return "the call was decided before it"
-    if call.deadline is not None and fact.recorded_at >= call.deadline:
-        return "the deadline had passed"
-    if vote.digest != call.approval_request.digest:
-        return "it is about other bytes than those that people were asked about"
-    if not may_vote(call, vote, reviewer, fact.seq):
-        return f"{vote.on_behalf_of or reviewer} may not cast it"
-    if vote.verdict == "break_glass" and not (vote.reason.strip() and vote.arguments is None):
-        return "breaking the glass takes a reason, and no edit"
-    return None
+    found = objection(call, vote, reviewer, fact.recorded_at, seq=fact.seq)
+    if found is None:
+        return None
+    return _VOID_VOTE.get(found.flaw, f"{vote.on_behalf_of or reviewer} may not cast it")
 
 
 def _unapproved(call: Call, fact: Fact) -> str | None:
@@ -647,8 +644,10 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
     4. the slot is taken;
     5. the table does not know this fact in this status, or a newer program has recorded something about the call;
     6. the deadline has passed;
-    7. the person is excluded (asked for it), or not among those who may do this, or has voted in person;
+    7. the person is excluded (asked for it), or not among those who may do this, or has voted;
     8. the vote is about other bytes than those that wait.
+
+    Of a vote, 6 to 8 are what `objection` says.
     """
     taken = _fact_at(call, slot)
     if taken is not None and taken.event.id == event.id and event.id:
@@ -675,43 +674,130 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
         return _not_allowed(call, slot.tail[3], event)
     if not isinstance(event, e.Voted):
         return None
-    asking = call.approval_request
-    assert asking, "the table lets votes come only while PENDING"
-    if call.deadline is not None and now >= call.deadline:
-        return DeadlinePassed(
-            f"{call.ref} expired at {call.deadline:%Y-%m-%d %H:%M:%S} UTC. Nothing was recorded."
-        )
     reviewer = slot.tail[3]
-    principal = event.on_behalf_of or reviewer
-    for name in dict.fromkeys((reviewer, principal)):
-        if is_excluded(name, asking.excluded, asking.people):
-            return NotAllowed(
-                f"{name} asked for {call.ref}, or is behind the agent that did, and does not count. Somebody else must."
-            )
-    if event.verdict == "break_glass" and principal != reviewer:
-        return NotAllowed(
-            f"nobody may break the glass in another's place. {reviewer} may do it only in their own."
-        )
-    if not may_vote(call, event, reviewer):
-        named = "may break the glass for" if event.verdict == "break_glass" else "may vote on"
-        asked = asking.may_break_glass if event.verdict == "break_glass" else call.voters()
-        return NotAllowed(
-            f"{principal} is none of those who {named} {call.ref}. Rule {asking.rule!r} asks {', '.join(asked) or 'nobody'}."
-        )
-    if event.verdict == "break_glass" and event.arguments is not None:
-        return NotAllowed(
-            f"who breaks the glass for {call.ref} lets it run as it is. Leave the arguments as they are."
-        )
-    if event.verdict == "break_glass" and not event.reason.strip():
-        return NotAllowed(f"who breaks the glass for {call.ref} must say why. Give a reason.")
-    if principal != reviewer and (own := _fact_at(call, call.ref.vote(principal))) is not None:
-        return AlreadyFilled(f"{principal} has voted on {call.ref}: {describe(own)}. Nothing was recorded.")
-    if event.digest != asking.digest:
-        return NotOpen(
-            f"this vote is about other arguments than those that {call.ref} waits with. Look at it again."
-        )
+    found = objection(call, event, reviewer, now, spent=_voted_in_person(call, event))
+    if found is not None:
+        return _refused_vote(call, event, reviewer, found)
     # After this point the broker alone decides: the vote's slot takes it or is taken.
     return None
+
+
+def objection(
+    call: Call,
+    vote: e.Voted,
+    reviewer: str,
+    at: datetime,
+    *,
+    seq: int | None = None,
+    spent: Collection[str] = (),
+    delegated: bool = True,
+) -> Objection | None:
+    """Why a vote does not count, or would not; None if nothing speaks against it. In a fixed order:
+
+    1. people were not asked before it, the call was decided before it, or the deadline had passed;
+    2. the reviewer, or the person in whose place they vote, is excluded, or is not asked;
+    3. breaking the glass takes a reason, and no edit;
+    4. that person gave the reviewer no vote;
+    5. one of the two has voted, in whoever's place;
+    6. it is about other bytes than those that people were asked about.
+
+    Args:
+        at: when it was recorded, or now, on the broker's clock.
+        seq: its place in the log, of which only what stands before it matters; None: not recorded.
+        spent: the people who have voted by then, as `people.person` names them.
+        delegated: whether the delegation holds by which it is cast in another's place.
+    """
+    call = call if seq is None else _as_escalated_before(call, seq)
+    asking, principal = call.approval_request, vote.on_behalf_of or reviewer
+    rests_on = (call.requested, call.gated)
+    if asking is None or (seq is not None and not all(one and one.seq < seq for one in rests_on)):
+        return Objection("not_asked", principal)
+    if call.decided is not None and (seq is None or call.decided.seq < seq):
+        return Objection("decided", principal)
+    if call.deadline is not None and at >= call.deadline:
+        return Objection("deadline", principal)
+    if (found := _objection_to_voter(call, asking, vote, reviewer, seq)) is not None:
+        return found
+    if vote.verdict == "break_glass" and vote.arguments is not None:
+        return Objection("glass_with_edit", principal)
+    if vote.verdict == "break_glass" and not vote.reason.strip():
+        return Objection("glass_without_reason", principal)
+    if principal != reviewer and not delegated:
+        return Objection("not_delegated", principal)
+    if not {person(principal, asking.people), person(reviewer, asking.people)}.isdisjoint(spent):
+        return Objection("voted", principal)
+    if vote.digest != asking.digest:
+        return Objection("other_bytes", principal)
+    return None
+
+
+def _objection_to_voter(
+    call: Call, asking: e.ApprovalRequested, vote: e.Voted, reviewer: str, seq: int | None
+) -> Objection | None:
+    """What speaks against who votes. Being excluded beats being asked."""
+    principal = vote.on_behalf_of or reviewer
+    for name in dict.fromkeys((reviewer, principal)):
+        if is_excluded(name, asking.excluded, asking.people):
+            return Objection("excluded", name)
+    if vote.verdict != "break_glass":
+        return None if is_among(principal, call.voters(seq)) else Objection("stranger", principal)
+    if principal != reviewer:
+        return Objection("glass_for_another", principal)
+    return None if is_among(reviewer, asking.may_break_glass) else Objection("stranger", principal)
+
+
+def _as_escalated_before(call: Call, seq: int) -> Call:
+    """The call without later escalations: these move the deadline of later votes only."""
+    if not call.escalated or call.escalated[-1].seq < seq:
+        return call
+    asked_by_then = tuple(one for one in call.escalated if one.seq < seq)
+    return msgspec.structs.replace(call, escalated=asked_by_then)
+
+
+def _voted_in_person(call: Call, vote: e.Voted) -> tuple[str, ...]:
+    """The person in whose place this vote would be cast, where that person has voted already."""
+    principal, asking = vote.on_behalf_of, call.approval_request
+    if asking is None or not principal or _fact_at(call, call.ref.vote(principal)) is None:
+        return ()
+    return (person(principal, asking.people),)
+
+
+def _refused_vote(call: Call, vote: e.Voted, reviewer: str, found: Objection) -> Refused:
+    """An objection in the words for a person who is about to vote."""
+    asking, who = call.approval_request, found.person
+    assert asking, "the table lets votes come only while PENDING"
+    is_glass = vote.verdict == "break_glass"
+    match found.flaw:
+        case "deadline":
+            expired = f"{call.ref} expired at {call.deadline:%Y-%m-%d %H:%M:%S} UTC"
+            return DeadlinePassed(f"{expired}. Nothing was recorded.")
+        case "excluded":
+            return NotAllowed(
+                f"{who} asked for {call.ref}, or is behind the agent that did, and does not count. "
+                "Somebody else must."
+            )
+        case "glass_for_another":
+            never = "nobody may break the glass in another's place"
+            return NotAllowed(f"{never}. {reviewer} may do it only in their own.")
+        case "glass_with_edit":
+            as_it_is = f"who breaks the glass for {call.ref} lets it run as it is"
+            return NotAllowed(f"{as_it_is}. Leave the arguments as they are.")
+        case "glass_without_reason":
+            return NotAllowed(f"who breaks the glass for {call.ref} must say why. Give a reason.")
+        case "voted":
+            own = _fact_at(call, call.ref.vote(who))
+            assert own, "only a vote in person is looked for before a vote is recorded"
+            voted = f"{who} has voted on {call.ref}: {describe(own)}"
+            return AlreadyFilled(f"{voted}. Nothing was recorded.")
+        case "other_bytes":
+            other = f"this vote is about other arguments than those that {call.ref} waits with"
+            return NotOpen(f"{other}. Look at it again.")
+        case _:
+            named = "may break the glass for" if is_glass else "may vote on"
+            asked = ", ".join(asking.may_break_glass if is_glass else call.voters()) or "nobody"
+            return NotAllowed(
+                f"{who} is none of those who {named} {call.ref}. Rule {asking.rule!r} asks {asked}."
+            )
 
 
 def _not_allowed(call: Call, reviewer: str, event: e.Revoked | e.Reconciled) -> NotAllowed | None:
@@ -736,14 +822,7 @@ def may_vote(call: Call, vote: e.Voted, reviewer: str, before: int | None = None
         before: as it was before that fact of the log.
     """
     asking = call.approval_request
-    principal = vote.on_behalf_of or reviewer
-    if asking is None or any(
-        is_excluded(name, asking.excluded, asking.people) for name in {reviewer, principal}
-    ):
-        return False
-    if vote.verdict == "break_glass":  # nobody may do that in another's place
-        return principal == reviewer and is_among(reviewer, asking.may_break_glass)
-    return is_among(principal, call.voters(before))
+    return asking is not None and _objection_to_voter(call, asking, vote, reviewer, before) is None
 
 
 def may_revoke(call: Call, reviewer: str) -> bool:
@@ -828,6 +907,15 @@ def _is_about_deciding(slot: Slot) -> bool:
     return slot.tail[2] in {"gated", "vote", "escalated", "announced", "withdrawn", "decided"}
 
 
+#: Why a recorded vote is void, in words; the other objections are to who cast it.
+_VOID_VOTE: Final[dict[VoteFlaw, str]] = {
+    "not_asked": "people were not asked before it",
+    "decided": "the call was decided before it",
+    "deadline": "the deadline had passed",
+    "glass_with_edit": "breaking the glass takes a reason, and no edit",
+    "glass_without_reason": "breaking the glass takes a reason, and no edit",
+    "other_bytes": "it is about other bytes than those that people were asked about",
+}
 #: Why an approval does not let a call run, in words.
 FLAWS: Final = {
     "digest_mismatch": "the arguments are not the ones that were approved",

@@ -1,7 +1,8 @@
 """The seam to the broker: what the ledger asks of a log, and nothing else.
 
-Two things stand behind it, `jetstream.py` for real and `memory.py` as its twin, held to the same tests
-(`tests/test_port.py`). Nothing above this file knows which one it talks to.
+It has two implementations, `nats/jetstream.py` and its twin `in_memory.py`, held to the same tests
+(`tests/test_port.py`). Nothing above this file knows which one it talks to; only what administers
+the broker itself (`ops/`) takes a `JetStream` by its type.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -11,9 +12,36 @@ from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
-from ayes.ledger.answers import AppendResult
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import CallRef, Slot
+
+
+class Recorded(Struct, frozen=True):
+    """The fact stands, as number `seq`."""
+
+    seq: int
+
+
+class AlreadyRecorded(Struct, frozen=True):
+    """This very event stood there before: a retry, after an answer that was lost."""
+
+    seq: int
+
+
+class SlotTaken(Struct, frozen=True):
+    """Another fact was first; here it is. Nothing was recorded."""
+
+    first: Fact
+
+
+class Unconfirmed(Struct, frozen=True):
+    """No answer came and the slot reads empty: the fact may still arrive. Appending it again is safe."""
+
+    why: str
+
+
+#: What an append answers. Only after the first two does the fact stand.
+type AppendResult = Recorded | AlreadyRecorded | SlotTaken | Unconfirmed
 
 
 class RawMessage(Struct, frozen=True, gc=False):
@@ -79,6 +107,16 @@ class Parked(Struct, frozen=True):
 
 
 NEWER: Final = "is newer than this program"
+
+
+class Progress(Struct, frozen=True):
+    """How far the workers of a durable subscription have come."""
+
+    #: Every fact of theirs up to this sequence is acknowledged.
+    acknowledged: int
+    #: Facts that were not delivered to any of them yet, and those delivered and not acknowledged.
+    waiting: int
+    in_hand: int
 
 
 class Delivery(Protocol):
@@ -186,6 +224,18 @@ class EventLog(FactReader, Protocol):
 
     async def last_seq(self) -> int:
         """The last fact that the leader has. What is read afterwards is as of at least this one."""
+        ...
+
+    async def created(self) -> str:
+        """When the log was created, as its broker writes it: no two logs have the same.
+
+        Raises:
+            BrokerRefused: there is no log.
+        """
+        ...
+
+    async def progress(self, durable: str) -> Progress | None:
+        """How far a durable subscription to the facts has come; None where there is none."""
         ...
 
     async def clock(self) -> datetime:

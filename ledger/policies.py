@@ -13,13 +13,14 @@ from msgspec.structs import replace
 
 from ayes.ledger.grants import same
 from ayes.ledger.lifecycle import Call
+from ayes.ledger.policy_rules import NO_RULE, STRICTNESS, About, RuleMatch, judge
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.events import Quorum, Shadow
 from ayes.schemas.people import by_person, is_excluded, is_mapped, person, plain
-from ayes.schemas.policy import NO_RULE, STRICTNESS, About, Policy, RuleMatch, judge
+from ayes.schemas.policy import Policy
 from ayes.schemas.quorums import filled, is_among, is_plain, lacking, needed
 from ayes.schemas.slots import CLIENT, CallRef, Slot
 from ayes.schemas.tools import Tool

@@ -1,9 +1,10 @@
 """Counting votes: what the people who were asked have decided, if anything.
 
-A vote counts where `lifecycle.void` has no reason against it: it was recorded after the question and before the deadline,
-by somebody who was asked by then and did not ask for it, about the very bytes that wait. If it approves with edited
-arguments, they must be ones that may run. Nobody counts twice: the slot gives each reviewer one vote, two accounts of one
-person are one person, and who votes in another's place uses up both votes.
+A vote counts where `lifecycle.objection` finds nothing against it: it was recorded after the
+question and before the deadline, by somebody who was asked by then and did not ask for it, about
+the very bytes that wait. If it approves with edited arguments, they must be ones that may run.
+Nobody counts twice: the slot gives each reviewer one vote, two accounts of one person are one
+person, and who votes in another's place uses up both votes.
 
 Approvals and answers need people who say the same and meet every quorum. The first person to approve with edited
 arguments is their editor, and does not count towards them unless the question says so: somebody else must agree, by
@@ -17,7 +18,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ayes.ledger.lifecycle import Call, void
+from ayes.ledger.grants import Delegation, delegated
+from ayes.ledger.lifecycle import Call, Objection, objection
+from ayes.ledger.policies import Policies, of_edit
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -25,9 +28,14 @@ from ayes.schemas.events import Quorum, Stage
 from ayes.schemas.limits import MAX_REASON, MAX_TEXT, cut, fits
 from ayes.schemas.people import NO_ACCOUNTS, Accounts, by_person, is_excluded, person
 from ayes.schemas.quorums import filled, is_among, is_plain, lacking, met, needed
+from ayes.schemas.tools import Tool
 
 #: Sets of quorums; each of them must be met, by the same votes.
 type Required = tuple[tuple[Quorum, ...], ...]
+#: Who else must agree to edited arguments; None: they may not run.
+type _Edited = Callable[[str], Required | None]
+#: Does the delegation hold by which this vote was cast in another's place?
+type _Delegated = Callable[[Fact], bool]
 
 
 class Tally(Struct, frozen=True):
@@ -43,14 +51,16 @@ class Tally(Struct, frozen=True):
     edits: dict[str, str] = {}
 
 
-class CountedVote(Struct, frozen=True):
-    """A vote that counts."""
+class CastVote(Struct, frozen=True):
+    """A vote that was recorded, and whether it counts."""
 
     reviewer: str
     #: In whose place; mostly the reviewer's own.
     person: str
     vote: e.Voted
     seq: int
+    #: Why it does not count; None: it does.
+    objection: Objection | None = None
 
 
 def _as_asked(_arguments: str) -> Required:
@@ -62,9 +72,45 @@ def _nobody(_vote: Fact) -> bool:
 
 
 def tally(
+    call: Call, policies: Policies, tool: Tool | None, delegations: Collection[Delegation] = ()
+) -> Tally:
+    """How the vote stands on a call that people were asked about.
+
+    Args:
+        call: with requester, agent and labels of its thread (`policies.attributed`).
+        policies: those in force, by which an edit is judged.
+        tool: as it is declared; None: it never was, and no edit may run.
+        delegations: those of the workspace.
+    """
+    edited = _edit_rules(policies, tool, call)
+    return count_votes(call, edited, _delegation_holds(delegations, call))
+
+
+def cast_votes(
+    call: Call, policies: Policies, tool: Tool | None, delegations: Collection[Delegation] = ()
+) -> list[CastVote]:
+    """Every recorded vote in the order of the log, each with why it does not count, by `tally`."""
+    edited = _edit_rules(policies, tool, call)
+    return [
+        replace(one, objection=Objection("may_not_run", one.person))
+        if one.objection is None and _more(call, one.vote, edited) is None
+        else one
+        for one in _cast(call, _delegation_holds(delegations, call))
+    ]
+
+
+def _edit_rules(policies: Policies, tool: Tool | None, call: Call) -> _Edited:
+    return lambda arguments: of_edit(policies, tool, call, arguments)
+
+
+def _delegation_holds(delegations: Collection[Delegation], call: Call) -> _Delegated:
+    return lambda vote: delegated(delegations, call, vote)
+
+
+def count_votes(
     call: Call,
-    edited: Callable[[str], Required | None] = _as_asked,
-    delegated: Callable[[Fact], bool] = _nobody,
+    edited: _Edited = _as_asked,
+    delegated: _Delegated = _nobody,
 ) -> Tally:
     """Count the votes on a pending call. Only for calls that people were asked about.
 
@@ -74,8 +120,8 @@ def tally(
     """
     asking = call.approval_request
     assert asking, f"{call.ref} was never put to people"
-    agreeing: dict[_Position, list[CountedVote]] = {}
-    denying: list[CountedVote] = []
+    agreeing: dict[_Position, list[CastVote]] = {}
+    denying: list[CastVote] = []
     spent: set[str] = set()
     most = _stands(asked(asking), (), ())
     ballots = {ballot.seq: ballot for ballot in counted(call, delegated)}
@@ -87,17 +133,15 @@ def tally(
         match ballot:
             case None:
                 pass
-            case CountedVote(vote=e.Voted(verdict="break_glass")):
+            case CastVote(vote=e.Voted(verdict="break_glass")):
                 return _closed(most, _approved(call, [ballot], None, ground="broken_glass"))
-            case CountedVote(vote=e.Voted(verdict="deny")):
+            case CastVote(vote=e.Voted(verdict="deny")):
                 denying.append(ballot)
                 if len(denying) == asking.denials_needed:
                     return _closed(most, _denied(asking, denying))
-            case CountedVote(vote=vote):
+            case CastVote(vote=vote):
                 content = vote.answer if vote.verdict == "answer" else _edit(call, vote)
-                more: Required | None = ()
-                if vote.verdict == "approve" and content is not None:
-                    more = edited(content) if fits(content, MAX_TEXT) else None
+                more = _more(call, vote, edited)
                 if more is not None:
                     agreed = agreeing.setdefault((vote.verdict, content), [])
                     agreed.append(ballot)
@@ -131,8 +175,8 @@ def asked(asking: e.ApprovalRequested) -> Required:
 
 
 def _agreeing(
-    asking: e.ApprovalRequested, said: "_Position", ballots: Sequence[CountedVote]
-) -> Sequence[CountedVote]:
+    asking: e.ApprovalRequested, said: "_Position", ballots: Sequence[CastVote]
+) -> Sequence[CastVote]:
     """Those who count among those who say the same, in their order: the first to say an edit is its editor."""
     verdict, content = said
     is_edit = verdict == "approve" and content is not None
@@ -165,23 +209,39 @@ def _people(names: Iterable[str], accounts: Accounts) -> Collection[str]:
     return {person(name, accounts) for name in names} if accounts else set(names)
 
 
-def counted(call: Call, delegated: Callable[[Fact], bool] = _nobody) -> list[CountedVote]:
+def counted(call: Call, delegated: _Delegated = _nobody) -> list[CastVote]:
     """The votes that count, in the order in which they were recorded."""
-    asking = call.approval_request
-    assert asking
-    found: list[CountedVote] = []
+    return [one for one in _cast(call, delegated) if one.objection is None]
+
+
+def _cast(call: Call, delegated: _Delegated) -> Iterable[CastVote]:
+    accounts = call.approval_request.people if call.approval_request else NO_ACCOUNTS
     spent: set[str] = set()
     for fact in call.votes:
         vote, reviewer = fact.event, fact.slot.tail[3]
-        if not isinstance(vote, e.Voted) or void(call, fact) is not None:
+        if not isinstance(vote, e.Voted):
             continue
         principal = vote.on_behalf_of or reviewer
-        people = {person(principal, asking.people), person(reviewer, asking.people)}
-        if people & spent or (principal != reviewer and not delegated(fact)):
-            continue
-        spent |= people
-        found.append(CountedVote(reviewer, principal, vote, fact.seq))
-    return found
+        why = objection(
+            call,
+            vote,
+            reviewer,
+            fact.recorded_at,
+            seq=fact.seq,
+            spent=spent,
+            delegated=principal == reviewer or delegated(fact),
+        )
+        if why is None:
+            spent |= {person(principal, accounts), person(reviewer, accounts)}
+        yield CastVote(reviewer, principal, vote, fact.seq, why)
+
+
+def _more(call: Call, vote: e.Voted, edited: _Edited) -> Required | None:
+    """Who else must agree to what a vote would have run; None: it may not run."""
+    edit = _edit(call, vote) if vote.verdict == "approve" else None
+    if edit is None:
+        return ()
+    return edited(edit) if fits(edit, MAX_TEXT) else None
 
 
 #: Verdict, and the answer or the edited arguments.
@@ -197,7 +257,11 @@ def _stands(required: Required, people: Sequence[str], anywhere: Collection[str]
     return Tally(agree, must, None, tuple(people))
 
 
-def _hopeless(call: Call, agreeing: dict[_Position, list[CountedVote]], spent: Collection[str]) -> bool:
+def _hopeless(
+    call: Call,
+    agreeing: dict[_Position, list[CastVote]],
+    spent: Collection[str],
+) -> bool:
     """Can nothing be agreed on any more, whatever those say who have not voted?"""
     asking = call.approval_request
     assert asking
@@ -234,7 +298,7 @@ def _in_time(call: Call) -> tuple[Fact, ...]:
     return tuple(vote for vote in call.votes if call.deadline is None or vote.recorded_at < call.deadline)
 
 
-def _anywhere(call: Call, ballots: Sequence[CountedVote]) -> set[str]:
+def _anywhere(call: Call, ballots: Sequence[CastVote]) -> set[str]:
     """Those who were asked as well when nobody had decided in time."""
     return {one.person for one in ballots if is_among(one.person, call.escalated_to(one.seq))}
 
@@ -254,7 +318,11 @@ def _closed(stands: Tally, verdict: e.Approved | e.Denied) -> Tally:
     return Tally(stands.approvals, stands.needed, verdict, stands.people)
 
 
-def _denied(asking: e.ApprovalRequested, ballots: Sequence[CountedVote], otherwise: str = "") -> e.Denied:
+def _denied(
+    asking: e.ApprovalRequested,
+    ballots: Sequence[CastVote],
+    otherwise: str = "",
+) -> e.Denied:
     reasons = dict.fromkeys(one.vote.reason for one in ballots if one.vote.reason)
     return e.Denied(
         ground="people",
@@ -268,7 +336,7 @@ def _denied(asking: e.ApprovalRequested, ballots: Sequence[CountedVote], otherwi
     )
 
 
-def _answered(asking: e.ApprovalRequested, ballots: Sequence[CountedVote], answer: str) -> e.Answered:
+def _answered(asking: e.ApprovalRequested, ballots: Sequence[CastVote], answer: str) -> e.Answered:
     return e.Answered(
         answer=cut(answer, MAX_TEXT),
         rule=asking.rule,
@@ -280,7 +348,7 @@ def _answered(asking: e.ApprovalRequested, ballots: Sequence[CountedVote], answe
 
 
 def _approved(
-    call: Call, ballots: Sequence[CountedVote], edit: str | None, *, ground: e.Ground = "people"
+    call: Call, ballots: Sequence[CastVote], edit: str | None, *, ground: e.Ground = "people"
 ) -> e.Approved:
     asking, wish = call.approval_request, call.wish
     assert asking
@@ -297,5 +365,5 @@ def _approved(
     )
 
 
-def _behalf(ballots: Sequence[CountedVote]) -> dict[str, str]:
+def _behalf(ballots: Sequence[CastVote]) -> dict[str, str]:
     return {one.reviewer: one.person for one in ballots if one.person != one.reviewer}

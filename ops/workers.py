@@ -14,8 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from ayes.consumers import pending_client, pending_service
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
@@ -24,15 +22,16 @@ from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.supervision import kept
 from ayes.consumers.tools import Tools
 from ayes.consumers.worker import Reaction, Worker
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import ACK_WAIT_S
 from ayes.ledger.replica import ReadReplica
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ops.rehearsal.recorded import RecordedAsker, RecordedExecutor, Recording
 from ayes.schemas.errors import BrokerAway, LogLost
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.ops.workers")
+_log: Final = get_logger("ayes.ops.workers")
 
 #: What can be started, and whose credentials it takes.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
@@ -95,17 +94,19 @@ async def working(
         running: list[asyncio.Task[None]] = []
         heard: ReadReplica | None = None
         for role, reaction in started:
-            ledger = await stack.enter_async_context(Ledger.connect(store, url=url, role=role))
+            connecting = JetStream.connect(store, url=url, role=role)
+            log = await stack.enter_async_context(connecting)
+            ledger = Ledger.on(log, role)
             if heard is None and not reaction.replaces:
                 # Everybody may read everything, so one is enough for all.
-                heard = ReadReplica(ledger.log, each=each)
+                heard = ReadReplica(log, each=each)
                 running.append(asyncio.create_task(_mirror(heard), name="mirror"))
             worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s, heard=heard)
             workers.append(worker)
             running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
-            running.append(asyncio.create_task(_gone(ledger), name=f"connection {role}"))
+            running.append(asyncio.create_task(_gone(log), name=f"connection {role}"))
             if role == pending_client.ROLE:
-                serve = partial(pending_service.serve, ledger)
+                serve = partial(pending_service.serve, log)
                 running.append(asyncio.create_task(kept("desk", serve), name="desk"))
         failed = asyncio.ensure_future(_first_failure(running))
         try:
@@ -160,12 +161,9 @@ async def _mirror(heard: ReadReplica) -> None:
     await kept("mirror", heard.run, ends=(LogLost,))
 
 
-async def _gone(ledger: Ledger) -> None:
-    assert isinstance(ledger.log, JetStream)
-    await ledger.log.connection.closed.wait()
-    raise BrokerAway(
-        f"the connection to {ledger.log.connection.login.url} is gone for good. Start this again."
-    )
+async def _gone(log: JetStream) -> None:
+    await log.connection.closed.wait()
+    raise BrokerAway(f"the connection to {log.connection.login.url} is gone for good. Start this again.")
 
 
 def _providers() -> Mapping[str, Model]:

@@ -63,23 +63,20 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Struct
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from ayes.schemas import conditions
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import BadId
-from ayes.schemas.events import OnTimeout, PolicyApplied, Quorum, Shadow, Stage, WhilePending
+from ayes.schemas.events import OnTimeout, PolicyApplied, Quorum, Stage, WhilePending
 from ayes.schemas.ids import token
 from ayes.schemas.people import plain
-from ayes.schemas.quorums import everybody, is_plain, lacking, needed
+from ayes.schemas.quorums import everybody, is_among, is_plain, lacking, needed
 from ayes.schemas.toml_files import TomlModel, mistake, read_toml
 
 type Then = Literal["allow", "ask", "block"]
 type UnmappedRequesters = Literal["deny", "exclude_nobody"]
 
-#: Which word is stricter.
-STRICTNESS: Final[dict[Then, int]] = {"allow": 0, "ask": 1, "block": 2}
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?-]+", re.ASCII)
 #: More than this nobody can review.
 MAX_RULES: Final = 1000
@@ -107,7 +104,6 @@ def _checked(pattern: str) -> str:
 type Pattern = Annotated[str, AfterValidator(_checked)]
 #: TOML has lists where we have tuples; the patterns in it stay strict.
 type Patterns = Annotated[tuple[Pattern, ...], Field(strict=False, min_length=1)]
-_ALL: Final = ("*",)
 
 
 def _checked_voter(voter: str) -> str:
@@ -261,19 +257,6 @@ class Rule(TomlModel):
         sets = (self.tools, self.workspaces, self.agents, self.labels.items())
         return self.when, self.priority, self.shadow, *map(frozenset, sets)
 
-    def covers(self, about: "About") -> bool:
-        """Is the rule about this call, apart from the tool? Its condition is another question."""
-        return (
-            (self.workspaces == _ALL or _matches(about.workspace, self.workspaces))
-            and (self.agents == _ALL or _matches(about.agent, self.agents))
-            and all(
-                # Any text may stand in a label; only * and ? are wildcards.
-                name in about.labels
-                and fnmatchcase(about.labels[name], self.labels[name].replace("[", "[[]"))
-                for name in self.labels
-            )
-        )
-
 
 class Policy(TomlModel):
     """The rules, in the order of the file, and what they all share."""
@@ -415,12 +398,12 @@ class Policy(TomlModel):
 
     def never_granted(self, tool: str) -> bool:
         """Does no standing approval cover this tool?"""
-        return _matches(tool, self.never_grant)
+        return is_among(tool, self.never_grant)
 
     def about(self, tool: str) -> tuple[Rule, ...]:
         """The rules that name this tool, in their order. Looked up once a tool."""
         if (found := self._by_tool.get(tool)) is None:
-            found = tuple(rule for rule in self.rules if _matches(tool, rule.tools))
+            found = tuple(rule for rule in self.rules if is_among(tool, rule.tools))
             if len(self._by_tool) < _MOST_TOOLS:
                 self._by_tool[tool] = found
         return found
@@ -479,102 +462,9 @@ def applied(text: str) -> PolicyApplied:
     return PolicyApplied(text=text, digest=text_digest(text))
 
 
-class About(Struct, frozen=True):
-    """What is judged: a wish, and whose."""
-
-    tool: str
-    #: Validated against the tool's schema first; None where they could not be.
-    args: Any = None
-    agent: str = ""
-    requester: str = ""
-    workspace: str = ""
-    thread: str = ""
-    labels: dict[str, str] = {}
-
-    @property
-    def scope(self) -> conditions.Scope:
-        """What a condition sees."""
-        return conditions.Scope({name: getattr(self, name) for name in conditions.NAMES})
-
-
-class RuleMatch(Struct, frozen=True):
-    """What a policy says to a wish."""
-
-    #: The rule that counts, for every decision cites one; `NO_RULE` where none matches.
-    rule: Rule
-    then: Then
-    reason: str
-    #: What the rules without effect would have said.
-    shadows: tuple[Shadow, ...] = ()
-
-
-def judge(policy: Policy, about: About) -> RuleMatch:
-    """The word that counts: the strictest of the highest priority, and never a yes where anything is uncertain."""
-    scope = about.scope
-    counts, shadows = NO_RULE, []
-    unsaid: list[tuple[Rule, str]] = []
-    found = False
-    for rule in policy.about(about.tool):
-        if not rule.covers(about):
-            continue
-        said: Then = rule.then
-        problem = ""
-        try:
-            if rule.when and not conditions.holds(rule.when, scope):
-                continue
-        except conditions.CannotSay as why:
-            said, problem = "ask", str(why)
-        if rule.shadow:
-            shadows.append(Shadow(rule.name, said))
-        elif problem:
-            unsaid.append((rule, problem))
-        elif not found or _weight(rule) > _weight(counts):
-            counts, found = rule, True
-    for rule, problem in sorted(unsaid, key=_asks_of_whom, reverse=True):
-        if not found or _may_beat(rule, counts, policy):
-            return RuleMatch(
-                rule,
-                "ask",
-                f"The condition of this rule cannot be evaluated, so a person must look: {problem}.",
-                tuple(shadows),
-            )
-    return RuleMatch(counts, counts.then, counts.reason, tuple(shadows))
-
-
-def _weight(rule: Rule) -> tuple[int, int]:
-    return rule.priority, STRICTNESS[rule.then]
-
-
-def _asks_of_whom(unsaid: tuple[Rule, str]) -> tuple[int, bool]:
-    """Of those that cannot say: the highest priority first, and in it those that name who is asked."""
-    return unsaid[0].priority, unsaid[0].then == "ask"
-
-
-def _may_beat(unsaid: Rule, counts: Rule, policy: Policy) -> bool:
-    """Could this rule be the one that counts, and make it stricter?"""
-    if counts.then == "allow":
-        return unsaid.priority >= counts.priority
-    if counts.then == "block" or unsaid.then != "ask":
-        return False
-    # Both ask: who is asked must not depend on whether a condition can be evaluated.
-    return unsaid.priority > counts.priority or (
-        unsaid.priority == counts.priority and policy.rules.index(unsaid) < policy.rules.index(counts)
-    )
-
-
 def _is_name(account: str) -> bool:
     try:
         token("reviewer", account)
     except BadId:
         return False
     return True
-
-
-def _matches(name: str, patterns: Patterns) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-# Built without validation: its name is the one that no file may use.
-NO_RULE: Final = Rule.model_construct(
-    name=NO_RULE_NAME, tools=("*",), then="ask", reason="No rule of the policy covers this tool."
-)

@@ -3,27 +3,21 @@
 A broker takes a sixth of a second to start, so each test that needs one has one, and no test can disturb another.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import structlog
+from brokers import running
 from hypothesis import settings
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import EventLog
-from ayes.ledger.nats.api import Api
-from ayes.ledger.nats.connection import Connection
-from ayes.ledger.nats.streams import DURABLES, ensure
-from ayes.ops.broker.server import EmbeddedServer
+from ayes.ledger.services import Ledger
 from ayes.schemas.events import Author
 
 #: `make sim`.
 settings.register_profile("sim", max_examples=20_000, deadline=None)
-
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "airline-gpt4o.jsonl"
 
 # What a test says about log lines it says itself, with structlog.testing.capture_logs.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -44,19 +38,6 @@ def ack_wait_s() -> float:
     return 30.0
 
 
-@asynccontextmanager
-async def running(path: Path, ack_wait_s: float = 30.0) -> AsyncGenerator[EmbeddedServer]:
-    """A broker that has the streams."""
-    async with EmbeddedServer(path) as server:
-        connection = Connection(server.store.login("admin"))
-        await connection.open(name="test set-up")
-        requests = Api(connection)
-        await requests.start()
-        await ensure(requests, ack_wait_s=ack_wait_s, also=tuple(DURABLES))
-        await connection.close()
-        yield server
-
-
 @pytest.fixture
 async def store(tmp_path: Path, ack_wait_s: float) -> AsyncIterator[Path]:
     """The store of a running broker."""
@@ -64,9 +45,16 @@ async def store(tmp_path: Path, ack_wait_s: float) -> AsyncIterator[Path]:
         yield server.store.path
 
 
-@pytest.fixture(params=["memory", "jetstream"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of the log runs on the one in memory and on the real one, or on those that its marker `log` names."""
+    if "port" in metafunc.fixturenames and not hasattr(metafunc.module, "port"):
+        marker = metafunc.definition.get_closest_marker("log")
+        metafunc.parametrize("port", marker.args if marker else ("memory", "jetstream"), indirect=True)
+
+
+@pytest.fixture
 async def port(request: pytest.FixtureRequest, tmp_path: Path, ack_wait_s: float) -> AsyncIterator[EventLog]:
-    """The log: each test runs on the twin in memory and on the real thing."""
+    """The log, in memory or on a broker of the test's own."""
     if request.param == "memory":
         yield Memory(ack_wait_s=ack_wait_s)
         return

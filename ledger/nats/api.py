@@ -14,15 +14,14 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import nats.errors
-import structlog
 from msgspec import Struct
-from nats.aio.subscription import Subscription
 
 from ayes.ledger.nats.connection import Connection
-from ayes.ledger.nats.protocol import NatsMessage, OnMessage, frame, write
+from ayes.ledger.nats.protocol import NatsMessage, OnMessage, frame, subscription_number, write
 from ayes.schemas.errors import BrokerAway, BrokerRefused
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.ledger.nats.api")
+_log: Final = get_logger("ayes.ledger.nats.api")
 #: How long one answer may take.
 PATIENCE_S: Final = 5.0
 #: After how long a read is sent again: another replica may answer it. Each further wait is twice as long.
@@ -68,7 +67,7 @@ class Api:
 
     async def start(self) -> None:
         answers = await self._client.subscribe(f"{self._prefix}.*")
-        self._connection.straight[_number(answers)] = self._answered
+        self._connection.straight[subscription_number(answers)] = self._answered
 
     async def send(
         self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None, *, after: bytes = b""
@@ -143,7 +142,7 @@ class Api:
     async def straight(self, subject: str, take: OnMessage, *, queue: str = "") -> AsyncGenerator[None]:
         """Have each message on a subject handed over as it is read off the connection: half the price of a callback."""
         subscription = await self._client.subscribe(subject, queue)
-        number = _number(subscription)
+        number = subscription_number(subscription)
         self._connection.straight[number] = take
         try:
             yield
@@ -252,11 +251,6 @@ class Api:
                         "Who may write what: docs/operators.md, or `ayes doctor`."
                     )
                 )
-
-
-def _number(subscription: Subscription) -> bytes:
-    """By which the broker names a subscription in each message."""
-    return b"%d" % subscription._id  # noqa: SLF001
 
 
 def header_lines(raw: bytes) -> dict[str, str]:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Final
 
 import nats.errors
-import structlog
 from nats.aio.client import Client
 
 from ayes.ledger.nats.credentials import Login
-from ayes.ledger.nats.protocol import Parser
+from ayes.ledger.nats.protocol import Parser, parse_with
 from ayes.schemas.errors import BrokerAway, BrokerRefused
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.ledger.nats.connection")
+_log: Final = get_logger("ayes.ledger.nats.connection")
 _DENIED: Final = re.compile(r"permissions violation for \w+ to \"(?P<subject>[^\"]+)\"", re.IGNORECASE)
 
 type OnDenied = Callable[[str], None]
@@ -30,13 +30,15 @@ class Connection:
         self.login = login
         self.client = Client()
         parser = Parser(self.client)
-        self.client._ps = parser  # noqa: SLF001 - there is no other way in
+        parse_with(self.client, parser)
         #: Who takes the messages of a subscription as they are read off the connection, by its number.
         self.straight = parser.straight
         self.inbox = f"_INBOX.{login.user}" if login.user else "_INBOX"
         self._on_denied: list[OnDenied] = []
         #: nats-py says so only to its error callback: what `connect` raises is that no server was left to try.
         self._not_known = False
+        self._is_open = False
+        self._is_away = False
         #: Set when the connection is gone for good, not when it is being restored.
         self.closed = asyncio.Event()
 
@@ -66,6 +68,8 @@ class Connection:
                     connect_timeout=1,
                     error_cb=self._heard,
                     closed_cb=self._closed,
+                    disconnected_cb=self._disconnected,
+                    reconnected_cb=self._reconnected,
                     skip_subject_validation=True,  # slots validate theirs
                     pending_size=8 * 1024 * 1024,
                 )
@@ -80,11 +84,13 @@ class Connection:
                 f"no NATS broker answers at {login.url} (tried for {timeout_s:g} s). "
                 "Start one with `ayes up`, or name another with --url."
             ) from None
+        self._is_open = True
         self.client.options["max_reconnect_attempts"] = -1
         self.client.options["reconnect_time_wait"] = 0.25
 
     async def close(self) -> None:
         """Send what is still buffered, then close."""
+        self._is_open = False
         if self.client.is_connected:
             try:
                 await self.client.flush(timeout=2)
@@ -101,6 +107,16 @@ class Connection:
             return
         for listener in self._on_denied:
             listener(denied["subject"])
+
+    async def _disconnected(self) -> None:
+        # Also called when the connection is closed on purpose, and for each attempt that failed.
+        if self._is_open and not self.client.is_closed and not self._is_away:
+            self._is_away = True
+            _log.warning("the broker is away, waiting for it", url=self.login.url)
+
+    async def _reconnected(self) -> None:
+        self._is_away = False
+        _log.warning("the broker is back", url=self.login.url)
 
     async def _closed(self) -> None:
         self.closed.set()

@@ -1,4 +1,4 @@
-"""The real thing: the port over NATS JetStream.
+"""The log over NATS JetStream.
 
 Who may answer a read (docs/decisions/0026): on three nodes any replica answers a direct get, and it may not have what
 was acknowledged a millisecond ago. So a port remembers the last fact that it was told of, by an acknowledgement, a
@@ -14,16 +14,18 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self
 
 import msgspec
 from msgspec import structs
 
-from ayes.ledger import clock, log
-from ayes.ledger.answers import AlreadyRecorded, AppendResult, Recorded, SlotTaken, Unconfirmed
+from ayes.ledger import clock, log, subscriptions
+from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded, SlotTaken, Unconfirmed
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import Api, NatsReply
 from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.group_commit import Ack, GroupCommit
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage
@@ -40,7 +42,7 @@ _PAGE: Final = 1000
 
 
 class JetStream:
-    """The port over one connection. `open` and `close` it."""
+    """The log over one connection: `connect` for one of its own, or `open` it on a given one."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -49,6 +51,27 @@ class JetStream:
         #: The last fact of the log that this port knows to be recorded.
         self._told = 0
         self.pending = self.bucket("pending")
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        store: Path | str | None = None,
+        *,
+        url: str | None = None,
+        role: str = "service",
+        name: str = "",
+        timeout_s: float = 3.0,
+    ) -> AsyncGenerator[Self]:
+        """The log on a connection of its own; parameters and errors as of `LedgerClient.connect`."""
+        connection = Connection(Store.login_for(role, store=store, url=url))
+        await connection.open(name=f"ayes {role} {name}".strip(), timeout_s=timeout_s)
+        try:
+            jetstream = cls(connection)
+            await jetstream.open()
+            yield jetstream
+        finally:
+            await connection.close()
 
     async def open(self) -> None:
         await self.api.start()
@@ -103,7 +126,7 @@ class JetStream:
     # ------------------------------------------------------------------------------------------ reading
 
     async def latest(self, subjects: str) -> Fact | None:
-        message = await self.leaders_message(streams.LEDGER, last_by_subj=subjects)
+        message = await self.leaders_message(subscriptions.LEDGER, last_by_subj=subjects)
         if message is None:
             return None
         self._hear(message.seq)
@@ -127,10 +150,10 @@ class JetStream:
         )
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
-        return tuple([_fact(one) for one in await self._every(streams.LEDGER, subjects)])
+        return tuple([_fact(one) for one in await self._every(subscriptions.LEDGER, subjects)])
 
     async def read_few(self, *subjects: str) -> list[log.RawMessage] | None:
-        return await self._few(streams.LEDGER, subjects)
+        return await self._few(subscriptions.LEDGER, subjects)
 
     async def _every(self, stream: str, subjects: tuple[str, ...]) -> list[log.RawMessage]:
         """Every message on the subjects, in the order of the stream."""
@@ -142,7 +165,7 @@ class JetStream:
 
     async def _few(self, stream: str, subjects: tuple[str, ...]) -> list[log.RawMessage] | None:
         """The last message on each subject; of the log none from before what this client was told."""
-        told, until = self._told if stream == streams.LEDGER else 0, time.monotonic() + _CATCH_UP_S
+        told, until = self._told if stream == subscriptions.LEDGER else 0, time.monotonic() + _CATCH_UP_S
         while True:
             found, last = await self._get(stream, {"multi_last": list(subjects), "batch": _PAGE})
             if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
@@ -153,13 +176,13 @@ class JetStream:
                     return []
             elif int(last.headers["Nats-UpTo-Sequence"]) >= told:
                 messages = [_direct(msg) for msg in found]
-                if stream == streams.LEDGER:
+                if stream == subscriptions.LEDGER:
                     self._hear(max((one.seq for one in messages), default=0))
                 return messages
             await self._behind(until, subjects)
 
     async def scan(
-        self, start: int, subjects: str = f"{ROOT}.>", stream: str = streams.LEDGER
+        self, start: int, subjects: str = f"{ROOT}.>", stream: str = subscriptions.LEDGER
     ) -> AsyncGenerator[list[log.RawMessage]]:
         """The messages from that sequence on, in pages, up to the end. Unlike `raw` it takes no consumer."""
         seq = start
@@ -171,7 +194,7 @@ class JetStream:
                 yield page
                 seq = page[-1].seq + 1
                 until = time.monotonic() + _CATCH_UP_S
-                if stream == streams.LEDGER:
+                if stream == subscriptions.LEDGER:
                     self._hear(page[-1].seq)
             if found and last.headers.get("Nats-Num-Pending", "0") != "0":
                 continue
@@ -188,7 +211,7 @@ class JetStream:
         await asyncio.sleep(0.005)
 
     async def at(self, seq: int) -> log.RawMessage | None:
-        return await self.leaders_message(streams.LEDGER, seq=seq)
+        return await self.leaders_message(subscriptions.LEDGER, seq=seq)
 
     async def _get(self, stream: str, body: dict[str, Any]) -> tuple[list[NatsReply], NatsReply]:
         found, last = await self.api.collect(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body))
@@ -197,30 +220,46 @@ class JetStream:
         return found, last
 
     async def last_seq(self) -> int:
-        stream = await streams.info(self.api, f"STREAM.INFO.{streams.LEDGER}")
+        stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
         if stream is None:
-            raise BrokerRefused(f"there is no stream {streams.LEDGER} here. `ayes up` creates it.")
+            raise BrokerRefused(f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it.")
         last = int(stream["state"]["last_seq"])
         self._hear(last)
         return last
 
-    async def clock(self) -> datetime:
-        stream = await streams.info(self.api, f"STREAM.INFO.{streams.LEDGER}")
+    async def created(self) -> str:
+        stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
         if stream is None:
-            raise BrokerRefused(f"there is no stream {streams.LEDGER} here. `ayes up` creates it.")
+            raise BrokerRefused(f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it.")
+        return str(stream["created"])
+
+    async def progress(self, durable: str) -> log.Progress | None:
+        consumer = await streams.info(self.api, f"CONSUMER.INFO.{subscriptions.LEDGER}.{durable}")
+        if consumer is None:
+            return None
+        return log.Progress(
+            acknowledged=consumer["ack_floor"]["stream_seq"],
+            waiting=consumer["num_pending"],
+            in_hand=consumer["num_ack_pending"],
+        )
+
+    async def clock(self) -> datetime:
+        stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
+        if stream is None:
+            raise BrokerRefused(f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it.")
         return _time(stream["ts"])
 
     async def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
     ) -> AsyncGenerator[list[Fact]]:
-        found = self._messages(streams.LEDGER, subjects, start, until_end=until_end)
+        found = self._messages(subscriptions.LEDGER, subjects, start, until_end=until_end)
         async with aclosing(found) as batches:
             async for batch in batches:
                 self._hear(batch[-1].seq)
                 yield [_fact(one) for one in batch]
 
     async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
-        async with aclosing(self._messages(streams.LEDGER, (), start, until_end=until_end)) as batches:
+        async with aclosing(self._messages(subscriptions.LEDGER, (), start, until_end=until_end)) as batches:
             async for batch in batches:
                 self._hear(batch[-1].seq)
                 yield batch
@@ -241,7 +280,7 @@ class JetStream:
 
     @asynccontextmanager
     async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[log.Delivery]]:
-        consumer = streams.DURABLES[durable]
+        consumer = subscriptions.DURABLES[durable]
         arrived: deque[NatsMessage] = deque()
         something = asyncio.Event()
         own = f".{consumer.stream}.{consumer.name}.".encode()
@@ -260,7 +299,7 @@ class JetStream:
                 await something.wait()
 
         try:
-            async with self.api.straight(consumer.deliver_subject, take, queue=consumer.name):
+            async with self.api.straight(streams.deliver_subject(consumer), take, queue=consumer.name):
                 yield hand_out()
         finally:
             if not self.connection.client.is_closed:
@@ -279,20 +318,20 @@ class JetStream:
     async def cancel_timer(self, call: CallRef) -> None:
         body = msgspec.json.encode({"filter": _timer("set", call)})
         answer = msgspec.json.decode(
-            (await self.api.ask(f"$JS.API.STREAM.PURGE.{streams.TIMERS}", body)).data
+            (await self.api.ask(f"$JS.API.STREAM.PURGE.{subscriptions.TIMERS}", body)).data
         )
         if problem := answer.get("error"):
             raise BrokerRefused(f"the broker does not cancel the timer of {call}: {problem['description']}.")
 
     async def park(self, parked: log.Parked) -> bool:
-        role = streams.DURABLES[parked.consumer].role
+        role = subscriptions.DURABLES[parked.consumer].role
         subject = f"parked.{role}.{parked.consumer}.{parked.seq}"
         headers = {_REPLACES: str(parked.number)} if parked.number else {}
         return await self._replace(subject, msgspec.json.encode(parked), headers)
 
     async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[log.Parked]:
         subjects = "parked.>" if consumer == "*" else f"parked.*.{consumer}.*"
-        found = [_parked(one) for one in await self._every(streams.PARKED, (subjects,))]
+        found = [_parked(one) for one in await self._every(subscriptions.PARKED, (subjects,))]
         marks = {one.number: one for one in found if isinstance(one, log.Mark)}
         every = (
             structs.replace(one, mark=marks.get(one.number)) for one in found if isinstance(one, log.Parked)
@@ -300,12 +339,12 @@ class JetStream:
         return [one for one in every if whole or one.is_open]
 
     async def parked_at(self, number: int) -> log.Parked | None:
-        found = await self.leaders_message(streams.PARKED, seq=number)
+        found = await self.leaders_message(subscriptions.PARKED, seq=number)
         one = None if found is None else _parked(found)
         return one if isinstance(one, log.Parked) else None
 
     async def mark(self, mark: log.Mark) -> None:
-        subject = f"parked.{streams.OPERATOR}.{mark.consumer or _NOBODYS}.{mark.number}"
+        subject = f"parked.{subscriptions.OPERATOR}.{mark.consumer or _NOBODYS}.{mark.number}"
         await self._publish(subject, msgspec.json.encode(mark))
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
@@ -515,11 +554,11 @@ def _parked(raw: log.RawMessage) -> log.Parked | log.Mark:
     An entry counts only under the name of the consumer's own role, which only that role can write.
     """
     match raw.subject.split("."):
-        case ["parked", streams.OPERATOR, consumer, number]:
+        case ["parked", subscriptions.OPERATOR, consumer, number]:
             kind: type[log.Parked | log.Mark] = log.Mark
             name, place = "" if consumer == _NOBODYS else consumer, number
         case ["parked", role, consumer, number] if (
-            known := streams.DURABLES.get(consumer)
+            known := subscriptions.DURABLES.get(consumer)
         ) and known.role == role:
             kind, name, place = log.Parked, consumer, number
         case _:

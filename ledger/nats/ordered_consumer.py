@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from ayes.ledger.log import RawMessage
@@ -22,9 +21,10 @@ from ayes.ledger.nats.api import Api, header_lines
 from ayes.ledger.nats.protocol import NatsMessage
 from ayes.schemas.errors import BrokerRefused, LogLost, Unavailable
 from ayes.schemas.ids import new_id
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import subject_text
 
-_log: Final = structlog.get_logger("ayes.ledger.nats.ordered_consumer")
+_log: Final = get_logger("ayes.ledger.nats.ordered_consumer")
 HEARTBEAT_S: Final = 1.0
 #: So many messages are handed on together at most.
 _TOGETHER: Final = 256

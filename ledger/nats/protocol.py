@@ -5,22 +5,43 @@ it two regular expressions, a queue, a task and a dictionary of headers, and eac
 (docs/performance.md says how much that is). A ledger reads and writes little else than messages, so these two are here:
 a parser that takes messages itself and leaves every other line to nats-py's, and frames of bytes
 (docs.nats.io/reference/reference-protocols/nats-protocol).
+
+For that it needs attributes of nats-py that are private, and may change with any minor version. All
+of them are used in this file and listed in `PRIVATE`; a test looks each of them up, and
+pyproject.toml admits the minor version for which that was done.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import nats.errors
-import structlog
 from nats.aio.client import Client
+from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser as Theirs
 
-_log: Final = structlog.get_logger("ayes.ledger.nats.protocol")
+from ayes.schemas.logs import get_logger
+
+_log: Final = get_logger("ayes.ledger.nats.protocol")
 
 #: A message as it came: subject, reply subject, data, headers (empty where it has none).
 type NatsMessage = tuple[bytes, bytes, bytes, bytes]
 type OnMessage = Callable[[NatsMessage], None]
+
+#: What is used here of nats-py although it is private, by class, and what for.
+PRIVATE: Final[dict[type, dict[str, str]]] = {
+    Client: {
+        "_ps": "the parser of a connection, replaced by ours",
+        "_process_msg": "takes a message that is nats-py's own",
+        "_pending_data_size": "bytes that wait for a connection",
+        "_max_pending_size": "how many may",
+        "_send_command": "writes frames into the buffer",
+        "_flush_queue": "whether a flush is under way",
+        "_flush_pending": "asks for one",
+        "_server_info": "the server's id",
+    },
+    Subscription: {"_id": "the number by which the broker names a subscription"},
+}
 
 
 class Parser(Theirs):
@@ -97,6 +118,21 @@ class Parser(Theirs):
             _log.warning(
                 "a message that cannot be read was passed over", subject=subject, problem=str(problem)
             )
+
+
+def parse_with(client: Client, parser: Parser) -> None:
+    """Have this connection, which is not open yet, read by our parser."""
+    client._ps = parser  # noqa: SLF001
+
+
+def subscription_number(subscription: Subscription) -> bytes:
+    """By which the broker names a subscription in each message."""
+    return b"%d" % subscription._id  # noqa: SLF001
+
+
+def server_id(client: Client) -> str:
+    """Of the server at the other end, as requests to the system account name it."""
+    return str(client._server_info["server_id"])  # noqa: SLF001
 
 
 def frame(subject: str, payload: bytes, reply: str = "", headers: Mapping[str, str] | None = None) -> bytes:

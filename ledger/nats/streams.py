@@ -14,17 +14,12 @@ import msgspec
 from msgspec import Struct
 
 from ayes.ledger.nats.api import Api
+from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED, TIMERS, Durable
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadInput, BrokerRefused
 from ayes.schemas.slots import ROOT
 
-LEDGER: Final = "LEDGER"
-TIMERS: Final = "TIMERS"
-PARKED: Final = "PARKED"
 PENDING: Final = "KV_pending"
-
-#: The role that says what becomes of what was parked.
-OPERATOR: Final = "operator"
 
 _SECOND_NS: Final = 1_000_000_000
 
@@ -153,88 +148,36 @@ async def ensure_empty(requests: Api, name: str, description: str) -> None:
         raise BrokerRefused(f"the broker does not empty bucket {name}: {problem['description']}.")
 
 
-class Durable(Struct, frozen=True):
-    """A durable push consumer: who is handed which subjects, shared by all processes of that name."""
-
-    name: str
-    role: str
-    subjects: tuple[str, ...]
-    stream: str = LEDGER
-    #: Handed out and not yet acknowledged, over all processes. Bounds what a crash hands out again.
-    at_once: int = 512
-    #: Created when it is first needed: the `-recorded` ones are those of `ayes rehearse`.
-    optional: bool = False
-
-    @property
-    def deliver_subject(self) -> str:
-        return f"deliver.{self.role}.{self.name}"
-
-    @property
-    def sealed(self) -> bool:
-        """Only what others may create consumers on needs a seal, and a work queue takes none."""
-        return self.stream != TIMERS
-
-    @property
-    def again(self) -> "Durable":
-        """The consumer that is handed what this one parked, when it is to be tried again."""
-        subjects = tuple(f"parked.{role}.{self.name}.*" for role in (self.role, OPERATOR))
-        return Durable(f"{self.name}-parked", self.role, subjects, PARKED, at_once=64, optional=self.optional)
-
-    def config(self, ack_wait_s: float) -> dict[str, Any]:
-        return {
-            "durable_name": self.name,
-            "deliver_subject": self.deliver_subject,
-            "deliver_group": self.name,
-            "deliver_policy": "by_start_time" if self.sealed else "all",
-            "ack_policy": "explicit",
-            # Whoever works longer says so (`Delivery.in_progress`); whoever is silent is taken for dead.
-            "ack_wait": int(ack_wait_s * _SECOND_NS),
-            # The loop parks what cannot be handled; the broker must not drop it before.
-            "max_deliver": -1,
-            "max_ack_pending": self.at_once,
-            "replay_policy": "instant",
-            "filter_subjects": list(self.subjects),
-        }
+def deliver_subject(durable: Durable) -> str:
+    """Where the broker pushes the deliveries of a durable consumer."""
+    return f"deliver.{durable.role}.{durable.name}"
 
 
-def _call(*tails: str) -> tuple[str, ...]:
-    return tuple(f"{ROOT}.*.*.call.*.{tail}" for tail in tails)
+def _consumer(durable: Durable, ack_wait_s: float) -> dict[str, Any]:
+    """A durable push consumer's configuration, as the JetStream API takes it."""
+    return {
+        "durable_name": durable.name,
+        "deliver_subject": deliver_subject(durable),
+        "deliver_group": durable.name,
+        "deliver_policy": "by_start_time" if _is_sealed(durable) else "all",
+        "ack_policy": "explicit",
+        # A worker that needs longer says so (`Delivery.in_progress`); a silent one is taken for
+        # dead.
+        "ack_wait": int(ack_wait_s * _SECOND_NS),
+        # The worker parks what cannot be handled; the broker must not drop it before.
+        "max_deliver": -1,
+        "max_ack_pending": durable.at_once,
+        "replay_policy": "instant",
+        "filter_subjects": list(durable.subjects),
+    }
 
 
-_SAID: Final = f"{ROOT}.*.*.said.*"
+def _is_sealed(durable: Durable) -> bool:
+    """Only a consumer of a stream on which others may create theirs needs a seal.
 
-_REPLIED: Final = f"{ROOT}.*.*.turn.*.replied"
-
-_MODEL: Final = (
-    f"{ROOT}.*.*.opened",
-    _SAID,
-    _REPLIED,
-    # `late` too: where a void fact stands in `finished`, the end stands there.
-    *_call("finished", "finished.client", "late.>", "reconciled", "reconciled.*"),
-)
-
-#: Claims for the sake of those that decline a call, in older logs also revoke it: the model must be told.
-_EXECUTOR: Final = _call("decided", "claim.*", "revoked.*")
-
-#: Every durable consumer: those that work, and for each the one that is handed again what it parked.
-DURABLES: Final[dict[str, Durable]] = {
-    durable.name: durable
-    for working in (
-        Durable("gate", "gate", (*_call("requested", "vote.*", "withdrawn"), _SAID, _REPLIED)),
-        Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
-        Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
-        Durable("model", "model", _MODEL, at_once=256),
-        Durable("executor", "executor", _EXECUTOR, at_once=256, optional=True),
-        # Closes what will never run, where no executor with tools does.
-        Durable("closer", "executor", _EXECUTOR, at_once=256, optional=True),
-        Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True),
-        Durable("model-recorded", "model", _MODEL, at_once=256, optional=True),
-    )
-    for durable in (working, working.again)
-}
-
-#: How long a silent worker is taken for alive.
-ACK_WAIT_S: Final = 30.0
+    A work queue takes none.
+    """
+    return durable.stream != TIMERS
 
 
 async def ensure(
@@ -279,7 +222,7 @@ async def ensure(
         if durable.optional and durable.name.removesuffix("-parked") not in also:
             continue
         what = f"CONSUMER.{{}}.{durable.stream}.{durable.name}"
-        config = durable.config(ack_wait_s) | ({"opt_start_time": _seal()} if durable.sealed else {})
+        config = _consumer(durable, ack_wait_s) | ({"opt_start_time": _seal()} if _is_sealed(durable) else {})
         await _ensure(requests, what, {"stream_name": durable.stream, "config": config, "action": "create"})
         await _subscribe_to_more(requests, what, durable)
 
@@ -522,7 +465,10 @@ async def drift(requests: Api, *, replicas: int = 1) -> list[str]:
             found.append(f"consumer {durable.name} is missing; `ayes up` or an administrator creates it")
             continue
         found += _differences(
-            f"consumer {durable.name}", durable.config(ACK_WAIT_S), consumer["config"], ignore={"ack_wait"}
+            f"consumer {durable.name}",
+            _consumer(durable, ACK_WAIT_S),
+            consumer["config"],
+            ignore={"ack_wait"},
         )
     return found
 

@@ -21,9 +21,10 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from ayes.consumers.gate import question, unanswerable
-from ayes.ledger.client import Ledger
 from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, evaluate
+from ayes.ledger.policy_rules import NO_RULE, About, RuleMatch
+from ayes.ledger.services import Ledger
+from ayes.ledger.verdict import question, unanswerable
 from ayes.ops.rehearsal.transcripts import read_transcripts
 from ayes.ops.terminal.times import parse_time
 from ayes.projections.formats.conversation import ConversationStep, RecordedReply, read_conversations
@@ -34,7 +35,7 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadFact, BadInput
 from ayes.schemas.events import Shadow
 from ayes.schemas.ids import token
-from ayes.schemas.policy import NO_RULE, About, Policy, RuleMatch, Then
+from ayes.schemas.policy import Policy, Then
 from ayes.schemas.slots import ORGANISATION, POLICY, ROOT, TOOL
 from ayes.schemas.tools import Tool
 

@@ -11,7 +11,7 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Any, Final
 
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ops.terminal.times import parse_time
 from ayes.projections.calls import CALLS
 from ayes.projections.fold import Projection, ProjectionState

@@ -17,10 +17,9 @@ from collections import Counter
 
 from msgspec import Struct
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, describe, voids
-from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import DURABLES, LEDGER, info
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.audit.replay import Until, replay
 from ayes.projections.calls import CALLS
 from ayes.projections.fold import ProjectionState
@@ -233,18 +232,17 @@ async def caught_up(ledger: Ledger) -> None:
     Raises:
         Unavailable: it has not. Then there is nothing to compare yet.
     """
-    assert isinstance(ledger.log, JetStream)
     queued = max([fact.seq for one in _QUEUED if (fact := await ledger.log.latest(one))], default=0)
     behind = 0
     try:
         async with asyncio.timeout(_CATCH_UP_S):
             while True:
-                consumer = await info(ledger.log.api, f"CONSUMER.INFO.{LEDGER}.queue")
-                if consumer is None:
+                progress = await ledger.log.progress("queue")
+                if progress is None:
                     raise Unavailable("there is no consumer 'queue' here. `ayes up` creates it.")
-                if consumer["ack_floor"]["stream_seq"] >= queued:
+                if progress.acknowledged >= queued:
                     return
-                behind = consumer["num_pending"] + consumer["num_ack_pending"]
+                behind = progress.waiting + progress.in_hand
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise Unavailable(

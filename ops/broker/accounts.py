@@ -32,7 +32,8 @@ from msgspec import Struct
 
 from ayes.consumers.pending_client import ROLE as QUEUE
 from ayes.consumers.pending_client import SERVICE, SUBJECT
-from ayes.ledger.nats.streams import DURABLES, LEDGER, OPERATOR, PARKED, PENDING, TIMERS, Durable
+from ayes.ledger.nats.streams import PENDING
+from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.slots import CLIENT, DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL

@@ -3,15 +3,13 @@
 import asyncio
 from typing import Final
 
-import structlog
-
-from ayes.ledger.client import Ledger
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import dismiss_abandoned, drift, undeclared, uses
 from ayes.schemas.errors import Unavailable
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.ops.broker.guard")
+_log: Final = get_logger("ayes.ops.broker.guard")
 EVERY_S: Final = 60.0
 
 
@@ -28,10 +26,9 @@ async def readers(requests: Api) -> list[str]:
     return [str(one) for one in await undeclared(requests)]
 
 
-async def guard(ledger: Ledger, every_s: float = EVERY_S) -> None:
+async def guard(log: JetStream, every_s: float = EVERY_S) -> None:
     """Look each minute, as an administrator: log new alarms, and end abandoned consumers."""
-    assert isinstance(ledger.log, JetStream)
-    requests = ledger.log.api
+    requests = log.api
     known: set[str] = set()
     while True:
         try:

@@ -30,15 +30,16 @@ from typing import Final, Self
 
 import msgspec
 import nats.errors
-import structlog
 from nats.aio.client import Client
 
 from ayes.ledger.nats.credentials import ADDRESS, Address, Login, Store, open_own
+from ayes.ledger.nats.protocol import server_id
 from ayes.ops.broker.accounts import ADMIN, ROLES, SYSTEM, accounts_config, permissions
 from ayes.ops.broker.processes import die_with_parent
 from ayes.schemas.errors import BadInput, BrokerAway, Defect, StoreHeld
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.ops.broker.server")
+_log: Final = get_logger("ayes.ops.broker.server")
 
 #: Atomic batches of 1,000 and durable acknowledgements need it.
 OLDEST: Final = (2, 14)
@@ -378,8 +379,8 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
 async def _reload(system: Login) -> None:
     """Have the server read its configuration again. It answers when that is done, which a signal would not."""
     async with _signed_on(system) as client:
-        server = client._server_info["server_id"]  # noqa: SLF001 - nats-py has no name for it
-        answer = json.loads((await client.request(f"$SYS.REQ.SERVER.{server}.RELOAD", timeout=5)).data)
+        subject = f"$SYS.REQ.SERVER.{server_id(client)}.RELOAD"
+        answer = json.loads((await client.request(subject, timeout=5)).data)
     if refusal := answer.get("error"):
         raise Defect(f"the broker refuses the accounts that were written for it: {refusal}")
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import msgspec
 
 from ayes.ledger import policy_proposals as proposals
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_force import policy_in_force, policy_of
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import ACK_WAIT_S, ensure
+from ayes.ledger.nats.streams import ensure
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import AlreadyFilled, BadFact, BadFile, BadInput, Defect, NotOpen
@@ -40,9 +41,8 @@ async def declare_streams(
         BadInput: the log holds more than `max_bytes`.
         BrokerRefused: the broker does not allow it or cannot hold them.
     """
-    async with Ledger.connect(store, url=url, role="admin") as ledger:
-        assert isinstance(ledger.log, JetStream)
-        await ensure(ledger.log.api, replicas=replicas, ack_wait_s=ack_wait_s, also=also, max_bytes=max_bytes)
+    async with JetStream.connect(store, url=url, role="admin") as log:
+        await ensure(log.api, replicas=replicas, ack_wait_s=ack_wait_s, also=also, max_bytes=max_bytes)
 
 
 async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:

@@ -26,18 +26,18 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import structlog
 from msgspec import Struct
 from platformdirs import user_state_path
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import LEDGER, info
+from ayes.ledger.nats.streams import info
+from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas.errors import BrokerRefused, Unavailable
+from ayes.schemas.logs import get_logger
 
-_log: Final = structlog.get_logger("ayes.ops.broker.witness")
+_log: Final = get_logger("ayes.ops.broker.witness")
 
 #: At each multiple of it the digest is kept; the last two of them are.
 CHECKPOINT: Final = 10_000
@@ -132,7 +132,7 @@ def _write(file: Path, content: bytes) -> None:
         raise
 
 
-async def difference(ledger: Ledger, store: Store, *, deep: bool = False) -> str | None:
+async def difference(log: JetStream, store: Store, *, deep: bool = False) -> str | None:
     """How the log differs from what was seen of it, as half a sentence; None where it does not.
 
     Args:
@@ -144,9 +144,7 @@ async def difference(ledger: Ledger, store: Store, *, deep: bool = False) -> str
     seen = load(store)
     if seen is None or seen.seq == 0:
         return None
-    port = ledger.log
-    assert isinstance(port, JetStream)
-    stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
+    stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
     last = f"fact {seen.seq:,}, recorded at {seen.recorded_at:%Y-%m-%d %H:%M:%S} UTC, was seen before"
     if stream is None:
         return f"there is no log, and {last}"
@@ -156,7 +154,7 @@ async def difference(ledger: Ledger, store: Store, *, deep: bool = False) -> str
         return f"the log ends at fact {stream['state']['last_seq']:,}, and {last}"
     begin, digest = (0, "") if deep else seen.begin
     checkpoints = dict(seen.checkpoints)
-    async with aclosing(port.scan(begin + 1)) as pages:
+    async with aclosing(log.scan(begin + 1)) as pages:
         async for page in pages:
             for raw in page:
                 if raw.seq > seen.seq:
@@ -185,8 +183,8 @@ async def check(store: Store, *, accept: bool) -> None:
     if accept:
         forget(store)
         return
-    async with Ledger.connect(store.path, role="observer") as ledger:
-        problem = await difference(ledger, store)
+    async with JetStream.connect(store.path, role="observer") as log:
+        problem = await difference(log, store)
     if problem is not None:
         raise Unavailable(
             f"the log in {store.path} is not what it was: {problem}. No worker starts on it, since what was paid could "
@@ -197,8 +195,8 @@ async def check(store: Store, *, accept: bool) -> None:
 
 async def tell(store: Store) -> None:
     """Log an error where the log is not what was seen of it, and go on: no worker starts."""
-    async with Ledger.connect(store.path, role="observer") as ledger:
-        problem = await difference(ledger, store)
+    async with JetStream.connect(store.path, role="observer") as log:
+        problem = await difference(log, store)
     if problem is not None:
         _log.error("the log is not what it was", store=str(store.path), problem=problem)
 
@@ -215,8 +213,8 @@ class Watched(Struct, frozen=True):
 @asynccontextmanager
 async def keeping(store: Store) -> AsyncGenerator[Watched]:
     """Keep what is seen of the log for as long as the block does, and at its end."""
-    async with Ledger.connect(store.path, role="observer") as ledger:
-        keeper = _Keeper(ledger, store)
+    async with JetStream.connect(store.path, role="observer") as log:
+        keeper = _Keeper(log, store)
         task = asyncio.create_task(keeper.run(), name="witness")
         try:
             yield Watched(keeper.hear, (task,))
@@ -229,9 +227,8 @@ async def keeping(store: Store) -> AsyncGenerator[Watched]:
 
 
 class _Keeper:
-    def __init__(self, ledger: Ledger, store: Store) -> None:
-        assert isinstance(ledger.log, JetStream)
-        self._port = ledger.log
+    def __init__(self, log: JetStream, store: Store) -> None:
+        self._log = log
         self._store = store
         self._seen = load(store) or Seen(str(store.path))
         #: The last fact that is in the file.
@@ -258,7 +255,7 @@ class _Keeper:
     async def look(self) -> None:
         """Read what is new and was not heard of, and save it all."""
         before = self._seen.seq  # while the broker answers, more may be heard of
-        stream = await info(self._port.api, f"STREAM.INFO.{LEDGER}")
+        stream = await info(self._log.api, f"STREAM.INFO.{LEDGER}")
         last = stream["state"]["last_seq"] if stream else 0
         if last < before or (stream and self._seen.created not in {"", stream["created"]}):
             raise _Shorter(
@@ -269,7 +266,7 @@ class _Keeper:
             return
         self._seen = msgspec.structs.replace(self._seen, created=stream["created"])
         if self._seen.seq < last:
-            async with aclosing(self._port.scan(self._seen.seq + 1)) as pages:
+            async with aclosing(self._log.scan(self._seen.seq + 1)) as pages:
                 async for page in pages:
                     self._read(page)
                     if self._seen.seq - self._saved >= _SAVED_EACH:

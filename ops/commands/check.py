@@ -8,11 +8,13 @@ import msgspec
 from msgspec import Struct
 from rich.table import Table
 
-from ayes.ledger.client import Ledger
+from ayes.ledger import clock
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import ACK_WAIT_S, DURABLES, LEDGER, PARKED, drift, info, uses
+from ayes.ledger.nats.streams import drift, info, uses
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import alarms, readers
@@ -49,9 +51,8 @@ READ_WHOLE: Final = 100_000
 
 async def doctor(*, deep: bool = False, store: Path | None, url: str | None, json: bool) -> int:
     checks: list[Check] = []
-    async with Ledger.connect(store, url=url, role="admin") as ledger:
-        port = ledger.log
-        assert isinstance(port, JetStream)
+    async with JetStream.connect(store, url=url, role="admin") as port:
+        ledger = Ledger.on(port, "admin")
         version = port.connection.client.connected_server_version
         named = f"{version.major}.{version.minor}.{version.patch}"
         oldest = ".".join(map(str, OLDEST))
@@ -73,7 +74,7 @@ async def doctor(*, deep: bool = False, store: Path | None, url: str | None, jso
         checks.append(Check("room", not full, "; ".join(map(str, full or taken))))
         checks.append(await _batches(port))
         if url is None:
-            checks.append(await _witnessed(ledger, Store(store), deep=deep))
+            checks.append(await _witnessed(port, Store(store), deep=deep))
         checks.append(await _promises(ledger, deep=deep))
         parked = await port.parked()
         # Streams that are not as declared may not let it read them, and are an alarm by themselves.
@@ -81,7 +82,7 @@ async def doctor(*, deep: bool = False, store: Path | None, url: str | None, jso
         said = "not looked at, see above" if differing else "what was recorded last counts"
         checks.append(Check("policies and tools", not void, "; ".join(void) or said))
         checks.append(Check("parked", not parked, f"{len(parked)} deliveries that no consumer could handle"))
-        skew = await _skew_s(ledger)
+        skew = await _skew_s(port)
         checks.append(
             Check("clock", abs(skew) < 1, f"{skew:+.3f} s from the broker's, on which deadlines are counted")
         )
@@ -120,14 +121,14 @@ async def _batches(port: JetStream) -> Check:
     )
 
 
-async def _witnessed(ledger: Ledger, store: Store, *, deep: bool) -> Check:
+async def _witnessed(log: JetStream, store: Store, *, deep: bool) -> Check:
     """Is the log what was seen of it before?"""
     try:
         seen = witness.load(store)
         if seen is None:
             return Check("log", ok=True, detail="nobody has looked at it yet; a gate does while it runs")
         whole = deep or seen.seq <= READ_WHOLE
-        problem = await witness.difference(ledger, store, deep=whole)
+        problem = await witness.difference(log, store, deep=whole)
     except Unavailable as unreadable:
         return Check("log", ok=False, detail=str(unreadable))
     if problem is not None:
@@ -156,10 +157,9 @@ async def _promises(ledger: Ledger, *, deep: bool) -> Check:
 async def _cannot(role: str, subject: str, store: Store) -> Check:
     """Try to write what the role must not. Should it be allowed, the header keeps the broker from recording it."""
     name = f"{role} cannot write {'.'.join(subject.split('.')[3:])}"
-    async with Ledger.connect(store.path, role=role) as ledger:
-        assert isinstance(ledger.log, JetStream)
+    async with JetStream.connect(store.path, role=role) as log:
         try:
-            answer = await ledger.log.api.send(subject, b"{}", {"Nats-Expected-Stream": "NO-SUCH-STREAM"})
+            answer = await log.api.send(subject, b"{}", {"Nats-Expected-Stream": "NO-SUCH-STREAM"})
             said = (await answer).data.decode()
         except BrokerRefused:
             return Check(name, ok=True, detail="the broker denies it")
@@ -179,21 +179,18 @@ def _private(store: Store) -> Check:
     )
 
 
-async def _skew_s(ledger: Ledger) -> float:
+async def _skew_s(log: JetStream) -> float:
     """How far this machine's clock is from the broker's, give or take half a round trip."""
-    assert isinstance(ledger.log, JetStream)
-    before = ledger.now()
-    stream = await info(ledger.log.api, f"STREAM.INFO.{LEDGER}")
-    after = ledger.now()
+    before = clock.now()
+    stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
+    after = clock.now()
     if stream is None:
         return 0.0
     return (datetime.fromisoformat(stream["ts"]) - (before + (after - before) / 2)).total_seconds()
 
 
 async def status(*, store: Path | None, url: str | None, json: bool) -> None:
-    async with Ledger.connect(store, url=url, role="operator") as ledger:
-        port = ledger.log
-        assert isinstance(port, JetStream)
+    async with JetStream.connect(store, url=url, role="operator") as port:
         stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
         if stream is None:
             raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
@@ -218,9 +215,9 @@ async def status(*, store: Path | None, url: str | None, json: bool) -> None:
             "consumers": consumers,
             "alarms": await alarms(port.api),
         }
-        if url is None and not (log := await _witnessed(ledger, Store(store), deep=False)).ok:
+        if url is None and not (log := await _witnessed(port, Store(store), deep=False)).ok:
             found["alarms"].insert(0, f"the log is not what it was: {log.detail}")
-        found["alarms"] += await _void_facts(ledger)
+        found["alarms"] += await _void_facts(Ledger.on(port, "operator"))
         parked = await port.parked()
     if json:
         print_data(msgspec.json.encode(found | {"parked": parked}).decode())

@@ -21,8 +21,8 @@ import msgspec
 
 from ayes.consumers import pending_client
 from ayes.consumers.pending_view import changes
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, Status, describe
+from ayes.ledger.services import Ledger
 from ayes.ledger.votes import Tally
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.commands import chat_vote
@@ -119,7 +119,7 @@ def _tell_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> No
 class VoteInput(NamedTuple):
     """What a reviewer says."""
 
-    verdict: str
+    verdict: e.Verdict
     reason: str = ""
     arguments: str | None = None
     answer: str = ""
@@ -202,9 +202,8 @@ async def vote_on_all(
 
 async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: VoteInput, digest: str) -> None:
     try:
-        await ledger.vote(
+        await ledger.reviewer(name).vote(
             ref,
-            name,
             ballot.verdict,
             reason=ballot.reason,
             arguments=ballot.arguments,
@@ -313,7 +312,10 @@ async def revoke(
 ) -> None:
     async with as_reviewer(name, store, url) as ledger:
         await _tell(
-            ledger, await ledger.revoke(call, name, reason=reason), f"{call} will not run.", json=json
+            ledger,
+            await ledger.reviewer(name).revoke(call, reason=reason),
+            f"{call} will not run.",
+            json=json,
         )
 
 
@@ -321,7 +323,7 @@ async def reconcile(
     call: str, name: str, *, happened: bool, output: str, store: Path | None, url: str | None, json: bool
 ) -> None:
     async with as_reviewer(name, store, url) as ledger:
-        known = await ledger.reconcile(call, name, happened=happened, output=output)
+        known = await ledger.reviewer(name).reconcile(call, happened=happened, output=output)
         told = f"{call} is settled: it {'happened' if happened else 'did not happen'}."
         await _tell(ledger, known, told, json=json)
 

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from ayes.consumers.pending_view import changes
-from ayes.ledger.client import Ledger
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import apply_policy, declare_streams
 from ayes.ops.commands import demo_agent
@@ -120,12 +120,12 @@ async def _decide(person: Ledger, *, at_terminal: bool) -> None:
                 continue
             verdict, reason = await (_asked(entry) if at_terminal else _by_itself(entry))
             try:
-                await person.vote(entry.ref, REVIEWER, verdict, reason=reason)
+                await person.reviewer(REVIEWER).vote(entry.ref, verdict, reason=reason)
             except Refused as problem:
                 print_message(f"  {problem}")
 
 
-async def _asked(entry: Entry) -> tuple[str, str]:
+async def _asked(entry: Entry) -> tuple[e.Verdict, str]:
     said = await asyncio.to_thread(
         input, f"{line(f'  {entry.ref}: {entry.tool} {entry.arguments}')}\n  approve? [y/N] "
     )
@@ -134,7 +134,7 @@ async def _asked(entry: Entry) -> tuple[str, str]:
     return "deny", (await asyncio.to_thread(input, "  why not? ")).strip()
 
 
-async def _by_itself(entry: Entry) -> tuple[str, str]:
+async def _by_itself(entry: Entry) -> tuple[e.Verdict, str]:
     await asyncio.sleep(THINKS_S)
     if "draft" in entry.arguments:
         return "deny", "That is a draft which I still need."

@@ -8,8 +8,8 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, may_vote
+from ayes.ledger.services import Ledger
 from ayes.ops.commands.decide import as_reviewer
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
@@ -49,7 +49,7 @@ async def give(
     grant = GrantRef(ref.workspace if ref else like.workspace, name, named or f"g-{secrets.token_hex(4)}")
     async with as_reviewer(name, store, url) as ledger:
         known = None if ref is None else await ledger.known_call(ref)
-        given = await ledger.grant(
+        given = await ledger.reviewer(name).grant(
             grant,
             known.wish.tool if known else like.tool or "",
             for_s=for_s,
@@ -93,7 +93,7 @@ async def _vote_too(ledger: Ledger, call: Call | None, name: str, reason: str) -
     if not may_vote(call, vote, name) or any(one.slot.tail[3] == name for one in call.votes):
         return None
     try:
-        await ledger.vote(call.ref, name, "approve", reason=reason)
+        await ledger.reviewer(name).approve(call.ref, reason=reason)
     except Refused as problem:
         return problem
     return None
@@ -116,7 +116,7 @@ async def revoke(
 ) -> None:
     ref = GrantRef.parse(grant)
     async with as_reviewer(name, store, url) as ledger:
-        revoked = await ledger.revoke_grant(ref, name, reason=reason)
+        revoked = await ledger.reviewer(name).revoke_grant(ref, reason=reason)
         now = ledger.now()
     if json:
         print_data(output.grant_json(revoked, now))
@@ -143,7 +143,7 @@ async def delegate(
     for tool in tools:
         token("tool", tool.replace("*", "x").replace("?", "x"))
     async with as_reviewer(name, store, url) as ledger:
-        given = await ledger.delegate(
+        given = await ledger.reviewer(name).delegate(
             ref,
             to,
             starts_at=parse_time("--from", starts),
@@ -177,7 +177,7 @@ async def end_delegation(
     if ref.giver != name:
         raise NotAllowed(f"only {ref.giver} can end {ref}: a delegation is its giver's word.")
     async with as_reviewer(name, store, url) as ledger:
-        ended = await ledger.end_delegation(ref, reason=reason)
+        ended = await ledger.reviewer(name).end_delegation(ref, reason=reason)
         now = ledger.now()
     if json:
         print_data(output.delegation_json(ended, now))

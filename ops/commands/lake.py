@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import LEDGER, info
+from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer, is_running
 from ayes.ops.lake.writer import LakeWriter, Manifest, digest_of, microseconds, quoted, read_manifest
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.workers import until_signalled
-from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
+from ayes.schemas.errors import BadInput, Unavailable
 
 if TYPE_CHECKING:
     import duckdb
@@ -100,11 +98,7 @@ async def _connected(store: Path | None, url: str | None) -> AsyncGenerator[Ledg
 
 async def _log_of(ledger: Ledger) -> str:
     """The log that this ledger reads, named by when the broker created it: no two have the same."""
-    assert isinstance(ledger.log, JetStream)
-    stream = await info(ledger.log.api, f"STREAM.INFO.{LEDGER}")
-    if stream is None:
-        raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
-    return re.sub("[^0-9]", "", stream["created"])
+    return re.sub("[^0-9]", "", await ledger.log.created())
 
 
 async def _written(ledger: Ledger, archive: LakeWriter, end: int, *, follow: bool) -> bool:
@@ -193,7 +187,6 @@ async def _beside[**P, T](work: Callable[P, T], *args: P.args, **kwargs: P.kwarg
 
 
 async def _read(ledger: Ledger, start: int, waiting: _Waiting, *, until_end: bool) -> None:
-    assert isinstance(ledger.log, JetStream)
     async with aclosing(ledger.log.raw(start, until_end=until_end)) as batches:
         async for batch in batches:
             waiting.put(batch)
@@ -245,7 +238,6 @@ async def _of_rows(ledger: Ledger, lake: Path, manifest: Manifest) -> list[str]:
     """Where the rows of `events` are not the messages of the log; no more than the first few."""
     import duckdb
 
-    assert isinstance(ledger.log, JetStream)
     files = ", ".join(quoted(lake / one.file) for one in manifest.segments if one.table == "events")
     if not files:
         return []

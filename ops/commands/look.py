@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import may_be_void
+from ayes.ledger.services import Ledger
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.projections.formats import FORMATS

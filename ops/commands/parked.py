@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import structs
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import Mark, Parked, RawMessage
-from ayes.ledger.nats.streams import DURABLES, LEDGER, OPERATOR
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.schemas.errors import BadInput
 

@@ -1,20 +1,17 @@
 """For whoever writes policies: what a file says, what it would have said to the past, and why a call was judged as it was."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 from rich.table import Table
 
-from ayes.consumers.gate import GateState, verdict
-from ayes.ledger.client import Ledger
-from ayes.ledger.grants import Delegation, delegated
-from ayes.ledger.lifecycle import Call, call_of, describe, may_vote
-from ayes.ledger.policies import AppliedPolicy, Origin, Policies, attributed, of_edit, origin, origin_slots
-from ayes.ledger.votes import CountedVote, Required, Tally, asked, counted, tally
+from ayes.ledger.explanation import Explained, ExplainedRequest, ExplainedVerdict, Seat, explained, said_to
+from ayes.ledger.lifecycle import call_of
+from ayes.ledger.policies import attributed, origin, origin_slots
+from ayes.ledger.services import Ledger
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
 from ayes.ops.terminal import output
@@ -22,107 +19,12 @@ from ayes.ops.terminal.labels import read_labels
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.visible import line
 from ayes.schemas import events as e
-from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadInput, UnknownCall
-from ayes.schemas.events import Shadow
 from ayes.schemas.ids import token
-from ayes.schemas.people import Accounts, is_excluded, is_mapped
 from ayes.schemas.policy import Policy, Rule, read_policy
-from ayes.schemas.quorums import is_among, seated
-from ayes.schemas.slots import CallRef, ThreadRef
+from ayes.schemas.slots import CallRef
 from ayes.schemas.toml_files import read_text
-from ayes.schemas.tools import Tool
-
-#: Who else must agree to edited arguments; None: they may not run.
-type _Edited = Callable[[str], Required | None]
-
-# ------------------------------------------------------------------------------------ what is said about a call
-
-
-class Seat(Struct, frozen=True):
-    """Of these people so many must agree."""
-
-    voters: tuple[str, ...]
-    votes_needed: int
-    agree: tuple[str, ...] = ()
-    missing: int = 0
-    #: What the policy calls them.
-    name: str = ""
-
-
-class ExplainedRequest(Struct, frozen=True):
-    """What people are asked."""
-
-    quorums: tuple[Seat, ...]
-    #: What the workspace's own rule asks for, where the organisation's asks too. The same votes count once more here.
-    besides: tuple[Seat, ...]
-    denials_needed: int
-    #: Who never counts, and why.
-    excluded: dict[str, str]
-    may_break_glass: tuple[str, ...]
-    expires_in_s: float | None
-    on_timeout: e.OnTimeout
-    stages: tuple[e.Stage, ...]
-
-
-class ExplainedVerdict(Struct, frozen=True):
-    """What the policies say to a call: `allow`, `ask`, `block`; `invalid` or `limit` where that comes before any rule."""
-
-    then: str
-    rule: str
-    policy_version: int
-    organisation: bool
-    reason: str
-    asks: ExplainedRequest | None = None
-    #: What rules without effect would have said.
-    shadows: tuple[Shadow, ...] = ()
-
-
-class Vote(Struct, frozen=True):
-    """A vote that was cast, and whether it counts."""
-
-    reviewer: str
-    on_behalf_of: str
-    verdict: str
-    reason: str
-    #: Why it does not count; empty: it does.
-    flaw: str
-
-
-class ExplainedStage(Struct, frozen=True):
-    """Who is asked as well next, and when."""
-
-    voters: tuple[str, ...]
-    at: datetime | None
-
-
-class Explained(Struct, frozen=True):
-    """Why a call stands as it does."""
-
-    call: str
-    status: str
-    tool: str
-    arguments: str
-    requester: str
-    agent: str
-    #: What was said when it was judged. None: no gate has judged it.
-    judged: ExplainedVerdict | None
-    votes: tuple[Vote, ...]
-    denied_by: tuple[str, ...]
-    #: Who was asked as well by now, since nobody decided in time.
-    asked_as_well: tuple[str, ...]
-    next_stage: ExplainedStage | None
-    expires_at: datetime | None
-    #: `giver/grant`: what was said in advance.
-    grants: tuple[str, ...]
-    decision: str | None
-    decided: str
-    #: What the policies in force now would say, where that is something else.
-    by_now: ExplainedVerdict | None
-
-
-_UNKNOWN: Final = Origin()
 
 # ------------------------------------------------------------------------------------------------ policy test
 
@@ -156,17 +58,6 @@ async def test(
     _print_lines(_shared(policy))
     rules = "1 rule" if len(policy.rules) == 1 else f"{len(policy.rules):,} rules"
     print_message(f"{file} can be applied: {rules}. Next: ayes policy backtest {file}")
-
-
-def said_to(wish: e.ToolRequested, workspace: str, policy: Policy) -> ExplainedVerdict:
-    """What the gate would say to a wish, were this the policy in force; any object fits the tool's schema."""
-    ref = ThreadRef(workspace, "t").call("c")
-    now = datetime.fromtimestamp(0).astimezone()
-    call = Call(ref, requested=Fact(1, now, ref.requested, wish))
-    if not wish.requester:  # somebody asks, and it does not matter who
-        policy = policy.model_copy(update={"unmapped_requesters": "exclude_nobody"})
-    case = GateState(call, Policies(AppliedPolicy(0, policy)), Tool(wish.tool, wish.tool_version, _ANY))
-    return _word(verdict(case, now), wish)
 
 
 def _wish(tool: str, arguments: str, agent: str, requester: str, labels: Sequence[str]) -> e.ToolRequested:
@@ -328,179 +219,6 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
     )
 
 
-def explained(
-    call: Call,
-    policies: Policies,
-    tool: Tool | None,
-    delegations: Sequence[Delegation] = (),
-    grants: tuple[str, ...] = (),
-    whence: Origin = _UNKNOWN,
-    *,
-    names_requester: bool = True,
-) -> Explained:
-    """The same, of a call that was read."""
-    assert call.requested
-    wish, decision = call.wish, call.decided.event if call.decided else None
-
-    def edited(arguments: str) -> Required | None:
-        return of_edit(policies, tool, call, arguments)
-
-    stands, ballots = None, []
-    if call.approval_request is not None:
-        stands = tally(call, edited, lambda vote: delegated(delegations, call, vote))
-        ballots = counted(call, lambda vote: delegated(delegations, call, vote))
-        ballots = [one for one in ballots if not _is_refused(call, one.vote, edited)]
-    judged = _judged(call, stands, ballots)
-    requested = Call(call.ref, requested=call.requested)
-    wished = GateState(requested, policies, tool, origin=whence, names_requester=names_requester)
-    now = _word(verdict(wished, call.requested.recorded_at), wish)
-    stage = call.next_stage
-    return Explained(
-        call=str(call.ref),
-        status=str(call.status),
-        tool=wish.tool,
-        arguments=wish.arguments,
-        requester=wish.requester,
-        agent=wish.agent,
-        judged=judged,
-        votes=tuple(_vote(call, fact, ballots, delegations) for fact in call.votes),
-        denied_by=tuple(one.person for one in ballots if one.vote.verdict == "deny"),
-        asked_as_well=call.escalated_to(),
-        next_stage=ExplainedStage(stage.voters, call.due) if stage is not None and decision is None else None,
-        expires_at=call.deadline,
-        grants=decision.grants if isinstance(decision, e.Approved) and decision.grants else grants,
-        decision=_kind(decision) if decision is not None else None,
-        decided=describe(call.decided) if call.decided is not None else "",
-        by_now=now if judged is None or _differ(judged, now) else None,
-    )
-
-
-def _judged(call: Call, stands: Tally | None, ballots: Sequence[CountedVote]) -> ExplainedVerdict | None:
-    """What was said to it when it was judged, with who agrees by now."""
-    decision = call.decided.event if call.decided else None
-    if call.approval_request is None:
-        return _word(decision, call.wish) if isinstance(decision, e.Approved | e.Denied) else None
-    people = stands.people if stands is not None else ()
-    if isinstance(decision, e.Approved | e.Answered):
-        people = tuple(decision.on_behalf_of.get(one, one) for one in decision.voters)
-    anywhere = {one.person for one in ballots if is_among(one.person, call.escalated_to(one.seq))}
-    return _word(call.approval_request, call.wish, people, anywhere)
-
-
-def _word(
-    event: e.Approved | e.Denied | e.ApprovalRequested,
-    wish: e.ToolRequested,
-    people: Sequence[str] = (),
-    anywhere: Collection[str] = (),
-) -> ExplainedVerdict:
-    match event:
-        case e.ApprovalRequested():
-            then = "ask"
-        case e.Approved(ground=ground) | e.Denied(ground=ground):
-            then = _THEN.get((type(event), ground), "ask")
-    return ExplainedVerdict(
-        then=then,
-        rule=event.rule,
-        policy_version=event.policy_version,
-        organisation=event.organisation,
-        reason=event.reason,
-        asks=_question(event, wish, people, anywhere) if isinstance(event, e.ApprovalRequested) else None,
-        shadows=event.shadows,
-    )
-
-
-def _question(
-    asking: e.ApprovalRequested,
-    wish: e.ToolRequested,
-    people: Sequence[str],
-    anywhere: Collection[str],
-) -> ExplainedRequest:
-    seats = [
-        tuple(
-            Seat(one.voters, one.votes_needed, tuple(sit), one.votes_needed - len(sit), one.name)
-            for one, sit in zip(quorums, seated(quorums, people, anywhere), strict=True)
-        )
-        for quorums in asked(asking)
-    ]
-    return ExplainedRequest(
-        quorums=seats[0],
-        besides=seats[1] if len(seats) > 1 else (),
-        denials_needed=asking.denials_needed,
-        excluded={one: _why_excluded(one, wish, asking.people) for one in asking.excluded},
-        may_break_glass=asking.may_break_glass,
-        expires_in_s=asking.expires_in_s,
-        on_timeout=asking.on_timeout,
-        stages=asking.stages,
-    )
-
-
-def _why_excluded(name: str, wish: e.ToolRequested, accounts: Accounts) -> str:
-    asked_for_it = is_excluded(name, filter(is_mapped, (wish.requester,)), accounts)
-    return "asked for it" if asked_for_it or not wish.agent else f"is behind the agent {wish.agent}"
-
-
-def _differ(then: ExplainedVerdict, now: ExplainedVerdict) -> bool:
-    """Is it another word, or are other people asked? Versions, reasons and who has voted by now make no difference."""
-    if then.then == now.then == "invalid":
-        return False
-    if then.then == "limit":  # what the rule would have said was not recorded
-        return (then.rule, then.organisation) != (now.rule, now.organisation)
-    if (then.then, then.rule, then.organisation) != (now.then, now.rule, now.organisation):
-        return True
-    return then.asks is not None and now.asks is not None and _bare(then.asks) != _bare(now.asks)
-
-
-def _bare(question: ExplainedRequest) -> ExplainedRequest:
-    """The question alone, without who agrees."""
-
-    def bare(seats: Sequence[Seat]) -> tuple[Seat, ...]:
-        return tuple(Seat(one.voters, one.votes_needed) for one in seats)
-
-    return msgspec.structs.replace(question, quorums=bare(question.quorums), besides=bare(question.besides))
-
-
-def _vote(call: Call, fact: Fact, ballots: Sequence[CountedVote], delegations: Sequence[Delegation]) -> Vote:
-    reviewer, event = fact.slot.tail[3], fact.event
-    if not isinstance(event, e.Voted):
-        return Vote(reviewer, "", "", "", "this program cannot read it")
-    flaw = "" if any(one.seq == fact.seq for one in ballots) else _flaw(call, fact, event, delegations)
-    return Vote(reviewer, event.on_behalf_of, event.verdict, event.reason, flaw)
-
-
-def _flaw(call: Call, fact: Fact, vote: e.Voted, delegations: Sequence[Delegation]) -> str:
-    """Why a vote does not count, in the order in which `ayes.ledger.votes` looks."""
-    reviewer = fact.slot.tail[3]
-    person = vote.on_behalf_of or reviewer
-    if call.approval_request is None or call.gated is None or fact.seq < call.gated.seq:
-        return "nobody had been asked by then"
-    if vote.digest != call.approval_request.digest:
-        return "it is about other arguments than those that wait"
-    if call.deadline is not None and fact.recorded_at >= call.deadline:
-        return "it came after the deadline"
-    for name in (reviewer, person):
-        if is_excluded(name, call.approval_request.excluded, call.approval_request.people):
-            return f"{name} {_why_excluded(name, call.wish, call.approval_request.people)}"
-    if not may_vote(call, vote, reviewer, fact.seq):
-        return f"{person} {'may not break the glass' if vote.verdict == 'break_glass' else 'was not asked'}"
-    if person != reviewer and not delegated(delegations, call, fact):
-        return f"{person} had not given {reviewer} the vote then"
-    if vote.verdict == "break_glass" and not vote.reason.strip():
-        return "who breaks the glass must say why"
-    if vote.arguments is not None:
-        return "what it would have it run may not run"
-    return f"{person if person != reviewer else reviewer} has voted already"
-
-
-def _is_refused(call: Call, vote: e.Voted, edited: _Edited) -> bool:
-    """Would it have something run that may not run?"""
-    changes = vote.verdict == "approve" and vote.arguments not in (None, call.wish.arguments)
-    return changes and vote.arguments is not None and edited(vote.arguments) is None
-
-
-def _kind(event: object) -> str:
-    return event.type if isinstance(event, e.Carried) else type(event).__name__
-
-
 # -------------------------------------------------------------------------------------------------- for people
 
 type _Line = tuple[str, str]
@@ -604,10 +322,3 @@ _SAYS: Final = {
     "invalid": "was not looked at, since it could never run",
     "limit": "was not reached, since the thread is over a limit",
 }
-_THEN: Final[dict[tuple[type, str], str]] = {
-    (e.Approved, "policy"): "allow",
-    (e.Denied, "policy"): "block",
-    (e.Denied, "invalid"): "invalid",
-    (e.Denied, "limit"): "limit",
-}
-_ANY: Final = e.ToolDeclared(description="", schema='{"type":"object"}')

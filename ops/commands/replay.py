@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from ayes.ledger.client import Ledger
 from ayes.ledger.log import Pending
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ensure_empty
+from ayes.ledger.services import Ledger
 from ayes.ops.audit.replay import Until, projection, replay
 from ayes.ops.audit.replay import until as read_until
 from ayes.ops.audit.verify import Difference, caught_up, queue_differences, rebuild
@@ -86,12 +86,13 @@ async def projected(
         )
     if into is not None and token("bucket", into) == OPEN_APPROVALS.name:
         raise BadInput(f"{into!r} is the live queue itself. Choose another name for --into, or use --swap.")
-    async with Ledger.connect(store, url=url, role="admin" if into or swap else "operator") as ledger:
-        assert isinstance(ledger.log, JetStream)
+    role = "admin" if into or swap else "operator"
+    async with JetStream.connect(store, url=url, role=role) as log:
+        ledger = Ledger.on(log, role)
         show: Show = _show
         if into is not None:
-            await ensure_empty(ledger.log.api, into, f"ayes replay --projection {fold.name}")
-            show = functools.partial(_set, ledger.log.bucket(into))
+            await ensure_empty(log.api, into, f"ayes replay --projection {fold.name}")
+            show = functools.partial(_set, log.bucket(into))
         elif diff or swap:
             show = _nothing
         state, rows, read = await _folded(ledger, fold, stop, show)

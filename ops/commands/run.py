@@ -13,10 +13,12 @@ from rich.table import Table
 
 from ayes.consumers.tools import Tools, load
 from ayes.consumers.worker import Reaction
-from ayes.ledger.client import Ledger
 from ayes.ledger.in_force import policy_in_force
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.streams import DURABLES, streams
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import streams
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import guard
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
@@ -337,8 +339,8 @@ async def witnessed(
 @asynccontextmanager
 async def guarded(store: Store) -> AsyncGenerator[None]:
     """Look each minute whether the broker is as declared."""
-    async with Ledger.connect(store.path, role="admin") as ledger:
-        task = asyncio.create_task(guard(ledger), name="guard")
+    async with JetStream.connect(store.path, role="admin") as log:
+        task = asyncio.create_task(guard(log), name="guard")
         try:
             yield
         finally:

@@ -26,18 +26,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from ayes.ledger.log import RawMessage
 from ayes.projections.lake import tables
 from ayes.projections.lake.counting import Judge, Judged
 from ayes.schemas.errors import BadInput, Unavailable
+from ayes.schemas.logs import get_logger
 
 if TYPE_CHECKING:
     import duckdb
 
-_log: Final = structlog.get_logger("ayes.ops.lake.writer")
+_log: Final = get_logger("ayes.ops.lake.writer")
 
 #: A file's rows at most, once small ones are put together; half of that stays as it is. Larger ones are not read faster by
 #: as much as it matters (0.2 ms a file), and are held in memory while they are written.

@@ -13,12 +13,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
-import structlog
 from msgspec import Struct
 
 from ayes.consumers.pending_view import changes
-from ayes.ledger.client import Ledger
 from ayes.ledger.lifecycle import Call, Status
+from ayes.ledger.services import Ledger
 from ayes.ops.rehearsal.recorded import PROVIDER, Exchange, Recording, message_id, recorded_spec, recording
 from ayes.ops.rehearsal.scripted_reviewer import Script, ScriptedVerdict, vote
 from ayes.ops.rehearsal.transcripts import payload_of, read_transcripts
@@ -30,9 +29,10 @@ from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import AlreadyDecided, AlreadyFilled, BadInput, DeadlinePassed, NotOpen
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ROOT, Slot, ThreadRef, policies
 
-_log: Final = structlog.get_logger("ayes.ops.rehearsal.rehearse")
+_log: Final = get_logger("ayes.ops.rehearsal.rehearse")
 
 #: How many conversations are under way at once.
 AT_ONCE: Final = 64
@@ -241,9 +241,8 @@ async def review(reviewer: Ledger, workspace: str, script: Script) -> None:
             # Decided meanwhile, or voted on before this was started again. Not being allowed to is no such thing:
             # nobody else would vote, and the rehearsal would wait for ever.
             with suppress(AlreadyDecided, AlreadyFilled, NotOpen, DeadlinePassed):
-                await reviewer.vote(
+                await reviewer.reviewer(script.name).vote(
                     entry.ref,
-                    script.name,
                     ballot.verdict,
                     reason=ballot.reason,
                     arguments=ballot.arguments,

@@ -1,6 +1,6 @@
 """What programs say about themselves while they run: to stderr, readable for people, JSON lines for machines.
 
-Set up once, by whoever is the program. Everybody else says `structlog.get_logger(__name__)` and nothing more.
+Set up once, by whoever is the program. Everything else calls `get_logger` of `schemas/logs.py`.
 """
 
 import io

@@ -31,9 +31,8 @@ run that goes on.
 """
 
 from collections.abc import Iterator
-from typing import Final
 
-from ayes.ledger.lifecycle import SETTLED, Call, Status
+from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call, Status
 from ayes.projections import refusal_texts
 from ayes.projections.formats.common import JsonObject, non_blank, parse_json, tool_name
 from ayes.projections.formats.pairing import mint_call_id
@@ -43,19 +42,6 @@ from ayes.projections.history import Assistant, Outcome, history, outcome
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
-
-#: Decided against, and nobody has recorded yet what the model reads instead.
-_REFUSED: Final = frozenset(
-    {
-        Status.DENIED,
-        Status.ANSWERED,
-        Status.EXPIRED,
-        Status.WITHDRAWN,
-        Status.SUPERSEDED,
-        Status.REVOKED,
-        Status.DECLINED,
-    }
-)
 
 
 def messages(thread: Thread) -> list[JsonObject]:
@@ -169,7 +155,7 @@ def _ended(call: Call, wish: e.Wish) -> Outcome | None:
     """How the call ended, as the model reads it; None where it has not ended."""
     if call.status in SETTLED:
         return outcome(call, wish)
-    if call.status not in _REFUSED:
+    if call.status not in NOT_RUN:
         return None
     refused = refusal_texts.tool_not_run(call)
     is_error = refused.ending != "answered"

@@ -19,9 +19,8 @@
 
 from collections.abc import Iterator
 from operator import itemgetter
-from typing import Final
 
-from ayes.ledger.lifecycle import SETTLED, Call, Status
+from ayes.ledger.lifecycle import NOT_RUN, SETTLED, Call
 from ayes.projections import refusal_texts
 from ayes.projections.formats.ai_sdk.ui.write import call_part, ended_part, parts_of, spoken_message
 from ayes.projections.formats.common import JsonObject
@@ -29,9 +28,6 @@ from ayes.projections.formats.pairing import mint_call_id
 from ayes.projections.history import Note, System, User, history, outcome
 from ayes.projections.thread import Thread, Turn
 from ayes.schemas.events import Approved, Wish
-
-#: Approved, and not known to have ended.
-_APPROVED: Final = frozenset({Status.APPROVED, Status.RUNNING, Status.IN_DOUBT})
 
 
 def messages(thread: Thread) -> list[JsonObject]:
@@ -93,7 +89,7 @@ def _call(call: Call, wish: Wish, id_: str) -> JsonObject:
 
 def _answer(call: Call) -> JsonObject:
     """What came of asking people."""
-    if call.status not in _APPROVED:
+    if call.status in NOT_RUN:
         return {"approved": False, "reason": refusal_texts.tool_not_run(call).text}
     if call.flaw is not None:
         return {"approved": False, "reason": "What is recorded as an approval does not hold for this call."}

@@ -1,0 +1,453 @@
+"""What a reviewer does: vote, grant, delegate, take an approval back, settle a call in doubt.
+
+    async with Ledger.connect(role="reviewer-ana") as ledger:
+        await ledger.reviewer("ana").approve("shop/order-17/refund-1", reason="within the rules")
+
+A reviewer's name is part of each slot that they fill, and the broker lets only that person's
+credentials fill it. What cannot count is refused here before it is recorded; the gate that counts
+the votes applies the same rules again (`votes.py`).
+"""
+
+from datetime import datetime
+from typing import Final, get_args
+
+import msgspec
+
+from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
+from ayes.ledger.grants import (
+    Delegation,
+    Grant,
+    bad_delegation,
+    bad_grant,
+    delegated,
+    delegations_of,
+    grants_of,
+)
+from ayes.ledger.lifecycle import Call, describe, evolve, may_vote
+from ayes.ledger.log import EventLog
+from ayes.ledger.policies import is_possible, of_edit
+from ayes.ledger.votes import is_edit
+from ayes.schemas import events as e
+from ayes.schemas import ids
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, NotAllowed, NotOpen
+from ayes.schemas.limits import MAX_REASON, MAX_TEXT
+from ayes.schemas.limits import check as check_size
+from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot
+
+#: Stands for the number of a fact that is not recorded yet.
+_NEXT: Final = 2**63
+_VERDICTS: Final[tuple[e.Verdict, ...]] = get_args(e.Verdict.__value__)
+
+
+class Reviewer:
+    """One person, and what they may record in their own name. `Ledger.reviewer` makes one."""
+
+    def __init__(self, ledger: LedgerClient, name: str) -> None:
+        self._ledger = ledger
+        self.name = name
+
+    @property
+    def log(self) -> EventLog:
+        return self._ledger.log
+
+    # ------------------------------------------------------------------------------------ votes
+
+    async def approve(
+        self,
+        call: CallRef | str,
+        *,
+        reason: str = "",
+        arguments: str | None = None,
+        on_behalf_of: str = "",
+        digest: str = "",
+    ) -> Call:
+        """Vote for letting the call run; with `arguments` (raw JSON text), with these instead.
+
+        The other parameters and the errors are those of `vote`.
+        """
+        return await self.vote(
+            call,
+            "approve",
+            reason=reason,
+            arguments=arguments,
+            on_behalf_of=on_behalf_of,
+            digest=digest,
+        )
+
+    async def deny(
+        self,
+        call: CallRef | str,
+        *,
+        reason: str = "",
+        on_behalf_of: str = "",
+        halt: bool = False,
+        digest: str = "",
+    ) -> Call:
+        """Vote against the call; the model reads the reason. Parameters and errors as of `vote`."""
+        return await self.vote(
+            call, "deny", reason=reason, on_behalf_of=on_behalf_of, halt=halt, digest=digest
+        )
+
+    async def answer(
+        self,
+        call: CallRef | str,
+        answer: str,
+        *,
+        reason: str = "",
+        on_behalf_of: str = "",
+        digest: str = "",
+    ) -> Call:
+        """Vote for giving the model this text in place of the tool's output; the tool does not run.
+
+        The other parameters and the errors are those of `vote`.
+        """
+        return await self.vote(
+            call, "answer", reason=reason, answer=answer, on_behalf_of=on_behalf_of, digest=digest
+        )
+
+    async def break_glass(self, call: CallRef | str, *, reason: str, digest: str = "") -> Call:
+        """Let the call run alone, in an emergency. Parameters and errors as of `vote`."""
+        return await self.vote(call, "break_glass", reason=reason, digest=digest)
+
+    @as_of_the_leader
+    async def vote(
+        self,
+        call: CallRef | str,
+        verdict: e.Verdict,
+        *,
+        reason: str = "",
+        arguments: str | None = None,
+        answer: str = "",
+        on_behalf_of: str = "",
+        halt: bool = False,
+        digest: str = "",
+    ) -> Call:
+        """Vote on an open call, about the arguments as they stand now.
+
+        For a caller that has the verdict as data; `approve`, `deny`, `answer` and `break_glass`
+        say the same by name.
+
+        Args:
+            reason: with `deny` the model reads it; with `break_glass` it must be given.
+            arguments: with `approve`: run it with these instead (raw JSON text).
+            answer: with `answer`: what the model gets in place of the tool's output.
+            on_behalf_of: whose vote this is, by that person's delegation. Found by itself for a
+                reviewer who was not asked.
+            halt: with `deny`: the model is not asked again before a user says something.
+            digest: of what the reviewer was shown; the vote counts for that and for nothing else.
+
+        Raises:
+            BadInput: there is no such verdict, or `break_glass` comes with arguments.
+            TooLarge: reason, arguments or answer are over their limit (`ayes.schemas.limits`).
+            UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see
+                `lifecycle.refusal`.
+            NotAllowed: nobody gave this reviewer that vote; the policies in force block the call
+                as edited; or nobody is left who could agree to the edit, where the person who
+                edits does not count.
+            BadArguments: the edit breaks the tool's schema.
+            AlreadyFilled: this reviewer has voted before.
+        """
+        ref = call_ref(call)
+        if verdict not in _VERDICTS:
+            raise BadInput(f"{verdict!r} is no verdict. A vote says one of {', '.join(_VERDICTS)}.")
+        if verdict == "break_glass" and arguments is not None:
+            raise BadInput("who breaks the glass lets run what waits, as it is. Arguments go with approve.")
+        check_size("the reason", reason, MAX_REASON)
+        check_size("the answer", answer, MAX_TEXT)
+        check_size("the edited arguments", arguments or "", MAX_TEXT)
+        known = await self._ledger.known_call(ref)
+        voted = e.Voted(
+            verdict=verdict,
+            digest=known.approval_request.digest if known.approval_request else "",
+            reason=reason,
+            arguments=arguments,
+            answer=answer,
+            on_behalf_of=on_behalf_of,
+            halt=halt,
+        )
+        if not on_behalf_of:
+            principal = await self._principal(known, voted)
+            voted = msgspec.structs.replace(voted, on_behalf_of=principal)
+        self._ledger.check(known, ref.vote(self.name), voted)
+        if digest not in ("", voted.digest):
+            raise NotOpen(
+                f"{ref} waits with the digest {voted.digest}, not {digest}. Nothing was recorded. "
+                f"Look at what waits: ayes show {ref}"
+            )
+        if on_behalf_of:
+            await self._check_principal(known, on_behalf_of)
+        if voted.verdict != "break_glass":
+            await self._check_substitutes(known)
+        if arguments is not None:
+            await self._check_edit(known, voted, arguments)
+        return await self._ledger.record(known, ref.vote(self.name), voted)
+
+    async def _principal(self, call: Call, vote: e.Voted) -> str:
+        """For a reviewer who was not asked: a person who was, and who delegated to them; or none."""
+        asked = call.approval_request
+        if vote.verdict == "break_glass" or asked is None or may_vote(call, vote, self.name):
+            return ""
+        now = self._ledger.now()
+        for one in await self._ledger.delegations(call.ref.workspace):
+            behalf = msgspec.structs.replace(vote, on_behalf_of=one.ref.giver)
+            if one.holds(self.name, call.wish.tool, now) and may_vote(call, behalf, self.name):
+                return one.ref.giver
+        return ""
+
+    async def _check_principal(self, call: Call, principal: str) -> None:
+        """Refuse a vote in the place of a person who delegated nothing to this reviewer."""
+        now = self._ledger.now()
+        if not any(
+            one.ref.giver == principal and one.holds(self.name, call.wish.tool, now)
+            for one in await self._ledger.delegations(call.ref.workspace)
+        ):
+            raise NotAllowed(
+                f"{principal} gave {self.name} no vote on {call.wish.tool} that holds now. "
+                "Nothing was recorded."
+            )
+
+    async def _check_substitutes(self, call: Call) -> None:
+        """Refuse the vote of a person in whose place another has voted already."""
+        instead = [
+            vote
+            for vote in call.votes
+            if isinstance(vote.event, e.Voted) and vote.event.on_behalf_of == self.name
+        ]
+        if not instead:
+            return
+        given = await self._ledger.delegations(call.ref.workspace)
+        for vote in instead:
+            if delegated(given, call, vote):
+                raise NotAllowed(
+                    f"{vote.slot.tail[3]} has voted on {call.ref} in {self.name}'s place: "
+                    f"{describe(vote)}. Nothing was recorded."
+                )
+
+    async def _check_edit(self, call: Call, voted: e.Voted, arguments: str) -> None:
+        """Refuse arguments that the tool does not take, or with which the call could never run."""
+        ref, wish = call.ref, call.wish
+        tool = await self._ledger.tool(ref.workspace, wish.tool, wish.tool_version)
+        if problem := tool.problems(arguments):
+            raise BadArguments(problem)
+        known = await self._ledger.with_origin(call)
+        more = of_edit(await self._ledger.policies(ref.workspace), tool, known, arguments)
+        if more is None:
+            raise NotAllowed(
+                f"{ref} cannot run so: the policy in force blocks {wish.tool} with these "
+                "arguments. Nothing was recorded."
+            )
+        if not is_possible(known, more):
+            raise NotAllowed(
+                f"{ref} cannot run so: with these arguments the policy asks others than those who "
+                "were asked. Nothing was recorded. Deny it, so that it is requested anew."
+            )
+        vote = Fact(_NEXT, self._ledger.now(), ref.vote(self.name), voted)
+        assert known.approval_request
+        if known.approval_request.editor_counts or not is_edit(known, vote):
+            return
+        after = await self._ledger.tally(evolve(known, vote))
+        if isinstance(after.verdict, e.Denied):
+            raise NotAllowed(
+                f"{ref} cannot run so: whoever edits does not count, and too few are left who "
+                "could agree. Nothing was recorded. Deny it and say what it should be, so that it "
+                "is requested anew."
+            )
+
+    # ------------------------------------------------------------------- approvals and their end
+
+    @as_of_the_leader
+    async def revoke(self, call: CallRef | str, *, reason: str = "") -> Call:
+        """Take an approval back before the tool runs.
+
+        Raises:
+            AlreadyFilled, NotOpen: it has started, or was never approved.
+            NotAllowed: this person may not, or asked for the call.
+            TooLarge: the reason is over its limit (`ayes.schemas.limits`).
+        """
+        ref = call_ref(call)
+        check_size("the reason", reason, MAX_REASON)
+        revoked = e.Revoked(reason=reason, reviewer=self.name)
+        return await self._settle(ref, ref.revoked_by(self.name), revoked)
+
+    @as_of_the_leader
+    async def reconcile(self, call: CallRef | str, *, happened: bool, output: str) -> Call:
+        """Settle a call in doubt: did it take effect?
+
+        Args:
+            output: what the model reads as the result.
+
+        Raises:
+            NotOpen: it is not in doubt.
+            NotAllowed: this person may not, or asked for the call.
+            AlreadyFilled: somebody else was first.
+            TooLarge: the output is over its limit (`ayes.schemas.limits`).
+        """
+        ref = call_ref(call)
+        check_size("the output", output, MAX_TEXT)
+        reconciled = e.Reconciled(happened=happened, output=output, reviewer=self.name)
+        return await self._settle(ref, ref.reconciled_by(self.name), reconciled)
+
+    async def _settle(self, ref: CallRef, slot: Slot, event: e.Event) -> Call:
+        """Record it, and make sure that it counts: another fact may have been first elsewhere."""
+        known = await self._ledger.record(await self._ledger.known_call(ref), slot, event)
+        if (void := next((one for one in known.void if one.fact.slot == slot), None)) is not None:
+            raise AlreadyFilled(f"{ref} is {known.status.replace('_', ' ')}: {void.why}.")
+        return known
+
+    # -------------------------------------------------------------------------------- in advance
+
+    @as_of_the_leader
+    async def grant(
+        self,
+        grant: GrantRef | str,
+        tool: str,
+        *,
+        for_s: float,
+        uses: int = 1,
+        arguments: str | None = None,
+        when: str = "",
+        agent: str = "*",
+        thread: str = "*",
+        reason: str = "",
+    ) -> Grant:
+        """Approve calls of a tool in advance, up to a number and a time.
+
+        It is its giver's vote, given early: where a rule asks for more people, their grants are
+        needed too. It counts when a call is judged; once people are asked, only their votes count.
+        The same grant given again is one grant.
+
+        Args:
+            grant: `workspace/giver/name`; the giver is this reviewer.
+            for_s: seconds from when it is recorded. There is always an end.
+            uses: how many calls it may let run, 1 to 1,000.
+            arguments: exactly these (raw JSON text, compared by value).
+            when: a condition on the arguments (`ayes.schemas.conditions`).
+            agent, thread: names, or patterns with `*`.
+
+        Raises:
+            BadInput: no end, no uses, no such condition.
+            UnknownTool: nobody declared the tool.
+            BadArguments: they break its schema.
+            NotAllowed: no grant may cover this tool, or the giver is another person.
+            AlreadyFilled: another grant has this name.
+        """
+        ref = grant if isinstance(grant, GrantRef) else GrantRef.parse(grant)
+        self._check_giver(ref)
+        granted = e.Granted(
+            tool=tool,
+            expires_in_s=for_s,
+            uses=uses,
+            arguments=arguments,
+            when=when,
+            agent=agent,
+            thread=thread,
+            reason=reason,
+        )
+        if problem := bad_grant(granted):
+            raise BadInput(problem)
+        declared = await self._ledger.tool(ref.workspace, tool)
+        if arguments is not None and (problem := declared.problems(arguments)):
+            raise BadArguments(problem)
+        policies = await self._ledger.policies(ref.workspace)
+        if declared.declared.governs or not policies.grantable(tool):
+            says = "its declaration" if declared.declared.governs else "never_grant in the policy"
+            raise NotAllowed(
+                f"no grant may cover {tool}: people look at each call of it, as {says} says. "
+                "Nothing was recorded."
+            )
+        await self._give("grant", ref, granted)
+        [found] = grants_of(await self._ledger.read(ref, must_include=ref.given))
+        if (standing := found.standing(self._ledger.now())) != "in force":
+            raise AlreadyFilled(f"there was such a grant {ref}, and it is {standing}. Choose another name.")
+        return found
+
+    async def revoke_grant(self, grant: GrantRef | str, *, reason: str = "") -> Grant:
+        """Revoke a grant. Any reviewer may: it only makes things stricter.
+
+        Raises:
+            BadInput: there is no such grant.
+            AlreadyFilled: it is revoked already.
+        """
+        ref = grant if isinstance(grant, GrantRef) else GrantRef.parse(grant)
+        known = grants_of(await self._ledger.read(ref))
+        if not known:
+            raise BadInput(f"there is no grant {ref}. `ayes grant list` shows those that there are.")
+        if (revoked := known[0].revoked) is not None:
+            raise AlreadyFilled(f"{ref} is revoked: {describe(revoked)}. Nothing was recorded.")
+        slot = ref.revoked_by(self.name)
+        event = e.GrantRevoked(reviewer=self.name, reason=reason)
+        await self._ledger.append_exclusive(slot, event)
+        [found] = grants_of(await self._ledger.read(ref, must_include=slot))
+        return found
+
+    async def delegate(
+        self,
+        delegation: DelegationRef | str,
+        to: str,
+        *,
+        starts_at: datetime,
+        ends_at: datetime,
+        tools: tuple[str, ...] = ("*",),
+        reason: str = "",
+    ) -> Delegation:
+        """Let another person vote in this reviewer's place for a time.
+
+        Their votes then say "Ben for Ana". The same delegation given again is one delegation.
+
+        Args:
+            delegation: `workspace/giver/name`; the giver is this reviewer.
+            to: the other person.
+            starts_at, ends_at: with a time zone.
+            tools: names, or patterns with `*`.
+
+        Raises:
+            BadInput: it ends before it starts, it is over already, it is to oneself, or its times
+                have no zone.
+            BadId: `to` cannot be the name of a person.
+            NotAllowed: the giver is another person.
+            AlreadyFilled: another delegation has this name.
+        """
+        ref = _delegation_ref(delegation)
+        self._check_giver(ref)
+        ids.token("reviewer", to)
+        given = e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at, tools=tools, reason=reason)
+        if problem := bad_delegation(ref.giver, given, self._ledger.now()):
+            raise BadInput(problem)
+        await self._give("delegation", ref, given)
+        [found] = delegations_of(await self._ledger.read(ref, must_include=ref.given))
+        return found
+
+    async def end_delegation(self, delegation: DelegationRef | str, *, reason: str = "") -> Delegation:
+        """End a delegation before its time. Votes that were cast by it remain valid.
+
+        Raises:
+            BadInput: there is no such delegation.
+            NotAllowed: another person gave it.
+            AlreadyFilled: it was ended before.
+        """
+        ref = _delegation_ref(delegation)
+        self._check_giver(ref)
+        if not delegations_of(await self._ledger.read(ref)):
+            raise BadInput(f"there is no delegation {ref}. `ayes delegate list` shows those that there are.")
+        await self._ledger.append_exclusive(ref.ended, e.DelegationEnded(reason=reason))
+        [found] = delegations_of(await self._ledger.read(ref, must_include=ref.ended))
+        return found
+
+    def _check_giver(self, ref: GrantRef | DelegationRef) -> None:
+        if ref.giver != self.name:
+            raise NotAllowed(
+                f"only {ref.giver} can give or end {ref}, and not {self.name}. Nothing was recorded."
+            )
+
+    async def _give(self, what: str, ref: GrantRef | DelegationRef, given: e.Granted | e.Delegated) -> None:
+        """Record a grant or a delegation, unless the same one stands there already."""
+        first = await self._ledger.try_append(ref.given, given)
+        if first is not None and not same_content(first.event, given):
+            raise AlreadyFilled(f"there is another {what} {ref}: {describe(first)}. Choose another name.")
+
+
+def _delegation_ref(delegation: DelegationRef | str) -> DelegationRef:
+    if isinstance(delegation, DelegationRef):
+        return delegation
+    return DelegationRef.parse(delegation)

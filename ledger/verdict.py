@@ -1,0 +1,378 @@
+"""What the gate says to a call: the judgement, apart from how it is loaded and recorded.
+
+A `Case` is a call and what it is judged by. Three questions are asked of it:
+
+* `policy_verdict` tells what the policies say to the wish by itself.
+* `verdict` adds what the thread went through before and what people said in advance.
+* `decision` adds what came later: votes, a withdrawal, the deadline, a user's message.
+
+Nothing here reads a clock or the log, so the same case always gives the same answer: the gate, the
+backtest of a policy and the explanation of a call ask the same functions.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ayes.ledger.grants import Delegation, Grant, covering
+from ayes.ledger.lifecycle import Call
+from ayes.ledger.policies import (
+    Origin,
+    Policies,
+    PolicyDecision,
+    ThreadUsage,
+    about,
+    block,
+    disowned,
+    evaluate,
+    required,
+)
+from ayes.ledger.votes import asked, empty_seats, tally
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.limits import MAX_REASON, cut
+from ayes.schemas.people import is_excluded, person, plain
+from ayes.schemas.quorums import filled, met
+from ayes.schemas.tools import Tool
+
+
+class PolicyVerdict(Struct, frozen=True):
+    """What the policies say to a wish by itself, apart from its thread's past and from grants."""
+
+    ruling: PolicyDecision
+    says: e.Approved | e.Denied | e.ApprovalRequested
+
+
+class Case(Struct, frozen=True):
+    """A call, and what it is judged by."""
+
+    call: Call
+    policies: Policies
+    tool: Tool | None
+    #: The first thing that a user said after the wish was made. Only looked for where that
+    #: supersedes the question.
+    newer: Fact | None = None
+    #: What the thread went through before. None: not looked at, since nothing depends on it.
+    past: ThreadUsage | None = None
+    grants: tuple[Grant, ...] = ()
+    delegations: tuple[Delegation, ...] = ()
+    #: What call, policies and tool come to. None: not asked yet, `verdict` will.
+    by_policies: PolicyVerdict | None = None
+    #: What was recorded before the request about whose wish it is.
+    origin: Origin = Origin()
+    #: Does the request itself say who asked? Else `call` has it from the thread.
+    names_requester: bool = True
+
+
+def decision(case: Case, now: datetime) -> e.Event | None:
+    """What the facts come to by now, on the broker's clock; None while it is open.
+
+    The answer is what would stand in `decided`, or a question to people: `ApprovalRequested` where
+    nobody was asked yet, `Escalated` where nobody answered in time.
+    """
+    if case.newer is None:
+        return _decided(case, now)
+    first = _decided(replace(case, call=_before(case.call, case.newer)), case.newer.recorded_at)
+    if first is not None and not isinstance(first, e.Escalated):  # nobody more is asked when moot
+        return first
+    return e.Superseded(reason=f"The user said something new, message {case.newer.slot.tail[1]!r}.")
+
+
+def _before(call: Call, message: Fact) -> Call:
+    """The call before a message made it moot, or before its question if that came last."""
+    assert call.gated
+    end = max(message.seq, call.gated.seq)
+    withdrawn = call.withdrawn if call.withdrawn and call.withdrawn.seq < end else None
+    votes = tuple(vote for vote in call.votes if vote.seq < end)
+    return replace(call, votes=votes, withdrawn=withdrawn)
+
+
+def _decided(case: Case, now: datetime) -> e.Event | None:
+    call = case.call
+    if call.withdrawn is not None:
+        event = call.withdrawn.event
+        if isinstance(event, e.Superseded):
+            return e.Superseded(reason=cut(event.reason, MAX_REASON))
+        return _withdrawn(event)
+    if call.gated is None:
+        return verdict(case, now)
+    stands = tally(call, case.policies, case.tool, case.delegations)
+    if isinstance(stands.verdict, e.Approved):
+        ruling = _blocked(case, stands.verdict)
+        if ruling is not None:
+            why = f"Approved by people, and blocked by now: {ruling.judged.reason}".rstrip(": ")
+            return _denied("policy", ruling, why)
+    if stands.verdict is not None:
+        return stands.verdict
+    if call.due is None or now < call.due:
+        return None
+    if (stage := call.next_stage) is not None:
+        return e.Escalated(voters=stage.voters, expires_in_s=stage.expires_in_s)
+    asking = call.approval_request
+    assert asking
+    assert call.gated
+    return e.Expired(
+        rule=asking.rule,
+        policy_version=asking.policy_version,
+        organisation=asking.organisation,
+        after_s=(call.due - call.gated.recorded_at).total_seconds(),
+    )
+
+
+def _blocked(case: Case, approved: e.Approved) -> PolicyDecision | None:
+    arguments = case.call.wish.arguments if approved.arguments is None else approved.arguments
+    return block(case.policies, case.call, arguments)
+
+
+def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequested:
+    """What is said to a wish before anybody is asked. The first of these that holds:
+
+    1. it is not the wish that it claims to be, its digest is not that of the wish, the tool is
+       unknown or run by another side, the arguments break the schema, or the requester could not be
+       kept from voting: denied as invalid;
+    2. the thread has made as many calls as the policy lets it: denied;
+    3. the rule that counts blocks or allows (about a tool that can change policy people are asked
+       instead);
+    4. without those who do not count, too few may vote: denied, since nobody could ever decide;
+    5. grants make up the votes that it needs: approved;
+    6. people denied this very call in this thread and the user has said nothing since: denied
+       again, `deny_repeats` times;
+    7. as many calls of the thread as the policy lets it were put to people: denied;
+    8. people are asked.
+    """
+    said = case.by_policies or policy_verdict(case)
+    ruling, says, gone_through = said.ruling, said.says, case.past
+    most = case.policies.limit("calls_per_thread")
+    if isinstance(says, e.Denied) and says.ground == "invalid":
+        return says
+    if gone_through and most is not None and gone_through.calls >= most:
+        made = f"The policy lets a thread make {most:,} calls, and these were made."
+        return _denied("limit", ruling, made)
+    if not isinstance(says, e.ApprovalRequested):
+        return says
+    if not _governs(case.tool) and (counting := _granted(case, says, now)):
+        by_grant = _approved(
+            ruling,
+            says.digest,
+            "grant",
+            voters=tuple(grant.ref.giver for grant in counting),
+            grants=tuple(f"{grant.ref.giver}/{grant.ref.name}" for grant in counting),
+        )
+        return _unasked(case, by_grant)
+    if (
+        gone_through
+        and gone_through.denied
+        and gone_through.repeats < case.policies.workspace.policy.deny_repeats
+    ):
+        return _denied("repeated", ruling, _again(gone_through.denied))
+    most = case.policies.limit("questions_per_thread")
+    if gone_through and most is not None and gone_through.questions >= most:
+        put = f"The policy lets a thread put {most:,} calls to people, and these were put."
+        return _denied("limit", ruling, put)
+    return says
+
+
+def policy_verdict(case: Case) -> PolicyVerdict:
+    """Steps 1, 3 and 4 of `verdict`."""
+    call, policies, tool = case.call, case.policies, case.tool
+    wish = call.wish
+    problem = disowned(call, case.origin) or _invalid(wish, tool) or _unmapped(wish, policies)
+    if problem is not None:
+        ruling = evaluate(policies, about(call))
+        return PolicyVerdict(ruling, _denied("invalid", ruling, problem))
+    ruling = evaluate(policies, about(call, wish.arguments))
+    judged = ruling.judged
+    if judged.then == "block":
+        return PolicyVerdict(ruling, _denied("policy", ruling, judged.reason))
+    if judged.then == "allow" and not _governs(tool):
+        return PolicyVerdict(
+            ruling, _unasked(case, _approved(ruling, wish.digest, "policy", reason=judged.reason))
+        )
+    whose = {"requester": wish.requester, "agent": wish.agent}
+    asking = question(policies, ruling, digest=wish.digest, **whose)
+    if empty := unanswerable(asking):
+        own = policies.excluded(wish.requester, "")
+        others = [name for name in asking.excluded if name not in own]
+        who = [f"{wish.requester} asked for it"] if wish.requester else []
+        who += (
+            [f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} behind {wish.agent}"]
+            if others
+            else []
+        )
+        why = f"It needs {empty} more who may vote and count: {' and '.join(who)}."
+        return PolicyVerdict(ruling, _denied("policy", ruling, why))
+    return PolicyVerdict(ruling, asking)
+
+
+def _unasked(case: Case, approved: e.Approved) -> e.Approved:
+    """With who is excluded, may revoke and may reconcile, which no question says here.
+
+    A requester whom the request itself names is excluded by that, and left out.
+    """
+    wish = case.call.wish
+    named = plain(wish.requester) if case.names_requester else ""
+    excluded = case.policies.excluded(wish.requester, wish.agent)
+    return replace(
+        approved,
+        excluded=tuple(one for one in excluded if one != named),
+        may_revoke=case.policies.people("may_revoke"),
+        may_reconcile=case.policies.people("may_reconcile"),
+    )
+
+
+def _governs(tool: Tool | None) -> bool:
+    return tool is not None and tool.declared.governs
+
+
+def _invalid(wish: e.ToolRequested, tool: Tool | None) -> str | None:
+    if call_digest(wish.tool, wish.tool_version, wish.arguments) != wish.digest:
+        return "The request's digest is not that of its arguments."
+    if tool is None:
+        return f"There is no tool {wish.tool!r}. Only the tools that were offered can be called."
+    if wish.run_by != tool.declared.run_by:
+        declared = f"{wish.tool} is run by {tool.declared.run_by!r}, as it is declared"
+        return f"{declared}, and not by {wish.run_by!r}."
+    if wish.layout not in _LAYOUTS:
+        unknown = f"The request is of layout {wish.layout}, which this gate does not know"
+        return f"{unknown}. Upgrade the gate."
+    return tool.problems(wish.arguments)
+
+
+#: Which layouts of a request's slots the gate knows.
+_LAYOUTS: Final = (1, 2)
+
+
+def _unmapped(wish: e.ToolRequested, policies: Policies) -> str | None:
+    if policies.is_known(wish.requester):
+        return None
+    whose = (
+        f"The requester {wish.requester!r} could not be a reviewer"
+        if wish.requester
+        else "No requester is named"
+    )
+    return (
+        f"{whose}, so nobody could be kept from approving their own request. Name a reviewer, or "
+        "list the account below [people] in the policy, or write "
+        'unmapped_requesters = "exclude_nobody" there.'
+    )
+
+
+def question(
+    policies: Policies, ruling: PolicyDecision, *, digest: str, requester: str, agent: str
+) -> e.ApprovalRequested:
+    """What people are asked: frozen from here on."""
+    policy, rule = ruling.by.policy, ruling.judged.rule
+    (own, *also), *besides = required(policies, ruling)
+    beside = ruling.beside.rule if ruling.beside is not None else rule
+    reason = ruling.judged.reason
+    if ruling.judged.then == "allow":  # of a tool that can change policy
+        own, also = e.Quorum(("*",)), []
+        reason = "It can change what is asked about, so a person must look."
+    # The organisation's rule keeps the time, if it has any.
+    times = (policy, rule) if rule.expires_in_s is not None else (policies.workspace.policy, beside)
+    asking = e.ApprovalRequested(
+        digest=digest,
+        rule=rule.name,
+        policy_version=ruling.by.version,
+        organisation=ruling.by.organisation,
+        reason=reason,
+        voters=own.voters,
+        votes_needed=own.votes_needed,
+        also=tuple(also),
+        besides=besides[0] if besides else (),
+        denials_needed=min(rule.denials_needed, beside.denials_needed),
+        may_break_glass=policy.people(rule.break_glass),
+        excluded=policies.excluded(requester, agent),
+        expires_in_s=times[1].expires_in_s,
+        on_timeout=times[1].on_timeout,
+        stages=times[0].stages(times[1]),
+        while_pending=policies.workspace.policy.while_pending,
+        shadows=ruling.shadows,
+        may_revoke=policies.people("may_revoke"),
+        may_reconcile=policies.people("may_reconcile"),
+        editor_counts=rule.editor_counts and beside.editor_counts,
+    )
+    return replace(asking, people=policies.accounts(_may_ever_act(asking)))
+
+
+def unanswerable(asking: e.ApprovalRequested) -> int:
+    """How many votes this question needs that nobody can cast: then nobody must be asked."""
+    return empty_seats(asked(asking), asking.stages, asking.excluded, asking.people)
+
+
+def _may_ever_act(asking: e.ApprovalRequested) -> set[str]:
+    """Everybody whose vote or act may count for this question, names and patterns."""
+    quorums = [one.voters for quorums in asked(asking) for one in quorums]
+    stages = [one.voters for one in asking.stages]
+    more = (asking.may_break_glass, asking.may_revoke, asking.may_reconcile)
+    return {voter for voters in (*quorums, *stages, *more) for voter in voters}
+
+
+def _again(denied: Fact) -> str:
+    event, ref = denied.event, denied.slot.call_ref
+    assert isinstance(event, e.Denied)
+    assert ref
+    said = f": {cut(event.reason, MAX_REASON)}" if event.reason else "."
+    return f"This very call was denied before, as {ref.call}{said}"
+
+
+def _granted(case: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Grant, ...]:
+    """The grants that together make up the votes people would be asked for; else none."""
+    if not case.policies.grantable(case.call.wish.tool):
+        return ()
+    call = about(case.call, case.call.wish.arguments)
+    by_giver: dict[str, Grant] = {}
+    usable = (grant for grant in case.grants if grant.used_by(case.call) or grant.left > 0)
+    for grant in covering(usable, call, now):
+        if not is_excluded(grant.ref.giver, asking.excluded, asking.people):
+            # Two accounts of one person are one giver.
+            by_giver.setdefault(person(grant.ref.giver, asking.people), grant)
+    counting: dict[str, Grant] = {}
+    for grant in by_giver.values():  # those alone that bring it nearer
+        giver = grant.ref.giver
+        with_giver = (*counting, giver)
+        if any(filled(one, with_giver) > filled(one, counting) for one in asked(asking)):
+            counting[giver] = grant
+    enough = all(met(quorums, counting) for quorums in asked(asking))
+    return tuple(counting.values()) if enough else ()
+
+
+def _approved(
+    ruling: PolicyDecision,
+    digest: str,
+    ground: e.Ground,
+    *,
+    reason: str = "",
+    voters: tuple[str, ...] = (),
+    grants: tuple[str, ...] = (),
+) -> e.Approved:
+    return e.Approved(
+        digest=digest,
+        ground=ground,
+        rule=ruling.judged.rule.name,
+        policy_version=ruling.by.version,
+        organisation=ruling.by.organisation,
+        reason=reason,
+        voters=voters,
+        grants=grants,
+        shadows=ruling.shadows,
+    )
+
+
+def _denied(ground: e.Ground, ruling: PolicyDecision, reason: str) -> e.Denied:
+    return e.Denied(
+        ground=ground,
+        rule=ruling.judged.rule.name,
+        policy_version=ruling.by.version,
+        organisation=ruling.by.organisation,
+        reason=cut(reason, MAX_REASON),
+        shadows=ruling.shadows,
+    )
+
+
+def _withdrawn(event: object) -> e.Withdrawn:
+    reason = event.reason if isinstance(event, e.Withdrawn) else ""
+    return e.Withdrawn(reason=cut(reason, MAX_REASON))

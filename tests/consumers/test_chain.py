@@ -1,0 +1,498 @@
+"""The whole chain, from what a user says to what the model reads in the end; nothing in it is made up but the model.
+
+The real gate, model worker, executor and queue run side by side, on the log in memory and on a real broker; and on a
+log in memory whose replicas are behind, where each of them is another client (docs/decisions/0026).
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from brokers import running as broker
+from chain import (
+    ASK,
+    ASK_BRIEFLY,
+    DONE,
+    FIRST,
+    OTHER,
+    REFUND,
+    SCHEMA,
+    SECOND,
+    THREAD,
+    Chain,
+    Script,
+    beside,
+    kinds,
+)
+from msgspec import Struct
+
+from ayes.consumers.executor import Executor, Registered
+from ayes.consumers.gate import Gate
+from ayes.consumers.model import ModelWorker
+from ayes.consumers.pending_projector import PendingProjector
+from ayes.consumers.worker import Worker
+from ayes.ledger.in_memory import Lagging, Memory
+from ayes.ledger.lifecycle import Call, Status, describe
+from ayes.ledger.log import EventLog
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.workers import working
+from ayes.projections.history import Assistant, Outcome, User, history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import AlreadyDecided, DeadlinePassed
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, policy_slot
+from ayes.schemas.tools import ToolSpec
+
+ALLOW = '[[rule]]\nname = "freely"\ntools = ["*"]\nthen = "allow"\n'
+BLOCK = '[[rule]]\nname = "never"\ntools = ["*"]\nthen = "block"\nreason = "Not by a machine."\n'
+
+
+@pytest.fixture(params=["memory", "behind", "jetstream"])
+async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventLog]:
+    """The log, and a third time in memory as the clients of a cluster see it."""
+    if request.param != "jetstream":
+        log = Memory()
+        yield log if request.param == "memory" else Lagging(log, random.Random(request.node.name), late=0.3)
+        return
+    async with (
+        broker(tmp_path / "store") as server,
+        Ledger.connect(server.store.path, role="admin") as ledger,
+    ):
+        yield ledger.log
+
+
+# ------------------------------------------------------------------------------------------- approved
+
+
+async def test_from_what_is_said_to_what_is_read(port: EventLog):
+    """Said, asked, wished, gated, shown, voted on, decided, run once, told, and gone on from (B86, B43, B51, B53, B72, I1)."""
+    chain = Chain(port, Script([e.Text("Let me see."), REFUND], [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        [entry] = await chain.shown()
+        assert (entry.ref, entry.tool, entry.arguments, entry.requester) == (
+            FIRST,
+            "refund",
+            REFUND.arguments,
+            "rita",
+        )
+        assert (entry.rule, entry.reason, entry.excluded) == ("money", "It moves money.", ("rita",))
+        assert chain.ran == []
+        await chain.ledger.reviewer("ana").approve(entry.ref, reason="fine")
+        thread = await chain.answered(2)
+    assert chain.ran == ["A-17"]
+    assert await port.pending.entries() == {}
+    assert await kinds(chain.ledger, FIRST) == [
+        "ToolRequested", "ApprovalRequested", "Voted", "Approved", "ToolStarted", "ToolReturned"
+    ]  # fmt: skip
+    call = thread.call(FIRST)
+    assert call.decided
+    assert call.claims
+    assert isinstance(call.decided.event, e.Approved)
+    assert isinstance(call.claims[0].event, e.ToolStarted)
+    assert call.decided.event.digest == call.claims[0].event.digest == entry.digest
+    told = Outcome("1-0", "refund", "call_a", "returned", "refunded A-17", is_error=False)
+    before = (User("refund A-17"), Assistant(1, (e.Text("Let me see."), REFUND)), told)
+    assert chain.model.asked[1].history == before
+    assert history(thread).entries == (*before, Assistant(2, (DONE,)))
+    assert len(chain.model.asked) == 2
+
+
+async def test_every_fact_names_the_one_that_caused_it(port: EventLog):
+    """What a worker records says which earlier fact of the thread it reacted to, and which call it belongs to (B22)."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin(ALLOW)
+    async with chain.at_work():
+        await chain.answered(2)
+    seq_of: dict[str, int] = {}
+    for fact in await chain.ledger.read(THREAD):
+        event = fact.event
+        assert isinstance(event, e.Event)
+        assert isinstance(event.by, e.Author)
+        if event.by.kind != "service":
+            assert seq_of[event.cause] < fact.seq
+        seq_of[event.id] = fact.seq
+    assert len(seq_of) == 10
+
+
+async def test_what_the_policy_allows_asks_nobody(port: EventLog):
+    """It is decided by the rule alone, never shown, and runs."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin(ALLOW)
+    async with chain.at_work():
+        thread = await chain.answered(2)
+    assert await kinds(chain.ledger, FIRST) == ["ToolRequested", "Approved", "ToolStarted", "ToolReturned"]
+    assert thread.call(FIRST).decided
+    assert describe(thread.call(FIRST).decided).startswith("Approved by policy rule 'freely' at ")  # type: ignore[arg-type]
+    assert chain.ran == ["A-17"]
+
+
+async def test_an_edit_runs_and_is_told(port: EventLog):
+    """The reviewer's bytes run, not the model's, and the model is told which (B61, I1)."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        await chain.shown()
+        for name in ("ana", "cara"):  # whoever edits does not count
+            await chain.ledger.reviewer(name).approve(FIRST, arguments='{"order":"A-18"}')
+        await chain.answered(2)
+    assert chain.ran == ["A-18"]
+    [told] = chain.model.read(2)
+    assert told.text == (
+        "A reviewer changed the arguments of this call before it ran. "
+        'It ran with: {"order":"A-18"}\n\nrefunded A-18'
+    )
+
+
+async def test_the_same_wish_again_is_asked_about_again(port: EventLog):
+    """Same tool, same arguments, same provider id, another turn: another approval (B20, I6)."""
+    chain = Chain(port, Script([REFUND], [REFUND], [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        await chain.shown()
+        await chain.ledger.reviewer("ana").approve(FIRST)
+        await chain.until(lambda thread: thread.call(THREAD.wish(2, 0)).status is Status.PENDING)
+        assert chain.ran == ["A-17"]
+        await chain.ledger.reviewer("ana").deny(THREAD.wish(2, 0), reason="once is enough")
+        await chain.answered(3)
+    assert chain.ran == ["A-17"]
+    assert [told.kind for told in chain.model.read(3)] == ["returned", "denied"]
+
+
+async def test_a_tool_that_fails_has_failed(port: EventLog):
+    """Approved, run, and gone wrong: told as a failure, never as a no; and the model goes on (B34, B47)."""
+    chain = Chain(port, Script([REFUND, OTHER], [DONE]), fails=True)
+    await chain.begin(ALLOW)
+    async with chain.at_work():
+        await chain.answered(2)
+    assert [(told.kind, told.text) for told in chain.model.read(2)] == [
+        ("failed", "LookupError: no order A-17"),
+        ("failed", "LookupError: no order B-40"),
+    ]
+
+
+# ---------------------------------------------------------------------------------------- not approved
+
+
+async def test_a_no_is_told_with_its_reason(port: EventLog):
+    """The tool does not run; the model reads who said no and why, under the tool's own name, and answers (B2, B5, B32, B33)."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        await chain.shown()
+        await chain.ledger.reviewer("ana").deny(FIRST, reason="A-17 was refunded before.")
+        await chain.answered(2)
+    [told] = chain.model.read(2)
+    assert (told.kind, told.tool) == ("denied", "refund")
+    assert told.text == (
+        "`refund` did not run: a person reviewed this call and said no. "
+        "Their reason: A-17 was refunded before."
+    )
+    assert chain.ran == []
+    assert await kinds(chain.ledger, FIRST) == [
+        "ToolRequested",
+        "ApprovalRequested",
+        "Voted",
+        "Denied",
+        "ToolRefused",
+    ]
+    assert await port.pending.entries() == {}
+
+
+async def test_a_no_that_halts_waits_for_the_user(port: EventLog):
+    """Denied, and the model does not go on by itself, also when its worker comes back; with the user's next word it reads why (B32, B33, B53)."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        await chain.shown()
+        await chain.ledger.reviewer("ana").deny(FIRST, reason="Ask the customer first.", halt=True)
+        thread = await chain.until(lambda thread: thread.call(FIRST).finished)
+        await asyncio.sleep(0.1)
+    decided = thread.call(FIRST).decided
+    assert decided
+    assert isinstance(decided.event, e.Denied)
+    assert decided.event.halt
+    async with chain.at_work():
+        await asyncio.sleep(0.1)
+        assert len(chain.model.asked) == 1
+        await chain.say("m2", "They want it.")
+        await chain.answered(2)
+    [told] = chain.model.read(2)
+    assert told.text.endswith("Their reason: Ask the customer first.")
+    assert chain.model.asked[1].history[-1] == User("They want it.")
+    assert (chain.ran, len(chain.model.asked)) == ([], 2)
+
+
+async def test_an_answer_takes_the_tools_place(port: EventLog):
+    """What a person answers is what the model reads; nothing runs."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        await chain.shown()
+        await chain.ledger.reviewer("ana").answer(FIRST, "I did it by hand.")
+        await chain.answered(2)
+    [told] = chain.model.read(2)
+    assert (told.kind, told.text, told.is_error) == ("answered", "I did it by hand.", False)
+    assert chain.ran == []
+
+
+async def test_nobody_answers_in_time(port: EventLog):
+    """The broker's clock ends it, nobody being connected; the model hears that nobody said no; a late click is refused (B36, B37, B38, I4, I5)."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin(ASK_BRIEFLY)
+    async with chain.at_work():
+        thread = await chain.answered(2)
+        with pytest.raises(DeadlinePassed, match="shop/t1/1-0 is already decided: Expired by gate at 20"):
+            await chain.ledger.reviewer("ana").approve(FIRST)
+    call = thread.call(FIRST)
+    assert call.decided
+    assert call.deadline
+    assert call.decided.recorded_at >= call.deadline
+    [told] = chain.model.read(2)
+    assert told.kind == "expired"
+    assert told.text.endswith("nobody decided within 0.4 seconds. Nobody said no either.")
+    assert chain.ran == []
+    assert await port.pending.entries() == {}
+
+
+async def test_the_requester_takes_it_back(port: EventLog):
+    """Withdrawn is not denied: the model is told so, and nothing runs (I5)."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        await chain.shown()
+        await chain.ledger.withdraw(FIRST, "the customer changed their mind")
+        await chain.answered(2)
+        with pytest.raises(AlreadyDecided, match="Withdrawn by gate"):
+            await chain.ledger.reviewer("ana").approve(FIRST)
+    [told] = chain.model.read(2)
+    assert (told.kind, chain.ran) == ("withdrawn", [])
+    assert told.text.endswith("The reason: the customer changed their mind")
+
+
+@pytest.mark.parametrize("run_by", ["executor", "client"])
+async def test_an_approval_is_taken_back_before_it_runs(port: EventLog, run_by: str):
+    """Whoever would have run it: it does not run, the model is told, and the turn goes on (B8, B33)."""
+    chain = Chain(port, Script([REFUND], [DONE]), run_by=run_by)
+    await chain.begin()
+    async with chain.at_work("gate", "queue", "model"):
+        await chain.shown()
+        await chain.ledger.reviewer("ana").approve(FIRST)
+        await chain.until(lambda thread: thread.call(FIRST).decided)
+        if run_by == "executor":
+            await chain.ledger.reviewer("ben").revoke(FIRST, reason="wrong customer")
+        async with chain.at_work("executor"):
+            if run_by == "client":
+                # The executor has seen the approval already, and left it to the client.
+                await chain.ledger.append(
+                    SECOND.requested, e.ToolRequested(tool="refund", arguments="{}", digest="")
+                )
+                await chain.until(lambda thread: thread.call(SECOND).status is Status.REFUSED)
+                await chain.ledger.reviewer("ben").revoke(FIRST, reason="wrong customer")
+            await chain.answered(2)
+    [told] = chain.model.read(2)
+    assert (told.kind, chain.ran) == ("revoked", [])
+    assert told.text.endswith("took the approval back before it started. Their reason: wrong customer")
+
+
+async def test_a_tool_that_is_gone_is_told(port: EventLog):
+    """Approved, but the executor does not have it any more: it declines, the model is told, and the turn goes on (B8, B9)."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin(ALLOW)
+    without = Executor({}, hand_on_for_s=0)
+    bare = Worker(Ledger(beside(port), e.Author(kind="executor", name="bare")), without)
+    running = asyncio.create_task(bare.run())
+    async with chain.at_work("gate", "queue", "model"):
+        await chain.answered(2)
+    bare.stop()
+    await running
+    [told] = chain.model.read(2)
+    assert (told.kind, told.text) == (
+        "unknown_tool",
+        "`refund` did not run: there is no such tool here any more.",
+    )
+    assert await kinds(chain.ledger, FIRST) == ["ToolRequested", "Approved", "Declined", "ToolRefused"]
+
+
+async def test_what_could_never_run_asks_nobody(port: EventLog):
+    """An unknown tool, malformed and misfit arguments: denied in words at once, no person is bothered, the model goes on (B17, B25, B66, I4)."""
+    wishes = [
+        e.Wish(tool="constructor", arguments="{}"),
+        e.Wish(tool="refund", arguments='{"order":'),
+        e.Wish(tool="refund", arguments='{"order":17}'),
+        e.Wish(tool="refund", arguments='{"order":"A-17","order":"B-40"}'),
+    ]
+    chain = Chain(port, Script(wishes, [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        thread = await chain.answered(2)
+    assert [told.kind for told in chain.model.read(2)] == ["unknown_tool", "denied", "denied", "denied"]
+    assert all(call.gated is None for call in thread.calls.values())
+    assert chain.ran == []
+
+
+async def test_what_the_policy_blocks_is_told(port: EventLog):
+    """With the rule's name and words, and that no person was asked."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin(BLOCK)
+    async with chain.at_work():
+        await chain.answered(2)
+    [told] = chain.model.read(2)
+    assert told.text == (
+        "`refund` did not run: rule 'never' of the policy does not allow this call. "
+        "No person was asked. The rule says: Not by a machine."
+    )
+
+
+# ------------------------------------------------------------------------------- siblings, and coming back
+
+
+async def test_two_wishes_in_one_turn(port: EventLog):
+    """One approved and one denied: neither touches the other, and the model goes on once, after both (B11, B12, B43, B44, B45)."""
+    chain = Chain(port, Script([REFUND, OTHER], [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        assert [entry.ref for entry in await chain.shown(2)] == [FIRST, SECOND]
+        await chain.ledger.reviewer("ana").approve(SECOND)
+        await chain.until(lambda thread: thread.call(SECOND).finished)
+        assert len(chain.model.asked) == 1
+        await chain.say("m2", "are you there?")
+        await chain.ledger.reviewer("ben").deny(FIRST, reason="not this one")
+        thread = await chain.answered(2)
+    assert chain.ran == ["B-40"]
+    assert [(told.call, told.kind) for told in chain.model.read(2)] == [
+        ("1-0", "denied"),
+        ("1-1", "returned"),
+    ]
+    assert chain.model.asked[1].history[-1] == User("are you there?")
+    assert len(thread.turns) == len(chain.model.asked) == 2
+
+
+async def test_an_open_approval_outlives_every_worker(port: EventLog):
+    """All is stopped while a call waits; it is voted on meanwhile; whoever comes next goes on from there (B46, B51, B53, I8)."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin()
+    async with chain.at_work():
+        await chain.shown()
+    assert list(await port.pending.entries()) == ["shop.t1.1-0"]
+    assert (await chain.ledger.reviewer("ana").approve(FIRST)).status is Status.PENDING
+    async with chain.at_work():
+        await chain.answered(2)
+    assert chain.ran == ["A-17"]
+    assert len(chain.model.asked) == 2
+
+
+async def test_two_of_everything(port: EventLog):
+    """Two copies of every worker: each thing still happens once (B43, B57, I6)."""
+    wishes = [e.Wish(tool="refund", arguments=f'{{"order":"A-{number}"}}') for number in range(20)]
+    chain = Chain(port, Script(wishes, [DONE]))
+    await chain.begin(ALLOW)
+    async with chain.at_work(), chain.at_work():
+        thread = await chain.answered(2)
+    assert sorted(chain.ran) == sorted(f"A-{number}" for number in range(20))
+    assert len(chain.model.asked) == 2
+    assert {call.status for call in thread.calls.values()} == {Status.RETURNED}
+    assert [fact.slot.tail[-1] for fact in await chain.ledger.read(THREAD) if fact.slot.tail[0] == "turn"] == [
+        "1", "replied", "1", "replied"
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------- on the real broker alone
+
+
+async def test_under_each_roles_own_credentials(store: Path):
+    """Every worker signed on as itself, with no more than it is allowed, and a reviewer as herself (B40, B68)."""
+    await ensure_account(store, "reviewer-ana")
+    async with (
+        Ledger.connect(store, role="service", name="desk") as service,
+        Ledger.connect(store, role="operator") as operator,
+        Ledger.connect(store, role="reviewer-ana") as ana,
+    ):
+        chain = Chain(service.log, Script([REFUND], [DONE]))
+        chain.ledger = service
+        await operator.append(policy_slot("shop", 1), applied(ASK + "expires_in_s = 60\n"))
+        ref = await service.declare("shop", chain.spec)
+        await service.append(THREAD.opened, e.ThreadOpened(requester="rita", model="test:m", tools=(ref,)))
+        await chain.say("m1", "refund A-17")
+        executor = Executor({"refund": Registered(chain.spec, chain.refund)})
+        asker = ModelWorker({"test": chain.model})
+        started = [("gate", Gate()), ("queue", PendingProjector()), ("model", asker), ("executor", executor)]
+        async with working(started, store=store):
+            [entry] = await chain.shown()
+            await ana.reviewer("ana").approve(entry.ref)
+            thread = await chain.answered(2)
+    assert chain.ran == ["A-17"]
+    [vote] = thread.call(FIRST).votes
+    assert isinstance(vote.event, e.Event)
+    assert vote.event.by == e.Author(kind="reviewer", name="ana")
+
+
+class Click(Struct, frozen=True):
+    """What one reviewer heard: the call as it stood after the vote, or that somebody was first."""
+
+    name: str
+    refused: str
+
+
+async def click(ledger: Ledger, ref: CallRef, verdict: str) -> Click:
+    name = ledger.author.name
+    try:
+        await ledger.reviewer(name).vote(ref, verdict)
+    except AlreadyDecided as late:
+        return Click(name, str(late))
+    return Click(name, "")
+
+
+async def test_two_reviewers_at_the_same_moment_five_hundred_times(store: Path):
+    """Yes and no at once: one decision each, that of the first vote in the log; who lost is told who won, and when (B27, B28, B29, B44, I6)."""
+    for name in ("reviewer-ana", "reviewer-ben"):
+        await ensure_account(store, name)
+    async with (
+        Ledger.connect(store, role="service", name="desk") as service,
+        Ledger.connect(store, role="operator") as operator,
+        Ledger.connect(store, role="reviewer-ana") as ana,
+        Ledger.connect(store, role="reviewer-ben") as ben,
+    ):
+        await operator.append(policy_slot("shop", 1), applied(ASK))
+        await service.declare("shop", ToolSpec(name="refund", schema=SCHEMA))
+        refs = [THREAD.call(f"c{number}") for number in range(500)]
+        async with working([("gate", Gate())], store=store):
+            await asyncio.gather(*(service.request(ref, "refund", {"order": ref.call}) for ref in refs))
+            await _seen(service, len(refs), "gated")
+            clicks = await asyncio.gather(
+                *(asyncio.gather(click(ana, ref, "approve"), click(ben, ref, "deny")) for ref in refs)
+            )
+            await _seen(service, len(refs), "decided")
+            again = await asyncio.gather(
+                *(asyncio.gather(click(ana, ref, "approve"), click(ben, ref, "deny")) for ref in refs)
+            )
+        calls = {ref: Call(ref) for ref in refs}
+        for call in thread_of(THREAD, await service.read(THREAD)).calls.values():
+            calls[call.ref] = call
+    assert len(calls) == 500
+    for pair, second, call in zip(clicks, again, calls.values(), strict=True):
+        assert call.decided
+        assert call.votes
+        winner = call.votes[0].slot.tail[3]
+        word = {"ana": "Approved", "ben": "Denied"}[winner]
+        verdict = f"{word} by {winner} at {call.decided.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
+        assert describe(call.decided) == verdict
+        told = f"{call.ref} is already decided: {verdict}. Nothing was recorded."
+        assert [one.refused for one in second] == [told, told]
+        refused = [one for one in pair if one.refused]
+        assert [one.refused for one in refused] == [told] * len(refused)
+        assert len(refused) + len(call.votes) == 2
+        assert winner not in [one.name for one in refused]
+
+
+async def _seen(ledger: Ledger, count: int, slot: str) -> None:
+    async with asyncio.timeout(30), aclosing(ledger.watch(1, f"ledger.*.*.call.*.{slot}")) as facts:
+        async for _ in facts:
+            count -= 1
+            if not count:
+                return

@@ -1,0 +1,193 @@
+"""An approval with other arguments is judged again: by the tool's schema, and by the policy that is in force by then."""
+
+import pytest
+from stories import request
+
+from ayes.consumers.effects import Append
+from ayes.consumers.gate import Gate
+from ayes.ledger.lifecycle import Status
+from ayes.ledger.policies import AppliedPolicy, Policies, of_edit
+from ayes.ledger.services import Ledger
+from ayes.schemas import events as e
+from ayes.schemas.digest import text_digest
+from ayes.schemas.errors import BadArguments, NotAllowed
+from ayes.schemas.events import Quorum
+from ayes.schemas.policy import read_policy
+from ayes.schemas.slots import CallRef, policy_slot
+from ayes.schemas.tools import Tool, ToolSpec, declaration
+
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+pytestmark = pytest.mark.log("memory")
+
+POLICY = """
+[[rule]]
+name = "large refunds"
+tools = ["refund"]
+when = "args.amount > 500"
+then = "ask"
+votes_needed = 2
+editor_counts = true
+
+[[rule]]
+name = "huge refunds"
+tools = ["refund"]
+when = "args.amount > 5000"
+then = "block"
+
+[[rule]]
+name = "refunds"
+tools = ["refund"]
+then = "ask"
+editor_counts = true
+"""
+REFUND = ToolSpec(
+    name="refund",
+    description="Pays money back.",
+    schema='{"type":"object","properties":{"amount":{"type":"number"}},"required":["amount"]}',
+)
+CALL = CallRef.parse("shop/order-17/refund-1")
+
+
+@pytest.fixture
+async def asked(ledger: Ledger):
+    """A refund of 100 that one person was asked about."""
+    await ledger.try_append(policy_slot("shop", 1), e.PolicyApplied(text=POLICY, digest=text_digest(POLICY)))
+    await ledger.declare("shop", REFUND)
+    await ledger.request(CALL, "refund", {"amount": 100}, requester="rita")
+    await settled(ledger)
+    assert (await ledger.call(CALL)).status is Status.PENDING
+    return ledger
+
+
+async def settled(ledger: Ledger) -> None:
+    """Let a gate conclude all that follows from what there is."""
+    gate = Gate()
+    before = -1
+    while before != (before := await ledger.log.last_seq()):
+        for fact in await ledger.read(CALL):
+            if fact.slot.tail[2] in {"requested", "vote"}:
+                steps = gate.decide(await gate.load(ledger, fact), fact)
+                for step in steps:
+                    if isinstance(step, Append):
+                        await ledger.append(step.slot, step.event)
+
+
+async def test_an_edit_that_the_policy_blocks_is_refused_at_once(asked):
+    """No yes lets run what no yes could, and nothing is recorded of it (B61, B67, I3)."""
+    before = await asked.log.last_seq()
+    with pytest.raises(NotAllowed) as raised:
+        await asked.reviewer("ana").approve(CALL, arguments='{"amount":6000}')
+    assert str(raised.value) == (
+        "shop/order-17/refund-1 cannot run so: the policy in force blocks refund with these arguments. Nothing was recorded."
+    )
+    assert await asked.log.last_seq() == before
+
+
+async def test_an_edit_that_takes_more_people_needs_those_too(asked):
+    """One yes to a small refund is none to a large one: the edit waits for as many as its own rule asks (B61, I1, I3)."""
+    await asked.reviewer("ana").approve(CALL, arguments='{"amount":600}')
+    await settled(asked)
+    assert (await asked.call(CALL)).status is Status.PENDING
+    await asked.reviewer("ben").approve(CALL, arguments='{"amount":600}')
+    await settled(asked)
+    call = await asked.call(CALL)
+    assert (call.status, call.arguments) == (Status.APPROVED, '{"amount":600}')
+    assert isinstance(call.decided.event, e.Approved)
+    assert call.decided.event.voters == ("ana", "ben")
+
+
+async def test_an_edit_that_breaks_the_schema_is_refused_at_once(asked):
+    """The schema comes first (B66)."""
+    with pytest.raises(BadArguments):
+        await asked.reviewer("ana").approve(CALL, arguments='{"amount":"much"}')
+
+
+@pytest.mark.log("memory", "jetstream")
+async def test_an_edit_within_what_was_asked_is_approved(asked):
+    """The bytes of the edit are what is approved."""
+    await asked.reviewer("ana").approve(CALL, arguments='{"amount":90}')
+    await settled(asked)
+    call = await asked.call(CALL)
+    assert call.status is Status.APPROVED
+    assert call.arguments == '{"amount":90}'
+
+
+@pytest.mark.parametrize("arguments", ['{"amount":600}', '{"amount":6000}', '{"amount":"much"}'])
+async def test_the_gate_judges_an_edit_that_nobody_checked(asked, arguments):
+    """A client in another language votes as it likes: the gate judges the edit itself, and goes on waiting (B61, B62, I4)."""
+    known = await asked.call(CALL)
+    vote = e.Voted(verdict="approve", digest=known.approval_request.digest, arguments=arguments)
+    await asked.try_append(CALL.vote("ana"), vote)
+    await settled(asked)
+    assert (await asked.call(CALL)).status is Status.PENDING
+    await asked.reviewer("ben").approve(CALL)
+    await settled(asked)
+    call = await asked.call(CALL)
+    assert call.status is Status.APPROVED
+    assert call.arguments == '{"amount":100}'
+
+
+async def test_a_policy_that_came_later_only_tightens(asked):
+    """What was asked about before the policy forbade it cannot be edited into what it forbids, nor is it loosened (I3)."""
+    tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\n'
+    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
+    with pytest.raises(NotAllowed, match="the policy in force blocks refund with these arguments"):
+        await asked.reviewer("ana").approve(CALL, arguments='{"amount":90}')
+
+
+async def test_what_people_approve_after_it_was_blocked_is_denied(asked):
+    """The policy that came between question and yes blocks it: it wins over people, and says so (I3, B67)."""
+    tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\nreason = "Closed."\n'
+    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
+    await asked.reviewer("ana").approve(CALL)
+    await settled(asked)
+    decided = (await asked.call(CALL)).decided
+    assert decided is not None
+    assert isinstance(decided.event, e.Denied)
+    assert (decided.event.ground, decided.event.rule, decided.event.policy_version) == (
+        "policy",
+        "no more",
+        2,
+    )
+    assert decided.event.reason == "Approved by people, and blocked by now: Closed."
+
+
+async def test_a_policy_that_came_later_does_not_loosen(asked):
+    """By now the policy allows it freely; the question stands as it was asked, and nothing runs before somebody says yes (I3)."""
+    looser = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n'
+    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=looser, digest=text_digest(looser)))
+    await settled(asked)
+    assert (await asked.call(CALL)).status is Status.PENDING
+    await asked.reviewer("ana").deny(CALL)
+    await settled(asked)
+    assert (await asked.call(CALL)).status is Status.DENIED
+
+
+async def test_an_edit_that_asks_others_is_refused_at_once(asked):
+    """Nobody whom its rule asks was asked about this call, so it could never run so (B67, I3)."""
+    others = (
+        POLICY
+        + '[[rule]]\nname = "hers"\ntools = ["*"]\nwhen = "args.amount == 7"\npriority = 9\nthen = "ask"\nvoters = ["rita"]\n'
+    )
+    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=others, digest=text_digest(others)))
+    with pytest.raises(NotAllowed, match="asks others than those who were asked"):
+        await asked.reviewer("ana").approve(CALL, arguments='{"amount":7}')
+    assert (await asked.call(CALL)).votes == ()
+
+
+def test_an_edit_is_judged_with_whose_it_is():
+    """The rule looks at the edited arguments, and at everything else as it was."""
+    from stories import START
+
+    from ayes.ledger.lifecycle import call_of
+    from ayes.schemas.codec import Fact
+
+    wish = e.Wish(tool="refund", arguments='{"amount":100}')
+    call = call_of(CALL, (Fact(1, START, CALL.requested, request(wish)),))
+    policy = read_policy(POLICY, "policy.toml")
+    policies = Policies(AppliedPolicy(1, policy))
+    tool = Tool(REFUND.name, *declaration(REFUND))
+    one, two = (Quorum(("*",), needed, "*") for needed in (1, 2))
+    assert of_edit(policies, tool, call, '{"amount":100}') == ((one,),)
+    assert of_edit(policies, tool, call, '{"amount":501}') == ((two,),)
+    assert of_edit(policies, tool, call, '{"amount":5001}') is None

@@ -1,0 +1,529 @@
+"""When those who were asked do not answer, or others answer for them: deadlines, stages, delegation, and broken glass.
+
+With a real gate and real short times, on the log in memory and on a real broker.
+"""
+
+import asyncio
+import itertools
+from contextlib import aclosing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chain import DONE, REFUND, Chain, Script, kinds
+from chain import FIRST as WISHED
+from shop import FIRST, SECOND, THIRD, Shop, rule
+from shop import REFUND as TOOL
+from stories import told
+
+from ayes.consumers.effects import Append
+from ayes.consumers.gate import Gate
+from ayes.ledger.lifecycle import Status, describe
+from ayes.ledger.log import EventLog, TimerFired
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.server import ensure_account
+from ayes.ops.workers import working
+from ayes.projections import pending
+from ayes.schemas import events as e
+from ayes.schemas.errors import AlreadyFilled, BadId, BadInput, BrokerRefused, DeadlinePassed, NotAllowed
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import DelegationRef, policy_slot
+
+# What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
+pytestmark = pytest.mark.log("memory")
+
+SOON = 0.3
+
+
+@pytest.fixture
+def shop(port: EventLog) -> Shop:
+    return Shop(port)
+
+
+def asking(*more: str, voters: str = '"ana"') -> str:
+    return rule("money", "ask", f"voters = [{voters}]", *more)
+
+
+def stages(*times: float | None) -> str:
+    """Stage after stage the lead, the head, and the board are asked as well."""
+    each = [
+        f'{{voters = ["{name}"]{f", expires_in_s = {time}" if time else ""}}}'
+        for name, time in zip(("lea", "hal", "bo"), times, strict=False)
+    ]
+    return f'expires_in_s = {SOON}\non_timeout = "escalate"\nstages = [{", ".join(each)}]'
+
+
+async def entries(shop: Shop) -> list[pending.Entry]:
+    return [pending.decode(value) for value in (await shop.log.pending.entries()).values()]
+
+
+# ------------------------------------------------------------------------------------------------ deadlines
+
+
+async def test_deny_it_expires(shop: Shop):
+    """The broker's clock ends it: expired, which is no no, and a late vote is told so (B36, B37, B87, I5)."""
+    await shop.open(asking(f"expires_in_s = {SOON}"))
+    async with shop.gates():
+        await shop.request()
+        expired = await shop.decided(e.Expired)
+    assert (expired.rule, expired.policy_version, expired.after_s) == ("money", 1, SOON)
+    with pytest.raises(DeadlinePassed, match="is already decided: Expired by gate"):
+        await shop.ledger.reviewer("ana").approve(FIRST)
+
+
+async def test_stay_it_goes_on_waiting(shop: Shop):
+    """Its time is over, and it is still asked; the vote that comes after counts (B45, B51, B73)."""
+    await shop.open(asking(f"expires_in_s = {SOON}", 'on_timeout = "stay"'))
+    async with shop.gates(queue=True):
+        await shop.request()
+        await shop.asked()
+        await asyncio.sleep(2 * SOON)
+        assert (await shop.ledger.call(FIRST)).status is Status.PENDING
+        [entry] = await entries(shop)
+        assert (entry.expires_at, entry.due_at) == (None, None)
+        await shop.ledger.reviewer("ana").approve(FIRST)
+        await shop.decided(e.Approved)
+
+
+@pytest.mark.log("memory", "jetstream")
+async def test_escalate_more_people_are_asked(shop: Shop):
+    """It is recorded that the lead is asked as well, the queue shows it, and the lead's vote decides (B36, B39, B54)."""
+    await shop.open(asking(stages(60)))
+    async with shop.gates(queue=True):
+        await shop.request()
+        await shop.asked()
+        with pytest.raises(NotAllowed, match="lea is none of those who may vote on shop/t1/c1"):
+            await shop.ledger.reviewer("lea").approve(FIRST)
+        escalated = await shop.until(FIRST.escalated(1))
+        assert isinstance(escalated.event, e.Escalated)
+        assert (escalated.event.voters, escalated.event.expires_in_s) == (("lea",), 60)
+        call = await shop.ledger.call(FIRST)
+        assert call.gated
+        assert escalated.recorded_at >= call.gated.recorded_at + timedelta(seconds=SOON)
+        async with asyncio.timeout(20), aclosing(told(shop.log.pending)) as changes:
+            async for _, value in changes:
+                if value and (entry := pending.decode(value)).asked_as_well:
+                    break
+        assert (entry.asked_as_well, entry.voters) == (("lea",), ("ana",))
+        assert entry.due_at == entry.expires_at == escalated.recorded_at + timedelta(seconds=60)
+        await shop.ledger.reviewer("lea").approve(FIRST)
+        assert (await shop.decided(e.Approved)).voters == ("lea",)
+
+
+async def test_who_was_asked_first_still_counts(shop: Shop):
+    """Together with the lead, who fills whichever place is lacking (B39)."""
+    await shop.open(asking("votes_needed = 2", stages(60), voters='"ana", "ben"'))
+    async with shop.gates():
+        await shop.request()
+        await shop.asked()
+        await shop.ledger.reviewer("ana").approve(FIRST)
+        await shop.until(FIRST.escalated(1))
+        await shop.ledger.reviewer("lea").approve(FIRST)
+        assert (await shop.decided(e.Approved)).voters == ("ana", "lea")
+
+
+async def test_the_lead_is_not_asked_before_their_time(shop: Shop):
+    """A vote that another program recorded for them too early does not count, not even later (B40)."""
+    await shop.open(asking(stages(SOON)))
+    async with shop.gates():
+        await shop.request()
+        asked = await shop.asked()
+        early = e.Voted(verdict="approve", digest=asked.digest)
+        await shop.ledger.append(FIRST.vote("lea"), early)
+        await shop.decided(e.Expired)
+
+
+async def test_stage_after_stage_and_then_it_expires(shop: Shop):
+    """The timer is set again for each stage; when the last is over the call expires, with all the time it took (B36, B37, I5)."""
+    await shop.open(asking(stages(SOON, SOON)))
+    async with shop.gates():
+        await shop.request()
+        expired = await shop.decided(e.Expired)
+    call = await shop.ledger.call(FIRST)
+    assert call.gated
+    assert call.decided
+    assert [fact.event.voters for fact in call.escalated if isinstance(fact.event, e.Escalated)] == [
+        ("lea",),
+        ("hal",),
+    ]
+    times = [call.gated, *call.escalated, call.decided]
+    for before, after in itertools.pairwise(times):
+        assert after.recorded_at - before.recorded_at >= timedelta(seconds=SOON)
+    last_due = call.escalated[-1].recorded_at + timedelta(seconds=SOON)
+    assert expired.after_s == (last_due - call.gated.recorded_at).total_seconds()
+    assert await kinds(shop.ledger, FIRST) == [
+        "ToolRequested", "ApprovalRequested", "Escalated", "Escalated", "Expired"
+    ]  # fmt: skip
+
+
+async def test_a_last_stage_without_an_end_goes_on_waiting(shop: Shop):
+    """Everybody was asked, and somebody has to say something (B45)."""
+    await shop.open(asking(stages(None)))
+    async with shop.gates():
+        await shop.request()
+        await shop.until(FIRST.escalated(1))
+        await asyncio.sleep(2 * SOON)
+        await shop.ledger.reviewer("ana").deny(FIRST)
+        await shop.decided(e.Denied)
+
+
+@pytest.mark.parametrize("then", ["deny", "escalate"])
+async def test_what_fell_due_while_no_gate_ran_happens_when_one_comes(shop: Shop, then: str):
+    """The broker keeps the time, not the gate: a deadline that nobody was there for is not missed (B37, B53)."""
+    await shop.open(asking(f"expires_in_s = {SOON}" if then == "deny" else stages(60)))
+    async with shop.gates():
+        await shop.request()
+        await shop.asked()
+        await asyncio.sleep(SOON / 3)  # the gate has set the timer
+    await asyncio.sleep(2 * SOON)
+    assert (await shop.ledger.call(FIRST)).status is Status.PENDING
+    assert not (await shop.ledger.call(FIRST)).escalated
+    async with shop.gates():
+        if then == "deny":
+            await shop.decided(e.Expired)
+        else:
+            await shop.until(FIRST.escalated(1))
+            await shop.ledger.reviewer("lea").approve(FIRST)
+            await shop.decided(e.Approved)
+
+
+async def test_a_gate_that_died_before_it_set_the_timer(shop: Shop):
+    """It has recorded the question and nothing more: whoever is handed the wish again sets the timer (B37, B46)."""
+    await shop.open(asking(stages(60)))
+    await shop.request()
+    [handed] = await shop.ledger.read(FIRST.requested)
+    gate = Gate()
+    question, _again = gate.decide(await gate.load(shop.ledger, handed), handed)
+    assert isinstance(question, Append)
+    await shop.ledger.append(question.slot, question.event)
+    async with shop.gates():
+        await shop.until(FIRST.escalated(1))
+
+
+async def test_a_gate_that_died_after_it_escalated(shop: Shop):
+    """The hint is handed out again: nobody is asked twice, and the next stage gets its timer (B37, I13)."""
+    await shop.open(asking(stages(SOON, 60)))
+    async with shop.gates():
+        await shop.request()
+        await shop.asked()
+        await asyncio.sleep(SOON / 3)
+    call = await shop.ledger.call(FIRST)
+    assert call.due
+    due = TimerFired(FIRST, 1, call.due)
+    gate = Gate()
+    escalated, _again = gate.decide(await gate.load(shop.ledger, due), due)
+    assert isinstance(escalated, Append)
+    await shop.ledger.append(escalated.slot, escalated.event)
+    async with shop.gates(2):
+        await shop.until(FIRST.escalated(2))
+    assert len((await shop.ledger.call(FIRST)).escalated) == 2
+
+
+# ------------------------------------------------------------------------------------------------ delegation
+
+ANAS = DelegationRef("shop", "ana", "leave")
+
+
+async def delegate(shop: Shop, ref: DelegationRef | str = ANAS, to: str = "ben", **more: Any) -> None:
+    now = shop.ledger.now()
+    times = {"starts_at": now - timedelta(hours=1), "ends_at": now + timedelta(hours=1)} | more
+    given = DelegationRef.parse(ref) if isinstance(ref, str) else ref
+    await shop.ledger.reviewer(given.giver).delegate(given, to, **times)
+
+
+async def test_ben_votes_for_ana(shop: Shop):
+    """He was not asked and she gave him her vote: it counts as hers, and the decision says whose it was (B39, B40)."""
+    await shop.open(asking())
+    await delegate(shop)
+    async with shop.gates():
+        await shop.request()
+        await shop.asked()
+        voted = await shop.ledger.reviewer("ben").approve(FIRST)
+        assert (await shop.ledger.tally(voted)).people == ("ana",)
+        approved = await shop.decided(e.Approved)
+        assert (approved.voters, approved.on_behalf_of) == (("ben",), {"ben": "ana"})
+        decided = (await shop.ledger.call(FIRST)).decided
+        assert decided
+        assert describe(decided).startswith("Approved by ben for ana at ")
+        await shop.request(SECOND)
+        await shop.asked(SECOND)
+        await shop.ledger.reviewer("ben").deny(SECOND, on_behalf_of="ana")
+        denied = await shop.decided(e.Denied, SECOND)
+        assert (denied.voters, denied.on_behalf_of) == (("ben",), {"ben": "ana"})
+
+
+#: What was given, and in which words a vote for Ana is refused.
+NO_WORD: list[tuple[str, dict[str, Any]]] = [
+    ("before its time", {"starts_at": 1, "ends_at": 2}),
+    ("of other tools", {"tools": ("wire", "pay*")}),
+    ("to somebody else", {"to": "cy"}),
+]
+
+
+@pytest.mark.parametrize("given", [pytest.param(given, id=name) for name, given in NO_WORD])
+async def test_a_word_that_does_not_hold_gives_no_vote(shop: Shop, given: dict[str, Any]):
+    """Refused where somebody asks, and not counted where another program records it all the same (B40, B62)."""
+    await shop.open(asking())
+    hours = {"starts_at", "ends_at"} & set(given)
+    more = given | {name: shop.ledger.now() + timedelta(hours=given[name]) for name in hours}
+    await delegate(shop, **more)
+    await _gives_no_vote(shop)
+
+
+async def _gives_no_vote(shop: Shop) -> None:
+    async with shop.gates():
+        await shop.request()
+        asked = await shop.asked()
+        with pytest.raises(NotAllowed, match="ana gave ben no vote on refund that holds now"):
+            await shop.ledger.reviewer("ben").approve(FIRST, on_behalf_of="ana")
+        with pytest.raises(NotAllowed, match="ben is none of those who may vote"):
+            await shop.ledger.reviewer("ben").approve(FIRST)
+        vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
+        await shop.ledger.append(FIRST.vote("ben"), vote)
+        await shop.ledger.reviewer("ana").deny(FIRST, reason="I am here")
+        denied = await shop.decided(e.Denied)
+    assert (denied.voters, denied.on_behalf_of) == (("ana",), {})
+
+
+async def test_a_word_that_is_over_gives_no_vote(shop: Shop):
+    """Its time was over when he voted (B36)."""
+    await shop.open(asking())
+    await delegate(shop, ends_at=shop.ledger.now() + timedelta(seconds=0.05))
+    await asyncio.sleep(0.1)
+    await _gives_no_vote(shop)
+
+
+async def test_a_word_that_was_ended_gives_no_vote(shop: Shop):
+    """Before its time, once; what was voted by then stays what it is (B29)."""
+    await shop.open(asking())
+    await delegate(shop)
+    async with shop.gates():
+        await shop.request(SECOND)
+        await shop.asked(SECOND)
+    await shop.ledger.reviewer("ben").approve(SECOND)
+    ended = await shop.ledger.reviewer("ana").end_delegation(ANAS, reason="back again")
+    assert ended.ended
+    with pytest.raises(AlreadyFilled, match=r"ana\.leave\.ended is taken: DelegationEnded by desk at 20"):
+        await shop.ledger.reviewer("ana").end_delegation(ANAS)
+    await _gives_no_vote(shop)
+    assert (await shop.decided(e.Approved, SECOND)).on_behalf_of == {"ben": "ana"}
+
+
+async def test_a_word_given_after_the_vote_gives_none(shop: Shop):
+    """What he recorded before she gave it was not hers to give then (B40)."""
+    await shop.open(asking())
+    async with shop.gates():
+        await shop.request()
+        asked = await shop.asked()
+    vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
+    await shop.ledger.append(FIRST.vote("ben"), vote)
+    await delegate(shop)
+    async with shop.gates():
+        await shop.ledger.reviewer("ana").deny(FIRST)
+        assert (await shop.decided(e.Denied)).voters == ("ana",)
+
+
+async def test_a_word_is_not_passed_on(shop: Shop):
+    """Ana gave Ben her vote, and Ben gives Cy his: Cy has no vote of Ana's (B40)."""
+    await shop.open(asking())
+    await delegate(shop)
+    await delegate(shop, "shop/ben/leave", "cy")
+    async with shop.gates():
+        await shop.request()
+        asked = await shop.asked()
+        for behalf, sentence in (
+            ("ana", "ana gave cy no vote on refund"),
+            ("ben", "ben is none of those"),
+            ("", "cy is none of"),
+        ):
+            with pytest.raises(NotAllowed, match=sentence):
+                await shop.ledger.reviewer("cy").approve(FIRST, on_behalf_of=behalf)
+        vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
+        await shop.ledger.append(FIRST.vote("cy"), vote)  # another program does not ask whether it may
+        await shop.ledger.reviewer("ana").deny(FIRST)
+        assert (await shop.decided(e.Denied)).voters == ("ana",)
+
+
+async def test_nobody_counts_twice_by_a_word(shop: Shop):
+    """Ben has his own vote and Ana's in hand: he is one person, and the rule takes two (B39)."""
+    await shop.open(asking("votes_needed = 2", voters='"ana", "ben", "cy"'))
+    await delegate(shop)
+    async with shop.gates():
+        await shop.request()
+        await shop.asked()
+        await shop.ledger.reviewer("ben").approve(FIRST, on_behalf_of="ana")
+        with pytest.raises(AlreadyFilled, match=r"vote\.ben is taken: Voted by ben for ana at"):
+            await shop.ledger.reviewer("ben").approve(FIRST)
+        await shop.ledger.reviewer("cy").approve(FIRST)
+        approved = await shop.decided(e.Approved)
+    assert (approved.voters, approved.on_behalf_of) == (("ben", "cy"), {"ben": "ana"})
+
+
+async def test_who_asks_does_not_vote_in_anybodys_place(shop: Shop):
+    """Neither the requester for Ana, nor Ben for the requester (B68)."""
+    await shop.open(asking(voters='"ana", "rita"'))
+    await delegate(shop, to="rita")
+    await delegate(shop, "shop/rita/leave", "ben")
+    async with shop.gates():
+        await shop.request()
+        await shop.asked()
+        for name, behalf in (("rita", "ana"), ("ben", "rita")):
+            with pytest.raises(
+                NotAllowed, match="rita asked for shop/t1/c1, or is behind the agent that did"
+            ):
+                await shop.ledger.reviewer(name).approve(FIRST, on_behalf_of=behalf)
+
+
+async def test_a_delegation_that_should_not_be_given_is_refused(shop: Shop):
+    """To oneself, to nobody, backwards, over already, or at no time in particular: in words, and nothing is recorded."""
+    await shop.open(asking())
+    now = shop.ledger.now()
+    before = await shop.log.last_seq()
+    for more, sentence in (
+        ({"to": "ana"}, "ana has their own vote already. Name somebody else."),
+        ({"ends_at": now - timedelta(hours=2)}, r"it ends \(20.* UTC\) before it starts \(20.* UTC\)\."),
+        ({"ends_at": now - timedelta(minutes=1)}, r"it was over at 20.* UTC\. Give a later end\."),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            await delegate(shop, **more)
+    with pytest.raises(BadInput, match="a delegation's times need a time zone"):
+        await delegate(shop, ends_at=now.replace(tzinfo=None))
+    with pytest.raises(BadId, match="reviewer 'b en' cannot be used"):
+        await delegate(shop, to="b en")
+    with pytest.raises(BadInput, match="there is no delegation shop/ana/leave"):
+        await shop.ledger.reviewer("ana").end_delegation(ANAS)
+    assert await shop.log.last_seq() == before
+    times = {"starts_at": now, "ends_at": now + timedelta(hours=1)}
+    first, again = [await shop.ledger.reviewer("ana").delegate(ANAS, "ben", **times) for _ in range(2)]
+    assert first.given.seq == again.given.seq
+    with pytest.raises(AlreadyFilled, match="there is another delegation shop/ana/leave: Delegated by desk"):
+        await shop.ledger.reviewer("ana").delegate(ANAS, "cy", **times)
+
+
+# ---------------------------------------------------------------------------------------------- broken glass
+
+GLASS = rule("money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2", 'break_glass = ["sam"]')
+
+
+async def test_glass_is_broken_and_the_tool_runs(port: EventLog):
+    """One person lets it run, with a reason: that is announced, then decided, then run, and told like any result (B86, I1)."""
+    chain = Chain(port, Script([REFUND], [DONE]))
+    await chain.begin(GLASS)
+    async with chain.at_work():
+        await chain.shown()
+        with pytest.raises(NotAllowed, match="who breaks the glass for shop/t1/1-0 must say why"):
+            await chain.ledger.reviewer("sam").break_glass(WISHED, reason=" ")
+        await chain.ledger.reviewer("sam").break_glass(WISHED, reason="the shop burns")
+        thread = await chain.answered(2)
+    call = thread.call(WISHED)
+    assert call.decided
+    assert isinstance(call.decided.event, e.Approved)
+    approved = call.decided.event
+    assert (approved.ground, approved.voters, approved.reason) == ("broken_glass", ("sam",), "the shop burns")
+    assert describe(call.decided).startswith("Approved by sam, who broke the glass at ")
+    assert await kinds(chain.ledger, WISHED) == [
+        "ToolRequested", "ApprovalRequested", "Voted", "GlassBroken", "Approved", "ToolStarted", "ToolReturned"
+    ]  # fmt: skip
+    [told] = chain.model.read(2)
+    assert (chain.ran, told.kind) == (["A-17"], "returned")
+    assert await port.pending.entries() == {}
+
+
+async def test_a_gate_that_died_after_the_announcement(shop: Shop):
+    """It is announced and not decided: the next gate decides, and announces nothing twice (B56, I13)."""
+    await shop.open(GLASS)
+    async with shop.gates():
+        await shop.request()
+        await shop.asked()
+    await shop.ledger.reviewer("sam").break_glass(FIRST, reason="the shop burns")
+    await shop.ledger.append(FIRST.announced, e.GlassBroken(reviewer="sam", reason="the shop burns"))
+    async with shop.gates(2):
+        assert (await shop.decided(e.Approved)).ground == "broken_glass"
+    assert await shop.log.parked() == []
+
+
+async def test_glass_cannot_be_broken_against_a_block(shop: Shop):
+    """What the policy blocks by now nobody lets run, in no emergency (I3, B67)."""
+    await shop.open(GLASS)
+    async with shop.gates():
+        await shop.request()
+        await shop.asked()
+        await shop.apply(rule("closed", "block"))
+        await shop.ledger.reviewer("sam").break_glass(FIRST, reason="the shop burns")
+        assert (await shop.decided(e.Denied)).ground == "policy"
+    assert (await shop.ledger.call(FIRST)).announced is None
+
+
+async def test_who_may_not_break_it_breaks_nothing(shop: Shop):
+    """Who is not named, who asks, and who gives no reason, whatever another program records; nor in another's place (B40, B68)."""
+    await shop.open(GLASS.replace('["sam"]', '["sam", "rita", "tom"]'))
+    await delegate(shop, "shop/sam/leave", "cy")
+    async with shop.gates():
+        await shop.request()
+        asked = await shop.asked()
+        for name, behalf, reason in (
+            ("dan", "", "fire"),
+            ("cy", "sam", "fire"),
+            ("rita", "", "fire"),
+            ("tom", "", ""),
+        ):
+            with pytest.raises(NotAllowed):
+                await shop.ledger.reviewer(name).vote(
+                    FIRST, "break_glass", reason=reason, on_behalf_of=behalf
+                )
+            vote = e.Voted(verdict="break_glass", digest=asked.digest, reason=reason, on_behalf_of=behalf)
+            await shop.ledger.append(FIRST.vote(name), vote)
+        await shop.ledger.reviewer("ben").deny(FIRST)
+        assert (await shop.decided(e.Denied)).voters == ("ben",)
+
+
+async def test_glass_is_not_broken_for_other_arguments(shop: Shop):
+    """Another program records an edit with it: what would run is not what this person meant, so it counts for nothing (B61, I1)."""
+    await shop.open(GLASS)
+    async with shop.gates():
+        await shop.request()
+        asked = await shop.asked()
+        edit = e.Voted(verdict="break_glass", digest=asked.digest, reason="fire", arguments='{"amount":1}')
+        await shop.ledger.append(FIRST.vote("sam"), edit)
+        await shop.ledger.reviewer("ben").deny(FIRST)
+        await shop.decided(e.Denied)
+
+
+# ------------------------------------------------------------------------------- on the real broker alone
+
+
+async def test_everybody_under_their_own_credentials(store: Path):
+    """Only Ana gives Ana's vote away, only Ben uses it as Ben, and the gate alone escalates and announces (B40, B68)."""
+    for name in ("ana", "ben", "sam"):
+        await ensure_account(store, f"reviewer-{name}")
+    async with (
+        Ledger.connect(store, role="service", name="desk") as service,
+        Ledger.connect(store, role="operator") as operator,
+        Ledger.connect(store, role="reviewer-ana") as ana,
+        Ledger.connect(store, role="reviewer-ben") as ben,
+        Ledger.connect(store, role="reviewer-sam") as sam,
+    ):
+        text = asking(stages(60), 'break_glass = ["sam"]')
+        await operator.append(policy_slot("shop", 1), applied(text))
+        await service.declare("shop", TOOL)
+        now = service.now()
+        times = {"starts_at": now, "ends_at": now + timedelta(hours=1)}
+        with pytest.raises(BrokerRefused):
+            await ben.reviewer("ana").delegate(ANAS, "ben", **times)
+        await ana.reviewer("ana").delegate(ANAS, "ben", **times)
+        with pytest.raises(BrokerRefused):
+            await sam.append(FIRST.announced, e.GlassBroken(reviewer="sam", reason="fire"))
+        with pytest.raises(BrokerRefused):
+            await ana.append(FIRST.escalated(1), e.Escalated(voters=("ben",)))
+        shop = Shop(service.log)
+        async with working([("gate", Gate())], store=store):
+            for ref in (FIRST, SECOND):
+                await service.request(ref, "refund", {"amount": 1}, requester="rita")
+                await shop.asked(ref)
+            await ben.reviewer("ben").approve(FIRST)
+            await sam.reviewer("sam").break_glass(SECOND, reason="fire")
+            assert (await shop.decided(e.Approved)).on_behalf_of == {"ben": "ana"}
+            assert (await shop.decided(e.Approved, SECOND)).ground == "broken_glass"
+            await service.request(THIRD, "refund", {"amount": 1}, requester="rita")
+            await shop.until(THIRD.escalated(1))

@@ -1,0 +1,475 @@
+"""The executor: what it does with a decided call. Tables over values, and how a Python tool is run."""
+
+import asyncio
+import functools
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Literal
+
+import msgspec
+import pytest
+from stories import DECISIONS, EDIT, REF, Story, approval, life, request
+
+from ayes.consumers import executor
+from ayes.consumers.effects import Append, Effect, HandOn, Perform
+from ayes.consumers.executor import (
+    HAND_ON_AFTER_S,
+    HAND_ON_FOR_S,
+    MAX_ATTEMPTS,
+    Executor,
+    ExecutorState,
+    Registered,
+    Run,
+)
+from ayes.consumers.worker import MAX_TRIES, Worker
+from ayes.ledger import in_memory
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.lifecycle import Call, Status, call_of
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import ACK_WAIT_S
+from ayes.ledger.tool_runner import run_tool
+from ayes.projections.refusal_texts import tool_not_run
+from ayes.schemas import events as e
+from ayes.schemas.codec import MAX_BYTES, encode
+from ayes.schemas.digest import call_digest
+from ayes.schemas.slots import Slot, ThreadRef
+from ayes.schemas.tools import ToolSpec, declaration
+
+CALL = REF.wish(1, 0)
+THREAD_OF_MANY = ThreadRef("acme", "many")
+WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
+
+
+def refund(order: str) -> str:
+    return f"refunded {order}"
+
+
+def registered(*, repeatable: bool = False, schema: str = '{"type":"object"}') -> Registered:
+    spec = ToolSpec(name="refund", schema=schema, run_by="executor", repeatable=repeatable)
+    return Registered(spec, refund)
+
+
+ONCE, REPEATABLE = registered(), registered(repeatable=True)
+
+
+def story(ending: str, tool: Registered = ONCE, run_by: str = "executor") -> list[tuple[Slot, e.AnyEvent]]:
+    """A call's life, with the tool's real version in it."""
+    version = tool.version
+    told: list[tuple[Slot, e.AnyEvent]] = []
+    for slot, event in life(CALL, WISH, ending):
+        match event:
+            case e.ToolRequested():
+                told.append((slot, msgspec.structs.replace(request(WISH, version), run_by=run_by)))
+            case e.Approved(arguments=arguments):
+                runs = WISH.arguments if arguments is None else arguments
+                digest = call_digest("refund", version, runs)
+                told.append((slot, msgspec.structs.replace(event, digest=digest)))
+            case e.ToolStarted():
+                told.append((slot, msgspec.structs.replace(event, digest=digest)))
+            case _:
+                told.append((slot, event))
+    return told
+
+
+def call_as(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Call:
+    told = Story()
+    for slot, event in facts:
+        told.tell(slot, event)
+    return call_of(CALL, tuple(told.facts))
+
+
+def reacts(
+    facts: Sequence[tuple[Slot, e.AnyEvent]],
+    *tools: Registered,
+    handed: str = "decided",
+    waited_s: float = HAND_ON_FOR_S,
+    declared: ToolSpec | Literal["own"] | None = "own",
+) -> Sequence[Effect[Run]]:
+    """What the executor does about a call of which these facts stand, handed that one of them.
+
+    Args:
+        waited_s: how long ago that fact was recorded.
+        declared: the contract that is recorded for the tool; `own`: the one that the call was requested with.
+    """
+    told = Story()
+    for slot, event in facts:
+        told.tell(slot, event)
+    call = call_of(CALL, tuple(told.facts))
+    given = next(fact for fact in told.facts if fact.slot.tail[2] == handed)
+    versions = {one.version: one.spec for one in (ONCE, REPEATABLE)}
+    requested = versions.get(call.wish.tool_version) if call.requested else None
+    recorded = requested if declared == "own" else declared
+    seen = ExecutorState(
+        call,
+        None if recorded is None else declaration(recorded)[1],
+        given.recorded_at + timedelta(seconds=waited_s),
+    )
+    return list(Executor({one.spec.name: one for one in tools}).decide(seen, given))
+
+
+def run(attempt: int, tool: Registered = ONCE, arguments: str = WISH.arguments) -> Perform[Run]:
+    digest = call_digest("refund", tool.version, arguments)
+    claim = Append(CALL.claim(attempt), e.ToolStarted(digest=digest, idempotency_key="acme/t1/1-0"))
+    return Perform(claim, Run(CALL, "refund", arguments, attempt))
+
+
+def claims(count: int, tool: Registered = ONCE) -> list[tuple[Slot, e.AnyEvent]]:
+    """So many starts, none of which ever answered."""
+    digest = call_digest("refund", tool.version, WISH.arguments)
+    started = e.ToolStarted(digest=digest, idempotency_key="acme/t1/1-0")
+    return [(CALL.claim(attempt), started) for attempt in range(1, count + 1)]
+
+
+def doubt(attempt: int) -> Append:
+    text = (
+        "refund was started, but whoever ran it stopped before it answered. "
+        "It may or may not have taken effect; a person has to find out."
+    )
+    return Append(CALL.finished, e.InDoubt(attempt=attempt, text=text))
+
+
+def refusal(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Append:
+    return Append(CALL.finished, tool_not_run(call_as(facts)))
+
+
+def declined(why) -> Append:
+    return Append(CALL.claim(1), e.Declined(why=why))
+
+
+APPROVED = story("approved")
+EDITED = story("edited")[:3]
+TAMPERED = [*APPROVED[:2], (CALL.decided, approval(e.Wish(tool="refund", arguments='{"order":"A-99"}')))]
+EDITED_TAMPERED = [*APPROVED[:2], (CALL.decided, msgspec.structs.replace(APPROVED[2][1], arguments=EDIT))]
+STARTED = [*APPROVED, *claims(1)]
+REVOKED = story("revoked")[:-1]
+DECLINED = [*APPROVED, (CALL.claim(1), e.Declined(why="unknown_tool"))]
+STARTED_REPEATABLE = story("approved", REPEATABLE)
+
+#: What stands, what is registered, and the steps that follow when the decision is handed out (again).
+ACTS = [
+    ("approved: it runs", APPROVED, [ONCE], [run(1)]),
+    ("approved with an edit: the edit runs", EDITED, [ONCE], [run(1, arguments=EDIT)]),
+    ("approved were other bytes", TAMPERED, [ONCE], [declined("digest_mismatch")]),
+    ("edited, and not what was approved", EDITED_TAMPERED, [ONCE], [declined("digest_mismatch")]),
+    ("no such tool any more", APPROVED, [], [declined("unknown_tool")]),
+    ("the tool is another by now", APPROVED, [registered(schema='{"type":"object","required":["order"]}')],
+     [declined("unknown_tool")]),
+    ("declined, and not yet told", DECLINED, [ONCE], [refusal(DECLINED)]),
+    ("declined where there are no tools", DECLINED, [], [refusal(DECLINED)]),
+    ("taken back before it ran", REVOKED, [ONCE], [refusal(REVOKED)]),
+    ("started, and nobody knows", STARTED, [ONCE], [doubt(1)]),
+    ("started, and the tool is gone", STARTED, [], [doubt(1)]),
+    ("started twice, and nobody knows", [*APPROVED, *claims(2)], [ONCE], [doubt(2)]),
+    ("repeatable: the next attempt", [*STARTED_REPEATABLE, *claims(1, REPEATABLE)], [REPEATABLE], [run(2, REPEATABLE)]),
+    ("repeatable: the last attempt", [*STARTED_REPEATABLE, *claims(MAX_ATTEMPTS - 1, REPEATABLE)], [REPEATABLE],
+     [run(MAX_ATTEMPTS, REPEATABLE)]),
+    ("repeatable, but not for ever", [*STARTED_REPEATABLE, *claims(MAX_ATTEMPTS, REPEATABLE)], [REPEATABLE], [doubt(MAX_ATTEMPTS)]),
+    ("what is repeatable now was not when it was asked for", STARTED, [REPEATABLE], [doubt(1)]),
+    ("it returned", story("returned"), [ONCE], []),
+    ("it failed", story("failed"), [ONCE], []),
+    ("in doubt", story("in doubt"), [REPEATABLE], []),
+    ("reconciled", story("happened"), [REPEATABLE], []),
+    ("refused already", story("denied"), [ONCE], []),
+    ("decided, and never asked for", [(CALL.decided, DECISIONS["denied"])], [ONCE], []),
+    ("another group's, approved", story("approved", run_by="billing"), [ONCE], []),
+    ("another group's, started", [*story("approved", run_by="billing"), *claims(1)], [ONCE], []),
+    ("the client's own, approved", story("approved", run_by="client"), [], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "tools", "follows"), [pytest.param(*row, id=name) for name, *row in ACTS])
+def test_what_follows_from_a_decision(facts, tools: list[Registered], follows: Sequence[Effect]):
+    """Only approved bytes run, under a claim; a claim without a result is never run again in silence (I1, I6, I7, B8, B9, B49, B61, B77)."""
+    assert reacts(facts, *tools) == follows
+    assert reacts(facts, *tools) == follows
+
+
+OTHER = registered(schema='{"type":"object","required":["order"]}')
+#: What is registered, what is recorded as the tool's contract, how long ago it was decided, and what follows.
+HANDED_ON = [
+    ("no such tool here", [], None, 0, HAND_ON_AFTER_S),
+    ("another version here", [OTHER], ONCE.spec, 0, HAND_ON_AFTER_S),
+    ("as long again as it has waited", [], None, 9.5, 9.5),
+    ("nobody has declared it", [ONCE], None, 0, HAND_ON_AFTER_S),
+    ("another contract is recorded under its version", [ONCE], OTHER.spec, 0, HAND_ON_AFTER_S),
+    ("nobody took it", [], None, HAND_ON_FOR_S, None),
+    ("nobody took it, and another contract is recorded", [ONCE], OTHER.spec, HAND_ON_FOR_S, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tools", "recorded_spec", "waited_s", "after_s"),
+    [pytest.param(*row, id=name) for name, *row in HANDED_ON],
+)
+def test_what_cannot_run_here_is_handed_on_for_a_while(tools, recorded_spec, waited_s: float, after_s):
+    """Another process may have the tool in that version, so an approved call is declined only when nobody took it (D14)."""
+    [step] = reacts(APPROVED, *tools, waited_s=waited_s, declared=recorded_spec)
+    if after_s is None:
+        assert step == declined("unknown_tool")
+    else:
+        assert isinstance(step, HandOn)
+        assert step.after_s == after_s
+
+
+@pytest.mark.parametrize(("tools", "declared"), [([], REPEATABLE.spec), ([OTHER], REPEATABLE.spec)])
+def test_a_repeatable_call_that_was_started_is_handed_on_as_well(tools, declared):
+    """Who cannot run it does not put it in doubt while another process may run it again."""
+    facts = [*STARTED_REPEATABLE, *claims(1, REPEATABLE)]
+    [step] = reacts(facts, *tools, waited_s=ACK_WAIT_S, declared=declared)
+    assert isinstance(step, HandOn)
+    [step] = reacts(facts, *tools, waited_s=ACK_WAIT_S + HAND_ON_FOR_S + 10, declared=declared)
+    assert step == doubt(1)
+    [step] = reacts(
+        [*STARTED_REPEATABLE, *claims(MAX_ATTEMPTS, REPEATABLE)],
+        *tools,
+        waited_s=ACK_WAIT_S,
+        declared=declared,
+    )
+    assert step == doubt(MAX_ATTEMPTS)
+
+
+def test_a_call_with_a_fact_of_a_newer_program_is_left_to_a_newer_program():
+    """Nobody here knows what that fact says: the call is not run, not declined, and not closed (I12)."""
+    newer = e.Carried(type="Held", raw=b"{}", id="x", v=9)
+    for facts in (APPROVED, STARTED, REVOKED, story("denied")[:-1]):
+        for place in (CALL.revoked_by("carl"), CALL.claim(7)):
+            [step] = reacts([*facts, (place, newer)], ONCE, waited_s=1000)
+            assert isinstance(step, HandOn)
+
+
+async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(monkeypatch: pytest.MonkeyPatch):
+    """In a rolling upgrade a call runs, whichever process is handed its decision first, and however often (D14)."""
+    monkeypatch.setattr(executor, "HAND_ON_AFTER_S", 0.001)
+    log = Memory()
+    ledger = Ledger(log, e.Author(kind="service", name="tests"))
+    old = Worker(ledger, Executor({"refund": OTHER}))
+    await ledger.declare(CALL.workspace, ONCE.spec)
+    await ledger.declare(CALL.workspace, OTHER.spec)
+    running = [asyncio.create_task(old.run())]
+    for slot, event in APPROVED:
+        await ledger.append(slot, event)
+    handed_on = asyncio.Event()
+    retry = in_memory._Delivery.retry
+
+    times = 0
+
+    async def noted(delivery: in_memory._Delivery, after_s: float) -> None:
+        nonlocal times
+        times += 1
+        if times > MAX_TRIES:
+            handed_on.set()
+        await retry(delivery, min(after_s, 0.001))
+
+    monkeypatch.setattr(in_memory._Delivery, "retry", noted)
+    await handed_on.wait()
+    new = Worker(ledger, Executor({"refund": ONCE}))
+    running.append(asyncio.create_task(new.run()))
+    async with asyncio.timeout(20), aclosing(ledger.watch(1, CALL.finished.subject)) as ends:
+        end = await anext(ends)
+    for worker in (old, new):
+        worker.stop()
+    await asyncio.gather(*running)
+    assert isinstance(end.event, e.ToolReturned)
+    assert [type(one.event) for one in await ledger.read(CALL)][-2:] == [e.ToolStarted, e.ToolReturned]
+    assert await log.parked() == []
+
+
+async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
+    """Of forty approved calls of a slow synchronous tool, each that is claimed is running; the others are still approved (R5)."""
+    at_once, ref = 12, THREAD_OF_MANY
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    def slow(**_named: object) -> str:
+        begun.release()
+        release.wait(60)
+        return "done"
+
+    slow_tool = Registered(ONCE.spec, slow)
+    ledger = Ledger(Memory(), e.Author(kind="service", name="tests"))
+    await ledger.declare(ref.workspace, ONCE.spec)
+    calls = [ref.call(f"c{number}") for number in range(40)]
+    for call in calls:
+        wish = msgspec.structs.replace(request(WISH, ONCE.version), run_by="executor")
+        await ledger.append(call.requested, wish)
+        digest = call_digest("refund", ONCE.version, WISH.arguments)
+        await ledger.append(
+            call.decided, e.Approved(digest=digest, ground="policy", rule="freely", policy_version=1)
+        )
+    worker = Worker(ledger, Executor({"refund": slow_tool}), concurrency=at_once)
+    running = asyncio.create_task(worker.run())
+    try:
+        for _ in range(at_once):
+            assert await asyncio.get_running_loop().run_in_executor(None, begun.acquire, True, 20)
+        seen = [await ledger.call(call) for call in calls]
+        claimed = [call for call in seen if call.status is Status.RUNNING]
+        waiting = [call.ref for call in seen if call.status is Status.APPROVED]
+        assert (len(claimed), len(waiting)) == (at_once, 40 - at_once)
+        for call in waiting:
+            assert (await ledger.reviewer("ben").revoke(call)).status is Status.REVOKED
+    finally:
+        release.set()
+        async with asyncio.timeout(20), aclosing(ledger.watch(1, "ledger.*.*.call.*.finished")) as ends:
+            kinds = [type((await anext(ends)).event) for _ in calls]
+        worker.stop()
+        await running
+    assert (kinds.count(e.ToolReturned), kinds.count(e.ToolRefused)) == (at_once, 40 - at_once)
+
+
+@pytest.mark.parametrize("run_by", ["executor", "billing", "client"])
+@pytest.mark.parametrize("ending", [*DECISIONS, "revoked"])
+def test_what_was_not_to_run_is_closed_for_all(ending: str, run_by: str):
+    """Each ending is closed with words of its own, whoever would have run it: the model always hears (I5, B2, B32, B33, B37, B52, B87)."""
+    facts = story(ending, run_by=run_by)[:-1]
+    [step] = reacts(facts)
+    assert isinstance(step, Append)
+    assert step.slot == CALL.finished
+    assert isinstance(step.event, e.ToolRefused)
+    assert step.event.ending == {"denied by policy": "denied", "invalid": "denied"}.get(ending, ending)
+    if ending == "denied":
+        assert "a person reviewed this call and said no. Their reason: not this one" in step.event.text
+
+
+@pytest.mark.parametrize("run_by", ["executor", "client"])
+def test_it_hears_of_an_approval_that_is_taken_back(run_by: str):
+    """Handed the revocation itself, it tells the model, also about a call which a client would run (B8)."""
+    facts = story("revoked", run_by=run_by)[:-1]
+    assert reacts(facts, ONCE, handed="revoked") == [refusal(facts)]
+
+
+def test_what_was_declined_is_told_to_the_model():
+    """The executor takes the claim's slot, so that nobody else can start it, and is handed that in turn (B9, I6)."""
+    [step] = reacts(DECLINED, ONCE, handed="claim")
+    assert step == refusal(DECLINED)
+    assert isinstance(step, Append)
+    assert isinstance(step.event, e.ToolRefused)
+    assert step.event.ending == "unknown_tool"
+
+
+def test_a_claim_that_is_handed_out_is_somebody_at_work():
+    """That a tool was started is no reason to doubt it: only the decision handed out again is."""
+    assert reacts(STARTED, ONCE, handed="claim") == []
+    assert reacts([*STARTED_REPEATABLE, *claims(1, REPEATABLE)], REPEATABLE, handed="claim") == []
+
+
+def test_every_attempt_has_the_same_idempotency_key():
+    """`workspace/thread/call`, so that a tool which knows the key does it once (B49)."""
+    keys = set()
+    for count in range(3):
+        [step] = reacts([*STARTED_REPEATABLE, *claims(count)], REPEATABLE)
+        assert isinstance(step, Perform)
+        assert isinstance(step.claim.event, e.ToolStarted)
+        keys.add(step.claim.event.idempotency_key)
+    assert keys == {"acme/t1/1-0"}
+
+
+async def test_the_work_is_the_function_with_the_approved_arguments():
+    """What comes of it goes to `finished`, or beside it when the call was closed meanwhile (I9)."""
+    ledger = await recorded(story("approved", REPEATABLE) + claims(2, REPEATABLE))
+    done = await Executor({"refund": REPEATABLE}).execute(ledger, Run(CALL, "refund", EDIT, 2))
+    assert done == Append(
+        CALL.finished, e.ToolReturned(output="refunded edited", attempt=2), fallback_slot=CALL.late(1)
+    )
+
+
+async def test_a_claim_behind_a_revocation_runs_nothing():
+    """The order of the log decides between a start and a revocation, and the executor looks before it runs (I6, B61)."""
+    ran: list[str] = []
+    tool = Registered(ONCE.spec, ran.append)
+    ledger = await recorded([*story("revoked")[:-1], *claims(1)])
+    done = await Executor({"refund": tool}).execute(ledger, Run(CALL, "refund", WISH.arguments, 1))
+    assert done == refusal(story("revoked")[:-1])
+    assert ran == []
+
+
+async def recorded(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Ledger:
+    """A ledger in memory in which these stand."""
+    ledger = Ledger(Memory(), e.Author(kind="executor", name="tests"))
+    for slot, event in facts:
+        assert await ledger.try_append(slot, event) is None
+    return ledger
+
+
+# ------------------------------------------------------------------------------------------ running a tool
+
+
+async def later(**_named: object) -> str:
+    await asyncio.sleep(0)
+    return "later"
+
+
+def raises(**_named: object) -> str:
+    raise LookupError("no such order")
+
+
+def raises_nothing_said(**_named: object) -> str:
+    raise LookupError
+
+
+def exits(**_named: object) -> str:
+    sys.exit(3)
+
+
+RUNS = [
+    (refund, '{"order":"A-17"}', e.ToolReturned(output="refunded A-17")),
+    (later, "{}", e.ToolReturned(output="later")),
+    (functools.partial(later), "{}", e.ToolReturned(output="later")),
+    (lambda: None, "{}", e.ToolReturned(output="null")),
+    (lambda: "", "{}", e.ToolReturned(output="")),
+    (lambda: {"ok": True, "left": 3}, "{}", e.ToolReturned(output='{"ok":true,"left":3}')),
+    (lambda amount: f"{amount}", '{"amount":12345678901234567890123}', e.ToolReturned(output="12345678901234567890123")),
+    (raises, "{}", e.ToolFailed(error="LookupError: no such order")),
+    (raises_nothing_said, "{}", e.ToolFailed(error="LookupError")),
+    (exits, "{}", e.ToolFailed(error="SystemExit: 3")),
+    (lambda: object, "{}", e.ToolFailed(error="TypeError: Encoding objects of type type is unsupported")),
+    (lambda: "half a pair: \ud800", "{}",
+     e.ToolFailed(error="UnicodeEncodeError: 'utf-8' codec can't encode character '\\ud800' in position 13: surrogates not allowed")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "arguments", "outcome"), RUNS)
+async def test_what_a_function_does_becomes_a_fact(function, arguments: str, outcome: e.Event):
+    """What it returns is text; whatever it raises, even an exit, is a failure and never a refusal (B34)."""
+    told = await run_tool(function, arguments, attempt=1)
+    assert told == outcome
+    assert encode(told)
+
+
+async def test_an_output_that_is_too_large_is_said_to_be():
+    """The tool ran, so it is no refusal; and what is recorded fits into a fact."""
+    told = await run_tool(lambda: "x" * MAX_BYTES, "{}", attempt=1)
+    assert isinstance(told, e.ToolFailed)
+    assert told.error.startswith(
+        "The tool ran, but its output of 524,290 bytes is over the limit of 520,192."
+    )
+    quotes = await run_tool(lambda: '"' * (MAX_BYTES // 2), "{}", attempt=1)
+    assert isinstance(quotes, e.ToolFailed)
+    assert encode(told)
+
+
+async def test_cancelling_gets_through():
+    """A cancelled tool has neither returned nor failed: nobody knows how far it came (I7)."""
+    begun = asyncio.Event()
+
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(run_tool(endless, "{}", attempt=1))
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+def test_a_policy_that_came_second_does_not_overtake_people():
+    """Where one gate asked people and another, with another version of the policy, let the call through later, it does
+    not run: nothing undecided is ever taken for a yes (I3, I4).
+    """
+    wish, gated, decided = story("approved")[:3]
+    allowed = (CALL.decided, msgspec.structs.replace(decided[1], ground="policy"))
+    declined = Append(CALL.claim(1), e.Declined(why="people_were_asked"))
+    assert reacts([wish, gated, allowed], ONCE) == [declined]
+    assert reacts([wish, allowed, gated], ONCE) == [run(1)]

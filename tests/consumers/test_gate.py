@@ -1,0 +1,541 @@
+"""The gate: what it says to a wish, and when it decides. Tables over values; nothing runs but `decide`."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stories import REF, START, Story, question, request
+
+from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
+from ayes.consumers.gate import Gate
+from ayes.ledger.grants import Grant, grants_of
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.lifecycle import Call, call_of
+from ayes.ledger.log import Delivered, TimerFired
+from ayes.ledger.policies import AppliedPolicy, Policies, ThreadUsage
+from ayes.ledger.services import Ledger
+from ayes.ledger.verdict import Case, verdict
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.policy import Also, Policy, Rule, applied, read_policy
+from ayes.schemas.quorums import met, needed
+from ayes.schemas.slots import GrantRef, policy_slot
+from ayes.schemas.tools import Tool, ToolSpec, declaration
+
+CALL = REF.wish(1, 0)
+#: Asked by a gate of today: an editor does not count.
+asking = partial(e.ApprovalRequested, editor_counts=False)
+WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
+DIGEST = request(WISH).digest
+SCHEMA = '{"type":"object","properties":{"order":{"type":"string"}},"required":["order"],"additionalProperties":false}'
+REFUND = Tool("refund", "v1", e.ToolDeclared(description="", schema=SCHEMA))
+
+ALLOW = '[[rule]]\nname = "freely"\ntools = ["refund"]\nthen = "allow"\nreason = "It is small."\n'
+ASK = '[[rule]]\nname = "money"\ntools = ["re*"]\nthen = "ask"\nreason = "It moves money."\nvoters = ["ana", "ops-*"]\nvotes_needed = 2\nexpires_in_s = 900\n'
+ASK_TWO = (
+    '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "rita"]\nvotes_needed = 2\n'
+)
+BLOCK = '[[rule]]\nname = "never"\ntools = ["*"]\nthen = "block"\nreason = "Not by a machine."\n'
+
+
+def in_force(text: str, version: int = 3) -> AppliedPolicy:
+    return AppliedPolicy(version, read_policy(text, "policy.toml"))
+
+
+def case(call: Call, policy: AppliedPolicy | None = None, tool: Tool | None = None, **more) -> Case:
+    return Case(call, Policies(policy or AppliedPolicy()), tool, **more)
+
+
+def told(*facts: tuple[object, e.AnyEvent], call=CALL) -> Call:
+    story = Story()
+    for slot, event in facts:
+        story.tell(slot, event)  # type: ignore[arg-type]
+    return call_of(call, tuple(story.facts))
+
+
+def last(call: Call) -> Fact:
+    every = [fact for fact in (call.requested, call.gated, *call.votes, call.withdrawn, call.decided) if fact]
+    return max(every, key=lambda fact: fact.seq)
+
+
+def reacts(
+    call: Call,
+    handed: Delivered | None = None,
+    *,
+    policy: AppliedPolicy | None = None,
+    tool: Tool | None = REFUND,
+) -> Sequence[Effect]:
+    return Gate().decide(case(call, policy, tool), handed or last(call))
+
+
+def invalid(reason: str, rule: str = "freely") -> e.Denied:
+    return e.Denied(ground="invalid", rule=rule, policy_version=3, reason=reason)
+
+
+# ---------------------------------------------------------------------------------------------- the wish
+
+ASKED = asking(
+    digest=DIGEST,
+    rule="money",
+    policy_version=3,
+    reason="It moves money.",
+    voters=("ana", "ops-*"),
+    excluded=("rita",),
+    votes_needed=2,
+    expires_in_s=900,
+)
+ASKED_BY_NO_RULE = asking(
+    digest=DIGEST,
+    rule="no rule",
+    policy_version=3,
+    reason="No rule of the policy covers this tool.",
+    excluded=("rita",),
+)
+ASKED_TWO = asking(digest=DIGEST, rule="money", policy_version=3, voters=("ana", "rita"), votes_needed=2)
+MISFIT = e.Wish(tool="refund", arguments='{"order":17}')
+BROKEN = e.Wish(tool="refund", arguments='{"order":')
+
+#: The policy's text, the wish, the tool as it is declared, and what the gate says.
+VERDICTS = [
+    ("allowed", ALLOW, request(WISH), REFUND,
+     e.Approved(digest=DIGEST, ground="policy", rule="freely", policy_version=3, reason="It is small.")),
+    ("asked", ASK, request(WISH), REFUND, ASKED),
+    ("asked of too few, since one of them asks", ASK_TWO, request(WISH), REFUND,
+     e.Denied(ground="policy", rule="money", policy_version=3,
+              reason="It needs 1 more who may vote and count: rita asked for it.")),
+    ("asked of just enough", ASK_TWO, msgspec.structs.replace(request(WISH), requester="cy"), REFUND,
+     msgspec.structs.replace(ASKED_TWO, excluded=("cy",))),
+    ("asked, and a message supersedes it", f'while_pending = "supersede"\n{ASK}', request(WISH), REFUND,
+     msgspec.structs.replace(ASKED, while_pending="supersede")),
+    ("asked for ever, and a message supersedes it", 'while_pending = "supersede"', request(WISH), REFUND,
+     msgspec.structs.replace(ASKED_BY_NO_RULE, while_pending="supersede")),
+    ("asked, and nobody may speak", f'while_pending = "block"\n{ASK}', request(WISH), REFUND,
+     msgspec.structs.replace(ASKED, while_pending="block")),
+    ("asked for ever, and nobody may speak", 'while_pending = "block"', request(WISH), REFUND,
+     msgspec.structs.replace(ASKED_BY_NO_RULE, while_pending="block")),
+    ("allowed, whatever is said", f'while_pending = "supersede"\n{ALLOW}', request(WISH), REFUND,
+     e.Approved(digest=DIGEST, ground="policy", rule="freely", policy_version=3, reason="It is small.")),
+    ("blocked", BLOCK, request(WISH), REFUND,
+     e.Denied(ground="policy", rule="never", policy_version=3, reason="Not by a machine.")),
+    ("the strictest counts", ALLOW + ASK, request(WISH), REFUND, ASKED),
+    ("the strictest of all", ALLOW + BLOCK + ASK, request(WISH), REFUND,
+     e.Denied(ground="policy", rule="never", policy_version=3, reason="Not by a machine.")),
+    ("no rule asks everybody", "", request(WISH), REFUND, ASKED_BY_NO_RULE),
+    ("nobody excluded who is nobody", 'unmapped_requesters = "exclude_nobody"',
+     msgspec.structs.replace(request(WISH), requester=""), REFUND,
+     msgspec.structs.replace(ASKED_BY_NO_RULE, excluded=())),
+    ("an unknown tool, though allowed", ALLOW, request(WISH), None,
+     invalid("There is no tool 'refund'. Only the tools that were offered can be called.")),
+    ("a name out of the language", ALLOW, request(e.Wish(tool="constructor", arguments="{}")), None,
+     invalid("There is no tool 'constructor'. Only the tools that were offered can be called.", "no rule")),
+    ("misfit arguments, though asked", ASK, request(MISFIT), REFUND,
+     invalid('The arguments of refund do not fit its schema: at /order, the value is not of type "string".', "money")),
+    ("malformed arguments, though allowed", ALLOW, request(BROKEN), REFUND,
+     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at character 10).")),
+    ("another digest, though allowed", ALLOW, msgspec.structs.replace(request(WISH), digest="0" * 64), REFUND,
+     invalid("The request's digest is not that of its arguments.")),
+    ("the digest of other arguments", ALLOW, msgspec.structs.replace(request(WISH), digest=request(MISFIT).digest), REFUND,
+     invalid("The request's digest is not that of its arguments.")),
+    ("invalid before blocked", BLOCK, request(BROKEN), REFUND,
+     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at character 10).", "never")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "wish", "tool", "says"), [pytest.param(*row, id=name) for name, *row in VERDICTS]
+)
+def test_what_the_gate_says_to_a_wish(text: str, wish: e.ToolRequested, tool: Tool | None, says: e.Event):
+    """What could never run is denied before anybody is asked; else the strictest rule counts (B66, I4, B64, B67, B25)."""
+    call = told((CALL.requested, wish))
+    assert verdict(case(call, in_force(text), tool), call.requested.recorded_at) == says
+    assert (
+        verdict(case(call, in_force(text), tool), call.requested.recorded_at) == says
+    )  # judging has no side effects (B65)
+    slot = CALL.gated if isinstance(says, e.ApprovalRequested) else CALL.decided
+    more = isinstance(says, e.ApprovalRequested) and (says.expires_in_s or says.while_pending == "supersede")
+    again = [Reload()] if more else []
+    assert reacts(call, policy=in_force(text), tool=tool) == [Append(slot, says), *again]
+
+
+# ------------------------------------------------------------------------- its order: each step, and what it goes before
+
+FOUR_EYES = (
+    '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "ben"]\nvotes_needed = 2\n'
+)
+ASK_ONE = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "ben"]\n'
+ASK_ANA = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana"]\n'
+TO_LEADS = 'expires_in_s = 60\non_timeout = "escalate"\nstages = [{voters = ["lea"]}]\n'
+GOVERNS = Tool("refund", "v1", msgspec.structs.replace(REFUND.declared, governs=True))
+BY_DESK = msgspec.structs.replace(request(WISH), requester="cy", agent="desk-7")
+NO_TO_IT = Fact(2, START, REF.wish(7, 1).decided, e.Denied(
+    ground="people", rule="money", policy_version=1, reason="not this one", voters=("ana",)))  # fmt: skip
+
+
+def went(*, calls: int = 0, questions: int = 0, repeats: int | None = None) -> ThreadUsage:
+    """What a thread went through; with `repeats`, people denied the very call."""
+    return ThreadUsage(calls, questions, 0, None if repeats is None else NO_TO_IT, repeats or 0)
+
+
+def a_grant(giver: str = "ana", tool: str = "refund", *, uses: int = 1, used: int = 0, **more) -> Grant:
+    """A grant that was given an hour before, for two."""
+    story, ref = Story(), GrantRef("acme", giver, "g1")
+    story.tell(ref.given, e.Granted(tool=tool, expires_in_s=7200, uses=uses, **more))
+    for number in range(1, used + 1):
+        story.tell(ref.used(number), e.GrantUsed(call=f"acme/t0/c{number}"))
+    early = [msgspec.structs.replace(fact, recorded_at=START - timedelta(hours=1)) for fact in story.facts]
+    [grant] = grants_of(early)
+    return grant
+
+
+def by_grants(*givers: str) -> e.Approved:
+    names = tuple(f"{giver}/g1" for giver in givers)
+    return e.Approved(
+        digest=DIGEST, ground="grant", rule="money", policy_version=3, voters=givers, grants=names
+    )
+
+
+def refused(ground: e.Ground, reason: str, rule: str = "money") -> e.Denied:
+    return e.Denied(ground=ground, rule=rule, policy_version=3, reason=reason)
+
+
+AGAIN = refused("repeated", "This very call was denied before, as 7-1: not this one")
+TOO_MANY = "The policy lets a thread make 3 calls, and these were made."
+TOO_MUCH = "The policy lets a thread put 3 calls to people, and these were put."
+ASKED_ONE = asking(digest=DIGEST, rule="money", policy_version=3, voters=("ana", "ben"), excluded=("rita",))
+BY_BOTH = msgspec.structs.replace(ASKED_ONE, votes_needed=2)
+LOOKS = asking(
+    digest=DIGEST, rule="freely", policy_version=3, excluded=("rita",),
+    reason="It can change what is asked about, so a person must look.",
+)  # fmt: skip
+
+#: The step, the policy, the wish, the tool, the past, the grants, and what the gate says.
+STEPS = [
+    ("1 invalid, though the limit is reached", f"calls_per_thread = 3\n{ALLOW}", request(BROKEN), REFUND, went(calls=3), (),
+     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at character 10).")),
+    ("2 the limit is not reached", f"calls_per_thread = 3\n{BLOCK}", request(WISH), REFUND, went(calls=2), (),
+     refused("policy", "Not by a machine.", "never")),
+    ("2 it is, though allowed", f"calls_per_thread = 3\n{ALLOW}", request(WISH), REFUND, went(calls=3), (),
+     refused("limit", TOO_MANY, "freely")),
+    ("2 it is, though blocked", f"calls_per_thread = 3\n{BLOCK}", request(WISH), REFUND, went(calls=3), (),
+     refused("limit", TOO_MANY, "never")),
+    ("3 blocked, though granted", BLOCK, request(WISH), REFUND, went(), (a_grant(),),
+     refused("policy", "Not by a machine.", "never")),
+    ("3 blocked, though it was denied before", BLOCK, request(WISH), REFUND, went(repeats=0), (),
+     refused("policy", "Not by a machine.", "never")),
+    ("3 allowed, though it was denied before", ALLOW, request(WISH), REFUND, went(repeats=0), (),
+     e.Approved(digest=DIGEST, ground="policy", rule="freely", policy_version=3, reason="It is small.")),
+    ("3 a tool that governs is asked about, though allowed", ALLOW, request(WISH), GOVERNS, went(), (), LOOKS),
+    ("3 and no grant covers it", ALLOW, request(WISH), GOVERNS, went(), (a_grant(),), LOOKS),
+    ("3 nor where a rule asks", ASK_ONE, request(WISH), GOVERNS, went(), (a_grant(),), ASKED_ONE),
+    ("3 and it is blocked where a rule blocks", BLOCK, request(WISH), GOVERNS, went(), (),
+     refused("policy", "Not by a machine.", "never")),
+    ("4 nobody is left, though granted", ASK_ANA.replace("ana", "rita"), request(WISH), REFUND, went(), (a_grant("rita"),),
+     refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
+    ("4 nobody is left, though it was denied before", ASK_ANA.replace("ana", "rita"), request(WISH), REFUND, went(repeats=0), (),
+     refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
+    ("4 nor is the agent's owner", f'owners = {{"desk-*" = ["ana"]}}\n{FOUR_EYES}', BY_DESK, REFUND, went(), (),
+     refused("policy", "It needs 1 more who may vote and count: cy asked for it and ana is behind desk-7.")),
+    ("4 nor an owner who is a pattern", f'owners = {{"desk-*" = ["a*"]}}\n{FOUR_EYES}', BY_DESK, REFUND, went(), (),
+     refused("policy", "It needs 1 more who may vote and count: cy asked for it and a* is behind desk-7.")),
+    ("4 the owner of another agent counts", f'owners = {{"shop-*" = ["ana"]}}\n{FOUR_EYES}', BY_DESK, REFUND, went(), (),
+     msgspec.structs.replace(BY_BOTH, excluded=("cy",))),
+    ("4 who else must agree is missing", ASK_ANA + 'also = [{voters = ["rita"]}]\n', request(WISH), REFUND, went(), (),
+     refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
+    ("4 though a pattern stands beside it", 'never_grant = ["*"]\n' + ASK + 'also = [{voters = ["rita"]}]\n', request(WISH), REFUND, went(), (),
+     refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
+    ("4 those can who are asked later", ASK_ANA.replace("ana", "rita") + TO_LEADS, request(WISH), REFUND, went(), (),
+     msgspec.structs.replace(ASKED_ONE, voters=("rita",), expires_in_s=60, on_timeout="escalate", stages=(e.Stage(("lea",)),))),
+    ("4 unless they do not count either", ASK_ANA.replace("ana", "rita") + TO_LEADS.replace("lea", "rita"), request(WISH), REFUND, went(), (),
+     refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
+    ("5 granted, though it was denied before: a grant that covers it came after the no", ASK_ONE, request(WISH), REFUND,
+     went(repeats=0), (a_grant(),), by_grants("ana")),
+    ("5 granted", ASK_ONE, request(WISH), REFUND, went(), (a_grant(),), by_grants("ana")),
+    ("5 granted, though enough was asked", f"questions_per_thread = 3\n{ASK_ONE}", request(WISH), REFUND, went(questions=9), (a_grant(),),
+     by_grants("ana")),
+    ("5 one of the two that it takes", FOUR_EYES, request(WISH), REFUND, went(), (a_grant(),), BY_BOTH),
+    ("5 both", FOUR_EYES, request(WISH), REFUND, went(), (a_grant("ben"), a_grant("ana")), by_grants("ben", "ana")),
+    ("5 no more are spent than it takes", ASK_ONE, request(WISH), REFUND, went(), (a_grant("ben"), a_grant("ana")), by_grants("ben")),
+    ("5 not of somebody who was not asked", ASK_ANA, request(WISH), REFUND, went(), (a_grant("ben"),),
+     msgspec.structs.replace(ASKED_ONE, voters=("ana",))),
+    ("5 not the requester's", "", request(WISH), REFUND, went(), (a_grant("rita"),), ASKED_BY_NO_RULE),
+    ("5 not the owner's", f'owners = {{"desk-*" = ["ana"]}}\n{ASK_ONE}', BY_DESK, REFUND, went(), (a_grant(),),
+     msgspec.structs.replace(ASKED_ONE, excluded=("cy", "ana"))),
+    ("5 not a pattern of owners'", f'owners = {{"desk-*" = ["a*"]}}\n{ASK_ONE}', BY_DESK, REFUND, went(), (a_grant(),),
+     msgspec.structs.replace(ASKED_ONE, excluded=("cy", "a*"))),
+    ("5 not what is never granted", f'never_grant = ["re*"]\n{ASK_ONE}', request(WISH), REFUND, went(), (a_grant(),), ASKED_ONE),
+    ("5 not what is used up", ASK_ONE, request(WISH), REFUND, went(), (a_grant(uses=2, used=2),), ASKED_ONE),
+    ("5 the last use", ASK_ONE, request(WISH), REFUND, went(), (a_grant(uses=2, used=1),), by_grants("ana")),
+    ("5 not of another tool", ASK_ONE, request(WISH), REFUND, went(), (a_grant(tool="wire"),), ASKED_ONE),
+    ("5 not where its condition cannot be evaluated", ASK_ONE, request(WISH), REFUND, went(), (a_grant(when="args.amount < 5"),), ASKED_ONE),
+    ("5 not where its condition does not hold", ASK_ONE, request(WISH), REFUND, went(), (a_grant(when='args.order == "B"'),), ASKED_ONE),
+    ("5 where it does", ASK_ONE, request(WISH), REFUND, went(), (a_grant(when='args.order == "A-17"'),), by_grants("ana")),
+    ("5 where the rule's own condition cannot be evaluated, a grant of anybody who may vote",
+     ASK_ONE + 'when = "args.amount < 5"\n', request(WISH), REFUND, went(), (a_grant(),), by_grants("ana")),
+    ("6 denied before", ASK_ONE, request(WISH), REFUND, went(repeats=2), (), AGAIN),
+    ("6 denied before, and a grant of one of the two", FOUR_EYES, request(WISH), REFUND, went(repeats=0), (a_grant(),), AGAIN),
+    ("6 denied before, though enough was asked", f"questions_per_thread = 3\n{ASK_ONE}", request(WISH), REFUND, went(repeats=0, questions=9), (), AGAIN),
+    ("6 often enough", ASK_ONE, request(WISH), REFUND, went(repeats=3), (), ASKED_ONE),
+    ("6 never", f"deny_repeats = 0\n{ASK_ONE}", request(WISH), REFUND, went(repeats=0), (), ASKED_ONE),
+    ("7 enough was asked", f"questions_per_thread = 3\n{ASK_ONE}", request(WISH), REFUND, went(questions=3), (), refused("limit", TOO_MUCH)),
+    ("8 one more may be asked", f"questions_per_thread = 3\n{ASK_ONE}", request(WISH), REFUND, went(questions=2), (), ASKED_ONE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "wish", "tool", "past", "grants", "says"), [pytest.param(*row, id=name) for name, *row in STEPS]
+)
+def test_each_step_goes_before_the_next(
+    text: str,
+    wish: e.ToolRequested,
+    tool: Tool,
+    past: ThreadUsage,
+    grants: tuple[Grant, ...],
+    says: e.Event,
+):
+    """The steps of `verdict`, by their numbers: the first that has a word has the last one (B66, B67, B68, B69, B76, I4)."""
+    call = told((CALL.requested, wish))
+    seen = case(call, in_force(text), tool, past=past, grants=grants)
+    assert verdict(seen, call.requested.recorded_at) == says
+    assert verdict(seen, call.requested.recorded_at) == says
+
+
+def test_what_rules_without_effect_would_have_said_is_kept():
+    """In the question, in the approval and in the denial, whichever it comes to; it changes none of them."""
+    shadow = '[[rule]]\nname = "soon"\ntools = ["*"]\nthen = "block"\nshadow = true\n'
+    call = told((CALL.requested, request(WISH)))
+    for text in (ASK_ONE, ALLOW, BLOCK):
+        plain = verdict(case(call, in_force(text), REFUND), call.requested.recorded_at)
+        shadowed = verdict(case(call, in_force(text + shadow), REFUND), call.requested.recorded_at)
+        assert shadowed == msgspec.structs.replace(plain, shadows=(e.Shadow("soon", "block"),))
+    granted = case(call, in_force(ASK_ONE + shadow), REFUND, past=went(), grants=(a_grant(),))
+    approved = msgspec.structs.replace(by_grants("ana"), shadows=(e.Shadow("soon", "block"),))
+    assert verdict(granted, call.requested.recorded_at) == approved
+
+
+def test_a_grant_is_spent_before_the_call_is_approved():
+    """First a use is taken in the grant's slot; who has it already, after a crash, takes no second one (I6, B57)."""
+    call = told((CALL.requested, request(WISH)))
+    grant = a_grant(uses=3, used=1)
+    seen = case(call, in_force(ASK_ONE), REFUND, past=went(), grants=(grant,))
+    use = Append(grant.ref.used(2), e.GrantUsed(call=str(CALL)))
+    assert Gate().decide(seen, last(call)) == [use, Reload()]
+    taken = Fact(9, START, use.slot, use.event)
+    spent = msgspec.structs.replace(grant, used=(*grant.used, taken))
+    again = msgspec.structs.replace(seen, grants=(spent,))
+    assert Gate().decide(again, last(call)) == [Append(CALL.decided, by_grants("ana"))]
+    last_use = msgspec.structs.replace(spent, given=msgspec.structs.replace(
+        grant.given, event=msgspec.structs.replace(grant.granted, uses=2)))  # fmt: skip
+    assert Gate().decide(msgspec.structs.replace(seen, grants=(last_use,)), last(call)) == [
+        Append(CALL.decided, by_grants("ana"))
+    ]
+
+
+_people = st.sampled_from(["ana", "ben", "cy", "sam", "rita"])
+_voters = st.lists(_people | st.sampled_from(["*", "?a*", "s*"]), min_size=1, max_size=3)
+
+
+@given(
+    st.lists(st.tuples(_voters, st.integers(1, 2)), min_size=1, max_size=3), st.lists(_people, unique=True)
+)
+def test_grants_do_just_what_votes_would(quorums: list[tuple[list[str], int]], givers: list[str]):
+    """Together they let a call run exactly where the votes of the same people would, and none is spent for nothing (B39, B68)."""
+    sets = tuple(e.Quorum(tuple(voters), needed) for voters, needed in quorums)
+    (own, *also), call = sets, told((CALL.requested, request(WISH)))
+    rule = Rule.model_construct(
+        name="money", tools=("*",), then="ask", voters=own.voters, votes_needed=own.votes_needed,
+        also=tuple(Also.model_construct(voters=one.voters, votes_needed=one.votes_needed) for one in also),
+    )  # fmt: skip
+    policy = AppliedPolicy(3, Policy.model_construct(rules=(rule,)))
+    grants = tuple(a_grant(giver) for giver in givers)
+    says = verdict(case(call, policy, REFUND, past=went(), grants=grants), call.requested.recorded_at)
+    count = [giver for giver in givers if giver != "rita"]
+    assert isinstance(says, e.Approved) is met(sets, count)
+    if isinstance(says, e.Approved):
+        assert set(says.voters) <= set(count)
+        assert len(says.voters) == len(says.grants) == needed(sets)
+        assert met(sets, says.voters)
+
+
+def test_broken_glass_is_announced_once_and_before_it_is_decided():
+    """After a crash between the two, the decision alone is missing: the announcement is not asked for a second time."""
+    asking = msgspec.structs.replace(question(WISH, expires_in_s=900), may_break_glass=("sam",))
+    vote = e.Voted(verdict="break_glass", digest=DIGEST, reason="the shop burns")
+    facts = [GATED[0], (CALL.gated, asking), (CALL.vote("sam"), vote)]
+    announced = e.GlassBroken(reviewer="sam", reason="the shop burns")
+    decided = Append(CALL.decided, msgspec.structs.replace(
+        by_people(), ground="broken_glass", voters=("sam",), reason="the shop burns"))  # fmt: skip
+    assert reacts(told(*facts)) == [Append(CALL.announced, announced), decided, CANCEL]
+    assert reacts(told(*facts, (CALL.announced, announced)), Fact(3, START, *facts[2])) == [decided, CANCEL]
+
+
+def test_without_a_policy_everybody_is_asked():
+    """A workspace that never applied a policy has version 0, which allows nothing (I4, B73)."""
+    [step] = reacts(told((CALL.requested, request(WISH))))
+    asked = msgspec.structs.replace(ASKED_BY_NO_RULE, policy_version=0)
+    assert step == Append(CALL.gated, asked)
+
+
+# ------------------------------------------------------------------------------------------- the decision
+
+GATED = [(CALL.requested, request(WISH)), (CALL.gated, question(WISH, expires_in_s=900))]
+DEADLINE = START + timedelta(seconds=2 + 900)
+YES = e.Voted(verdict="approve", digest=DIGEST)
+NO = e.Voted(verdict="deny", digest=DIGEST, reason="wrong order")
+BACK = e.Withdrawn(reason="changed my mind")
+NEWER = e.Superseded(reason="a new message")
+
+
+def due(seconds_after: float = 0.0) -> TimerFired:
+    return TimerFired(CALL, 7, DEADLINE + timedelta(seconds=seconds_after))
+
+
+def by_people(**said: object) -> e.Approved:
+    return e.Approved(digest=DIGEST, ground="people", rule="money", policy_version=1, voters=("ana",), **said)
+
+
+DENIED = e.Denied(ground="people", rule="money", policy_version=1, reason="wrong order", voters=("ana",))
+EXPIRED = e.Expired(rule="money", policy_version=1, after_s=900)
+SET, CANCEL = SetTimer(CALL, DEADLINE), CancelTimer(CALL)
+VOTED = [*GATED, (CALL.vote("ana"), YES)]
+
+#: What stands, what was handed, and the steps that follow.
+DECISIONS = [
+    ("asked: the timer is set", GATED, None, [SET]),
+    ("handed out again: and set again", GATED, None, [SET]),
+    ("too few votes", [*GATED, (CALL.vote("rita"), YES)], None, [SET]),
+    ("a vote decides", VOTED, None, [Append(CALL.decided, by_people()), CANCEL]),
+    ("a no decides", [*GATED, (CALL.vote("ana"), NO)], None, [Append(CALL.decided, DENIED), CANCEL]),
+    ("the hint came early", GATED, due(-0.01), [SET]),
+    ("it is time", GATED, due(), [Append(CALL.decided, EXPIRED), CANCEL]),
+    ("long since", GATED, due(86_400), [Append(CALL.decided, EXPIRED), CANCEL]),
+    ("a vote in time beats the timer", VOTED, due(), [Append(CALL.decided, by_people()), CANCEL]),
+    ("taken back", [*GATED, (CALL.withdrawn, BACK)], None, [Append(CALL.decided, BACK), CANCEL]),
+    ("superseded", [*GATED, (CALL.withdrawn, NEWER)], None, [Append(CALL.decided, NEWER), CANCEL]),
+    ("taken back, though voted on", [*VOTED, (CALL.withdrawn, BACK)], None, [Append(CALL.decided, BACK), CANCEL]),
+    ("taken back before it was judged", [GATED[0], (CALL.withdrawn, BACK)], None, [Append(CALL.decided, BACK)]),
+    ("decided: nothing but the timer's end", [*VOTED, (CALL.decided, by_people())], None, [CANCEL]),
+    ("decided, and due", [*VOTED, (CALL.decided, by_people())], due(), [CANCEL]),
+    ("decided, and a no after it", [*VOTED, (CALL.decided, by_people()), (CALL.vote("ben"), NO)], None, [CANCEL]),
+    ("decided, and taken back after it", [*VOTED, (CALL.decided, by_people()), (CALL.withdrawn, BACK)], None, [CANCEL]),
+    ("decided by policy: nothing", [GATED[0], (CALL.decided, by_people())], None, []),
+    ("a vote on nothing", [(CALL.vote("ana"), YES)], None, []),
+    ("a withdrawal of nothing", [(CALL.withdrawn, BACK)], None, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "handed", "follows"), [pytest.param(*row, id=name) for name, *row in DECISIONS]
+)
+def test_when_the_gate_decides(facts, handed: Delivered | None, follows: Sequence[Effect]):
+    """Decided once, by people, the requester's side or the broker's clock; then never again (B27, B29, B36, B38, B46, I5)."""
+    call = told(*facts)
+    assert list(reacts(call, handed)) == list(follows)
+    assert list(reacts(call, handed)) == list(follows)
+
+
+def test_the_writers_clock_decides_nothing():
+    """What the writers' clocks say about an expired call changes nothing: only when it was recorded counts (B36)."""
+    voted = msgspec.structs.replace(YES, at=START)
+    story = Story()
+    for slot, event in GATED:
+        story.tell(slot, event)
+    story.facts.append(Fact(3, DEADLINE, CALL.vote("ana"), voted))
+    call = call_of(CALL, tuple(story.facts))
+    assert reacts(call) == [Append(CALL.decided, EXPIRED), CANCEL]
+
+
+def test_what_never_expires_has_no_timer():
+    """Without a deadline there is nothing to set and nothing to cancel: a slow person fails nothing (B45, B51)."""
+    call = told(GATED[0], (CALL.gated, question(WISH)))
+    assert reacts(call) == ()
+    assert reacts(call, due(10**6)) == ()
+
+
+def test_an_edit_must_fit_the_schema():
+    """Edited arguments that fit are what is approved; misfit ones, or ones that nobody can check, are no vote (I4, B61)."""
+    good, bad = '{"order":"A-18"}', '{"order":18}'
+    edited = told(*GATED, (CALL.vote("ana"), msgspec.structs.replace(YES, arguments=good)))
+    digest = call_digest("refund", "v1", good)
+    approved = msgspec.structs.replace(by_people(), digest=digest, arguments=good)
+    assert reacts(edited) == [Append(CALL.decided, approved), CANCEL]
+    assert reacts(edited, tool=None) == [SET]
+    misfit = told(*GATED, (CALL.vote("ana"), msgspec.structs.replace(YES, arguments=bad)))
+    assert reacts(misfit) == [SET]
+
+
+def test_a_later_policy_does_not_loosen_a_question():
+    """Who may vote was frozen with the question: a policy that allows everything by now decides nothing (I3)."""
+    assert reacts(told(*GATED), policy=in_force(ALLOW, version=9)) == [SET]
+
+
+# ------------------------------------------------------------------------------- what it looks at
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger(Memory(), e.Author(kind="service", name="tests"))
+
+
+async def asked_for(ledger: Ledger, wish: e.ToolRequested) -> Fact:
+    await ledger.append(CALL.requested, wish)
+    [fact] = await ledger.read(CALL)
+    return fact
+
+
+async def test_it_sees_the_newest_policy_and_the_very_version_of_the_tool(ledger: Ledger):
+    """The policy in force is the newest; the schema is the one that the wish names, not a newer one."""
+    spec = ToolSpec(name="refund", schema=SCHEMA)
+    declared = await ledger.declare("acme", spec)
+    await ledger.declare("acme", ToolSpec(name="refund", schema='{"type":"object"}'))
+    for version, text in ((1, BLOCK), (2, ALLOW)):
+        await ledger.append(policy_slot("acme", version), applied(text))
+    seen = await Gate().load(ledger, await asked_for(ledger, request(WISH, declared.version)))
+    assert seen.policies.workspace == in_force(ALLOW, version=2)
+    assert seen.tool is not None
+    assert seen.tool.version == declaration(spec)[0]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(applied("[[rule]]\nname = "), id="cut off"),
+        pytest.param(applied('[[rule]]\nname="x"\ntools=["*"]\nthen="maybe"\n'), id="wrong"),
+    ],
+)
+async def test_a_policy_that_could_never_be_read_asks_everybody(ledger: Ledger, policy: e.PolicyApplied):
+    """Where something was applied and nothing of it can be read, people are asked about everything (H5, I4)."""
+    await ledger.append(policy_slot("acme", 1), policy)
+    declared = await ledger.declare("acme", ToolSpec(name="refund", schema=SCHEMA))
+    handed = await asked_for(ledger, request(WISH, declared.version))
+    gate = Gate()
+    seen = await gate.load(ledger, handed)
+    assert isinstance(seen, Case)
+    assert seen.policies.workspace.version == 0
+    [step] = gate.decide(seen, handed)
+    assert isinstance(step, Append)
+    assert step.slot == CALL.gated
+
+
+@pytest.mark.parametrize("name", ["refund", "functions.refund", "re fund", "_policy", "", "*", "a" * 80])
+async def test_a_tool_that_nobody_declared_is_none(ledger: Ledger, name: str):
+    """Whatever a model or a service calls a tool, even what no tool can be called, is denied in words (I4, B17)."""
+    handed = await asked_for(ledger, request(e.Wish(tool=name, arguments="{}"), "v1"))
+    gate = Gate()
+    [step] = gate.decide(await gate.load(ledger, handed), handed)
+    assert isinstance(step, Append)
+    assert step.slot == CALL.decided
+    assert isinstance(step.event, e.Denied)
+    assert step.event.reason == f"There is no tool {name!r}. Only the tools that were offered can be called."
+
+
+async def test_a_deadline_waits_for_its_question(ledger: Ledger):
+    """A hint that comes before its question can be read is not dropped; it is handed out again (B37, B46)."""
+    await ledger.append(CALL.requested, request(WISH))
+    with pytest.raises(Unavailable, match="the question of acme/t1/1-0 cannot be read yet"):
+        await Gate().load(ledger, due())

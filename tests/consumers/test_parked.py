@@ -1,0 +1,302 @@
+"""What consumers gave up on: tried again by the operator or by a newer program, or dropped (decision 0017)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Never
+
+import pytest
+import structlog
+from logins import signed_on
+from program import in_process
+from running import working
+
+from ayes.consumers import worker as worker_module
+from ayes.consumers.effects import Append, Effect
+from ayes.consumers.worker import Worker
+from ayes.ledger import clock
+from ayes.ledger.log import Delivered, EventLog, Mark, Parked, TimerFired
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES
+from ayes.ops.broker.accounts import ROLES
+from ayes.schemas import codec
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import CallRef, ThreadRef
+
+THREAD = ThreadRef("shop", "t1")
+ONE, TWO = THREAD.call("one"), THREAD.call("two")
+WISH = e.ToolRequested(tool="refund", arguments="{}", digest="d")
+
+
+class Mending:
+    """A gate that can do nothing until somebody mends it."""
+
+    durables = ("gate", "gate-timers")
+    replaces = False
+
+    def __init__(self) -> None:
+        self.is_mended = False
+        self.handed: list[Delivered] = []
+
+    async def load(self, ledger: Ledger, handed: Delivered) -> CallRef:
+        self.handed.append(handed)
+        ref = handed.call if isinstance(handed, TimerFired) else handed.slot.call_ref
+        assert ref
+        return ref
+
+    def decide(self, seen: CallRef, handed: Delivered) -> Sequence[Effect[Never]]:
+        if not self.is_mended:
+            raise LookupError("out of order")
+        return [Append(seen.decided, e.Withdrawn())]
+
+    async def execute(self, ledger: Ledger, work: Never) -> Never:
+        raise AssertionError
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker logs while another thread sets logging up anew, as each command does: its lines go nowhere."""
+    nowhere = structlog.wrap_logger(
+        structlog.ReturnLogger(), processors=[], wrapper_class=structlog.BoundLogger
+    )
+    monkeypatch.setattr(worker_module, "_log", nowhere)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "_backoff_s", lambda tries: 0.0)
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20):
+        while not await holds():  # noqa: ASYNC110 - what it asks is not in this process
+            await asyncio.sleep(0.01)
+
+
+async def until_parked(port: EventLog, *states: str, consumer: str = "*") -> list[Parked]:
+    """Wait until these are the states of all that is parked."""
+
+    async def are_so() -> bool:
+        found[:] = await port.parked(consumer, whole=True)
+        return sorted(one.state for one in found) == sorted(states)
+
+    found: list[Parked] = []
+    await until(are_so)
+    return found
+
+
+async def is_decided(port: EventLog, call: CallRef) -> bool:
+    return await port.latest(call.decided.subject) is not None
+
+
+async def parked_once_more(port: EventLog, before: Parked) -> bool:
+    return any(one.tries > before.tries for one in await port.parked())
+
+
+async def test_what_is_parked_is_tried_again(port: EventLog, ledger: Ledger, at_once: None):
+    """The operator says so, and its consumer is handed the fact as it was; what fails once more is parked again (D12)."""
+    await ledger.append(ONE.requested, WISH)
+    gate = Mending()
+    async with working(Worker(ledger, gate)):
+        [parked] = await until_parked(port, "parked")
+        await port.mark(Mark("gate", parked.number, "retry", clock.now()))
+        await until(lambda: parked_once_more(port, parked))
+        [again] = await until_parked(port, "parked")
+        assert (again.seq, again.reason, again.tries) == (1, parked.reason, 2 * worker_module.MAX_TRIES)
+        gate.is_mended = True
+        await port.mark(
+            Mark("gate", parked.number, "retry", clock.now())
+        )  # of what it was before: not heeded
+        await port.mark(Mark("gate", again.number, "retry", clock.now()))
+        [settled] = await until_parked(port, "settled")
+    assert settled.seq == 1
+    assert {one.seq for one in gate.handed} == {1}
+    assert [type(fact.event) for fact in await ledger.read(ONE)] == [e.ToolRequested, e.Withdrawn]
+    assert await port.parked() == []
+
+
+async def test_a_retry_waits_for_a_worker(port: EventLog, ledger: Ledger):
+    """What is said while no worker runs is heeded by the next one; so it is for a deadline's hint, which names its call (D12)."""
+    await port.park(Parked("gate-timers", 4, str(TWO), "out of order", 5, clock.now()))
+    [parked] = await port.parked()
+    await port.mark(Mark("gate-timers", parked.number, "retry", clock.now()))
+    gate = Mending()
+    gate.is_mended = True
+    async with working(Worker(ledger, gate)):
+        await until_parked(port, "settled")
+    [due] = gate.handed
+    assert isinstance(due, TimerFired)
+    assert due.call == TWO
+
+
+async def test_what_a_newer_program_wrote_is_tried_again_by_it(
+    port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    """The older program parks it; the newer one tries it again when it starts, nothing else, and not what was dropped (D12, I12)."""
+    raw = codec.encode(ledger.with_envelope(WISH))
+    newer = raw.replace(b'"ToolRequested"', b'"ToolWished"')
+    await port.append(ONE.requested, newer, "x")
+    await port.append(TWO.requested, newer, "y")
+    await port.append(THREAD.call("junk").requested, b"\xff", "z")
+    gate = Mending()
+    gate.is_mended = True
+    async with working(Worker(ledger, gate)):
+        found = await until_parked(port, "parked", "parked", "parked")
+    assert [one.newer for one in found] == [True, True, False]
+    await port.mark(Mark("gate", found[1].number, "drop", clock.now()))
+    # So an upgrade reads it.
+    decode = codec.decode
+    monkeypatch.setattr(
+        codec, "decode", lambda text: decode(text.replace(b'"ToolWished"', b'"ToolRequested"'))
+    )
+    async with working(Worker(ledger, gate), Worker(ledger, gate)):
+        await until_parked(port, "parked", "parked", "settled")
+    assert [one.seq for one in gate.handed] == [1]
+    assert [one.seq for one in await port.parked()] == [3]
+
+
+async def test_a_failing_part_does_not_end_a_worker(
+    port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    """An error while taking or renewing is told of, that part is started again, and the next call is judged (C2)."""
+    deliveries, failures = type(port).deliveries, ["gate", "gate-timers", "gate"]
+
+    @asynccontextmanager
+    async def failing(self: Any, durable: str) -> AsyncIterator[Any]:
+        if durable in failures:
+            failures.remove(durable)
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+        async with deliveries(self, durable) as handed_out:
+            yield handed_out
+
+    monkeypatch.setattr(type(port), "deliveries", failing)
+    monkeypatch.setattr(worker_module.Worker, "_renew", failing)  # not even to be awaited
+    gate = Mending()
+    gate.is_mended = True
+    async with working(Worker(ledger, gate, ack_wait_s=0.3)) as running:
+        await ledger.append(ONE.requested, WISH)
+        await until(lambda: is_decided(port, ONE))
+        assert not [task for task in running if task.done()]
+    assert failures == []
+
+
+async def test_the_operator_and_nobody_else(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], at_once: None
+):
+    """`parked ls`, `show`, `retry` and `drop` with the operator's real login, beside a gate with its own; no other role can (D12)."""
+    junk = b'{"type":"ToolRequested","tool":"\xff\x1b[2J"}'
+    gate = Mending()
+    async with Ledger.connect(store, role="gate") as own, Ledger.connect(store, role="service") as service:
+        assert isinstance(service.log, JetStream)
+        await service.append(ONE.requested, WISH)
+        await service.log.append(TWO.requested, junk, "x")
+        with in_process(monkeypatch, capsys) as run:
+
+            async def approvals(*arguments: object) -> Any:
+                return await asyncio.to_thread(run, "parked", *arguments, store=store)
+
+            async with working(Worker(own, gate)):
+                await until_parked(own.log, "parked", "parked", consumer="gate")
+                code, _, _ = listed = await approvals("ls", "--json")
+                assert code == 0
+                two, one = sorted(listed.lines, key=lambda each: -each["seq"])
+                assert (one["consumer"], one["seq"], one["subject"]) == ("gate", 1, ONE.requested.subject)
+                assert (one["reason"], one["tries"]) == ("LookupError: out of order", worker_module.MAX_TRIES)
+                plain = await approvals("ls")
+                assert "fact 1" in plain.out
+                assert "LookupError: out of order" in plain.out
+
+                shown = await approvals("show", two["number"])
+                assert r'{"type":"ToolRequested","tool":"\xff\u001b[2J"}' in shown.out
+                assert "\x1b" not in shown.out
+                told = (await approvals("show", two["number"], "--json")).one
+                assert told["fact"].keys() == {"seq", "recorded_at", "subject", "payload_base64"}
+                assert "payload" in (await approvals("show", one["number"], "--json")).one["fact"]
+
+                gate.is_mended = True
+                asked = await approvals("retry", one["number"], "--json")
+                assert (asked.code, asked.one["standing"]) == (0, "to be tried again")
+                await until_parked(own.log, "parked", "settled", consumer="gate")
+                gone = await approvals("drop", two["number"], "--reason", "seen by ana")
+                assert gone.code == 0
+                assert (await approvals("ls")).out == ""
+                every = await approvals("ls", "--all")
+                assert "dropped (seen by ana)" in every.out
+                assert "settled" in every.out
+                assert len(await own.read(TWO)) == 1
+
+                for number, why in (
+                    (two["number"], "is dropped already"),
+                    (99, "nothing is parked as number 99"),
+                ):
+                    refused = await approvals("retry", number)
+                    assert (refused.code, refused.out) == (2, "")
+                    assert why in refused.err
+
+    class Running:
+        def __init__(self) -> None:
+            from ayes.ledger.nats.credentials import Store
+
+            self.store = Store(store)
+
+    for role in set(ROLES) - {"operator"}:
+        async with signed_on(Running(), role) as who:
+            assert await who.ask("parked.operator.gate.7") == "denied", role
+    async with signed_on(Running(), "operator") as who:
+        assert await who.ask("parked.gate.gate.7") == "denied"
+        assert await who.ask("parked.operator.gate.7") != "denied"
+
+
+async def test_an_entry_counts_under_its_own_roles_name_only(store: Path, at_once: None):
+    """Bytes that are no entry are listed with what is wrong with them and can be dropped; none of them is handled (C2)."""
+    async with Ledger.connect(store, role="admin") as ledger:
+        port = ledger.log
+        assert isinstance(port, JetStream)
+        await ledger.append(ONE.requested, WISH)
+        valid = b'{"consumer":"gate","seq":1,"subject":"s","reason":"r","tries":1,"parked_at":"2026-01-01T00:00:00Z","state":"again"}'
+        subjects = (
+            b"parked.model.gate.1",
+            b"parked.gate.gate.2",
+            b"parked.gate.nobody.1",
+            b"parked.\xff.gate.1",
+        )
+        junk = (b"", b"\xff", b"[]", b"[" * 200_000, b'{"consumer":"gate"}')
+        frames = [b"PUB %b %d\r\n%b\r\n" % (subject, len(valid), valid) for subject in subjects]
+        frames += [
+            b"PUB parked.gate.gate.%d %d\r\n%b\r\n" % (n, len(raw), raw) for n, raw in enumerate(junk, 10)
+        ]
+        frames += [b"PUB parked.operator.gate.%d 2\r\n{}\r\n" % 3]
+        await port.connection.client._send_command(b"".join(frames))
+        await port.connection.client.flush()
+        gate = Mending()
+        gate.is_mended = True
+        async with working(Worker(ledger, gate)):
+            await until_parked(port, *["parked"] * len(frames))
+            await ledger.append(TWO.requested, WISH)
+            await until(lambda: is_decided(port, TWO))
+        found = await port.parked()
+        assert {one.consumer for one in found} == {""}
+        assert all(one.reason.startswith("this entry is not a valid parked delivery: ") for one in found)
+        assert r"parked.\xff.gate.1" in {one.subject for one in found}
+        for one in found:
+            await port.mark(Mark(one.consumer, one.number, "drop", clock.now()))
+        assert await port.parked() == []
+        assert [handed.slot for handed in gate.handed if isinstance(handed, Fact)] == [
+            ONE.requested,
+            TWO.requested,
+        ]
+
+
+def test_each_consumer_has_one_for_what_it_parks():
+    """By its own role, for what that role parks and what the operator says of it."""
+    working_ones = [one for one in DURABLES.values() if not one.name.endswith("-parked")]
+    assert len(DURABLES) == 2 * len(working_ones)
+    for one in working_ones:
+        again = DURABLES[one.again.name]
+        assert (again.role, again.optional) == (one.role, one.optional)
+        assert again.subjects == (f"parked.{one.role}.{one.name}.*", f"parked.operator.{one.name}.*")
+    assert "operator" not in {one.role for one in DURABLES.values()}
+    assert "operator" in ROLES

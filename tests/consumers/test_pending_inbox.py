@@ -1,0 +1,375 @@
+"""The inbox: what waits, kept at hand. Against a real broker, whatever becomes of the connection to it.
+
+`quiet` is the claim of every test here: once nothing changes any more, the inbox has what a fresh listing has, in the
+order of the questions.
+"""
+
+import asyncio
+import itertools
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from brokers import running
+from cable import Cable, delete, put, question
+
+from ayes.consumers.pending_view import PendingView, changes
+from ayes.ledger.log import Change, Pending
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream, _Bucket
+from ayes.ledger.services import Ledger
+from ayes.ops.commands import decide
+from ayes.projections import pending
+from ayes.projections.pending import Entry, PendingFilter
+from ayes.schemas.errors import BadInput, BrokerRefused
+
+
+async def listed(bucket: Pending) -> list[Entry]:
+    entries = [pending.decode(value) for value in (await bucket.entries()).values()]
+    return sorted(entries, key=lambda one: one.seq)
+
+
+async def quiet(inbox: PendingView, bucket: Pending, within_s: float = 10.0) -> list[int]:
+    """Which calls wait, once the inbox has what a fresh listing has."""
+    expected = await listed(bucket)
+    until = time.monotonic() + within_s
+    while inbox.oldest() != expected and time.monotonic() < until:  # noqa: ASYNC110 - it is asked, nobody is told
+        await asyncio.sleep(0.01)
+    assert inbox.oldest() == expected
+    assert len(inbox) == len(expected)
+    return [one.seq for one in inbox.oldest()]
+
+
+# --------------------------------------------------------------------------------- both the twin and the real thing
+
+
+async def test_whoever_enters_has_all_that_waits(ledger: Ledger):
+    """An empty inbox is entered too; a full one shows all at once, the oldest question first, whenever it was written."""
+    bucket = ledger.log.pending
+    async with PendingView(ledger) as inbox:
+        assert inbox.oldest() == []
+        assert len(inbox) == 0
+    for seq in (5, 3, 9, 1, 7):
+        await put(bucket, question(seq, workspace="shop" if seq > 5 else "acme"))
+    async with PendingView(ledger) as inbox:
+        assert [one.seq for one in inbox.oldest()] == [1, 3, 5, 7, 9]
+        assert [one.seq for one in inbox.oldest(2)] == [1, 3]
+        assert [one.seq for one in inbox.oldest(1, PendingFilter("shop"))] == [7]
+
+
+async def test_what_changes_is_taken_in_its_place(ledger: Ledger):
+    """Asked late about something old, asked anew, decided, and asked back again (B83)."""
+    bucket = ledger.log.pending
+    await put(bucket, question(5))
+    async with PendingView(ledger) as inbox:
+        await put(bucket, question(9))
+        await put(bucket, question(2))
+        assert await quiet(inbox, bucket) == [2, 5, 9]
+        await put(bucket, question(5, stage=1))
+        assert await quiet(inbox, bucket) == [2, 5, 9]
+        assert inbox.oldest()[1].asked_as_well == ("p0",)
+        await delete(bucket, 2)
+        assert await quiet(inbox, bucket) == [5, 9]
+        await put(bucket, question(2))
+        assert await quiet(inbox, bucket) == [2, 5, 9]
+
+
+async def test_each_change_is_told(ledger: Ledger):
+    """First all that waits, oldest first, be it nothing; then what comes and goes. What was decided before is not told."""
+    bucket = ledger.log.pending
+    for seq in (2, 1, 3):
+        await put(bucket, question(seq))
+    await delete(bucket, 3)
+    async with aclosing(changes(ledger)) as coming:
+        assert [entry for _, entry in await anext(coming)] == [question(1), question(2)]
+        await delete(bucket, 1)
+        assert await anext(coming) == [("acme.t1.c1", None)]
+        await put(bucket, question(2, stage=1))
+        assert await anext(coming) == [("acme.t1.c2", question(2, stage=1))]
+
+
+async def test_whoever_waits_for_it_sees_what_was_written_before(ledger: Ledger):
+    """Put or deleted a moment ago: the inbox that has caught up shows it, also when nothing differs by it."""
+    bucket = ledger.log.pending
+    assert await bucket.last_revision() == 0
+    async with PendingView(ledger) as inbox:
+        await inbox.caught_up()
+        for seq in range(100):
+            await put(bucket, question(seq))
+            await inbox.caught_up()
+            assert len(inbox) == seq % 2 + 1
+            if seq % 2:
+                await delete(bucket, seq - 1)
+                await delete(bucket, seq)
+                await inbox.caught_up()
+                assert inbox.oldest() == []
+        assert await bucket.last_revision() == 200
+    async with PendingView(ledger) as inbox, asyncio.timeout(20):
+        await inbox.caught_up()
+
+
+# --------------------------------------------------------------------------------- the real thing
+
+
+async def test_thousands_come_and_go(store: Path):
+    """Several write at once while it is read, more comes than it is shown, and at each quiet point the inbox is right;
+    so is one that is entered in the middle of it.
+    """
+    seqs = [seq for block in range(3) for seq in random.Random(block).sample(range(block * 500, block * 500 + 500), 500)]  # fmt: skip
+    async with (
+        Ledger.connect(store, role="admin") as admin,
+        Ledger.connect(store, role="observer") as ledger,
+        PendingView(ledger) as inbox,
+    ):
+        bucket = admin.log.pending
+
+        async def live(seq: int) -> None:
+            await put(bucket, question(seq))
+            if seq % 3:
+                await put(bucket, question(seq, stage=1))
+            if seq % 4:
+                await delete(bucket, seq)
+            if seq % 8 == 1:
+                await put(bucket, question(seq))
+
+        async def work(left: Iterator[int]) -> None:
+            for seq in left:
+                await live(seq)
+
+        for block in range(3):
+            left = iter(seqs[block * 500 : block * 500 + 500])
+            async with asyncio.TaskGroup() as writers:
+                for _ in range(8):
+                    writers.create_task(work(left))
+                await asyncio.sleep(0.05)
+                async with PendingView(ledger) as late:
+                    pass
+                async with PendingView(ledger) as late:
+                    await asyncio.sleep(0.05)
+                    assert len(late) > 0
+            waits = [seq for seq in range(block * 500 + 500) if seq % 4 == 0 or seq % 8 == 1]
+            assert await quiet(inbox, bucket) == waits
+            async with PendingView(ledger) as fresh:
+                assert fresh.oldest() == inbox.oldest()
+
+
+async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path):
+    """More people are asked about a call while the queue is being read. Its entry moves to the end of the bucket, and is
+    read there.
+    """
+    many = 300
+    async with Ledger.connect(store, role="admin") as admin, Ledger.connect(store, role="observer") as ledger:
+        bucket = admin.log.pending
+        for seq in range(many):
+            await put(bucket, question(seq, size=20_000))
+
+        async def escalate() -> None:
+            for stage in itertools.count(1):
+                for seq in reversed(range(many)):
+                    await put(bucket, question(seq, stage=stage, size=20_000))
+
+        escalating = asyncio.create_task(escalate())
+        try:
+            for _ in range(25):
+                assert len(await ledger.log.pending.entries()) == many
+                async with PendingView(ledger) as inbox:
+                    assert len(inbox) == many
+        finally:
+            escalating.cancel()
+            await asyncio.gather(escalating, return_exceptions=True)
+
+
+async def test_a_broker_that_is_started_again(tmp_path: Path):
+    """What waited is shown while the broker is away; what comes and goes afterwards is there as before."""
+    path = tmp_path / "store"
+    async with AsyncExitStack() as open_:
+        async with running(path):
+            ledger = await open_.enter_async_context(Ledger.connect(path, role="observer"))
+            async with Ledger.connect(path, role="admin") as admin:
+                for seq in range(4):
+                    await put(admin.log.pending, question(seq))
+            inbox = await open_.enter_async_context(PendingView(ledger))
+        assert [one.seq for one in inbox.oldest()] == [0, 1, 2, 3]
+        async with running(path), Ledger.connect(path, role="admin") as admin:
+            bucket = admin.log.pending
+            await delete(bucket, 0)
+            await put(bucket, question(2, stage=1))
+            await put(bucket, question(9))
+            assert await quiet(inbox, bucket) == [1, 2, 3, 9]
+            # The server stops at once only when nobody is connected to it any more.
+            await open_.aclose()
+
+
+@asynccontextmanager
+async def behind_a_cable(store: Path) -> AsyncIterator[tuple[Ledger, Cable]]:
+    login = Store.login_for("observer", store=store)
+    cable = Cable(int(login.url.rpartition(":")[2]))
+    async with cable.laid() as port:
+        url = f"nats://observer:{login.password}@127.0.0.1:{port}"
+        async with Ledger.connect(url=url, role="observer") as ledger:
+            yield ledger, cable
+
+
+async def test_a_connection_that_was_cut(store: Path):
+    """What was decided, asked, and decided after being asked while nobody was listening is made up for."""
+    async with behind_a_cable(store) as (ledger, cable), Ledger.connect(store, role="admin") as admin:
+        bucket = admin.log.pending
+        for seq in range(4):
+            await put(bucket, question(seq))
+        async with PendingView(ledger) as inbox:
+            for seq in (1, 2, 3):
+                await cable.cut()
+                await delete(bucket, seq)
+                await put(bucket, question(10 + seq))
+                await put(bucket, question(20 + seq))
+                await delete(bucket, 20 + seq)
+                await asyncio.sleep(0.1)
+                assert seq in [one.seq for one in inbox.oldest()]
+                await cable.mend()
+                assert await quiet(inbox, bucket) == [0, *range(seq + 1, 4), *range(11, 11 + seq)]
+
+
+async def test_a_connection_that_was_cut_for_longer_than_markers_live(store: Path):
+    """Of what was decided meanwhile nothing is left to be read, so all is read again and no ghost stays (B83)."""
+    async with behind_a_cable(store) as (ledger, cable), Ledger.connect(store, role="admin") as admin:
+        bucket = of_short_markers(admin)
+        of_short_markers(ledger)
+        for seq in range(4):
+            await put(bucket, question(seq))
+        async with PendingView(ledger) as inbox:
+            assert await quiet(inbox, bucket) == [0, 1, 2, 3]
+            await cable.cut()
+            await delete(bucket, 1)
+            await delete(bucket, 3)
+            await until_kept(admin, 2)
+            assert [one.seq for one in inbox.oldest()] == [0, 1, 2, 3]
+            await cable.mend()
+            assert await quiet(inbox, bucket) == [0, 2]
+
+
+async def test_all_is_told_again_before_a_marker_can_be_missed(store: Path):
+    """Whoever follows needs to know nothing of gaps: after half the life of a marker the whole of it comes again, and
+    whoever keeps the queue finds no difference.
+    """
+    async with Ledger.connect(store, role="admin") as admin:
+        bucket = of_short_markers(admin)
+        await put(bucket, question(1))
+        async with aclosing(bucket.follow()) as coming:
+            waiting = pending.PendingIndex()
+            first, again = await anext(coming), await anext(coming)
+            assert waiting.take(first) == [("acme.t1.c1", question(1))]
+            entries = {"acme.t1.c1": pending.encode(question(1))}
+            assert first == again == Change(entries, whole=True, revision=1)
+            assert waiting.take(again) == []
+
+
+async def test_an_inbox_knows_that_it_is_whole_when_the_last_marker_has_gone(store: Path):
+    """What was written last is nowhere to be read any more; whoever enters then is not kept waiting for it."""
+    async with Ledger.connect(store, role="admin") as admin:
+        bucket = of_short_markers(admin)
+        await put(bucket, question(1))
+        await put(bucket, question(2))
+        await delete(bucket, 2)
+        await until_kept(admin, 1)
+        assert await bucket.last_revision() == 3
+        async with PendingView(admin) as inbox, asyncio.timeout(20):
+            await inbox.caught_up()
+            assert inbox.oldest() == [question(1)]
+
+
+async def test_an_inbox_that_cannot_be_kept_up_says_so(store: Path):
+    """The bucket is gone: what is asked of the inbox then is an error, never what was known last."""
+    async with Ledger.connect(store, role="admin") as admin, Ledger.connect(store, role="observer") as ledger:
+        await put(admin.log.pending, question(1))
+        with pytest.raises(BrokerRefused, match="KV_pending"):
+            await _lose(admin, ledger)
+        inbox = PendingView(ledger)
+        with pytest.raises(BrokerRefused):
+            await inbox.__aenter__()
+
+
+async def _lose(admin: Ledger, ledger: Ledger) -> None:
+    """Look into the inbox while its bucket is taken away, until it cannot be kept up."""
+    async with PendingView(ledger) as inbox, asyncio.timeout(20):
+        await admin.log.api.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
+        while len(inbox.oldest()) == len(inbox) == 1:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.05)
+
+
+def of_short_markers(ledger: Ledger) -> Pending:
+    """The queue, whose markers live for two seconds instead of an hour."""
+    assert isinstance(ledger.log, JetStream)
+    ledger.log.pending = _Bucket(ledger.log, "pending", marker_s=2)
+    return ledger.log.pending
+
+
+async def until_kept(ledger: Ledger, entries: int) -> None:
+    """Wait until the bucket holds no more than that: its markers have gone."""
+    assert isinstance(ledger.log, JetStream)
+    async with asyncio.timeout(15):
+        while True:
+            info = await streams.info(ledger.log.api, f"STREAM.INFO.{streams.PENDING}")
+            assert info
+            if info["state"]["messages"] == entries:
+                return
+            await asyncio.sleep(0.1)
+
+
+# --------------------------------------------------------------------------------- ayes pending
+
+
+async def test_the_command_shows_the_oldest(store: Path, capsys: pytest.CaptureFixture[str]):
+    """All, or so many of the oldest, of one workspace or of all, and how many there are (B72)."""
+    async with Ledger.connect(store, role="admin") as admin:
+        for seq in (4, 2, 3, 1):
+            await put(admin.log.pending, question(seq, workspace=("acme", "shop")[seq % 2]))
+
+    async def shown(workspace: str, limit: int | None) -> list[int]:
+        await decide.pending(workspace, watch=False, limit=limit, store=store, url=None, json=True)
+        return [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()]
+
+    assert await shown("", None) == [1, 2, 3, 4]
+    assert await shown("", 3) == [1, 2, 3]
+    assert await shown("shop", None) == [1, 3]
+    assert await shown("acme", 1) == [2]
+    assert await shown("sho", None) == []
+    await decide.pending("", watch=False, limit=3, store=store, url=None, json=False)
+    assert "4 waiting, the oldest 3 shown." in capsys.readouterr().err
+    await decide.pending("", watch=False, store=store, url=None, json=False)
+    assert "4 waiting. Next:" in capsys.readouterr().err
+    with pytest.raises(BadInput, match="--limit 0"):
+        await shown("", 0)
+
+
+async def test_the_command_goes_on_with_what_comes(store: Path, capsys: pytest.CaptureFixture[str]):
+    """What waits, oldest first, then each change; what was decided before it began is not told."""
+    async with Ledger.connect(store, role="admin") as admin:
+        bucket = admin.log.pending
+        for seq in (3, 1, 2):
+            await put(bucket, question(seq))
+        await delete(bucket, 2)
+        lines: list[str] = []
+
+        async def told(many: int) -> list[str]:
+            async with asyncio.timeout(10):
+                while len(lines) < many:
+                    lines.extend(capsys.readouterr().out.splitlines())
+                    await asyncio.sleep(0.02)
+            return [" ".join(line.split()[:2]) for line in lines]
+
+        watching = asyncio.create_task(decide.pending("acme", watch=True, store=store, url=None, json=False))
+        try:
+            assert await told(2) == ["asked acme/t1/c1", "asked acme/t1/c3"]
+            await put(bucket, question(5, workspace="shop"))
+            await delete(bucket, 1)
+            assert (await told(3))[2:] == ["decided acme/t1/c1"]
+            await put(bucket, question(7))
+            assert (await told(4))[3:] == ["asked acme/t1/c7"]
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)

@@ -1,0 +1,892 @@
+"""The command line as people and scripts meet it: the real program, a real broker, nothing in between.
+
+Data on stdout, words on stderr, the exit code says how it ended; what is wrong is said in a sentence, and then
+nothing is recorded.
+"""
+
+import asyncio
+import json
+import os
+import pty
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+from paths import SMALL
+from program import APPROVALS, approvals, ask, environment, in_process, last_seq, record, started, until, up
+
+from ayes.ledger.services import Ledger
+from ayes.ops import cli
+from ayes.schemas import events as e
+from ayes.schemas.errors import BrokerAway
+from ayes.schemas.slots import CallRef
+from ayes.schemas.tools import ToolSpec
+
+POLICY = """
+[[rule]]
+name = "looks"
+tools = ["look"]
+then = "allow"
+
+[[rule]]
+name = "never"
+tools = ["drop"]
+then = "block"
+reason = "Nobody drops tables here."
+
+[[rule]]
+name = "money"
+tools = ["pay"]
+then = "ask"
+voters = ["ana", "ben", "rita"]
+reason = "It moves money."
+
+[[rule]]
+name = "much money"
+tools = ["wire"]
+then = "ask"
+voters = ["ana", "ben"]
+votes_needed = 2
+
+[[rule]]
+name = "soon"
+tools = ["coupon"]
+then = "ask"
+expires_in_s = 0.2
+"""
+TOOLS = ("look", "drop", "pay", "wire", "coupon")
+SCHEMA = """{
+  "type": "object",
+  "properties": {"amount": {"type": "integer"}},
+  "required": ["amount"],
+  "additionalProperties": false
+}"""
+FIVE = '{"amount": 5}'
+
+# ------------------------------------------------------------------------------------------------ how it starts
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """The store of a running `ayes up`: a policy is in force and tools are declared, which their callers run."""
+    folder = tmp_path_factory.mktemp("shop")
+    policy = folder / "policy.toml"
+    policy.write_text(POLICY)
+    with up(folder / "store", "--policy", policy, "-w", "shop") as ready:
+        store = Path(ready["store"])
+        asyncio.run(declare(store))
+        yield store
+
+
+async def declare(store):
+    async with Ledger.connect(store) as ledger:
+        for tool in TOOLS:
+            await ledger.declare("shop", ToolSpec(name=tool, schema=SCHEMA))
+
+
+@pytest.fixture
+def within(monkeypatch, capsys):
+    with in_process(monkeypatch, capsys) as run:
+        yield run
+
+
+@pytest.fixture
+def call(request):
+    """A call that no other test has."""
+    return CallRef("shop", request.node.name.replace("[", "-").rstrip("]"), "c")
+
+
+def kinds(ended):
+    return [line["event"]["type"] for line in ended.lines]
+
+
+# ------------------------------------------------------------------------------------------------------- help
+
+
+def test_help_is_quick():
+    """`ayes --help` answers in under half a second, since it loads nothing but the command line itself."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = approvals("--help")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (ended.code, ended.err) == (0, "")
+    # On the processor: what else the machine does meanwhile is not its fault.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+    imported = subprocess.run(
+        [sys.executable, "-X", "importtime", APPROVALS, "--help"], capture_output=True, text=True, check=True
+    ).stderr
+    names = {line.rpartition("|")[2].strip().partition(".")[0] for line in imported.splitlines()}
+    assert "typer" in names
+    assert not names & {
+        *(
+            "asyncio",
+            "nats",
+            "msgspec",
+            "pydantic",
+            "jsonschema_rs",
+            "structlog",
+            "rich",
+            "duckdb",
+            "pydantic_ai",
+        ),
+        *("ledger", "projections", "consumers"),
+    }
+
+
+def test_every_command_says_what_it_does_and_has_json(within):
+    """Each command has a help of its own with a sentence, and each takes --json."""
+    told = within("--help").out
+    for chapter in ("Run:", "Decide:", "Ask:", "Look:", "Check:"):
+        assert f"\n{chapter}\n" in told
+    for words in every_command(typer.main.get_command(cli.app)):
+        helped = within(*words, "--help")
+        assert helped.code == 0
+        assert "--json" in helped.out, words
+
+
+def every_command(group, *words):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from every_command(command, *words, name)
+        else:
+            yield *words, name
+
+
+# -------------------------------------------------------------------------------------------------------- run
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_up_ends_when_told_to(tmp_path, stop):
+    """On SIGTERM and on Ctrl-C it finishes, takes its broker with it, and the store says that none runs (0)."""
+    store = tmp_path / "store"
+    with started("up", "--store", store, "--json", log=tmp_path / "log") as process:
+        ready = json.loads(process.stdout.readline())
+        assert ready["store"] == str(store)
+        assert ready["workers"] == ["gate", "queue", "model", "executor"]
+        assert last_seq(store) == 0
+        process.send_signal(stop)
+        assert process.wait(20) == 0
+        assert process.stdout.read() == ""
+    assert not Path(f"/proc/{ready['pid']}").exists()
+    assert "no broker runs in" in approvals("status", store=store).err
+
+
+def test_up_greets_people_on_stderr(tmp_path):
+    """Without --json it tells where it is and what to do next, as words."""
+    with started("up", "--store", tmp_path / "store", "--workers", "gate,queue") as process:
+        told = ""
+        while "Ctrl-C" not in told:
+            told += process.stderr.readline()
+        assert "nats://127.0.0.1:" in told
+        assert str(tmp_path / "store") in told
+        assert "gate, queue" in told
+        assert "ayes pending --watch" in told
+        process.terminate()
+        assert process.wait(20) == 0
+        assert process.stdout.read() == ""
+
+
+def test_up_does_not_outlive_its_broker(tmp_path):
+    """When the broker dies by itself, `up` says so and ends (1)."""
+    log = tmp_path / "log"
+    with started("up", "--store", tmp_path / "store", "--json", log=log) as process:
+        os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
+        assert process.wait(20) == 1
+    assert "the broker ended by itself" in log.read_text()
+
+
+def test_after_kill_9_the_store_is_not_believed(tmp_path):
+    """`address.json` still names the broker that was killed: who believes it hears so within 3 s; `up` goes on (B53)."""
+    store = tmp_path / "store"
+    with started("up", "--store", store, "--json", log=tmp_path / "log") as process:
+        ready = json.loads(process.stdout.readline())
+        asyncio.run(declare(store))
+        before = last_seq(store)
+        process.kill()
+        process.wait()
+    assert json.loads((store / "address.json").read_text())["url"] == ready["url"]
+    begun = time.monotonic()
+    ended = approvals("pending", store=store)
+    assert time.monotonic() - begun < 4
+    assert (ended.code, ended.out) == (1, "")
+    assert f"no NATS broker answers at {ready['url']}" in ended.err
+    assert "ayes up" in ended.err
+    with up(store):
+        assert last_seq(store) == before
+
+
+def test_without_a_gate_nothing_is_taken_for_a_yes(tmp_path):
+    """Nobody judges what is asked: it stays open, and the next step is named (8, I4)."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY)
+    with up(tmp_path / "store", "--workers", "none", "--policy", policy, "-w", "shop") as ready:
+        store = Path(ready["store"])
+        asyncio.run(declare(store))
+        ended = approvals("request", "shop/t/c", "look", FIVE, store=store)
+        assert ended.code == 8
+        assert ended.out == ""
+        assert "not judged yet. Does a gate run? See ayes status." in ended.err
+        # With one in a process of its own it goes on.
+        with started("work", "gate", "--store", store, "--json", log=tmp_path / "log") as gate:
+            assert json.loads(gate.stdout.readline()) == {"workers": ["gate"]}
+            assert approvals("wait", "shop/t/c", "--timeout", "20", store=store).code == 0
+            gate.terminate()
+            assert gate.wait(20) == 0
+
+
+def test_demo_shows_a_call_from_wish_to_result_by_itself():
+    """Without a terminal it ends by itself in under 15 s: with --json as facts and the history, else as words."""
+    begun = time.monotonic()
+    with started("demo", "--json") as machine, started("demo") as person:
+        facts, words = machine.communicate(timeout=30)
+        shown, told = person.communicate(timeout=30)
+        assert (machine.returncode, person.returncode) == (0, 0), words + told
+    assert time.monotonic() - begun < 15
+    *lines, last = [json.loads(line) for line in facts.splitlines()]
+    types = [line["event"]["type"] for line in lines if "call." in line["subject"]]
+    for wish in (
+        "ApprovalRequested",
+        "Voted",
+        "Approved",
+        "ToolStarted",
+        "ToolReturned",
+        "Denied",
+        "ToolRefused",
+    ):
+        assert wish in types
+    assert json.loads(shown) == last["history"]
+    assert "ayes up" in told
+    assert "\x1b" not in shown + told
+
+
+def test_policies_are_versions(shop, tmp_path, within):
+    """Applying one says its number; applying it again changes nothing."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[[rule]]\nname = "none"\ntools = ["*"]\nthen = "block"\n')
+    ended = within("policy", "apply", policy, "-w", "other", "--json", store=shop)
+    assert (ended.code, ended.one, ended.err) == (0, {"workspace": "other", "version": 1}, "")
+    ended = within("policy", "apply", policy, "-w", "other", store=shop)
+    assert (ended.code, ended.out) == (0, "")
+    assert "is version 1 of the policy of other" in ended.err
+
+
+def test_tools_are_declared_from_a_file(shop, within, tmp_path):
+    """Each tool in it, under a version that is the same for the same contract."""
+    file = tmp_path / "tools.toml"
+    file.write_text('[[tool]]\nname = "refund"\nschema = \'{"type": "object"}\'\n')
+    first = within("tool", "declare", file, "-w", "shop", "--json", store=shop)
+    assert (first.code, first.one["workspace"], first.one["tool"]) == (0, "shop", "refund")
+    before = last_seq(shop)
+    again = within("tool", "declare", file, "-w", "shop", store=shop)
+    assert (again.code, again.out) == (0, "")
+    assert f"refund is declared in shop, version {first.one['version']}" in again.err
+    assert last_seq(shop) == before
+
+
+def test_setting_up_what_is_there_changes_nothing(shop, within):
+    """Streams and consumers are named; facts are none of its business."""
+    before = last_seq(shop)
+    ended = within("setup", "--json", store=shop)
+    assert (ended.code, ended.err) == (0, "")
+    assert "LEDGER" in ended.one["streams"]
+    assert "gate" in ended.one["consumers"]
+    assert "ayes doctor" in within("setup", store=shop).err
+    assert last_seq(shop) == before
+
+
+# ---------------------------------------------------------------------------------------------- ask and decide
+
+
+def test_a_call_from_wish_to_decision_in_json(shop, call):
+    """request, pending, approve, wait, show: each tells in JSON how the call stands, and nothing in words (B86)."""
+    asked = approvals("request", call, "pay", FIVE, "--for", "rita", "--json", store=shop)
+    assert (asked.code, asked.err) == (8, "")
+    assert asked.one["status"] == "pending"
+    assert asked.one["arguments"] == FIVE
+    assert (asked.one["votes"], asked.one["votes_needed"]) == (0, 1)
+
+    waiting = approvals("pending", "-w", "shop", "--json", store=shop)
+    assert waiting.code == 0
+    (entry,) = [one for one in waiting.lines if one["thread"] == call.thread]
+    assert entry["digest"] == asked.one["digest"]
+    assert entry["arguments"] == FIVE
+    assert (entry["voters"], entry["excluded"]) == (["ana", "ben", "rita"], ["rita"])
+
+    voted = approvals("approve", call, "--as", "ana", "--reason", "Fine.", "--json", store=shop)
+    assert (voted.code, voted.err) == (0, "")
+    assert (voted.one["decision"], voted.one["voters"]) == ("Approved", ["ana"])
+    assert approvals("wait", call, "--json", store=shop).one == voted.one
+
+    shown = approvals("show", call, "--json", store=shop)
+    assert kinds(shown) == ["ToolRequested", "ApprovalRequested", "Voted", "Approved"]
+    assert shown.lines[0]["event"]["requester"] == "rita"
+    assert [line["seq"] for line in shown.lines] == sorted(line["seq"] for line in shown.lines)
+    assert approvals("thread", f"shop/{call.thread}", "--json", store=shop).out == shown.out
+    until(shop, call.decided)
+    still = approvals("pending", "--json", store=shop)
+    assert call.thread not in {one["thread"] for one in still.lines}
+
+
+def test_a_call_from_wish_to_decision_in_words(shop, call):
+    """The same for people: tables and histories on stdout, sentences on stderr."""
+    asked = approvals("request", call, "pay", FIVE, "--for", "rita", store=shop)
+    assert (asked.code, asked.out) == (8, "")
+    assert asked.err == f"{call} waits for people: 0 of 1 approvals. Missing: one of ana, ben.\n"
+    waiting = approvals("pending", "-w", "shop", store=shop)
+    assert waiting.code == 0
+    assert str(call) in waiting.out
+    assert FIVE in waiting.out
+    assert "ayes approve CALL --as NAME" in waiting.err
+    voted = approvals("approve", call, "--as", "ana", store=shop)
+    assert (voted.code, voted.out) == (0, "")
+    shown, arguments, told = voted.err.splitlines()
+    assert (shown.split()[:2], arguments) == ([str(call), "pay"], f"    {FIVE}")
+    assert told.startswith(f"{call}: Approved by ana at 20")
+    assert approvals("wait", call, store=shop) == (0, "", f"{told}\n")
+    shown = approvals("show", call, store=shop)
+    assert shown.code == 0
+    for word in ("ToolRequested", "ApprovalRequested", "Voted", "Approved", FIVE):
+        assert word in shown.out
+    assert "Approved" in approvals("thread", f"shop/{call.thread}", store=shop).out
+    nothing = approvals("pending", "-w", "nobody", store=shop)
+    assert nothing == (0, "", "Nothing waits for a decision.\n")
+
+
+def test_two_votes_are_needed(shop, within, call):
+    """The first of two votes leaves it open (8), the second decides (0) (B39)."""
+    ask(shop, call, "wire")
+    first = within("approve", call, "--as", "ana", "--json", store=shop)
+    assert (first.code, first.one["votes"], first.one["votes_needed"]) == (8, 1, 2)
+    second = within("approve", call, "--as", "ben", "--json", store=shop)
+    assert (second.code, second.one["voters"]) == (0, ["ana", "ben"])
+
+
+def test_waiting_has_an_end(shop, within, call):
+    """Nobody decides: 3 when the time is up, and 8 for whoever only looks. It stays open."""
+    ask(shop, call)
+    timed_out = within("wait", call, "--timeout", "0.1", store=shop)
+    assert (timed_out.code, timed_out.out) == (3, "")
+    assert f"{call} is still pending after 0.1 s. It stays open." in timed_out.err
+    looked = within("wait", call, "--timeout", "0", "--json", store=shop)
+    assert (looked.code, looked.one["status"]) == (8, "pending")
+
+
+def test_denied(shop, within, call):
+    """Who denies gets what they wanted (0); who waits hears 5, and why; asking again asks nobody (B32, B76)."""
+    ask(shop, call)
+    denied = within("deny", call, "--as", "ben", "--reason", "Too much.", "--json", store=shop)
+    assert (denied.code, denied.one["decision"]) == (0, "Denied")
+    waited = within("wait", call, "--json", store=shop)
+    assert (waited.code, waited.one["reason"], waited.one["voters"]) == (5, "Too much.", ["ben"])
+    until(shop, call.finished)
+    before = last_seq(shop)
+    assert within("request", call, "pay", FIVE, "--for", "rita", store=shop).code == 5
+    assert last_seq(shop) == before
+    assert kinds(within("show", call, "--json", store=shop))[-2:] == ["Denied", "ToolRefused"]
+
+
+def test_expired(shop, within, call):
+    """Nobody decided in time: 6, for who waits and for who comes too late (I5, B36)."""
+    ask(shop, call, "coupon")
+    waited = within("wait", call, "--json", store=shop)
+    assert (waited.code, waited.one["decision"]) == (6, "Expired")
+    until(shop, call.finished)
+    before = last_seq(shop)
+    late = within("approve", call, "--as", "ana", store=shop)
+    assert late.code == 6
+    assert "already decided: Expired by gate at" in late.err
+    assert last_seq(shop) == before
+
+
+def test_judged_by_the_policy_alone(shop, within, call):
+    """What is allowed is approved at once (0), what is blocked is denied at once (5): nobody is asked."""
+    allowed = within("request", call, "look", FIVE, "--json", store=shop)
+    assert (allowed.code, allowed.one["decision"]) == (0, "Approved")
+    blocked = within("request", f"{call}-2", "drop", FIVE, "--json", store=shop)
+    assert (blocked.code, blocked.one["reason"]) == (5, "Nobody drops tables here.")
+
+
+def test_answered_in_place_of_the_tool(shop, within, call):
+    """An answer meets the wish (0), and the model reads it; the tool does not run."""
+    ask(shop, call)
+    answered = within("answer", call, "Paid by hand.", "--as", "ana", "--json", store=shop)
+    assert (answered.code, answered.one["decision"]) == (0, "Answered")
+    assert within("wait", call, store=shop).code == 0
+    until(shop, call.finished)
+    last = within("show", call, "--json", store=shop).lines[-1]["event"]
+    assert (last["type"], last["ending"]) == ("ToolRefused", "answered")
+    assert "Paid by hand." in last["text"]
+
+
+def test_approved_with_other_arguments(shop, within, call):
+    """An edit that somebody else agrees to is what will run, and what whoever waits is told to run (B61)."""
+    ask(shop, call)
+    edited = within("approve", call, "--as", "ana", "--edit", '{"amount": 4}', "--json", store=shop)
+    assert (edited.code, edited.one["edits"]) == (8, {'{"amount": 4}': "ana"})
+    edited = within("approve", call, "--as", "ben", "--edit", '{"amount": 4}', "--json", store=shop)
+    assert (edited.code, edited.one["arguments"]) == (0, '{"amount": 4}')
+    assert within("wait", call, "--json", store=shop).one["arguments"] == '{"amount": 4}'
+
+
+def test_withdrawn(shop, within, call):
+    """The requester's side takes its wish back (0); whoever waits for a yes hears no (5), and it is no denial (I5)."""
+    ask(shop, call)
+    ended = within("withdraw", call, "--reason", "Changed my mind.", "--json", store=shop)
+    assert (ended.code, ended.one["decision"], ended.one["reason"]) == (0, "Withdrawn", "Changed my mind.")
+    waited = within("wait", call, store=shop)
+    assert waited.code == 5
+    assert f"{call}: Withdrawn" in waited.err
+
+
+def test_revoked(shop, within, call):
+    """An approval is taken back before the tool starts; then nobody can start it (I6)."""
+    ask(shop, call, "look")
+    revoked = within("revoke", call, "--as", "ben", "--reason", "Not now.", store=shop)
+    assert revoked == (0, "", f"{call} will not run.\n")
+    until(shop, call.finished)
+    assert kinds(within("show", call, "--json", store=shop))[-2:] == ["Revoked", "ToolRefused"]
+    again = within("revoke", call, "--as", "ben", "--json", store=shop)
+    assert (again.code, again.problem["error"], again.problem["exit_code"]) == (1, "AlreadyFilled", 1)
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_reconciled(shop, within, call, happened):
+    """Whoever ran it is gone: the call is in doubt, and settled by whoever finds out what became of it; once (I7)."""
+    digest = ask(shop, call, "look")
+    record(shop, (call.client_claim(1), e.ToolStarted(digest=digest, idempotency_key=str(call))))
+    doubted = within("doubt", call, "--reason", "The machine burnt down.", "--json", store=shop)
+    assert (doubted.code, doubted.one["status"]) == (0, "in_doubt")
+    found = "--happened" if happened else "--did-not-happen"
+    settled = within("reconcile", call, "--as", "ana", found, "--output", "done", "--json", store=shop)
+    assert (settled.code, settled.one["status"]) == (0, "reconciled")
+    last = within("show", call, "--json", store=shop).lines[-1]["event"]
+    assert (last["type"], last.get("happened", False), last["output"]) == ("Reconciled", happened, "done")
+    again = within("reconcile", call, "--as", "ana", found, store=shop)
+    assert again.code == 1
+    assert "Reconciled" in again.err
+
+
+# ------------------------------------------------------------------------------------------------------- look
+
+
+def test_the_queue_can_be_watched(shop, within, call):
+    """`pending --watch` begins with what waits and goes on as it comes, in JSON and in words, until Ctrl-C (130)."""
+    ask(shop, call)
+    with (
+        started("pending", "--watch", "-w", "shop", "--json", "--store", shop) as machine,
+        started("pending", "--watch", "-w", "shop", "--store", shop) as person,
+    ):
+        entry = line_about(machine, call)
+        assert entry["open"]["arguments"] == FIVE
+        assert words_about(person, call).startswith(f"asked    {call}  pay {FIVE}")
+        assert within("approve", call, "--as", "ana", store=shop).code == 0
+        assert line_about(machine, call) == {"call": str(call), "open": None}
+        assert words_about(person, call) == f"decided  {call}\n"
+        for process in (machine, person):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            assert process.stderr.read() == ""
+
+
+def test_the_log_can_be_watched(shop, within, call):
+    """`watch --from` begins there and goes on with each fact as it is recorded."""
+    start = last_seq(shop) + 1
+    with (
+        started("watch", "--from", start, "--json", "--store", shop) as machine,
+        started("watch", "--from", start, "--store", shop) as person,
+    ):
+        ask(shop, call)
+        for kind, slot in (("ToolRequested", call.requested), ("ApprovalRequested", call.gated)):
+            fact = json.loads(machine.stdout.readline())
+            assert (fact["event"]["type"], fact["subject"]) == (kind, slot.subject)
+            told = person.stdout.readline()
+            assert kind in told
+            assert slot.subject in told
+        assert within("deny", call, "--as", "ana", store=shop).code == 0
+        assert json.loads(machine.stdout.readline())["event"]["type"] == "Voted"
+
+
+def test_the_log_can_be_read_to_its_end(shop, within, call):
+    """`watch --from --until-now` is every fact there is by now, and then ends."""
+    start = last_seq(shop) + 1
+    ask(shop, call)
+    told = within("watch", "--from", start, "--until-now", "--json", store=shop)
+    assert (told.code, told.err, kinds(told)) == (0, "", ["ToolRequested", "ApprovalRequested"])
+
+
+def test_whoever_reads_may_stop_reading(shop, call):
+    """A closed pipe, as of `| head -1`, ends it quietly."""
+    ask(shop, call)
+    with started("watch", "--from", 1, "--json", "--store", shop) as process:
+        assert process.stdout.readline()
+        process.stdout.close()
+        ask(shop, CallRef(call.workspace, call.thread, "another"))
+        assert process.wait(20) == 0
+        assert process.stderr.read() == ""
+
+
+def test_a_history_is_what_a_model_goes_on_from(shop, within, call):
+    """JSON either way, and a word where it stops before a call that is not settled."""
+    thread = call.thread_ref
+    wish = e.Wish(tool="pay", arguments=FIVE, provider_id="call_1")
+    record(
+        shop,
+        (thread.opened, e.ThreadOpened(requester="rita")),
+        (thread.said("1"), e.Said(role="user", text="Pay five.")),
+        (thread.replied(1), e.ModelReplied(parts=(e.Text("Here it comes."), wish))),
+    )
+    for provider in ("openai-chat", "anthropic"):
+        compact = within("history", f"shop/{call.thread}", "--for", provider, "--json", store=shop)
+        pretty = within("history", f"shop/{call.thread}", "--for", provider, store=shop)
+        assert (compact.code, pretty.code) == (0, 0)
+        assert compact.one == json.loads(pretty.out)
+        assert compact.one["messages"][0]["role"] == "user"
+        assert "not settled: no provider takes a call without its result" in pretty.err
+
+
+def test_what_is_checked_is_data(shop, within, call):
+    """replay, doctor and status answer on stdout, with and without --json."""
+    ask(shop, call)
+    replayed = within("replay", "--verify", "--json", store=shop)
+    assert (replayed.code, replayed.err, replayed.one["differences"]) == (0, "", [])
+    assert replayed.one["facts"] == replayed.one["until"] >= 4
+    told = within("replay", "--verify", store=shop)
+    assert (told.code, told.err) == (0, "")
+    assert "verified: the live queue is what the log gives" in told.out
+
+    checks = within("doctor", "--json", store=shop)
+    assert (checks.code, checks.err) == (0, ""), checks.out
+    assert all(line["ok"] for line in checks.lines)
+    told = within("doctor", store=shop)
+    assert (told.code, told.err) == (0, "")
+    assert len(told.out.splitlines()) == len(checks.lines)
+
+    stands = within("status", "--json", store=shop)
+    assert (stands.code, stands.err) == (0, "")
+    assert stands.one["facts"] == stands.one["last_seq"]
+    assert {"gate", "queue", "model"} <= {one["name"] for one in stands.one["consumers"]}
+    told = within("status", store=shop)
+    assert (told.code, told.err) == (0, "")
+    assert "gate-timers" in told.out
+
+
+def test_colours_are_for_terminals_that_want_them(shop, call):
+    """At a terminal there are escape codes; with NO_COLOR there are none, of any kind."""
+    ask(shop, call)
+    assert "\x1b[" in at_terminal("show", call, store=shop)
+    plain = at_terminal("show", call, store=shop, NO_COLOR="1")
+    assert "\x1b" not in plain
+    assert "ApprovalRequested" in plain
+
+
+def line_about(process, call):
+    while (line := json.loads(process.stdout.readline()))["call"] != str(call):
+        pass
+    return line
+
+
+def words_about(process, call):
+    while str(call) not in (line := process.stdout.readline()):
+        pass
+    return line
+
+
+def at_terminal(*arguments, store, **variables):
+    """What it writes when both its outputs are a terminal."""
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [APPROVALS, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment(AYES_STORE=str(store), TERM="xterm-256color", **variables),
+        ):
+            os.close(theirs)
+            written = b""
+            while True:
+                try:
+                    written += os.read(ours, 65536)
+                except OSError:  # so Linux says that nobody is at the other end any more
+                    return written.decode()
+    finally:
+        os.close(ours)
+
+
+# -------------------------------------------------------------------------------------------------- bad input
+
+FILES = {
+    "policy.toml": POLICY,
+    "policy-key.toml": '[[rule]]\nname = "x"\ntools = ["pay"]\nthen = "ask"\nvoterz = ["ana"]\n',
+    "policy-pattern.toml": '[[rule]]\nname = "x"\ntools = ["pay now"]\nthen = "ask"\n',
+    "policy-huge.toml": "#" * 600_000,
+    "tools.toml": '[[tool]]\nname = "re fund"\nschema = "{}"\n',
+    "reviewer.toml": 'name = "ana"\notherwise = "perhaps"\n',
+    "reviewer-vote.toml": 'name = "ana"\n\n[[vote]]\ntools = ["pay"]\nverdict = "deny"\narguments = "{}"\n',
+    "empty.jsonl": "",
+    "no-json.jsonl": '{"id": "a", "messages": [{"role": "user", "content": "hi"}]}\n{"id": \n',
+    "dot.jsonl": '{"id": "a.b", "messages": [{"role": "user", "content": "hi"}]}\n',
+    "twice.jsonl": '{"id": "a", "messages": [{"role": "user", "content": "hi"}]}\n' * 2,
+    "huge.jsonl": json.dumps({"id": "a", "messages": [{"role": "user", "content": "x" * 600_000}]}),
+    "users.jsonl": json.dumps(
+        {
+            "id": "a",
+            "messages": [
+                {"role": "user", "content": "hi"},
+                {"role": "user", "content": "are you there?"},
+                {"role": "assistant", "content": "yes"},
+            ],
+        }
+    ),
+}
+
+OPEN, TWO, DECIDED, EXPIRED = (f"shop/t/{name}" for name in ("open", "two", "decided", "expired"))
+ANA = ("--as", "ana")
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """A store in which nothing moves any more: a call that waits, one that waits for a second vote, one decided, one expired."""
+    folder = tmp_path_factory.mktemp("calm")
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+    with up(folder / "store", "--policy", folder / "policy.toml", "-w", "shop") as ready:
+        store = Path(ready["store"])
+        asyncio.run(declare(store))
+        ask(store, CallRef.parse(OPEN))
+        ask(store, CallRef.parse(TWO), "wire")
+        ask(store, CallRef.parse(DECIDED))
+        ask(store, CallRef.parse(EXPIRED), "coupon")
+        asyncio.run(_ana_votes(store))
+        until(store, CallRef.parse(DECIDED).decided, CallRef.parse(EXPIRED).finished)
+        yield store, ready
+
+
+async def _ana_votes(store):
+    async with Ledger.connect(store, role="admin") as ledger:
+        await ledger.reviewer("ana").approve(TWO)
+        await ledger.reviewer("ana").approve(DECIDED)
+
+
+BAD_INPUT = [
+    # what is done, how it ends, what must be said
+    ("rehearse missing.jsonl", 2, "missing.jsonl: cannot be read: No such file"),
+    ("rehearse empty.jsonl", 2, "empty.jsonl: is empty. It needs one conversation a line."),
+    ("rehearse no-json.jsonl", 2, "no-json.jsonl, line 2: it is no JSON"),
+    ("rehearse dot.jsonl", 2, "dot.jsonl, line 1: conversation id 'a.b' cannot be used"),
+    ("rehearse twice.jsonl", 2, "twice.jsonl, line 2: the id 'a' stands on line 1 already"),
+    ("rehearse huge.jsonl", 2, "huge.jsonl, line 1, message 1: it has 600,0|one fact may have 524,288"),
+    ("rehearse users.jsonl", 2, "users.jsonl, line 1 (a): |It cannot be rehearsed."),
+    (f"rehearse {SMALL} --reviewer missing.toml", 2, "missing.toml: cannot be read"),
+    (f"rehearse {SMALL} --reviewer reviewer.toml", 2, "reviewer.toml, line 2: |'approve' or 'deny'"),
+    (f"rehearse {SMALL} --reviewer reviewer-vote.toml", 2, 'reviewer-vote.toml, line 6, vote 1: |"approve"'),
+    (
+        f"rehearse {SMALL} --policy policy-key.toml",
+        2,
+        "policy-key.toml, line 5, rule 'x': unknown key 'voterz'",
+    ),
+    (f"rehearse {SMALL} -w a.b", 2, "workspace 'a.b' cannot be used"),
+    ("policy apply missing.toml", 2, "missing.toml: cannot be read"),
+    (
+        "policy apply policy-key.toml",
+        2,
+        "policy-key.toml, line 5, rule 'x': unknown key 'voterz'. The keys are",
+    ),
+    (
+        "policy apply policy-pattern.toml",
+        2,
+        "policy-pattern.toml, line 3, rule 'x': |'pay now' is no pattern",
+    ),
+    ("policy apply policy-huge.toml", 2, "over the limit of 524,288"),
+    ("policy apply policy.toml -w _shop", 2, "workspace '_shop' cannot be used"),
+    ("tool declare tools.toml", 2, "tools.toml, line 2, tool 're fund': "),
+    (f"doubt {OPEN}", 1, "shop/t/open is pending, so InDoubt cannot follow"),
+    ("up", 1, "is held by process {up}, which runs a broker from it|name another store with --store"),
+    ("up --store .", 2, "holds files that are not ours and is left alone. Name an empty or a new directory"),
+    ("up --store empty.jsonl", 2, "empty.jsonl cannot be a store: |Name another with --store."),
+    (
+        "up --store new --workers gate,nothing",
+        2,
+        "there is no worker 'nothing'. There are: gate, queue, model",
+    ),
+    ("up --store new --policy policy-key.toml", 2, "policy-key.toml, line 5"),
+    ("up --store new --tools no_such_module:tools", 2, "no_such_module"),
+    ("work nothing", 2, "there is no worker 'nothing'. There are: gate, queue, model, executor"),
+    ("work model --recording no-json.jsonl", 2, "no-json.jsonl, line 2"),
+    (
+        "request shop/t/new nail {}",
+        2,
+        "no tool 'nail' is declared in workspace 'shop'. Declared are: coupon, drop",
+    ),
+    ("request elsewhere/t/new pay {}", 2, "no tool 'pay' is declared in workspace 'elsewhere'"),
+    ("request shop/t/new pay {}", 2, 'The arguments of pay do not fit its schema: |"amount" is a required'),
+    ("request shop/t/new pay {", 2, "The arguments of pay cannot be read: it is no JSON"),
+    (
+        f'request {OPEN} pay {{"amount":6}}',
+        1,
+        "already requested with other arguments|Choose another call id",
+    ),
+    (
+        "request shop/t/a.b pay {}",
+        2,
+        "call 'a.b' cannot be used: an id is 1 to 64 characters of A-Z a-z 0-9 _ -",
+    ),
+    (
+        "request shop/t%20t/a pay {}",
+        2,
+        "thread 't t' cannot be used: an id is|Rename it, without dots, spaces",
+    ),
+    ("request shop/t pay {}", 2, "'shop/t' is not of the form workspace/thread/call"),
+    (
+        f"approve {OPEN} --as eve",
+        4,
+        "eve is none of those who may vote on shop/t/open. Rule 'money' asks ana, ben, rita.",
+    ),
+    (
+        f"approve {OPEN} --as rita",
+        4,
+        "rita asked for shop/t/open, or is behind the agent that did, and does not count.",
+    ),
+    (f"approve {OPEN} --as a.b", 2, "reviewer 'a.b' cannot be used"),
+    (f"approve {OPEN} --as ana --edit {{}}", 2, 'do not fit its schema: |"amount" is a required property'),
+    (f"approve {OPEN} --as ana --edit [", 2, "The arguments of pay cannot be read: it is no JSON"),
+    (f"approve {TWO} --as ana", 1, "vote.ana is taken: Voted by ana at 20|Nothing was recorded."),
+    (f"deny {TWO} --as ana", 1, "vote.ana is taken: Voted by ana at 20|Nothing was recorded."),
+    (f"approve {DECIDED} --as ben", 1, "already decided: Approved by ana at 20|Nothing was recorded."),
+    (f"deny {DECIDED} --as ben", 1, "already decided: Approved by ana at 20|Nothing was recorded."),
+    (f"approve {EXPIRED} --as ana", 6, "already decided: Expired by gate at 20|Nothing was recorded."),
+    ("approve shop/t/nobody --as ana", 1, "shop/t/nobody was never requested. `ayes pending` lists"),
+    ("deny shop/t/constructor --as ana", 1, "shop/t/constructor was never requested"),
+    ("approve shop/t/1-0-call_abc --as ana", 1, "was never requested"),
+    (f"withdraw {DECIDED}", 1, "already decided: Approved by ana at 20"),
+    ("withdraw shop/t/nobody", 1, "was never requested"),
+    (f"revoke {OPEN} --as ana", 1, "shop/t/open is pending, so Revoked cannot follow"),
+    (f"reconcile {OPEN} --as ana --happened", 1, "shop/t/open is pending, so Reconciled cannot follow"),
+    ("wait shop/t/nobody", 1, "was never requested"),
+    ("show shop/t/nobody", 1, "was never requested"),
+    ("thread shop/nobody", 1, "nothing was ever recorded in shop/nobody"),
+    ("thread shop", 2, "'shop' is not of the form workspace/thread"),
+    ("history shop/nobody", 1, "nothing was ever recorded in shop/nobody"),
+    (
+        "history shop/t --for nobody",
+        2,
+        "there is no provider 'nobody'. Known are: openai-chat, openai-responses, anthropic",
+    ),
+    ("pending -w a.b", 2, "workspace 'a.b' cannot be used"),
+    (
+        "replay --until tomorrow",
+        2,
+        "--until 'tomorrow' is neither a sequence number nor an ISO time such as 20",
+    ),
+    ("pending --url nats://", 2, "It looks like nats://127.0.0.1:4222."),
+    ("pending --url nats://127.0.0.1:1", 1, "no NATS broker answers at nats://127.0.0.1:1 |ayes up"),
+    ("pending --store missing", 1, "no broker runs in |start one with `ayes up --store "),
+    ("doctor --store .", 1, "no broker runs in |start one with `ayes up --store "),
+    # what the command line itself finds
+    ("pendin", 2, "No such command 'pendin'. Did you mean 'pending'?"),
+    (f"approve {OPEN}", 2, "Missing option '--as'"),
+    (f"wait {OPEN} --timeout -1", 2, "--timeout '-1' is no duration."),
+    (
+        f"wait {OPEN} --timeout soon",
+        2,
+        "--timeout 'soon' is no duration. Write a number and its unit, as in 90s",
+    ),
+    ("up --store new --ack-wait 0.1s", 2, "--ack-wait '0.1s' is too short: 0.5s at least."),
+    ("up --store new --sync sometimes", 2, "--sync 'sometimes' is no duration."),
+    ("watch --from 0", 2, "'--from'"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "said"), BAD_INPUT, ids=[row[0] for row in BAD_INPUT])
+def test_bad_input_is_told_and_not_recorded(calm, within, monkeypatch, line, code, said):
+    """A sentence on stderr that says what is wrong, where, and what to do; an exit code; and nothing recorded."""
+    store, ready = calm
+    before = last_seq(store)
+    monkeypatch.chdir(store.parent)
+    ended = within(*(word.replace("%20", " ") for word in line.split()), store=store)
+    for part in said.split("|"):
+        assert part.replace("{up}", str(ready["up"])) in ended.err
+    assert (ended.code, ended.out) == (code, "")
+    assert last_seq(store) == before
+    assert not (store.parent / "new").exists()
+    assert not (store.parent / "missing").exists()
+
+
+def test_a_wrong_password_is_not_a_broker_away(calm, within):
+    """The broker answers no: credentials are wrong, and starting another broker would not help (4)."""
+    _, ready = calm
+    url = ready["url"].replace("//", "//observer:wrong@")
+    ended = within("pending", "--url", url, "--json")
+    assert (ended.code, ended.out) == (4, "")
+    assert ended.problem["error"] == "BrokerRefused"
+    assert "does not accept the credentials of 'observer'" in ended.problem["message"]
+    assert "wrong" not in ended.err
+
+
+def test_a_login_may_not_do_more_than_its_role(calm, within):
+    """With --url one is who the URL says: an observer's login cannot vote (4), and nothing is recorded."""
+    store, ready = calm
+    before = last_seq(store)
+    password = msgspec.json.decode((store / "address.json").read_bytes())["passwords"]["observer"]
+    url = ready["url"].replace("//", f"//observer:{password}@")
+    assert within("pending", "--json", "--url", url).lines
+    ended = within("approve", OPEN, "--as", "ben", "--url", url, "--json")
+    assert (ended.code, ended.problem["error"]) == (4, "BrokerRefused")
+    assert last_seq(store) == before
+
+
+def test_errors_are_json_for_programs(calm):
+    """With --json an error is one line of JSON on stderr: its kind, the sentence, the exit code."""
+    store, _ = calm
+    ended = approvals("approve", DECIDED, "--as", "ben", "--json", store=store)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.problem == {
+        "error": "AlreadyDecided",
+        "message": ended.problem["message"],
+        "exit_code": 1,
+    }
+    assert "already decided: Approved by ana" in ended.problem["message"]
+
+
+def test_a_broker_that_is_away_is_told_within_3_seconds(tmp_path):
+    """Whether nobody listens there or somebody who says nothing."""
+    import socket
+
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = silent.getsockname()[1]
+
+        async def connecting():
+            begun = time.monotonic()
+            with pytest.raises(BrokerAway, match="no NATS broker answers at"):
+                async with Ledger.connect(url=f"nats://127.0.0.1:{port}"):
+                    pass
+            return time.monotonic() - begun
+
+        assert asyncio.run(connecting()) < 3.5
+
+
+def test_the_help_loads_nothing_heavy():
+    """What takes long to load is loaded by the command that needs it, so that the help answers at once."""
+    heavy = (
+        "altair",
+        "cel",
+        "duckdb",
+        "jsonschema_rs",
+        "nats",
+        "pyarrow",
+        "pydantic",
+        "pydantic_ai",
+        "vl_convert",
+    )
+    script = f"import sys, ayes.ops.cli; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"

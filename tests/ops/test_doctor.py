@@ -1,0 +1,287 @@
+"""`ayes doctor` and `ayes status`: quiet where all is as declared, loud where it is not, and without a trace."""
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+from stories import REF, question, request, told
+
+from ayes.ledger.log import Parked
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.streams import PENDING
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
+from ayes.ops.commands import check
+from ayes.ops.workers import reactions, working
+from ayes.schemas import events as e
+
+WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
+CALL = REF.call("c1")
+ALWAYS = {name for name, durable in DURABLES.items() if not durable.optional and durable.stream != PARKED}
+
+
+@pytest.fixture
+async def admin(store):
+    async with Ledger.connect(store, role="admin") as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def doctor(store, capsys):
+    """What the doctor finds, by check; and the exit code."""
+
+    async def examined(url=None):
+        code = await check.doctor(store=None if url else store, url=url, json=True)
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return code, {one["check"]: one for one in found}
+
+    return examined
+
+
+@pytest.fixture
+def status(store, capsys):
+    async def seen():
+        await check.status(store=store, url=None, json=True)
+        told = json.loads(capsys.readouterr().out)
+        told["consumers"] = {one["name"]: one for one in told["consumers"]}
+        return told
+
+    return seen
+
+
+async def api(admin, subject, **body):
+    """A request to JetStream, as an administrator with a client of their own makes it."""
+    answer = await admin.log.connection.client.request(f"$JS.API.{subject}", msgspec.json.encode(body))
+    told = json.loads(answer.data)
+    assert "error" not in told, told
+    return told
+
+
+async def configured(admin, stream, **changes):
+    """Change a stream behind our back."""
+    config = (await api(admin, f"STREAM.INFO.{stream}"))["config"]
+    await api(admin, f"STREAM.UPDATE.{stream}", **config | changes)
+
+
+def bad(found):
+    return {name for name, one in found.items() if not one["ok"]}
+
+
+async def parked_one(admin):
+    parked = Parked("gate", 7, CALL.requested.subject, "ValueError: no idea", 5, admin.now())
+    await admin.log.park(parked)
+    return parked
+
+
+# ------------------------------------------------------------------------------------------------------ doctor
+
+
+async def test_a_fresh_store_is_well(store, doctor):
+    """Everything is as declared, no role may write what it must not, and the passwords are private (0)."""
+    code, found = await doctor()
+    assert (code, bad(found)) == (0, set())
+    assert {"server", "streams and consumers", "parked", "clock", "store is private"} <= set(found)
+    assert found["server"]["detail"].startswith("nats-server 2.")
+    assert {name for name in found if "cannot write" in name} == {
+        f"{role} cannot write {'.'.join(subject.split('.')[3:])}" for role, subject in check.MUST_NOT
+    }
+
+
+async def test_looking_leaves_no_trace(store, admin, doctor, status):
+    """Each forbidden write is really tried; nothing is recorded, in any stream."""
+    before = await _everything(admin)
+    await doctor()
+    await status()
+    assert await _everything(admin) == before
+
+
+async def _everything(admin):
+    streams = (await api(admin, "STREAM.LIST"))["streams"]
+    return {one["config"]["name"]: (one["state"]["messages"], one["state"]["last_seq"]) for one in streams}
+
+
+async def test_a_role_that_may_too_much_is_reported_and_nothing_recorded(store, admin):
+    """Where a forbidden write is let through, that is what is told; its own header keeps it out of the log."""
+    before = await _everything(admin)
+    told = await check._cannot("admin", "ledger.doctor.t.call.1-0.decided", Store(store))
+    assert not told.ok
+    assert told.detail.startswith("the broker lets it: ")
+    assert await _everything(admin) == before
+
+
+@pytest.mark.parametrize(
+    ("stream", "change", "said"),
+    [
+        (LEDGER, {"max_age": 3_600_000_000_000}, "stream LEDGER: max_age is 3600000000000, declared is 0"),
+        (LEDGER, {"discard_new_per_subject": False}, "stream LEDGER: discard_new_per_subject is None"),
+        (LEDGER, {"max_msgs": 1000}, "stream LEDGER: max_msgs is 1000, declared is -1"),
+        (LEDGER, {"allow_direct": False}, "stream LEDGER: allow_direct is False, declared is True"),
+        (PENDING, {"max_age": 600_000_000_000}, "stream KV_pending: max_age is 600000000000"),
+    ],
+    ids=[
+        "facts may age",
+        "slots may be refilled",
+        "facts may be dropped",
+        "nobody can read",
+        "the queue may age",
+    ],
+)
+async def test_a_loosened_stream_is_an_alarm(store, admin, doctor, stream, change, said):
+    """An administrator can switch off what makes it a ledger. Then the doctor names the stream, the key and both values (1)."""
+    await configured(admin, stream, **change)
+    code, found = await doctor()
+    assert (code, bad(found)) == (1, {"streams and consumers"})
+    assert said in found["streams and consumers"]["detail"]
+
+
+async def test_a_missing_consumer_is_an_alarm(store, admin, doctor, status):
+    """Nobody would judge what is asked: the consumer is named, and what creates it."""
+    await api(admin, f"CONSUMER.DELETE.{LEDGER}.gate")
+    code, found = await doctor()
+    assert (code, bad(found)) == (1, {"streams and consumers"})
+    assert (
+        "consumer gate is missing; `ayes up` or an administrator creates it"
+        in (found["streams and consumers"]["detail"])
+    )
+    seen = await status()
+    assert (seen["consumers"]["gate"]["exists"], seen["consumers"]["queue"]["exists"]) == (False, True)
+
+
+async def test_a_rewritten_consumer_is_an_alarm(store, admin, doctor):
+    """One that skips votes would never decide: its filter differs from what is declared."""
+    config = (await api(admin, f"CONSUMER.INFO.{LEDGER}.gate"))["config"]
+    config["filter_subjects"] = [one for one in config["filter_subjects"] if "vote" not in one]
+    await api(admin, f"CONSUMER.CREATE.{LEDGER}.gate", stream_name=LEDGER, config=config, action="update")
+    code, found = await doctor()
+    assert (code, bad(found)) == (1, {"streams and consumers"})
+    assert "consumer gate: filter_subjects is " in found["streams and consumers"]["detail"]
+
+
+async def test_what_is_parked_is_an_alarm(store, admin, doctor, status):
+    """What no consumer could handle is counted by the doctor, and told with its reason by status."""
+    parked = await parked_one(admin)
+    code, found = await doctor()
+    assert (code, bad(found)) == (1, {"parked"})
+    assert found["parked"]["detail"].startswith("1 ")
+    (told,) = (await status())["parked"]
+    assert (told["consumer"], told["seq"], told["reason"]) == ("gate", 7, parked.reason)
+
+
+async def test_passwords_that_others_may_read_are_an_alarm(store, doctor):
+    """The store holds every role's password."""
+    (store / "address.json").chmod(0o644)
+    code, found = await doctor()
+    assert (code, bad(found)) == (1, {"store is private"})
+    assert found["store is private"]["detail"] == "others may read address.json"
+
+
+async def test_with_a_url_there_is_one_login_to_look_with(store, admin, doctor):
+    """An administrator's URL is enough for the streams; the roles' permissions are said not to have been tried."""
+    login = admin.log.connection.login
+    code, found = await doctor(login.url.replace("//", f"//{login.user}:{login.password}@"))
+    assert (code, bad(found)) == (0, set())
+    assert "not tried" in found["permissions"]["detail"]
+
+
+async def test_people_read_the_same(store, admin, capsys):
+    """Without --json: a line each, BAD in front of what is, and what is parked by name."""
+    await parked_one(admin)
+    assert await check.doctor(store=store, url=None, json=False) == 1
+    told = capsys.readouterr()
+    assert told.err == ""
+    lines = told.out.splitlines()
+    assert [line for line in lines if line.startswith("BAD")] == [line for line in lines if "parked" in line]
+    assert all(line.startswith(("ok    ", "BAD   ")) for line in lines)
+    await check.status(store=store, url=None, json=False)
+    told = capsys.readouterr()
+    assert told.err == ""
+    assert f"parked by gate: fact 7 ({CALL.requested.subject}), ValueError: no idea" in told.out
+
+
+# ------------------------------------------------------------------------------------------------------ status
+
+
+async def test_status_tells_who_is_behind(store, admin, status):
+    """Two facts wait for a queue that does not run; once it runs, nothing waits and the entry is there."""
+    await admin.try_append(CALL.requested, request(WISH))
+    await admin.try_append(CALL.gated, question(WISH))
+    seen = await status()
+    assert (seen["facts"], seen["last_seq"], seen["pending"]) == (2, 2, 0)
+    assert set(seen["consumers"]) >= ALWAYS
+    assert {name: one["waiting"] for name, one in seen["consumers"].items() if one["waiting"]} == {
+        "gate": 1,
+        "queue": 1,
+    }
+    async with working(reactions(["queue"]), store=store):
+        async for _ in told(admin.log.pending):
+            break
+        seen = await _until_acked(status, "queue")
+    assert seen["pending"] == 1
+    assert (seen["consumers"]["queue"]["waiting"], seen["consumers"]["queue"]["in_hand"]) == (0, 0)
+    assert seen["consumers"]["gate"]["waiting"] == 1
+
+
+async def _until_acked(status, consumer):
+    """Nobody is told of an acknowledgement, so there is nothing to wait on but the number itself."""
+    while (seen := await status())["consumers"][consumer]["ack_floor"] < seen["last_seq"]:  # noqa: ASYNC110 - as it says
+        await asyncio.sleep(0.01)
+    return seen
+
+
+async def test_an_untouched_store_stands_still(status):
+    """No fact, so no last one; nobody listens, and as nothing waits, nothing is frozen."""
+    seen = await status()
+    assert seen["head_age_s"] is None
+    for one in seen["consumers"].values():
+        assert (one["exists"], one["listening"], one["waiting"], one["frozen"]) == (True, False, 0, False)
+
+
+async def test_status_tells_how_old_the_last_fact_is(admin, status):
+    """A log that stands still lags nowhere, so its age is told, on the broker's clock."""
+    await admin.try_append(CALL.requested, request(WISH))
+    await asyncio.sleep(0.3)
+    first = (await status())["head_age_s"]
+    assert 0.3 <= first < 10
+    await admin.try_append(CALL.gated, question(WISH))
+    assert (await status())["head_age_s"] < first
+
+
+async def test_status_tells_who_listens(store, admin, status):
+    """As long as its worker runs; the others' consumers have nobody."""
+    async with working(reactions(["queue"]), store=store):
+        await admin.try_append(CALL.requested, request(WISH))
+        await admin.try_append(CALL.gated, question(WISH))
+        await _until_acked(status, "queue")
+        seen = await status()
+        assert {name for name, one in seen["consumers"].items() if one["listening"]} == {"queue"}
+        assert seen["consumers"]["queue"]["quiet_s"] < 10
+    assert not (await status())["consumers"]["queue"]["listening"]
+
+
+async def test_what_nobody_takes_is_frozen(store, admin, status, capsys, monkeypatch):
+    """Facts wait, and for longer than a worker may be silent nobody took one; once somebody does, it is over."""
+    await admin.try_append(CALL.requested, request(WISH))
+    await admin.try_append(CALL.gated, question(WISH))
+    before = (await status())["consumers"]
+    assert {name for name, one in before.items() if one["frozen"]} == set()
+    monkeypatch.setattr(check, "ACK_WAIT_S", 0.2)
+    await asyncio.sleep(0.3)
+    seen = (await status())["consumers"]
+    assert {name for name, one in seen.items() if one["frozen"]} == {
+        name for name, one in seen.items() if one["waiting"]
+    }
+    assert seen["queue"]["quiet_s"] > 0.2
+    await check.status(store=store, url=None, json=False)
+    assert "frozen: nothing was taken for " in capsys.readouterr().out
+    async with working(reactions(["queue"]), store=store):
+        seen = await _until_acked(status, "queue")
+    assert not seen["consumers"]["queue"]["frozen"]
+    assert seen["consumers"]["gate"]["frozen"]
+
+
+async def test_a_consumer_that_is_not_there_is_not_frozen(admin, status):
+    """It is missing, which is another alarm."""
+    await api(admin, f"CONSUMER.DELETE.{LEDGER}.queue")
+    one = (await status())["consumers"]["queue"]
+    assert (one["exists"], one["listening"], one["frozen"], one["quiet_s"]) == (False, False, False, 0.0)

@@ -1,0 +1,422 @@
+"""`ayes lake`: from a real broker into files, and back again to see that they are what the log says.
+
+The recorded conversations are rehearsed by the real program; what they must come to is counted from their file.
+"""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pytest
+from lakes import SMALL, rehearsed, synced
+from paths import DATA
+from program import APPROVALS, approvals, at_a_terminal, environment, last_seq, record, started, up
+from stories import REF, life
+
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.lake.writer import microseconds, read_manifest
+from ayes.projections.formats.conversation import read_conversations
+from ayes.schemas import events as e
+from bench.logs import mixed
+
+#: How long analysts query while facts come in.
+QUERYING_S = 5.0
+WISH = e.Wish(tool="refund", arguments="{}")
+
+#: What an analyst in another process does: ask without pause, and tell what went wrong.
+ANALYST = """
+import sys, time
+import duckdb
+catalog, until = sys.argv[1], time.monotonic() + float(sys.argv[2])
+asked = last = 0
+while time.monotonic() < until:
+    with duckdb.connect(catalog, read_only=True) as db:
+        rows, distinct, end = db.execute("SELECT count(*), count(DISTINCT seq), max(seq) FROM events").fetchall()[0]
+        assert rows == distinct == end >= last, (rows, distinct, end, last)
+        db.execute("SELECT tool, verdict, count(*), quantile_cont(epoch_ms(ended_at - requested_at), 0.9) FROM calls GROUP BY ALL")
+        db.fetchall()
+    asked, last = asked + 1, end
+print(asked)
+"""
+
+
+def verified(store: Path, *options: object):
+    return approvals("lake", "verify", "--json", *options, store=store, timeout_s=110)
+
+
+def asked(lake: Path, query: str) -> list[tuple]:
+    with duckdb.connect(lake / "catalog.duckdb", read_only=True) as db:
+        return db.execute(query).fetchall()
+
+
+# Each lake is made once, in one test process.
+of_one_rehearsal = pytest.mark.xdist_group("recorded lake")
+
+
+@pytest.fixture(scope="module", params=["small", "real"])
+def recorded(request, tmp_path_factory) -> tuple[Path, Path, Path]:
+    """The recorded file, the store of a broker that is running, after the rehearsal, and the lake of it."""
+    file = SMALL
+    if request.param == "real":
+        if not DATA.exists():
+            pytest.skip("the recorded data is not here")
+        # Every third conversation: all of them are rehearsed in test_rehearse.py.
+        file = tmp_path_factory.mktemp("real") / DATA.name
+        file.write_text("".join(DATA.read_text().splitlines(keepends=True)[::3]))
+    with up(tmp_path_factory.mktemp("lake") / "store") as ready:
+        store = Path(ready["store"])
+        rehearsed(store, file)
+        told = synced(store)
+        assert told["facts"] == told["until"] == last_seq(store)
+        yield file, store, Path(told["lake"])
+
+
+# ------------------------------------------------------------------------------------- what was rehearsed
+
+
+@of_one_rehearsal
+def test_each_recorded_call_is_a_row(recorded):
+    """By tool and by verdict as many as counted straight from the file, and all of them ended."""
+    file, _, lake = recorded
+    tools = Counter(
+        one["function"]["name"]
+        for conversation in read_conversations(file)
+        for message in conversation.messages
+        for one in message.get("tool_calls") or ()
+    )
+    assert dict(asked(lake, "SELECT tool, count(*) FROM calls GROUP BY ALL")) == tools
+    assert tools.total() > (200 if file != SMALL else 0)
+    verdicts = dict(asked(lake, "SELECT verdict, count(*) FROM calls GROUP BY ALL"))
+    assert verdicts == {"Approved": tools.total()}
+    assert dict(asked(lake, "SELECT outcome, count(*) FROM calls GROUP BY ALL")) == {
+        "returned": tools.total()
+    }
+    assert asked(lake, "SELECT count(*) FROM open_calls") == [(0,)]
+
+
+@of_one_rehearsal
+def test_calls_are_what_the_events_say(recorded):
+    """Every number in `calls` equals a recomputation."""
+    _, _, lake = recorded
+    whole = f"calls_until({2**40})"
+    for left, right in (("calls", whole), (whole, "calls")):
+        assert asked(lake, f"SELECT count(*) FROM (FROM {left} EXCEPT ALL FROM {right})") == [(0,)]
+
+
+@of_one_rehearsal
+def test_events_are_a_plain_replay(recorded):
+    """Row by row: number, time, subject, kind, and the payload byte for byte."""
+    _, store, lake = recorded
+
+    async def replayed():
+        async with Ledger.connect(store, role="observer") as ledger:
+            raws = [raw async for batch in ledger.log.raw(1, until_end=True) for raw in batch]
+            facts = [fact async for fact in ledger.replay(1)]
+        return raws, facts
+
+    raws, facts = asyncio.run(replayed())
+    columns = "seq, epoch_us(recorded_at), subject, payload, type, workspace, thread, call"
+    rows = asked(lake, f"SELECT {columns} FROM events ORDER BY seq")
+    assert len(rows) == len(raws) == len(facts)
+    for row, raw, fact in zip(rows, raws, facts, strict=True):
+        slot = fact.slot
+        call = slot.call_ref.call if slot.thread and slot.call_ref else None
+        kind = type(fact.event).__name__
+        place = (kind, slot.workspace, slot.thread or None, call)
+        assert row == (raw.seq, microseconds(raw.recorded_at), raw.subject, raw.data, *place)
+
+
+@of_one_rehearsal
+def test_a_lake_that_is_whole_is_verified(recorded):
+    """Every file is what was written, and every row what the log has."""
+    _, store, lake = recorded
+    ended = verified(store)
+    assert ended.code == 0
+    assert ended.one["problems"] == []
+    assert ended.one["until"] == read_manifest(lake).until == last_seq(store)
+
+
+# ------------------------------------------------------------------------------------------------ verifying
+
+
+@pytest.fixture
+def broker(tmp_path):
+    """The store of a running broker, with some facts."""
+    with up(tmp_path / "store", "--workers", "none") as ready:
+        store = Path(ready["store"])
+        record(store, *life(REF.wish(1, 0), WISH, "edited"), *life(REF.wish(1, 1), WISH, "running"))
+        yield store
+
+
+def _events_file(lake: Path) -> Path:
+    (file,) = lake.glob("events-*.parquet")
+    return file
+
+
+def test_a_byte_that_was_changed_is_found(broker):
+    """In any file of the lake; back as it was, it is verified again."""
+    lake = Path(synced(broker)["lake"])
+    assert verified(broker).code == 0
+    for file in lake.glob("*.parquet"):
+        data = file.read_bytes()
+        middle = len(data) // 2
+        file.write_bytes(data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :])
+        ended = verified(broker)
+        assert ended.code == 1
+        assert file.name in ended.one["problems"][0]
+        file.unlink()
+        assert verified(broker).one["problems"] == [f"{file.name} is missing"]
+        file.write_bytes(data)
+    assert verified(broker).code == 0
+
+
+CHANGES = {
+    "removed": ("SELECT * FROM old WHERE seq <> 3", "fact 3 of the log"),
+    "added": (
+        "FROM old UNION ALL SELECT * REPLACE (99::UBIGINT AS seq) FROM old WHERE seq = 3",
+        "row 99 of `events` is no fact",
+    ),
+    "doubled": ("FROM old UNION ALL FROM old WHERE seq = 3", "row 3 of `events` is no fact"),
+    "changed": (
+        "SELECT * REPLACE (CASE seq WHEN 3 THEN '{}'::BLOB ELSE payload END AS payload) FROM old",
+        "fact 3 of the log",
+    ),
+    "moved": (
+        "SELECT * REPLACE (recorded_at + to_microseconds(seq::BIGINT // 9) AS recorded_at) FROM old",
+        "fact 9 of the log",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_row_that_is_not_the_logs_is_found(broker, change):
+    """Even if whoever changed the file wrote its new digest into the manifest."""
+    lake = Path(synced(broker)["lake"])
+    file, (query, words) = _events_file(lake), CHANGES[change]
+    with duckdb.connect() as db:
+        db.execute(f"CREATE TABLE old AS SELECT * FROM read_parquet('{file}')")
+        db.execute(f"COPY ({query}) TO '{file}' (FORMAT parquet)")
+    manifest = lake / "manifest.json"
+    digest = subprocess.run(["sha256sum", file], capture_output=True, text=True, check=True).stdout.split()[0]
+    told = json.loads(manifest.read_text())
+    for segment in told["segments"]:
+        if segment["table"] == "events":
+            segment["sha256"] = digest
+    manifest.write_text(json.dumps(told))
+    ended = verified(broker)
+    assert ended.code == 1
+    assert any(words in problem for problem in ended.one["problems"]), ended.one
+    assert len(ended.one["problems"]) == 1
+    for_people = approvals("lake", "verify", store=broker)
+    assert for_people.code == 1
+    assert f"differs: {ended.one['problems'][0]}" in for_people.out
+
+
+def test_without_a_lake_it_says_how_one_is_made(broker):
+    """Nothing to verify is no success."""
+    ended = verified(broker)
+    assert (ended.code, ended.problem["error"]) == (2, "BadInput")
+    assert "lake sync" in ended.problem["message"]
+
+
+# -------------------------------------------------------------------------------------------------- syncing
+
+
+def test_synced_twice_nothing_is_new(broker):
+    """And what came since is all that is read."""
+    first = synced(broker)
+    before = {file.name: file.stat().st_mtime_ns for file in Path(first["lake"]).iterdir()}
+    again = synced(broker)
+    assert (again["facts"], again["until"]) == (0, first["until"])
+    assert {file.name: file.stat().st_mtime_ns for file in Path(first["lake"]).iterdir()} == before
+    record(broker, *life(REF.wish(2, 0), WISH, "denied"))
+    more = synced(broker)
+    assert more["facts"] == more["until"] - first["until"] == len(life(REF.wish(2, 0), WISH, "denied"))
+    assert asked(Path(more["lake"]), "SELECT count(*) FROM calls") == [(3,)]
+    assert verified(broker).code == 0
+
+
+def test_a_store_that_nobody_has_open_is_opened_for_it(tmp_path):
+    """For as long as it takes; elsewhere than in the store if one says so."""
+    with up(tmp_path / "store", "--workers", "none") as ready:
+        store = Path(ready["store"])
+        record(store, *life(REF.wish(1, 0), WISH, "returned"))
+        until = last_seq(store)
+    told = synced(store, "--to", tmp_path / "elsewhere")
+    assert (told["until"], told["lake"]) == (until, str(tmp_path / "elsewhere" / "lake"))
+    assert verified(store, "--to", tmp_path / "elsewhere").code == 0
+    asyncio.run(_opens(store))
+
+
+async def _opens(store: Path) -> None:
+    async with EmbeddedServer(store):
+        pass
+
+
+def test_the_log_of_another_store_does_not_get_into_it(broker, tmp_path):
+    """A log that was created anew is another log; `verify` says so too."""
+    synced(broker, "--to", tmp_path / "archive")
+    with up(tmp_path / "other", "--workers", "none") as ready:
+        other = Path(ready["store"])
+        ended = approvals("lake", "sync", "--json", "--to", tmp_path / "archive", store=other)
+        assert (ended.code, ended.problem["error"]) == (2, "BadInput")
+        assert "another log" in ended.problem["message"]
+        found = verified(other, "--to", tmp_path / "archive")
+        assert found.code == 1
+        assert "another log" in found.one["problems"][0]
+    assert verified(broker, "--to", tmp_path / "archive").code == 0
+
+
+@pytest.mark.parametrize("damage", ["cut short", "newer", "gone"])
+def test_an_archive_that_cannot_go_on_says_so(broker, tmp_path, damage):
+    """One sentence and an exit code, and the lake stays as it was."""
+    archive = tmp_path / "archive"
+    synced(broker, "--to", archive)
+    working = archive / "working.duckdb"
+    match damage:
+        case "cut short":
+            working.write_bytes(working.read_bytes()[:5000])
+        case "newer":
+            with duckdb.connect(working) as db:
+                db.execute("UPDATE checkpoint SET version = 9")
+        case "gone":
+            working.unlink()
+    ended = approvals("lake", "sync", "--json", "--to", archive, store=broker)
+    assert ended.code == {"cut short": 1, "newer": 2, "gone": 2}[damage]
+    assert "sync" in ended.problem["message"].lower()
+    assert verified(broker, "--to", archive).code == 0
+
+
+def test_at_a_terminal_one_sees_how_far_it_is(broker):
+    """With how many a second and the time left."""
+    with at_a_terminal("lake", "sync", store=broker) as terminal:
+        assert terminal.ended() == 0
+    assert "archiving" in terminal.told
+    assert "the lake in" in terminal.told
+
+
+# ------------------------------------------------------------------------------------------------ following
+
+
+@contextmanager
+def following(store: Path, *options: object):
+    with started("lake", "sync", "--follow", "--store", store, "--json", *options) as process:
+        yield process
+
+
+def _until_shown(lake: Path, seq: int, most_s: float) -> float:
+    begun = time.monotonic()
+    while time.monotonic() - begun < most_s:
+        if (lake / "catalog.duckdb").exists() and asked(lake, "SELECT max(seq) FROM events")[0][0] == seq:
+            return time.monotonic() - begun
+        time.sleep(0.02)
+    pytest.fail(f"{seq} is not in the catalog after {most_s} s")
+
+
+def test_what_is_recorded_is_in_the_catalog_about_a_second_later(broker):
+    """As long as it follows. Ctrl-C ends it with what it has published, and the next one goes on there."""
+    lake = broker / "archive" / "lake"
+    with following(broker) as process:
+        _until_shown(lake, last_seq(broker), 20)
+        waits = []
+        for turn in range(2, 6):
+            record(broker, (REF.wish(turn, 0).requested, life(REF.wish(turn, 0), WISH, "returned")[0][1]))
+            waits.append(_until_shown(lake, last_seq(broker), 10))
+        assert sorted(waits)[len(waits) // 2] < 2.5
+        assert asked(lake, "SELECT count(*) FROM open_calls") == [(5,)]
+        # The second is told that there is a first.
+        ended = approvals("lake", "sync", "--json", store=broker)
+        assert (ended.code, ended.problem["error"]) == (1, "Unavailable")
+        assert "another process" in ended.problem["message"]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err
+        assert json.loads(out)["until"] == last_seq(broker)
+        assert "Traceback" not in err
+    assert synced(broker)["facts"] == 0
+    assert verified(broker).code == 0
+
+
+def test_stopped_in_the_midst_of_it_nothing_is_lost(broker):
+    """A stop waits for what is being written; the next one goes on there."""
+    _fill(broker, 3_000)
+    for wait_s in (0.9, 1.1, 1.3, 1.5):
+        with following(broker) as process:
+            time.sleep(wait_s)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=20)
+            assert "Traceback" not in err
+    assert synced(broker)["until"] == last_seq(broker)
+    assert verified(broker).code == 0
+
+
+def _fill(store: Path, count: int) -> None:
+    async def filled():
+        async with Ledger.connect(store, role="admin") as ledger:
+            slots = list(mixed(count, 20))
+            for start in range(0, len(slots), 500):
+                await asyncio.gather(*(ledger.try_append(*one) for one in slots[start : start + 500]))
+
+    asyncio.run(filled())
+
+
+def test_analysts_ask_without_pause_while_facts_come_in(broker):
+    """Two of them in processes of their own: no error on either side, and each answer is whole."""
+    lake = broker / "archive" / "lake"
+    with following(broker) as process:
+        _until_shown(lake, last_seq(broker), 20)
+        analysts = [
+            subprocess.Popen(
+                [sys.executable, "-c", ANALYST, str(lake / "catalog.duckdb"), str(QUERYING_S)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(2)
+        ]
+        _fill(broker, 4_000)
+        for analyst in analysts:
+            out, err = analyst.communicate(timeout=60)
+            assert analyst.returncode == 0, err
+            assert int(out) > 3
+        _until_shown(lake, last_seq(broker), 20)
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err
+    assert verified(broker).code == 0
+
+
+# ------------------------------------------------------------------------------------------------ a full disk
+
+
+def test_a_full_disk_is_said_in_a_sentence(broker, tmp_path):
+    """Here no file may grow beyond so many bytes; with room it goes on, and nothing is missing."""
+    _fill(broker, 3_000)
+    limited = (
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    archive = tmp_path / "archive"
+    ended = subprocess.run(
+        [sys.executable, "-c", limited, str(APPROVALS), "lake", "sync", "--json", "--to", str(archive)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment(AYES_STORE=str(broker)),
+    )
+    assert ended.returncode == 1, ended.stderr
+    problem = json.loads(ended.stderr.splitlines()[-1])
+    assert problem["error"] == "Unavailable"
+    assert "make room" in problem["message"].lower()
+    assert synced(broker, "--to", archive)["until"] == last_seq(broker)
+    assert verified(broker, "--to", archive).code == 0

@@ -1,0 +1,100 @@
+"""The distribution: one import package, and nothing in it that only the repository needs."""
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+FOLDERS = ("schemas", "ledger", "projections", "consumers", "ops")
+
+SERVICE = """
+import asyncio, sys
+import consumers, ledger, ops, schemas
+from ayes import Ledger, Status, spec_of
+
+def refund(order: str) -> str:
+    return f"{order} is refunded"
+
+async def main():
+    async with Ledger.connect(sys.argv[1], name="billing") as client:
+        await client.declare("shop", spec_of(refund))
+        await client.request("shop/t/c", "refund", {"order": "A-17"}, requester="ben")
+        decided = await client.decision("shop/t/c", timeout_s=60)
+        assert decided.status is Status.APPROVED, decided.status
+        print((await client.run("shop/t/c", refund)).output)
+        print(schemas.__file__, ledger.__file__)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel that `uv build` or pip would make of this checkout."""
+    target = tmp_path_factory.mktemp("wheel")
+    code = f"from hatchling.build import build_wheel; print(build_wheel({str(target)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return target / done.stdout.split()[-1]
+
+
+def test_the_wheel_holds_one_package(wheel: Path):
+    """Nothing else is installed at the top, no test, no benchmark; and it says that it is typed."""
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"ayes"}
+    assert {f"ayes/{folder}/__init__.py" for folder in FOLDERS} <= set(names)
+    assert "ayes/py.typed" in names
+    assert not [name for name in names if "bench" in name or name.split("/")[-1].startswith("test_")]
+
+
+def test_a_project_with_folders_of_the_same_names_can_use_it(wheel: Path, tmp_path: Path):
+    """In a new environment, a service whose own folders are called like ours asks, waits and runs."""
+    venv.create(tmp_path / "env", symlinks=True, with_pip=False)
+    (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    # The dependencies are those of this environment, without the editable checkout.
+    (own,) = {Path(path) for path in sys.path if path.endswith("site-packages")}
+    for one in own.iterdir():
+        if not one.name.startswith(("ayes", "_ayes", "_editable", "__pycache__")):
+            (site / one.name).symlink_to(one)
+    project = tmp_path / "project"
+    for folder in FOLDERS:
+        (project / folder).mkdir(parents=True)
+        (project / folder / "__init__.py").write_text("")
+    (project / "service.py").write_text(SERVICE)
+    python = tmp_path / "env" / "bin" / "python"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    store = tmp_path / "store"
+    ayes = [str(python), "-m", "ayes.ops.cli"]
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    up = subprocess.Popen([*ayes, "up", "--store", str(store)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    try:
+        assert up.stderr
+        for line in up.stderr:
+            if "Ctrl-C" in line:
+                break
+        service = subprocess.Popen(
+            [str(python), "service.py", str(store)], cwd=project, env=environment, stdout=subprocess.PIPE, text=True
+        )  # fmt: skip
+        # It cannot be approved before it was asked for and the gate has judged it.
+        approve = (*ayes, "approve", "shop/t/c", "--as", "ana", "--yes", "--store", str(store))
+        while (voted := run(*approve)).returncode != 0:
+            assert service.poll() is None, voted.stderr
+        out, _ = service.communicate(timeout=60)
+    finally:
+        up.terminate()
+        up.communicate(timeout=30)
+    assert service.returncode == 0
+    first, *rest = out.splitlines()
+    assert first == "A-17 is refunded"
+    assert all(str(project) in line for line in rest)

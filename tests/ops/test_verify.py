@@ -1,0 +1,359 @@
+"""`ayes replay --verify`: clean where all is well, and it really finds what is not.
+
+A check that cannot fail says nothing. So each thing that it looks for is done here, by an administrator who may do
+anything, behind the back of the ledger.
+"""
+
+import asyncio
+import json
+from datetime import UTC, timedelta
+
+import pytest
+from paths import AIRLINE as POLICY
+from paths import SMALL
+from stories import REF, SETTLED, UNSETTLED, approval, life, question, request, told
+from workers import at_work, tell
+
+from ayes.ledger.services import Ledger
+from ayes.ops.audit import verify
+from ayes.ops.audit.verify import rebuild
+from ayes.ops.broker.setup import apply_policy
+from ayes.ops.commands import replay as replaying
+from ayes.ops.rehearsal.rehearse import read_recordings, rehearse, review
+from ayes.ops.rehearsal.scripted_reviewer import Script
+from ayes.ops.workers import KINDS
+from ayes.schemas import events as e
+from ayes.schemas.errors import Unavailable
+from ayes.schemas.tools import ToolSpec
+
+WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
+CALL = REF.call("c1")
+OTHER_DIGEST = "0" * 64
+
+
+@pytest.fixture
+async def admin(store):
+    """Somebody who may write anything anywhere."""
+    async with Ledger.connect(store, role="admin") as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def replay(store, capsys):
+    """What `ayes replay` ends with, and what it writes to stdout; to stderr it writes nothing."""
+
+    async def replayed(*, verify=False, until=None, json=False):
+        code = await replaying.verified(verify=verify, until=until, store=store, url=None, json=json)
+        told = capsys.readouterr()
+        assert told.err == ""
+        return code, told.out
+
+    return replayed
+
+
+async def rehearsed(store, admin, workspace="rehearsal", otherwise="approve"):
+    """The small file through the real thing, all workers in this process."""
+    recorded = read_recordings(str(SMALL))
+    await apply_policy(admin, workspace, str(POLICY))
+    async with at_work(store, *KINDS, recordings={name: one for name, (_, one) in recorded.items()}):
+        voting = asyncio.create_task(review(admin, workspace, Script(otherwise=otherwise)))
+        try:
+            return await rehearse(admin, workspace, recorded)
+        finally:
+            voting.cancel()
+            await asyncio.gather(voting, return_exceptions=True)
+
+
+# ------------------------------------------------------------------------------------------------- all is well
+
+
+async def test_a_rehearsal_is_borne_out(store, admin):
+    """Everything is counted, every history comes out as its model was sent it, nothing differs (I11)."""
+    summary = await rehearsed(store, admin)
+    rebuilt = await rebuild(admin, verify=True)
+    assert rebuilt.differences == ()
+    assert rebuilt.facts == rebuilt.until == await admin.log.last_seq()
+    assert (rebuilt.threads, rebuilt.pending) == (summary.conversations, 0)
+    assert rebuilt.calls == {"refused": 1, "returned": 6}
+    assert rebuilt.histories == sum(one.turns for _, one in read_recordings(str(SMALL)).values())
+    again = await rebuild(admin, verify=True)
+    assert {**as_dict(again), "seconds": 0} == {**as_dict(rebuilt), "seconds": 0}
+
+
+@pytest.mark.parametrize("ending", sorted({*SETTLED, *UNSETTLED} - {"edited"}))
+async def test_no_honest_story_is_accused(store, admin, ending):
+    """However a call ends, or waits: what the queue shows and what was promised agree with the log."""
+    async with at_work(store, "queue"):
+        last = await tell(admin, life(CALL, WISH, ending))
+        rebuilt = await rebuild(admin, verify=True)
+    assert (rebuilt.until, rebuilt.differences) == (last, ())
+
+
+async def test_what_waits_is_compared_too(store, admin):
+    """An open question stands in the live queue, byte for byte as the log gives it."""
+    async with at_work(store, "queue"):
+        await tell(admin, [(CALL.requested, request(WISH)), (CALL.gated, question(WISH, 3600.0))])
+        rebuilt = await rebuild(admin, verify=True)
+        assert (rebuilt.pending, rebuilt.calls, rebuilt.differences) == (1, {"pending": 1}, ())
+        assert await admin.log.pending.entries()
+
+
+async def test_replay_stops_where_it_is_told_to(store, admin):
+    """At a sequence number, or at a time: the same facts, whichever names the place."""
+    await rehearsed(store, admin)
+    facts = [fact async for fact in admin.replay()]
+    for index in (0, len(facts) // 2, len(facts) - 1):
+        there = facts[index]
+        by_number = await rebuild(admin, until=there.seq, verify=True)
+        assert (by_number.facts, by_number.until, by_number.differences) == (index + 1, there.seq, ())
+        by_time = await rebuild(admin, until=there.recorded_at, verify=True)
+        assert {**as_dict(by_time), "seconds": 0} == {**as_dict(by_number), "seconds": 0}
+    nothing = await rebuild(admin, until=facts[0].recorded_at - timedelta(seconds=1), verify=True)
+    assert (nothing.facts, nothing.until, nothing.calls, nothing.differences) == (0, 0, {}, ())
+
+
+async def test_facts_may_come_while_it_looks(store, admin):
+    """The queue moves all the time, and no difference is reported that is none (I13)."""
+    async with Ledger.connect(store, role="operator") as operator:
+        rehearsing = asyncio.create_task(_rehearse_often(store, admin))
+        found = []
+        while not rehearsing.done():
+            found.append(await rebuild(operator, verify=True))
+        await rehearsing
+    assert [one.differences for one in found if one.differences] == []
+    assert len({one.until for one in found}) > 2
+
+
+async def _rehearse_often(store, admin):
+    for number in range(4):
+        await rehearsed(store, admin, f"rehearsal-{number}", "approve" if number % 2 else "deny")
+
+
+# ----------------------------------------------------------------------------------------- what can be wrong
+
+
+STARTED = e.ToolStarted(digest=request(WISH).digest, idempotency_key=str(CALL))
+ELSEWHERE = e.ToolStarted(digest=OTHER_DIGEST, idempotency_key=str(CALL))
+ASKED = ((CALL.requested, request(WISH)), (CALL.gated, question(WISH)))
+APPROVED = (CALL.decided, approval(WISH))
+FOR_OTHER_BYTES = e.Approved(
+    digest=OTHER_DIGEST, ground="people", rule="money", policy_version=1, voters=("ana",)
+)
+DENIED = e.Denied(ground="people", rule="money", policy_version=1, voters=("ana",))
+RETURNED = (CALL.finished, e.ToolReturned(output="done"))
+
+BROKEN = {
+    # the facts in their order; the number of the one that is named; what is said about it
+    "approved for other bytes": (
+        [*ASKED, (CALL.decided, FOR_OTHER_BYTES), (CALL.claim(1), ELSEWHERE)],
+        3,
+        "is for other bytes than it holds",
+    ),
+    "started twice": (
+        [*ASKED, APPROVED, (CALL.claim(1), STARTED), (CALL.claim(2), STARTED), RETURNED],
+        5,
+        "was started 2 times and is not repeatable",
+    ),
+}
+
+
+@pytest.mark.parametrize(("facts", "number", "said"), BROKEN.values(), ids=BROKEN)
+async def test_a_broken_promise_is_found(store, admin, facts, number, said):
+    """What should never have happened and is recorded: the fact is named, and what is wrong with it (I1, B61)."""
+    async with at_work(store, "queue"):
+        await tell(admin, facts)
+        rebuilt = await rebuild(admin, verify=True)
+    (difference,) = rebuilt.differences
+    assert difference.startswith(f"fact {number}: ")
+    assert str(CALL) in difference
+    assert said in difference
+
+
+VOID = {
+    # the facts in their order; the status; the number of the one that is void; why
+    "started, asked about, not decided": (
+        [*ASKED, (CALL.claim(1), STARTED)], "pending", 3, "not decided before it",
+    ),
+    "started and then approved": (
+        [*ASKED, (CALL.claim(1), STARTED), APPROVED], "approved", 3, "not decided before it",
+    ),
+    "denied and started": (
+        [*ASKED, (CALL.decided, DENIED), (CALL.claim(1), STARTED)], "denied", 4, "not approved, but denied",
+    ),
+    "started, never requested": ([(CALL.claim(1), STARTED)], "unknown", 1, "not requested before it"),
+    "started with other bytes": (
+        [*ASKED, APPROVED, (CALL.claim(1), ELSEWHERE)], "approved", 4, "other bytes than were approved",
+    ),
+    "started and refused": (
+        [
+            *ASKED,
+            APPROVED,
+            (CALL.claim(1), STARTED),
+            (CALL.finished, e.ToolRefused(ending="revoked", text="No.")),
+        ],
+        "running", 5, "the call was started before it",
+    ),
+    "a result from nowhere": ([*ASKED, APPROVED, RETURNED], "approved", 4, "attempt 1 was not started"),
+    "a result in spite of a no": (
+        [*ASKED, (CALL.decided, DENIED), RETURNED], "denied", 4, "attempt 1 was not started",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "status", "number", "why"), VOID.values(), ids=VOID)
+async def test_what_is_void_is_listed_and_is_no_difference(store, admin, replay, facts, status, number, why):
+    """What rests on nothing is named with who wrote it and why it does not count; the log is verified all the same (R4)."""
+    async with at_work(store, "queue"):
+        await tell(admin, facts)
+        rebuilt = await rebuild(admin, verify=True)
+        assert (rebuilt.calls, rebuilt.differences) == ({status: 1}, ())
+        (void,) = rebuilt.void
+        slot, event = facts[number - 1]
+        assert (void.seq, void.subject) == (number, slot.subject)
+        assert type(event).__name__ in void.what
+        assert why in void.why
+        code, told = await replay(verify=True)
+        assert code == 0
+        assert f"{void}\n" in told
+        assert "verified: " in told
+        code, told = await replay(json=True)
+        assert (code, [one["seq"] for one in json.loads(told)["void"]]) == (0, [number])
+
+
+async def test_a_repeatable_tool_may_start_again(store, admin):
+    """Declared so, a second start breaks no promise (I7)."""
+    ref = await admin.declare(
+        REF.workspace, ToolSpec(name="refund", schema='{"type":"object"}', repeatable=True)
+    )
+    wish = request(WISH, ref.version)
+    started = e.ToolStarted(digest=wish.digest, idempotency_key=str(CALL))
+    approved = e.Approved(digest=wish.digest, ground="policy", rule="money", policy_version=1)
+    async with at_work(store, "queue"):
+        await tell(admin, [(CALL.requested, wish), (CALL.decided, approved)])
+        await tell(admin, [(CALL.claim(1), started), (CALL.claim(2), started), RETURNED])
+        assert (await rebuild(admin, verify=True)).differences == ()
+
+
+async def test_a_reply_to_another_history_is_found(store, admin):
+    """A model that was sent something else than the log gives."""
+    last = await tell(
+        admin,
+        [
+            (REF.opened, e.ThreadOpened(requester="rita")),
+            (REF.said("1"), e.Said(role="user", text="Refund A-17, please.")),
+            (REF.asked(1, 1), e.ModelAsked(model="test:model")),
+            (REF.replied(1), e.ModelReplied(parts=(e.Text("No."),), history_digest=OTHER_DIGEST)),
+        ],
+    )
+    rebuilt = await rebuild(admin, verify=True)
+    (difference,) = rebuilt.differences
+    assert difference.startswith(
+        f"fact {last}: turn 1 of {REF} was asked with a history of digest {OTHER_DIGEST[:16]}"
+    )
+    assert rebuilt.histories == 1
+    assert (await rebuild(admin, until=last - 1, verify=True)).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("subject", "raw"),
+    [
+        (CALL.requested.subject, b"no JSON"),
+        (CALL.requested.subject, b'{"type":"Approved","digest":5}'),
+        (f"ledger.{REF}.said.m1".replace("/", "."), b'{"type":"ToolReturned","output":"x"}'),
+        ("ledger.what.ever.is.this", b"{}"),
+    ],
+    ids=["no JSON", "malformed", "in another's slot", "no slot"],
+)
+async def test_foreign_bytes_are_void(store, admin, replay, subject, raw):
+    """What is in the log and is not a fact is named, by its number; the rest is still folded, for ever (B14, R4)."""
+    await tell(admin, [(REF.opened, e.ThreadOpened(requester="rita"))])
+    answer = await admin.log.connection.client.request(subject, raw)
+    assert json.loads(answer.data)["seq"] == 2
+    rebuilt = await rebuild(admin)
+    (void,) = rebuilt.void
+    assert (void.seq, void.subject, void.what) == (2, subject, "not a fact")
+    assert void.why
+    assert (rebuilt.facts, rebuilt.threads, rebuilt.differences) == (2, 1, ())
+    code, told = await replay()
+    assert (code, "fact 2: " in told) == (0, True)
+
+
+async def test_many_void_facts_are_counted(store, admin, replay):
+    """Ten are told of; the JSON output has them all."""
+    await tell(admin, [(CALL.claim(number), STARTED) for number in range(1, 14)])
+    code, told = await replay()
+    assert (code, told.count("is void"), "and 3 more that are void" in told) == (0, 10, True)
+    code, told = await replay(json=True)
+    assert (code, len(json.loads(told)["void"])) == (0, 13)
+
+
+async def _in_queue(admin):
+    """A call that waits, once it stands in the live queue: its key, entry and revision."""
+    await tell(admin, ASKED)
+    async for key, value in told(admin.log.pending):
+        return key, value, (await admin.log.pending.get(key))[1]
+    raise AssertionError("watching never ends by itself")
+
+
+async def _wrong(bucket, key, value, revision):
+    assert await bucket.put(key, value.replace(b"A-17", b"A-18"), revision)
+
+
+async def _missing(bucket, key, value, revision):
+    assert await bucket.delete(key, revision)
+
+
+async def _invented(bucket, key, value, revision):
+    assert await bucket.put("acme.t9.c9", value, 0)
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "key", "said"),
+    [
+        (_wrong, "acme.t1.c1", ("A-18", "but the log gives", "A-17")),
+        (_missing, "acme.t1.c1", ("live is no entry, but the log gives {",)),
+        (_invented, "acme.t9.c9", ("but the log gives no entry",)),
+    ],
+)
+async def test_a_queue_that_shows_something_else_is_found(store, admin, replay, sabotage, key, said):
+    """An entry that was changed, taken away or invented is named, with both versions; and the exit code is 1."""
+    async with at_work(store, "queue"):
+        await sabotage(admin.log.pending, *await _in_queue(admin))
+        (difference,) = (await rebuild(admin, verify=True)).differences
+        assert difference.startswith(f"pending entry {key}: ")
+        for part in said:
+            assert part in difference
+        # Up to a place in the past there is no live queue to compare with.
+        assert (await rebuild(admin, until=2, verify=True)).differences == ()
+        assert (await rebuild(admin)).differences == ()
+        code, told = await replay(verify=True, json=True)
+        assert (code, json.loads(told)["differences"]) == (1, [difference])
+        code, told = await replay(verify=True)
+        assert code == 1
+        assert f"differs: {difference}\n" in told
+        assert "verified" not in told
+
+
+async def test_a_queue_that_stands_still_is_not_compared(store, admin, monkeypatch):
+    """Nobody keeps the queue: that is no difference, and no agreement either."""
+    monkeypatch.setattr(verify, "_CATCH_UP_S", 0.2)
+    await tell(admin, ASKED)
+    with pytest.raises(
+        Unavailable, match="the queue's worker is 1 facts behind, so there is nothing to compare yet"
+    ):
+        await rebuild(admin, verify=True)
+
+
+async def test_until_is_a_number_or_a_time(store, admin, replay):
+    """As people write them; a time without a zone is UTC."""
+    await tell(admin, ASKED)
+    first = await anext(admin.replay())
+    at = first.recorded_at.astimezone(UTC)
+    for until in ("1", at.isoformat(), at.replace(tzinfo=None).isoformat(), f"{at:%Y-%m-%dT%H:%M:%S.%fZ}"):
+        code, told = await replay(until=until, json=True)
+        found = json.loads(told)
+        assert (code, found["facts"], found["until"]) == (0, 1, 1)
+
+
+def as_dict(rebuilt):
+    return {name: getattr(rebuilt, name) for name in rebuilt.__struct_fields__}

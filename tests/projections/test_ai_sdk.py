@@ -1,0 +1,472 @@
+"""Histories as the Vercel AI SDK takes them: written, checked, read, and held against the npm package itself."""
+
+import contextlib
+import json
+
+import pytest
+from ai_sdk_package import asked, carried, ended, entries_of, facts_from, installed, wish
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import DATA
+from stories import REF, disorder, facts_of, lives
+
+from ayes.projections.formats import ai_sdk
+from ayes.projections.formats.conversation import Output, RecordedReply, Spoken
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput
+
+REASONING = {"type": "reasoning", "text": "hm", "providerOptions": {"anthropic": {"signature": "c2ln"}}}
+
+
+def written(*entries: Entry) -> list[dict]:
+    return ai_sdk.write(entries)["messages"]
+
+
+def without_denials(payload: dict) -> str:
+    """The bytes, with each denial as the error that it is read as."""
+    return json.dumps(payload).replace(
+        '"type": "execution-denied", "reason"', '"type": "error-text", "value"'
+    )
+
+
+@pytest.fixture(scope="module")
+def conversations() -> list[dict]:
+    if not DATA.exists():
+        pytest.skip(f"the recorded conversations are not at {DATA}")
+    return [json.loads(line) for line in DATA.read_text().splitlines()]
+
+
+# ------------------------------------------------------------------------------------------------ random lives
+
+
+@given(lives(), st.data())
+def test_whatever_happened_the_checker_takes_it(facts, data):
+    """Any life, in any order and with duplicates, gives a list that nothing is wrong with, and the same bytes each
+    time; no record of an approval is in it (B1, B3, B7, B12, B15, B16, B17, I11, I13).
+    """
+    payload = ai_sdk.write(entries_of(facts))
+    if payload["messages"]:
+        assert ai_sdk.check(payload) == []
+    again = entries_of(data.draw(disorder(facts)))
+    assert json.dumps(payload) == json.dumps(ai_sdk.write(again))
+    assert "approv" not in json.dumps(payload)
+
+
+@given(lives(), st.data())
+def test_a_shortened_history_keeps_no_half_pairs(facts, data):
+    """Any stretch of any history is written so that the checker takes it (B13)."""
+    entries = entries_of(facts)
+    begin = data.draw(st.integers(0, len(entries)))
+    payload = ai_sdk.write(entries[begin : data.draw(st.integers(begin, len(entries)))])
+    if payload["messages"]:
+        assert ai_sdk.check(payload) == []
+
+
+@given(lives(may_wait=False))
+def test_a_growing_history_is_written_with_the_same_beginning(facts):
+    """What was sent before a turn is how the next request begins, so the provider's cache stays good."""
+    thread = thread_of(REF, facts)
+    longer = written(*history(thread).entries)
+    for number in thread.turns:
+        shorter = written(*history(thread, before_turn=number).entries)
+        assert longer[: len(shorter)] == shorter
+
+
+@given(lives())
+def test_what_is_written_is_read_again(facts):
+    """Out and in again: all that the form can carry comes back, and is written the same from facts of its own."""
+    entries = entries_of(facts)
+    payload = ai_sdk.write(entries)
+    steps = ai_sdk.read(payload)
+    assert steps == carried(entries)
+    again = ai_sdk.write(entries_of(facts_from(steps)))
+    assert json.dumps(again) == without_denials(payload)
+
+
+def test_recorded_conversations_go_out_and_in_again(conversations):
+    """150 real GPT-4o conversations: texts to the letter, arguments by value, repeated ids minted again (B20)."""
+    assert len(conversations) == 150
+    for conversation in conversations:
+        entries = entries_of(facts_of(conversation["messages"]))
+        payload = ai_sdk.write(entries)
+        assert ai_sdk.check(payload) == []
+        steps = ai_sdk.read(payload["messages"])
+        assert steps == carried(entries)
+        assert len(steps) == len(conversation["messages"])
+        assert ai_sdk.write(entries_of(facts_from(steps))) == payload
+
+
+# ----------------------------------------------------------------------------------------------- the SDK itself
+
+#: Reads lists of ModelMessages and prints for each why the SDK refuses it, or nothing.
+SCRIPT = """
+import { readFileSync } from 'node:fs';
+import { modelMessageSchema } from 'ai';
+import { convertToLanguageModelPrompt, standardizePrompt } from 'ai/internal';
+
+const send = async messages => {
+  messages.forEach(message => modelMessageSchema.parse(message));
+  const prompt = await standardizePrompt({ messages, allowSystemInMessages: true });
+  await convertToLanguageModelPrompt({ prompt, supportedUrls: {}, download: undefined });
+  return '';
+};
+const told = [];
+for (const list of JSON.parse(readFileSync(0, 'utf8')))
+  told.push(await send(list).catch(error => String(error).slice(0, 500)));
+console.log(JSON.stringify(told));
+"""
+
+
+def test_the_sdk_takes_what_is_written(conversations):
+    """Its schemas and its conversion for providers take many lives, and refuse half a pair (B1, B17)."""
+    folder = installed()
+    lists: list[list] = []
+
+    @settings(max_examples=150, deadline=None, database=None)
+    @given(lives())
+    def collect(facts) -> None:
+        if entries := entries_of(facts):
+            lists.append(written(*entries))
+
+    collect()
+    lists += [written(*entries_of(facts_of(one["messages"]))) for one in conversations]
+    assert len(lists) > 200
+    assert [told for told in asked(folder, SCRIPT, lists) if told] == []
+    assert all(asked(folder, SCRIPT, [[calling(call())], []]))
+
+
+# ------------------------------------------------------------------------------------------------ single shapes
+
+
+def test_it_writes_what_the_sdk_keeps():
+    """Results follow their calls in one tool message; our own opaque parts keep their place (B1, B3, B7)."""
+    opaque = e.Opaque("ai-sdk", json.dumps(REASONING))
+    assert written(
+        System("be kind"),
+        User("hi", "ana"),
+        Assistant(1, (opaque, e.Text("so"), e.Text(""), wish(), wish("look_up", "{", ""))),
+        Outcome("1-0", "refund", "call_a", "returned", "", is_error=False),
+        Outcome("1-1", "look_up", "", "failed", "no", is_error=True),
+        Note("late", "clock"),
+        System("be brief"),
+        Assistant(2, ()),
+    ) == [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "content": [
+                REASONING,
+                {"type": "text", "text": "so"},
+                {
+                    "type": "tool-call",
+                    "toolCallId": "call_a",
+                    "toolName": "refund",
+                    "input": {"order": "A-17"},
+                },
+                {
+                    "type": "tool-call",
+                    "toolCallId": "call_1-1",
+                    "toolName": "look_up",
+                    "input": {"malformed_arguments": "{"},
+                },
+            ],
+        },
+        {
+            "role": "tool",
+            "content": [
+                {
+                    "type": "tool-result",
+                    "toolCallId": "call_a",
+                    "toolName": "refund",
+                    "output": {"type": "text", "value": ""},
+                },
+                {
+                    "type": "tool-result",
+                    "toolCallId": "call_1-1",
+                    "toolName": "look_up",
+                    "output": {"type": "error-text", "value": "no"},
+                },
+            ],
+        },
+        {"role": "user", "content": "[Note from clock] late"},
+        {"role": "user", "content": "[Note from the system] be brief"},
+        {"role": "assistant", "content": [{"type": "text", "text": "(no text)"}]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "output"),
+    [
+        ("returned", {"type": "text", "value": "it ended"}),
+        ("answered", {"type": "text", "value": "it ended"}),
+        ("denied", {"type": "execution-denied", "reason": "it ended"}),
+        ("expired", {"type": "error-text", "value": "it ended"}),
+        ("withdrawn", {"type": "error-text", "value": "it ended"}),
+        ("superseded", {"type": "error-text", "value": "it ended"}),
+        ("revoked", {"type": "error-text", "value": "it ended"}),
+        ("failed", {"type": "error-text", "value": "it ended"}),
+    ],
+)
+def test_only_a_denial_is_a_denial(kind, output):
+    """Each ending has its text, under the tool's real name; nobody's answer is nobody's no (B2, B5, I5)."""
+    part = written(*ended(kind, "it ended"))[1]["content"][0]
+    assert (part["toolName"], part["output"]) == ("refund", output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "input_", "again"),
+    [
+        ('{"a": {"b": [1, null]}}', {"a": {"b": [1, None]}}, '{"a":{"b":[1,null]}}'),
+        (" ", {}, "{}"),
+        ("{", {"malformed_arguments": "{"}, "{"),
+        ("[1]", {"malformed_arguments": "[1]"}, "[1]"),
+        ('{"a":1,"a":2}', {"malformed_arguments": '{"a":1,"a":2}'}, '{"a":1,"a":2}'),
+        ("[" * 99_999, {"malformed_arguments": "[" * 99_999}, "[" * 99_999),
+        ('{"malformed_arguments":"{}"}', {"malformed_arguments": "{}"}, '{"malformed_arguments":"{}"}'),
+    ],
+)
+def test_malformed_arguments_wedge_no_conversation(arguments, input_, again):
+    """What is no object, or two objects, is wrapped whole and comes back as it was (B17)."""
+    messages = written(*ended("returned", arguments=arguments))
+    assert messages[0]["content"][0]["input"] == input_
+    reply = ai_sdk.read(messages)[0]
+    assert isinstance(reply, RecordedReply)
+    assert reply.wishes[0].arguments == again
+
+
+@pytest.mark.parametrize(
+    "data", ["", "[]", "no json", '{"type":"text","text":"x"}', '{"type":"reasoning"}', '{"type":[]}']
+)
+def test_an_opaque_part_that_is_none_is_left_out(data):
+    """What is no part of an assistant, or what a fact of its own says, is not written from an opaque part."""
+    found = written(
+        Assistant(1, (e.Opaque("ai-sdk", data), e.Opaque("openai", json.dumps(REASONING)), e.Text("x")))
+    )
+    assert found[0]["content"] == [{"type": "text", "text": "x"}]
+
+
+# ---------------------------------------------------------------------------------------------------- checking
+
+
+def call(id_="a", tool="refund", **fields) -> dict:
+    return {"type": "tool-call", "toolCallId": id_, "toolName": tool, "input": {}, **fields}
+
+
+def done(id_="a", tool="refund", output=None) -> dict:
+    output = {"type": "text", "value": "x"} if output is None else output
+    return {"type": "tool-result", "toolCallId": id_, "toolName": tool, "output": output}
+
+
+def asks(id_="p", call="a") -> dict:
+    return {"type": "tool-approval-request", "approvalId": id_, "toolCallId": call}
+
+
+def answers(id_="p", approved=True) -> dict:
+    return {"type": "tool-approval-response", "approvalId": id_, "approved": approved}
+
+
+def calling(*parts) -> dict:
+    return {"role": "assistant", "content": list(parts)}
+
+
+def tool(*parts) -> dict:
+    return {"role": "tool", "content": list(parts)}
+
+
+HELLO = {"role": "user", "content": "hi"}
+SAYS = {"type": "text", "text": "hi"}
+SYSTEM = {"role": "system", "content": "be kind"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "message", "messages"),
+    [
+        (1, 0, [calling(call())]),
+        (1, 0, [calling(call()), HELLO]),
+        (1, 0, [calling(call()), calling(SAYS)]),
+        (1, 0, [calling(call("a"), call("b")), tool(done("b")), HELLO]),
+        (1, 0, [calling(call(), asks()), tool(answers())]),
+        (2, 1, [HELLO, tool(done())]),
+        (2, 3, [calling(call()), tool(done()), HELLO, tool(done())]),
+        (2, 1, [calling(call()), tool(done("b"), done("a"))]),
+        (2, 0, [calling(call(), done()), tool(done())]),
+        (3, 1, [calling(call()), tool(done(), done())]),
+        (3, 2, [calling(call()), tool(done()), tool(done())]),
+        (4, 0, [calling(call("")), tool(done(""))]),
+        (4, 2, [calling(call()), tool(done()), calling(call()), tool(done())]),
+        (5, 0, [calling(call(tool="a.b")), tool(done(tool="a.b"))]),
+        (5, 0, [calling(call(tool="")), tool(done(tool=""))]),
+        (6, 1, [calling(call()), tool(done(tool="look_up"))]),
+        (7, 0, [{"role": "system", "content": [SAYS]}]),
+        (7, 0, [{"role": "user", "content": None}]),
+        (7, 1, [HELLO, {"role": "tool", "content": "done"}]),
+        (7, 0, [{"role": "user", "content": [call()]}]),
+        (7, 0, [{"role": "user", "content": ["hi"]}]),
+        (7, 0, [calling({"type": "text"})]),
+        (7, 0, [calling({"type": ["text"]})]),
+        (7, 0, [calling({"type": "tool_use", "id": "a", "name": "refund", "input": {}})]),
+        (8, 0, [{"role": "user", "content": ""}]),
+        (8, 0, [calling({"type": "text", "text": " \n"})]),
+        (8, 0, [calling()]),
+        (9, 1, [HELLO, SYSTEM]),
+        (10, 0, [calling(call(input="{}")), tool(done())]),
+        (10, 0, [calling(call(input=None)), tool(done())]),
+        (11, 1, [calling(call()), tool(done(output="done"))]),
+        (11, 1, [calling(call()), tool(done(output={"type": "text", "value": 5}))]),
+        (11, 1, [calling(call()), tool(done(output={"type": "error-text", "value": " "}))]),
+        (11, 1, [calling(call()), tool(done(output={"type": "execution-denied", "reason": 5}))]),
+        (11, 1, [calling(call()), tool(done(output={"type": "content", "value": [{"type": "dance"}]}))]),
+        (12, 0, [calling(call(), asks(call="b")), tool(done())]),
+        (12, 0, [calling(call(), asks(), asks()), tool(answers(), done())]),
+        (12, 0, [calling(call(), asks("")), tool(done())]),
+        (13, 1, [calling(call()), tool(answers(), done())]),
+        (13, 1, [calling(call(), asks()), tool(answers(), answers(approved=False), done())]),
+        (14, 0, [calling(call(), asks()), tool(done())]),
+        (15, 0, []),
+        (15, 0, ["hi"]),
+        (15, 1, [HELLO, {"role": "developer", "content": "hi"}]),
+        (15, 1, [HELLO, {"role": ["user"], "content": "hi"}]),
+        (15, 0, [{"role": "assistant", "content": "hi", "tool_calls": []}]),
+        (15, 0, [{"id": "m1", "role": "user", "parts": [SAYS]}]),
+    ],
+)
+def test_the_rule_that_is_broken_is_named(rule, message, messages):
+    """Each rule has a list that breaks it and no other; a payload and its bare list are the same."""
+    assert [(found.rule, found.message) for found in ai_sdk.check(messages)] == [(rule, message)]
+    assert ai_sdk.check({"messages": messages}) == ai_sdk.check(messages)
+
+
+def test_what_is_right_is_taken():
+    """Results in another order and in two messages, settled approvals, every output and the provider's own tools."""
+    outputs = [
+        {"type": "json", "value": None},
+        {"type": "error-json", "value": [1]},
+        {"type": "execution-denied"},
+        {
+            "type": "content",
+            "value": [{"type": "text", "text": "x"}, {"type": "file-url", "url": "https://x"}],
+        },
+    ]
+    messages = [
+        SYSTEM,
+        SYSTEM,
+        {"role": "user", "content": [SAYS, {"type": "image", "image": "aGk="}]},
+        calling(REASONING, SAYS, call("s", providerExecuted=True), done("s"), call("a"), asks(), call("b")),
+        tool(done("b", output=outputs[0])),
+        tool(answers(approved=False), done("a", output=outputs[2])),
+        calling(call("c"), call("d")),
+        tool(done("c", output=outputs[1]), done("d", output=outputs[3])),
+        {"role": "assistant", "content": "hi"},
+    ]
+    assert ai_sdk.check(messages) == []
+
+
+_keys = st.sampled_from(
+    ["messages", "role", "content", "type", "text", "toolCallId", "toolName", "output", "approvalId", "value"]
+)
+_leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(["", "user", "assistant", "tool", "text", "tool-call", "tool-result", "content", "a"])
+)
+_anything = st.recursive(
+    _leaves, lambda inner: st.lists(inner) | st.dictionaries(_keys, inner), max_leaves=30
+)
+_messages = st.lists(
+    st.fixed_dictionaries(
+        {
+            "role": st.sampled_from(["system", "user", "assistant", "tool"]),
+            "content": st.lists(st.dictionaries(_keys, _anything)),
+        }
+    )
+)
+
+
+@given(_anything | _messages)
+def test_no_json_is_too_odd_to_be_judged(payload):
+    """The checker answers whatever it is given; the reader reads it, or says why not."""
+    ai_sdk.check(payload)
+    with contextlib.suppress(BadInput):
+        ai_sdk.read(payload)
+
+
+@pytest.mark.parametrize("field", ["role", "content", "type", "text", "toolCallId", "input", "output"])
+def test_no_nesting_is_too_deep_to_be_judged(field):
+    """However deep a value is, it is wrong or right by its own top."""
+    deep: list = []
+    for _ in range(20_000):
+        deep = [deep]
+    messages = [
+        {"role": "user", "content": "hi", field: deep},
+        calling({**SAYS, field: deep}),
+        calling({**call(), field: deep}),
+        tool({**done(), field: deep}),
+    ]
+    assert ai_sdk.check(messages) != []
+
+
+# ----------------------------------------------------------------------------------------------------- reading
+
+
+def test_a_conversation_of_the_sdk_is_read():
+    """Outputs in the order of their calls, settled approvals left behind, what the SDK could not parse as its text."""
+    assert ai_sdk.read(
+        [
+            SYSTEM,
+            {"role": "user", "content": [SAYS, SAYS]},
+            calling(REASONING, SAYS, call("a", input={"x": 1}), asks(), call("b", input='{"x"')),
+            tool(done("b", output={"type": "json", "value": {"ok": True}})),
+            tool(answers(approved=False), done("a", output={"type": "execution-denied"})),
+            {"role": "assistant", "content": "hi"},
+        ]
+    ) == (
+        Spoken("system", "be kind"),
+        Spoken("user", "hi\n\nhi"),
+        RecordedReply(
+            (
+                e.Opaque("ai-sdk", json.dumps(REASONING, separators=(",", ":"))),
+                e.Text("hi"),
+                e.Wish("refund", '{"x":1}', "a"),
+                e.Wish("refund", '{"x"', "b"),
+            )
+        ),
+        Output("a", "refund", "`refund` did not run: it was denied.", is_error=True),
+        Output("b", "refund", '{"ok":true}'),
+        RecordedReply((e.Text("hi"),)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "messages"),
+    [
+        ("message 1: 'a' has no result", [HELLO, calling(call())]),
+        ("message 1: the result of 'a'", [HELLO, tool(done())]),
+        ("message 0: the approval 'p' is open", [calling(call(), asks()), tool(done())]),
+        ("message 0: a message is an object with", [{"role": "model", "parts": [{"text": "hi"}]}]),
+        ("message 0: `tool_calls` is a field", [{"role": "assistant", "content": "", "tool_calls": []}]),
+        ("message 0: the type of a part is one of text, file", [calling({"type": "tool_use"})]),
+        (
+            "message 0: a part of type 'image'",
+            [{"role": "user", "content": [{"type": "image", "image": ""}]}],
+        ),
+        ("message 0: a tool-call that the provider", [calling(call(providerExecuted=True))]),
+        ("message 0: two calls have one id", [calling(call(), call()), tool(done())]),
+    ],
+)
+def test_what_cannot_be_read_is_refused(place, messages):
+    """Half a pair, a part that nobody knows, another form: a sentence with the index, and nothing guessed."""
+    with pytest.raises(BadInput) as refused:
+        ai_sdk.read(messages)
+    assert str(refused.value).startswith(place)
+
+
+@pytest.mark.parametrize("payload", [None, 5, "hi", {"contents": []}])
+def test_no_list_is_no_conversation(payload):
+    """A reader says that there is no list, where a checker says that there is no message."""
+    with pytest.raises(BadInput, match="no list of messages"):
+        ai_sdk.read(payload)
+    assert [problem.rule for problem in ai_sdk.check(payload)] == [15]

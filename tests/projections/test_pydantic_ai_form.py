@@ -1,0 +1,581 @@
+"""Histories as the JSON of pydantic-ai's messages: written, checked, read, and held against the library's own types."""
+
+import contextlib
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from paths import DATA
+from pydantic_ai.messages import ModelMessagesTypeAdapter
+from stories import REF, Story, disorder, facts_of, lives
+
+from ayes.projections.formats import pydantic_ai
+from ayes.projections.formats.common import tool_name
+from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
+from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput
+
+THOUGHT = {"content": "hm", "signature": "c2ln", "part_kind": "thinking"}
+#: As random lives have it.
+THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+
+
+def wish(tool="refund", arguments='{"order": "A-17"}', provider_id="call_a") -> e.Wish:
+    return e.Wish(tool=tool, arguments=arguments, provider_id=provider_id)
+
+
+def entries_of(facts) -> tuple[Entry, ...]:
+    return history(thread_of(REF, facts)).entries
+
+
+def written(*entries: Entry) -> list[dict]:
+    return pydantic_ai.write(entries)["messages"]
+
+
+def ended(kind: str, text="done") -> list[Entry]:
+    """A turn with one call that ended so."""
+    is_error = kind not in {"returned", "answered", "reconciled"}
+    return [Assistant(1, (wish(),)), Outcome("1-0", "refund", "call_a", kind, text, is_error)]
+
+
+def carried(entries) -> tuple[ConversationStep, ...]:
+    """The entries as steps, less what the form says that it cannot carry."""
+    steps: list[ConversationStep] = []
+    used: set[str] = set()
+    ids: dict[str, str] = {}
+    for entry in entries:
+        match entry:
+            case System(text=text):
+                steps.append(Spoken("system", text))
+            case User(text=text):
+                steps.append(Spoken("user", text))
+            case Note(text=text, name=name):
+                steps.append(Spoken("user", f"[Note from {name or 'the system'}] {text}"))
+            case Assistant(turn=turn, parts=parts):
+                kept, index = [], 0
+                for part in parts:
+                    if isinstance(part, e.Wish):
+                        id_ = part.provider_id
+                        if id_ in used or not id_:
+                            id_ = f"call_{turn}-{index}"
+                        while id_ in used:
+                            id_ += "_"
+                        used.add(id_)
+                        ids[f"{turn}-{index}"] = id_
+                        index += 1
+                        kept.append(e.Wish(tool_name(part.tool), part.arguments, id_))
+                    elif isinstance(part, e.Text):
+                        kept.append(part)
+                    elif part.provider == "anthropic" and part.data == json.dumps(THINKING):
+                        kept.append(e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":"))))
+                steps.append(RecordedReply(tuple(kept)))
+            case Outcome(call=call, tool=tool, text=text, is_error=is_error):
+                said = text if text.strip() or not is_error else "(no text)"
+                steps.append(Output(ids[call], tool_name(tool), said, is_error=is_error))
+    return tuple(steps)
+
+
+def facts_from(steps) -> list:
+    """The steps as the facts that they would have left here."""
+    story, turn, answered = Story(), 0, 0
+    wishes: tuple[e.Wish, ...] = ()
+    for step in steps:
+        match step:
+            case Spoken(role=role, text=text):
+                story.say(text, role)
+            case RecordedReply(parts=parts):
+                turn, answered, wishes = turn + 1, 0, step.wishes
+                story.turn(turn, *parts)
+            case Output(text=text, is_error=is_error):
+                story.live(turn, answered, wishes[answered], "failed" if is_error else "returned", text)
+                answered += 1
+    return story.facts
+
+
+def without_denials(payload: dict) -> str:
+    """The bytes, with each denial as the failure that it is read as."""
+    return json.dumps(payload).replace('"outcome": "denied"', '"outcome": "failed"')
+
+
+# ------------------------------------------------------------------------------------------------ random lives
+
+
+@given(lives(), st.data())
+def test_whatever_happened_the_checker_takes_it(facts, data):
+    """Any life, in any order and with duplicates, gives a list that nothing is wrong with, and the same bytes each
+    time; no record of an approval is in it (B1, B3, B12, B15, B16, B17, I11, I13).
+    """
+    payload = pydantic_ai.write(entries_of(facts))
+    if payload["messages"]:
+        assert pydantic_ai.check(payload) == []
+    assert json.dumps(payload) == json.dumps(pydantic_ai.write(entries_of(data.draw(disorder(facts)))))
+    assert "approv" not in json.dumps(payload)
+
+
+@given(lives())
+def test_the_library_takes_it_and_gives_it_back(facts):
+    """Its adapter loads what is written and dumps the same, with defaults and times beside it; that is read alike."""
+    messages = written(*entries_of(facts))
+    dumped = ModelMessagesTypeAdapter.dump_python(
+        ModelMessagesTypeAdapter.validate_json(json.dumps(messages)), mode="json"
+    )
+    assert within(messages, dumped)
+    if messages:
+        assert pydantic_ai.check(dumped) == []
+    assert pydantic_ai.read(dumped) == pydantic_ai.read(messages)
+
+
+def within(less, more) -> bool:
+    """Is each field of the one in the other?"""
+    if isinstance(less, dict):
+        return all(key in more and within(value, more[key]) for key, value in less.items())
+    if isinstance(less, list):
+        return len(less) == len(more) and all(map(within, less, more))
+    return less == more
+
+
+@given(lives(), st.data())
+def test_a_shortened_history_keeps_no_half_pairs(facts, data):
+    """Any stretch of any history is written so that the checker takes it (B13)."""
+    entries = entries_of(facts)
+    begin = data.draw(st.integers(0, len(entries)))
+    payload = pydantic_ai.write(entries[begin : data.draw(st.integers(begin, len(entries)))])
+    if payload["messages"]:
+        assert pydantic_ai.check(payload) == []
+
+
+@given(lives(may_wait=False))
+def test_a_growing_history_is_written_with_the_same_beginning(facts):
+    """What was sent before a turn is how the next request begins, so the provider's cache stays good."""
+    thread = thread_of(REF, facts)
+    longer = written(*history(thread).entries)
+    for number in thread.turns:
+        shorter = written(*history(thread, before_turn=number).entries)
+        # The last request may have grown.
+        assert longer[: len(shorter[:-1])] == shorter[:-1]
+
+
+def test_the_library_is_not_needed():
+    """The form is plain JSON, and nobody who writes it loads pydantic-ai for it."""
+    program = "import sys, ayes.projections.formats.pydantic_ai; sys.exit('pydantic_ai' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@given(lives())
+def test_what_is_written_is_read_again(facts):
+    """Out and in again: all that the form can carry comes back, and is written the same from facts of its own."""
+    entries = entries_of(facts)
+    payload = pydantic_ai.write(entries)
+    steps = pydantic_ai.read(payload)
+    assert steps == carried(entries)
+    again = pydantic_ai.write(entries_of(facts_from(steps)))
+    assert json.dumps(again) == without_denials(payload)
+
+
+def test_recorded_conversations_go_out_and_in_again():
+    """150 real GPT-4o conversations: arguments and texts to the letter, repeated ids minted again (B20)."""
+    if not DATA.exists():
+        pytest.skip(f"the recorded conversations are not at {DATA}")
+    conversations = [json.loads(line) for line in DATA.read_text().splitlines()]
+    assert len(conversations) == 150
+    for conversation in conversations:
+        entries = entries_of(facts_of(conversation["messages"]))
+        payload = pydantic_ai.write(entries)
+        assert pydantic_ai.check(payload) == []
+        steps = pydantic_ai.read(payload["messages"])
+        assert steps == carried(entries)
+        assert len(steps) == len(conversation["messages"])
+        assert pydantic_ai.write(entries_of(facts_from(steps))) == payload
+
+
+# ------------------------------------------------------------------------------------------------ single shapes
+
+
+def test_it_writes_what_the_library_would_dump():
+    """Returns open the next request; arguments stay raw text; our own opaque parts keep their place (B1, B3)."""
+    opaque = e.Opaque("pydantic-ai", json.dumps(THOUGHT))
+    assert written(
+        System("be kind"),
+        User("hi", "ana"),
+        Assistant(1, (opaque, e.Text("so"), wish(), wish("look_up", "{", ""))),
+        Outcome("1-0", "refund", "call_a", "returned", "", is_error=False),
+        Outcome("1-1", "look_up", "", "failed", "no", is_error=True),
+        Note("late", "clock"),
+    ) == [
+        {
+            "parts": [
+                {"content": "be kind", "part_kind": "system-prompt"},
+                {"content": "hi", "part_kind": "user-prompt"},
+            ],
+            "kind": "request",
+        },
+        {
+            "parts": [
+                THOUGHT,
+                {"content": "so", "part_kind": "text"},
+                {
+                    "tool_name": "refund",
+                    "args": '{"order": "A-17"}',
+                    "tool_call_id": "call_a",
+                    "part_kind": "tool-call",
+                },
+                {"tool_name": "look_up", "args": "{", "tool_call_id": "call_1-1", "part_kind": "tool-call"},
+            ],
+            "kind": "response",
+        },
+        {
+            "parts": [
+                {
+                    "tool_name": "refund",
+                    "content": "",
+                    "tool_call_id": "call_a",
+                    "outcome": "success",
+                    "part_kind": "tool-return",
+                },
+                {
+                    "tool_name": "look_up",
+                    "content": "no",
+                    "tool_call_id": "call_1-1",
+                    "outcome": "failed",
+                    "part_kind": "tool-return",
+                },
+                {"content": "[Note from clock] late", "part_kind": "user-prompt"},
+            ],
+            "kind": "request",
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [
+        ("returned", "success"),
+        ("answered", "success"),
+        ("denied", "denied"),
+        ("expired", "failed"),
+        ("withdrawn", "failed"),
+        ("superseded", "failed"),
+        ("revoked", "failed"),
+        ("failed", "failed"),
+    ],
+)
+def test_only_a_denial_is_a_denial(kind, outcome):
+    """Each ending has its text, under the tool's real name; nobody's answer is nobody's no (B2, B5, I5)."""
+    part = written(*ended(kind, f"it {kind}"))[1]["parts"][0]
+    assert (part["tool_name"], part["content"], part["outcome"]) == ("refund", f"it {kind}", outcome)
+
+
+@pytest.mark.parametrize(
+    "data", ["", "[]", "no json", '{"part_kind":"text","content":"x"}', '{"part_kind":"thinking"}']
+)
+def test_an_opaque_part_that_is_none_is_left_out(data):
+    """What no response may hold, or what a fact of its own says, is not written from an opaque part."""
+    assert written(
+        Assistant(1, (e.Opaque("pydantic-ai", data), e.Opaque("openai-responses", json.dumps([THOUGHT]))))
+    ) == [{"parts": [], "kind": "response"}]
+
+
+SIGNED = {"thought_signature": "c2ln"}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [{**THOUGHT, "provider_name": "anthropic"}],
+        [{**THOUGHT, "provider_name": "bedrock", "id": None}],
+        [{**THOUGHT, "provider_name": "openai", "id": "rs_1"}, {"part_kind": "text", "content": "x"}],
+        [{"part_kind": "text", "content": "x", "id": "msg_1", "provider_name": "openai"}],
+        [{"part_kind": "text", "content": "x", "provider_details": SIGNED, "provider_name": "google"}],
+        [{"part_kind": "text", "content": "x", "provider_details": {"n": 1}, "provider_name": "mistral"}],
+        [{"part_kind": "text", "content": "x", "provider_details": {"n": 1}, "citations": [{"sources": []}]}],
+        [{"part_kind": "builtin-tool-call", "tool_name": "web_search", "provider_name": "openai"}],
+        [{**THOUGHT, "provider_name": "openai"}] * 2,
+    ],
+)
+def test_whose_a_part_is_survives(parts):
+    """Signatures, ids and details come back on the part that they came with, under the name of who gave them."""
+    hello = {"part_kind": "user-prompt", "content": "hi"}
+    messages = [{"kind": "request", "parts": [hello]}, {"kind": "response", "parts": parts}]
+    steps = pydantic_ai.read(messages)
+    again = written(*entries_of(facts_from(steps)))
+    assert within_all(again[1]["parts"], parts)
+
+
+def within_all(parts, given) -> bool:
+    """Are they the same, but for what is null?"""
+    return parts == given or [
+        {name: value for name, value in part.items() if value is not None} for part in given
+    ] == [{name: value for name, value in part.items() if value is not None} for part in parts]
+
+
+def test_what_a_response_says_of_all_its_parts_is_said_of_each():
+    """A part without a provider is its response's (B7)."""
+    response = {"kind": "response", "parts": [THOUGHT], "provider_name": "anthropic"}
+    [reply] = pydantic_ai.read([response])
+    assert reply == RecordedReply((e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":"))),))
+
+
+def test_what_belongs_to_a_lost_call_is_lost_with_it():
+    """A shortened history keeps no id, signature or reasoning of a call that is gone (B13)."""
+    reasoning = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "c2ln"}
+    parts = (
+        e.Opaque("openai-responses", json.dumps(reasoning)),
+        e.Opaque("openai-responses", '{"id":"fc_1"}'),
+        wish(),
+        e.Text("so"),
+    )
+    assert written(Assistant(1, parts))[0]["parts"] == [{"content": "so", "part_kind": "text"}]
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        # The service stored it: nothing of it is here but its id, so what came of it cannot be named either.
+        ([{"type": "reasoning", "id": "rs_1", "summary": []}, {"id": "msg_1", "phase": "commentary"}],
+         [{"content": "x", "provider_details": {"phase": "commentary"}, "provider_name": "openai", "part_kind": "text"}]),
+        ([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2ln"},
+          {"type": "web_search_call", "id": "ws_1", "status": "completed"}],
+         [{"content": "x", "part_kind": "text"}]),
+    ],
+)  # fmt: skip
+def test_reasoning_goes_with_what_came_of_it_or_not_at_all(kept, said):
+    """OpenAI takes neither of the two alone."""
+    parts = [e.Opaque("openai-responses", json.dumps(one)) for one in kept]
+    assert written(Assistant(1, (*parts, e.Text("x"))))[0]["parts"] == said
+
+
+def test_an_items_id_goes_with_the_id_of_its_call():
+    """OpenAI reads its own copy of an item, in which the call has the id that it was given there (B20)."""
+    parts = (e.Opaque("openai-responses", '{"id":"fc_1"}'), wish())
+    outcome = ended("returned")[1]
+    named = written(Assistant(1, parts), outcome, Assistant(2, parts), replace(outcome, call="2-0"))
+    assert [(one["parts"][0]["tool_call_id"], one["parts"][0].get("id")) for one in named[::2]] == [
+        ("call_a", "fc_1"),
+        ("call_2-0", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("signature", "spelled"), [("-_8=", "+/8="), ("-_8", "+/8="), ("+/8=", "+/8="), ("!", None)]
+)
+def test_a_signature_is_spelled_as_the_library_reads_it(signature, spelled):
+    """It would drop what is of the other alphabet, and send another signature; one that is none is left out."""
+    said = written(
+        Assistant(1, (e.Opaque("gemini", json.dumps({"thoughtSignature": signature})), e.Text("x")))
+    )
+    details = said[0]["parts"][0].get("provider_details")
+    assert (details or {}).get("thought_signature") == spelled
+
+
+def test_a_signature_never_moves_to_another_part():
+    """What nothing was said with stands on an empty text, as Google's service does it."""
+    signed = e.Opaque("gemini", '{"thoughtSignature":"c2ln"}')
+    thought = e.Opaque("gemini", '{"text":"hm","thought":true}')
+    parts = written(Assistant(1, (signed, thought, e.Text("x"), signed)))[0]["parts"]
+    assert [(part["content"], part.get("provider_details")) for part in parts] == [
+        ("", SIGNED),
+        ("hm", None),
+        ("x", None),
+        ("", SIGNED),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- checking
+
+
+def request(*parts, **fields) -> dict:
+    return {"kind": "request", "parts": list(parts), **fields}
+
+
+def response(*parts, **fields) -> dict:
+    return {"kind": "response", "parts": list(parts), **fields}
+
+
+def call(id_="a", tool="refund", **fields) -> dict:
+    return {"part_kind": "tool-call", "tool_name": tool, "args": "{}", "tool_call_id": id_, **fields}
+
+
+def done(id_="a", tool="refund", **fields) -> dict:
+    return {"part_kind": "tool-return", "tool_name": tool, "content": "x", "tool_call_id": id_, **fields}
+
+
+HELLO = {"part_kind": "user-prompt", "content": "hi"}
+RETRY = {"part_kind": "retry-prompt", "content": "no", "tool_call_id": "a"}
+SAYS = {"part_kind": "text", "content": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "message", "messages"),
+    [
+        (1, 0, [response(call())]),
+        (1, 0, [response(call()), request(HELLO)]),
+        (1, 0, [response(call()), response(SAYS)]),
+        (1, 0, [response(call("a"), call("b")), request(done("b"))]),
+        (1, 0, [response(call()), request(RETRY)]),
+        (2, 0, [request(done())]),
+        (2, 1, [response(call()), request(done("b"), done("a"))]),
+        (2, 3, [response(call()), request(done()), response(SAYS), request(done())]),
+        (3, 1, [response(call()), request(done(), done())]),
+        (3, 2, [response(call()), request(done()), request(done())]),
+        (4, 0, [response(call("")), request(done(""))]),
+        (4, 0, [response(call(None)), request(done(None))]),
+        (4, 2, [response(call()), request(done()), response(call()), request(done())]),
+        (5, 0, [response(call(tool="a.b")), request(done(tool="a.b"))]),
+        (5, 0, [response(call(tool="")), request(done(tool=""))]),
+        (6, 1, [response(call()), request(done(tool="look_up"))]),
+        (7, 0, [response(call(args=[1])), request(done())]),
+        (8, 0, [request(SAYS)]),
+        (8, 0, [request({"part_kind": "user-prompt"})]),
+        (8, 0, [request({"role": "user"})]),
+        (8, 0, [request({**HELLO, "content": ["hi", None]})]),
+        (8, 0, [response(HELLO)]),
+        (8, 0, [response({"part_kind": "thinking"})]),
+        (9, 1, [response(call()), request(done(outcome="expired"))]),
+        (9, 1, [response(call()), request(done(outcome=["denied"]))]),
+        (9, 1, [response(call()), request(done(outcome="denied", content=" "))]),
+        (10, 1, [request(HELLO), response(SAYS, state="suspended")]),
+        (11, 0, []),
+        (11, 0, [{"role": "user", "content": "hi"}]),
+        (11, 0, [{"kind": "request", "parts": "hi"}]),
+        (11, 1, [request(HELLO), "hi"]),
+        (12, 0, [request({**HELLO, "timestamp": None})]),
+        (12, 0, [request(HELLO, timestamp=5)]),
+    ],
+)
+def test_the_rule_that_is_broken_is_named(rule, message, messages):
+    """Each rule has a list that breaks it and no other; a payload and its bare list are the same."""
+    assert [(found.rule, found.message) for found in pydantic_ai.check(messages)] == [(rule, message)]
+    assert pydantic_ai.check({"messages": messages}) == pydantic_ai.check(messages)
+
+
+def test_what_is_right_is_taken():
+    """Returns in another order and after a prompt, asked retries, the provider's own tools and times are all legal."""
+    server = {"part_kind": "builtin-tool-call", "tool_name": "web_search", "tool_call_id": "s"}
+    messages = [
+        request(HELLO, timestamp=None, instructions="be kind"),
+        response(
+            THOUGHT, server, call("a"), call("b", args={"x": 1}), call("c", args=None), state="suspended"
+        ),
+        request(HELLO, done("b", outcome="interrupted"), {**RETRY, "tool_name": "refund"}),
+        request(done("c", timestamp="2026-03-01T09:00:00Z", content={"x": [1]})),
+        response(),
+    ]
+    assert pydantic_ai.check(messages) == []
+
+
+_keys = st.sampled_from(
+    ["messages", "kind", "parts", "part_kind", "content", "tool_call_id", "tool_name", "args", "outcome"]
+)
+_leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(
+        ["", "request", "response", "tool-call", "tool-return", "user-prompt", "text", "a", "retry-prompt"]
+    )
+)
+_anything = st.recursive(
+    _leaves, lambda inner: st.lists(inner) | st.dictionaries(_keys, inner), max_leaves=30
+)
+_messages = st.lists(
+    st.fixed_dictionaries(
+        {
+            "kind": st.sampled_from(["request", "response"]),
+            "parts": st.lists(st.dictionaries(_keys, _leaves | _anything)),
+        }
+    )
+)
+
+
+@given(_anything | _messages)
+def test_no_json_is_too_odd_to_be_judged(payload):
+    """The checker answers whatever it is given; the reader reads it, or says why not."""
+    pydantic_ai.check(payload)
+    with contextlib.suppress(BadInput):
+        pydantic_ai.read(payload)
+
+
+@pytest.mark.parametrize(
+    "field", ["kind", "parts", "part_kind", "tool_call_id", "tool_name", "args", "outcome"]
+)
+def test_no_nesting_is_too_deep_to_be_judged(field):
+    """However deep a value is, it is wrong or right by its own top."""
+    deep: list = []
+    for _ in range(20_000):
+        deep = [deep]
+    messages = [response({**call(), field: deep}), request({**done(), field: deep})]
+    assert pydantic_ai.check([{**message, field: deep} for message in messages]) != []
+    assert field in {"kind", "parts"} or pydantic_ai.check(messages) != []
+
+
+# ----------------------------------------------------------------------------------------------------- reading
+
+
+def test_a_conversation_of_the_library_is_read():
+    """Instructions once and where they change, returns in the order of their calls, arguments as their text."""
+    assert pydantic_ai.read(
+        [
+            request(HELLO, instructions="be kind"),
+            response(THOUGHT, call("a", args={"x": 1}), call("b", args=None)),
+            request(
+                {"part_kind": "user-prompt", "content": ["and", "now?"]},
+                done("b", content={"ok": True}),
+                {**RETRY, "tool_name": "refund"},
+                instructions="be kind",
+            ),
+            response(SAYS),
+            request(HELLO, instructions="be quick"),
+        ]
+    ) == (
+        Spoken("system", "be kind"),
+        Spoken("user", "hi"),
+        RecordedReply(
+            (
+                e.Opaque("pydantic-ai", json.dumps(THOUGHT, separators=(",", ":"))),
+                e.Wish("refund", '{"x":1}', "a"),
+                e.Wish("refund", "{}", "b"),
+            )
+        ),
+        Output("a", "refund", "no", is_error=True),
+        Output("b", "refund", '{"ok":true}'),
+        Spoken("user", "and\n\nnow?"),
+        RecordedReply((e.Text("hi"),)),
+        Spoken("system", "be quick"),
+        Spoken("user", "hi"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "messages"),
+    [
+        ("message 1: 'a' has no return", [request(HELLO), response(call())]),
+        ("message 1: the return of 'a'", [request(HELLO), request(done())]),
+        ("message 0: a message is an object of kind", [{"role": "user", "content": "hi"}]),
+        ("message 0: in a request, the kind of a part is one of", [request({"part_kind": "dance"})]),
+        (
+            "message 0: a prompt holds more than text",
+            [request({**HELLO, "content": [{"kind": "image-url"}]})],
+        ),
+        ("message 1: a retry-prompt", [request(HELLO), request(RETRY)]),
+        ("message 0: two calls have one id", [response(call(), call()), request(done())]),
+    ],
+)
+def test_what_cannot_be_read_is_refused(place, messages):
+    """Half a pair, a part that nobody knows, another form: a sentence with the index, and nothing guessed."""
+    with pytest.raises(BadInput) as refused:
+        pydantic_ai.read(messages)
+    assert str(refused.value).startswith(place)
+
+
+@pytest.mark.parametrize("payload", [None, 5, "hi", {"contents": []}])
+def test_no_list_is_no_conversation(payload):
+    """A reader says that there is no list, where a checker says that there is no message."""
+    with pytest.raises(BadInput, match="no list of messages"):
+        pydantic_ai.read(payload)
+    assert [problem.rule for problem in pydantic_ai.check(payload)] == [11]

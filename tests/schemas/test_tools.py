@@ -1,0 +1,387 @@
+"""Tools: declarations, and whether arguments fit."""
+
+import json
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from ayes.ledger.in_memory import Memory
+from ayes.ledger.services import Ledger
+from ayes.schemas import strict_json
+from ayes.schemas.errors import AlreadyFilled, BadFact, BadFile, BadInput
+from ayes.schemas.events import Author, ToolDeclared
+from ayes.schemas.tools import Tool, ToolSpec, declaration, read_tools, schema_of, spec_of
+
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "order": {"type": "string"},
+            "amount": {"type": "number", "minimum": 0},
+            "lines": {"type": "array", "items": {"$ref": "#/$defs/line"}},
+            "a/b~c": {"type": "string"},
+        },
+        "required": ["order"],
+        "additionalProperties": False,
+        "$defs": {"line": {"type": "integer"}},
+    }
+)
+
+
+def tool(schema=SCHEMA, name="refund"):
+    return Tool(name, "v1", ToolDeclared(description="", schema=schema))
+
+
+# ---------------------------------------------------------------------------------------------- arguments
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"order": "A-17"}',
+        ' {\n"order":"A-17", "amount": 1.50, "lines": [1, 2]}\n',
+        '{"order": "Größe 🙏 \\ud83d\\ude4f \\u0000"}',
+        '{"order": "", "amount": 1e300}',
+        '{"order": "x", "lines": [1.0]}',
+    ],
+)
+def test_arguments_that_fit(arguments):
+    """Arguments that are JSON and fit the schema have no problems (B66)."""
+    assert tool().problems(arguments) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", ["cannot be read", "no JSON", "character 1"]),
+        ("{", ["no JSON", "character 2"]),
+        ('{"order": "A-17"} x', ["no JSON: Extra data", "character 19"]),
+        ("{'order': 1}", ["no JSON", "character 2"]),
+        ("\ufeff{}", ["no JSON"]),
+        ('{"order": "A", "order": "B"}', ['key "order" stands twice']),
+        ('{"order": "A", "\\u006frder": "B"}', ['key "order" stands twice']),
+        ('{"order": "A", "amount": NaN}', ["NaN is no JSON number"]),
+        ('{"order": "A", "amount": -Infinity}', ["-Infinity is no JSON number"]),
+        ('{"order": "A", "amount": 1e999}', ["1e999 is out of range"]),
+        (f'{{"order": "A", "amount": {"9" * 5000}}}', ["number of 5000 digits is out of range"]),
+        ('{"order": "\\ud800"}', ["half a surrogate pair"]),
+        ('{"order": "\ud800"}', ["half a surrogate pair"]),
+        ("[" * 101 + "]" * 101, ["deeper than 100"]),
+        ('{"a":' * 101 + "1" + "}" * 101, ["deeper than 100"]),
+        ("[" * 200_000 + "]" * 200_000, ["deeper than 100"]),
+        ("[]", ["do not fit", 'at the top, the value is not of type "object"']),
+        ("null", ["at the top"]),
+        ("{}", ['at the top, "order" is a required property']),
+        ('{"order": 5}', ['at /order, the value is not of type "string"']),
+        ('{"order": "A", "amount": -1}', ["at /amount, the value is less than the minimum of 0"]),
+        ('{"order": "A", "lines": [1, "x"]}', ['at /lines/1, the value is not of type "integer"']),
+        ('{"order": "A", "a/b~c": 1}', ["at /a~1b~0c,"]),
+        ('{"order": "A", "colour": 1}', ["at the top, Additional properties", "'colour' was unexpected"]),
+        ('{"lines": ["a", "b", "c"], "amount": "x"}', ["at /amount", "at /lines/0", "; and 2 more."]),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments, expected):
+    """What is wrong is one sentence that says where and what, for people and models (I4, B17, B66)."""
+    said = tool().problems(arguments)
+
+    assert said is not None
+    assert said.startswith("The arguments of refund ")
+    assert said.endswith(".")
+    assert len(said) < 1000
+    assert "\n" not in said
+    for words in expected:
+        assert words in said
+
+
+def test_values_are_not_cited():
+    """A secret in the arguments does not leak into the sentence about them (B71)."""
+    said = tool().problems('{"order": ["tok_secret"], "amount": "tok_secret"}')
+
+    assert said is not None
+    assert "tok_secret" not in said
+
+
+def test_problems_are_the_same_each_time():
+    """The same arguments have the same problems in the same order, whatever order they were found in (I11)."""
+    arguments = json.dumps({f"k{number}": number for number in range(50)} | {"amount": "x", "lines": "x"})
+
+    assert len({tool().problems(arguments) for _ in range(20)}) == 1
+
+
+def test_recorded_schema_that_is_none_is_a_bad_fact():
+    """A declaration from a careless writer fails loudly, by name (B14)."""
+    with pytest.raises(BadFact, match=r"tool refund was declared \(version v1\) with a bad schema"):
+        tool(schema='{"type": "objekt"}')
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(ANY_JSON, st.booleans())
+def test_every_honest_json_text_is_read(value, ascii_only):
+    """The strict reader refuses nothing that JSON says in only one way."""
+    assert strict_json.read(json.dumps(value, ensure_ascii=ascii_only)) == value
+
+
+# -------------------------------------------------------------------------------------------- declarations
+
+
+def spec(**changed):
+    fields: dict[str, Any] = {"name": "refund", "description": "Pays back.", "schema": SCHEMA}
+    return ToolSpec.model_validate(fields | changed)
+
+
+def test_declaration_keeps_the_schema_as_it_came():
+    """The schema is recorded as raw text, blanks and all."""
+    raw = '{ "type" : "object" }'
+    version, declared = declaration(spec(schema=raw, repeatable=True, run_by="payments"))
+
+    assert declared == ToolDeclared(description="Pays back.", schema=raw, repeatable=True, run_by="payments")
+    assert len(version) == 16
+    assert set(version) <= set("0123456789abcdef")
+
+
+def test_version_stays_the_same():
+    """A version that was recorded once is computed again for ever."""
+    assert declaration(spec(schema='{"type":"object"}'))[0] == "53a523f30570f35d"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": "refund2"},
+        {"description": "Pays back?"},
+        {"schema": SCHEMA + " "},
+        {"repeatable": True},
+        {"run_by": "payments"},
+        {"governs": True},
+        {"governs": True, "run_by": "governs"},
+        {"run_by": "governs"},
+        {"name": "refund2", "description": "1:xPays back."},
+    ],
+)
+def test_changed_contract_is_another_version(changed):
+    """Whatever is changed in a declaration changes its version; nothing changed, the same one."""
+    assert declaration(spec())[0] == declaration(spec())[0]
+    assert declaration(spec(**changed))[0] != declaration(spec())[0]
+
+
+def test_a_tool_that_governs_says_so_in_its_declaration():
+    """What can change what is asked about is marked where it is declared, in code and in a file; else it is not (B69)."""
+    made = spec_of(refund, governs=True)
+    (written,) = read_tools(
+        '[[tool]]\nname = "grant"\ngoverns = true\nschema = {type = "object"}', "tools.toml"
+    )
+
+    assert [declaration(one)[1].governs for one in (made, written, spec_of(refund))] == [True, True, False]
+
+
+@given(st.text(), st.text())
+def test_version_tells_declarations_apart(one, other):
+    """Texts that lean on each other's borders still give different versions (B63)."""
+    left = declaration(spec(description=one + other, run_by="a"))[0]
+    right = declaration(spec(description=one, run_by="a"))[0]
+
+    assert (left == right) == (other == "")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[[tool]]\nname = "a"', ["line 1, tool 'a'", "'schema' is missing"]),
+        ('[[tool]]\nname = "a.b"\nschema = {type = "object"}', ["line 2", "'a.b' cannot be used"]),
+        ('[[tool]]\nname = "_a"\nschema = {type = "object"}', ["line 2", "'_a' cannot be used"]),
+        (f'[[tool]]\nname = "{"a" * 65}"\nschema = {{type = "object"}}', ["line 2", "1 to 64"]),
+        ('[[tool]]\nname = "a"\nschema = {type = "object"}\nrun_by = "a b"', ["line 4", "'a b' cannot"]),
+        ('[[tool]]\nname = "a"\nschema = {type = "object"}\nrepeatable = 1', ["line 4", "valid boolean"]),
+        ('[[tool]]\nname = "a"\nschema = {type = "object"}\ngoverns = "yes"', ["line 4", "valid boolean"]),
+        (
+            '[[tool]]\nname = "a"\nschema = {type = "object"}\nretries = 1',
+            ["line 4", "unknown key 'retries'"],
+        ),
+        ('[[tool]]\nname = "a"\nschema = 3', ["line 3", "'schema' should be a valid string"]),
+        ('[[tool]]\nname = "a"\nschema = {}', ["line 3", '"type": "object"']),
+        ("[[tool]]\nname = 'a'\nschema = '[]'", ["line 3", '"type": "object"']),
+        ("[[tool]]\nname = 'a'\nschema = '{'", ["line 3", "no JSON", "character 2"]),
+        ('[[tool]]\nname = \'a\'\nschema = \'{"type": "object", "type": "object"}\'', ["stands twice"]),
+        (
+            '[[tool]]\nname = "a"\nschema = {type = "object", since = 2026-01-01}',
+            ["line 3", "written as JSON"],
+        ),
+        ('[[tool]]\nname = "a"\nschema = {type = "object", minimum = nan}', ["line 3", "written as JSON"]),
+        (
+            '[[tool]]\nname = "a"\n[tool.schema]\ntype = "object"\nproperties.x.type = "intger"',
+            ["line 3, tool 'a'", "at /properties/x/type", '"intger"'],
+        ),
+        (
+            '[[tool]]\nname = "a"\nschema = {type = "object", properties = {x = {pattern = "("}}}',
+            ["line 3", "at /properties/x/pattern"],
+        ),
+        ('[[tool]]\nname = "a"\nschema = {type = "object", "$ref" = "https://a.example/b"}', ["line 3"]),
+        (
+            '[[tool]]\nname = "a"\nschema = {type = "object", "$schema" = "http://json-schema.org/draft-07/schema#"}',
+            ["line 3", "draft-07", "2020-12"],
+        ),
+        ('[[tool]]\nname = "a"\nschema = {type = "object", "$schema" = 3}', ["line 3", "2020-12"]),
+        (
+            '[[tool]]\nname = "a"\nschema = {type = "object"}\n' * 2,
+            ["line 5, tool 'a'", "another tool has the name"],
+        ),
+    ],
+)
+def test_mistake_in_a_tools_file_is_told_with_its_line(text, expected):
+    """A tool that could not be declared as written is a mistake, with its line and name."""
+    with pytest.raises(BadFile) as raised:
+        read_tools(text, "tools.toml")
+
+    for words in expected:
+        assert words in str(raised.value)
+
+
+def test_tools_file_takes_tables_and_texts():
+    """A schema may be written as a table or as JSON; an empty file declares nothing."""
+    as_table, as_text = read_tools(
+        """
+        [[tool]]
+        name = "refund"
+        description = "Pays back."
+        repeatable = true
+        run_by = "payments"
+        schema = {type = "object", properties = {order = {type = "string"}}}
+
+        [[tool]]
+        name = "constructor"
+        schema = '{ "type": "object" }'
+        """,
+        "tools.toml",
+    )
+
+    assert as_table.schema_text == '{"type":"object","properties":{"order":{"type":"string"}}}'
+    assert (as_table.repeatable, as_table.run_by) == (True, "payments")
+    assert as_text.schema_text == '{ "type": "object" }'
+    assert (as_text.repeatable, as_text.run_by) == (False, "client")
+    assert read_tools("", "tools.toml") == ()
+
+
+# ------------------------------------------------------------------------------------- from Python functions
+
+
+class Line(BaseModel):
+    sku: str
+    count: int = 1
+
+
+def refund(
+    order: str,
+    amount: float,
+    *,
+    lines: list[Line],
+    cabin: Literal["economy", "business"] = "economy",
+    note: str | None = None,
+    labels: dict[str, str] | None = None,
+    urgent: bool = False,
+    count: int = 1,
+) -> object:
+    """Pays an order back.
+
+    Not more than once.
+    """
+
+
+def test_function_gives_a_declaration():
+    """A function's name, docstring and annotations make a declaration that arguments can be held to."""
+    made = spec_of(refund, repeatable=True, run_by="payments")
+    version, declared = declaration(made)
+    compiled = Tool("refund", version, declared)
+
+    assert (made.name, made.repeatable, made.run_by) == ("refund", True, "payments")
+    assert made.description == "Pays an order back.\n\nNot more than once."
+    assert json.loads(made.schema_text)["required"] == ["order", "amount", "lines"]
+    assert compiled.problems('{"order": "A", "amount": 1, "lines": [{"sku": "S"}], "note": null}') is None
+    for arguments, where in [
+        ('{"order": "A", "amount": 1, "lines": [{"count": 2}]}', '/lines/0, "sku"'),
+        ('{"order": "A", "amount": 1, "lines": [], "cabin": "roof"}', "/cabin"),
+        ('{"order": "A", "amount": 1, "lines": [], "urgent": "yes"}', "/urgent"),
+        ('{"order": "A", "amount": 1, "lines": [], "labels": {"a": 1}}', "/labels"),
+        ('{"order": "A", "amount": 1, "lines": [], "colour": 1}', "'colour'"),
+    ]:
+        said = compiled.problems(arguments)
+        assert said is not None
+        assert where in said
+
+
+def test_function_may_be_async_a_method_or_without_parameters():
+    """Whatever can be called by name can be declared; a parameter called `title` keeps its name."""
+
+    async def look(title: str, _hidden: int = 3) -> None: ...
+
+    class Desk:
+        def now(self) -> None: ...
+
+    assert set(json.loads(schema_of(look))["properties"]) == {"title", "_hidden"}
+    assert json.loads(schema_of(Desk().now)) == {
+        "additionalProperties": False, "properties": {}, "type": "object"
+    }  # fmt: skip
+    assert spec_of(Desk().now).description == ""
+
+
+def test_schema_of_a_function_is_the_same_each_time():
+    """The version of a function's declaration does not change by itself (I11)."""
+    assert schema_of(refund) == schema_of(refund)
+
+
+class Opaque:
+    pass
+
+
+def no_type(order): ...
+def star(*orders: str): ...
+def double_star(**orders: str): ...
+def by_position(order: str, /): ...
+def no_json(order: Opaque): ...
+def unknown(order: "Nowhere"): ...  # type: ignore[name-defined] # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (no_type, "parameter 'order' has no type. Annotate it, as in order: str"),
+        (star, "parameter '*orders' has no name in a call"),
+        (double_star, "parameter '**orders' has no name in a call"),
+        (by_position, "parameter 'order' has no name in a call"),
+        (no_json, "no JSON Schema can be made of its parameters"),
+        (unknown, "'Nowhere' is not defined"),
+        (lambda: None, "'<lambda>' cannot be used"),
+    ],
+)
+def test_function_that_cannot_be_declared_says_why(function, expected):
+    """A function without a clear signature is refused before any model sees it."""
+    with pytest.raises(BadInput) as raised:
+        spec_of(function)
+
+    assert expected in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_spec_built_in_code_is_checked_too():
+    """What a service writes in Python is held to the same rules as a file."""
+    with pytest.raises(ValidationError, match="cannot be used"):
+        ToolSpec(name="a.b", schema='{"type":"object"}')
+    with pytest.raises(ValidationError, match='"type": "object"'):
+        ToolSpec(name="a", schema="{}")
+
+
+async def test_another_tool_under_the_same_call_id_is_refused():
+    """A call id stands for one tool and its arguments: the same arguments for another tool are another request (B50)."""
+    ledger = Ledger(Memory(), Author(kind="service", name="tests"))
+    for name in ("refund", "charge"):
+        await ledger.declare("shop", ToolSpec(name=name, schema=SCHEMA))
+    await ledger.request("shop/t1/c1", "refund", {"order": "A-17"})
+    with pytest.raises(AlreadyFilled, match="other arguments or another tool"):
+        await ledger.request("shop/t1/c1", "charge", {"order": "A-17"})

@@ -1,0 +1,145 @@
+"""A thread, its scripted model and its workers: what the tests of whole chains begin with."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+from stories import told
+
+from ayes.consumers.executor import Executor, Registered
+from ayes.consumers.gate import Gate
+from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
+from ayes.consumers.pending_projector import PendingProjector
+from ayes.consumers.worker import Worker
+from ayes.ledger.in_memory import Lagging
+from ayes.ledger.log import EventLog
+from ayes.ledger.replica import ReadReplica
+from ayes.ledger.services import Ledger
+from ayes.projections import pending
+from ayes.projections.history import Outcome
+from ayes.projections.thread import Thread, thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, ThreadRef, policy_slot
+from ayes.schemas.tools import ToolSpec
+
+THREAD = ThreadRef("shop", "t1")
+FIRST, SECOND = THREAD.wish(1, 0), THREAD.wish(1, 1)
+SCHEMA = '{"type":"object","properties":{"order":{"type":"string"}},"required":["order"],"additionalProperties":false}'
+ASK = '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\nreason = "It moves money."\n'
+ASK_BRIEFLY = ASK + "expires_in_s = 0.4\n"
+REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
+OTHER = e.Wish(tool="refund", arguments='{"order":"B-40"}', provider_id="call_a")
+DONE = e.Text("All done.")
+
+
+def beside(port: EventLog) -> EventLog:
+    """The port of another client."""
+    return port.beside() if isinstance(port, Lagging) else port
+
+
+class Script:
+    """A model that says these things, turn by turn, and remembers what it was asked."""
+
+    def __init__(self, *turns: Sequence[e.Part]) -> None:
+        self.turns = turns
+        self.asked: list[ModelRequest] = []
+
+    async def reply(self, question: ModelRequest) -> ModelReply:
+        self.asked.append(question)
+        return ModelReply(tuple(self.turns[question.turn - 1]))
+
+    def read(self, turn: int) -> list[Outcome]:
+        """The outcomes that it was sent before that turn."""
+        [question] = [one for one in self.asked if one.turn == turn]
+        return [entry for entry in question.history if isinstance(entry, Outcome)]
+
+
+class Chain:
+    """A thread in a workspace with one tool, and the workers that see to it."""
+
+    def __init__(
+        self, port: EventLog, model: Script, *, run_by: str = "executor", fails: bool = False
+    ) -> None:
+        self.log = port
+        self.model = model
+        self.ledger = Ledger(port, e.Author(kind="service", name="desk"))
+        self.ran: list[str] = []
+        self._fails = fails
+        self.spec = ToolSpec(name="refund", schema=SCHEMA, run_by=run_by)
+        self.running: list[Worker[Any, Any]] = []
+
+    async def refund(self, order: str) -> str:
+        self.ran.append(order)
+        if self._fails:
+            raise LookupError(f"no order {order}")
+        return f"refunded {order}"
+
+    async def begin(self, policy: str = ASK, text: str = "refund A-17") -> None:
+        await self.ledger.append(policy_slot("shop", 1), applied(policy))
+        ref = await self.ledger.declare("shop", self.spec)
+        await self.ledger.append(
+            THREAD.opened, e.ThreadOpened(requester="rita", model="test:m", tools=(ref,))
+        )
+        await self.say("m1", text)
+
+    async def say(self, message: str, text: str) -> None:
+        await self.ledger.append(THREAD.said(message), e.Said(role="user", text=text))
+
+    @asynccontextmanager
+    async def at_work(self, *kinds: str) -> AsyncIterator[None]:
+        """Workers of these kinds; all of them, if none is named."""
+        make: dict[str, Callable[[], Any]] = {
+            "gate": Gate,
+            "queue": PendingProjector,
+            "model": lambda: ModelWorker({"test": self.model}),
+            "executor": lambda: Executor({"refund": Registered(self.spec, self.refund)}),
+        }
+        heard = ReadReplica(beside(self.log))
+        workers = [
+            Worker(Ledger(beside(self.log), e.Author(kind=kind, name=kind)), make[kind](), heard=heard)
+            for kind in kinds or make
+        ]
+        tasks = [asyncio.create_task(worker.run()) for worker in workers]
+        hearing = asyncio.create_task(heard.run())
+        try:
+            yield
+        finally:
+            hearing.cancel()
+            for worker in workers:
+                worker.stop()
+            async with asyncio.timeout(20):
+                await asyncio.gather(*tasks)
+
+    async def until(self, there: Callable[[Thread], object]) -> Thread:
+        """Follow the thread until it is so."""
+        seen: list[Fact] = []
+        async with asyncio.timeout(20), aclosing(self.ledger.watch(1, THREAD.subjects)) as facts:
+            async for fact in facts:
+                seen.append(fact)
+                thread = thread_of(THREAD, seen)
+                if there(thread):
+                    return thread
+        raise AssertionError
+
+    async def answered(self, turn: int) -> Thread:
+        """Follow the thread until the model has replied in that turn."""
+        return await self.until(lambda thread: turn in thread.turns and thread.turns[turn].replied)
+
+    async def shown(self, count: int = 1) -> list[pending.Entry]:
+        """Wait until so many approvals are open in the queue."""
+        async with asyncio.timeout(20), aclosing(told(self.log.pending)) as changes:
+            found: dict[str, pending.Entry] = {}
+            async for key, value in changes:
+                found.pop(key, None)
+                if value:
+                    found[key] = pending.decode(value)
+                if len(found) == count:
+                    return [found[one] for one in sorted(found)]
+        raise AssertionError
+
+
+async def kinds(ledger: Ledger, ref: CallRef | ThreadRef) -> list[str]:
+    return [type(fact.event).__name__ for fact in await ledger.read(ref)]

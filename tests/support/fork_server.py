@@ -1,0 +1,82 @@
+"""Starts `ayes` in processes of its own that need not import it first: one costs 20 ms rather than 0.8 s.
+
+Each is a real process, with its own arguments, environment, directory, streams and exit code. `program.py` runs this
+file once per test process, and sends a request for each start: the arguments, the environment and the directory as
+JSON, with four file descriptors: stdin, stdout, stderr, and a pipe for the answer, which is the pid in one line and the
+wait status in the next.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import pkgutil
+import socket
+import sys
+import time
+from typing import Any
+
+
+def serve(requests: socket.socket) -> dict[str, Any]:
+    """Return in each new process with the request that it is for; the server itself never returns."""
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
+        if not data:
+            os._exit(0)
+        if os.fork() == 0:
+            requests.close()
+            *streams, answer = descriptors
+            if (pid := os.fork()) == 0:
+                os.close(answer)
+                for number, stream in enumerate(streams):
+                    os.dup2(stream, number)
+                os.closerange(3, max(descriptors) + 1)
+                return json.loads(data)
+            for stream in streams:
+                os.close(stream)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(answer, b"%d\n" % pid)
+                os.write(answer, b"%d\n" % os.waitpid(pid, 0)[1])
+            os._exit(0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _text(number: int, mode: str) -> io.TextIOWrapper:
+    """A standard stream as Python opens it at its start; it stays open until the process ends."""
+    return io.TextIOWrapper(
+        open(number, f"{mode}b", closefd=False),
+        encoding="utf-8",
+        errors="backslashreplace" if number == 2 else "strict",
+        line_buffering=number == 2 or os.isatty(number),
+    )
+
+
+def become(words: list[str], environment: dict[str, str], directory: str | None) -> None:
+    """Take over what a program is started with; the streams are there already."""
+    if directory is not None:
+        os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    sys.argv = words
+    sys.stdin, sys.stdout, sys.stderr = _text(0, "r"), _text(1, "w"), _text(2, "w")
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)
+    import duckdb  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    import ayes.ops.commands as package
+    from ayes.ops import cli
+
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    become(**serve(socket.socket(fileno=int(sys.argv[1]))))
+    sys.exit(cli.main())

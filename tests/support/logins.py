@@ -1,0 +1,75 @@
+"""A plain NATS client with the login of one role."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from nats.aio.client import Client
+
+
+class Somebody:
+    """A connection as a role, and what the broker denied it."""
+
+    def __init__(self, role):
+        self.role = role
+        self.client = Client()
+        self.problems = []
+        self._denied = asyncio.Event()
+
+    async def heard(self, problem):
+        self.problems.append(str(problem).lower())
+        self._denied.set()
+
+    def denied(self, subject):
+        return any(f'"{subject.lower()}"' in problem for problem in self.problems)
+
+    async def ask(self, subject, body=None, headers=None):
+        """What the server answers, or "denied"."""
+        self.problems.clear()
+        self._denied.clear()
+        raw = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
+        asking = asyncio.ensure_future(self.client.request(subject, raw, timeout=5, headers=headers))
+        denial = asyncio.ensure_future(self._denied.wait())
+        await asyncio.wait((asking, denial), return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            asking.cancel()
+            assert self.denied(subject), self.problems
+            return "denied"
+        denial.cancel()
+        return (await asking).data
+
+    async def json(self, subject, body=None):
+        return json.loads(await self.ask(subject, body))
+
+    async def may_say(self, subject):
+        """Whether the broker takes a message. A request after it is answered after it is denied."""
+        self.problems.clear()
+        await self.client.publish(subject, b"", reply=self.client.new_inbox())
+        await self.client.request("$JS.API.INFO", timeout=5)
+        return not self.denied(subject)
+
+    async def may_hear(self, subject, queue=""):
+        """Whether the broker takes a subscription. A request after it is answered after it is denied."""
+        self.problems.clear()
+        await self.client.subscribe(subject, queue=queue)
+        await self.client.request("$JS.API.INFO", timeout=5)
+        return not self.problems
+
+
+@asynccontextmanager
+async def signed_on(server, role) -> AsyncGenerator[Somebody]:
+    login = server.store.login(role)
+    who = Somebody(role)
+    await who.client.connect(
+        login.url,
+        user=login.user,
+        password=login.password,
+        inbox_prefix=f"_INBOX.{role}".encode(),
+        error_cb=who.heard,
+        max_reconnect_attempts=1,
+    )
+    try:
+        yield who
+    finally:
+        await who.client.close()

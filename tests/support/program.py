@@ -1,0 +1,296 @@
+"""The real `ayes` program, as people and scripts start it."""
+
+import asyncio
+import atexit
+import functools
+import json
+import logging
+import os
+import pty
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import structlog
+
+from ayes.ledger.services import Ledger
+from ayes.ops import cli
+from ayes.schemas.events import Event
+from ayes.schemas.slots import CallRef, Slot
+
+APPROVALS = Path(sys.executable).with_name("ayes")
+
+#: What a shell may hold in which somebody works with it; no test shall depend on that.
+FROM_A_SHELL = ("AYES_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_")
+
+
+class Ended(NamedTuple):
+    """What a program left: its exit code, its data, its words."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[Any]:
+        # Not splitlines: JSON may hold U+2028, which is no end of a line here.
+        return [json.loads(line) for line in self.out.split("\n") if line]
+
+    @property
+    def one(self) -> Any:
+        (line,) = self.lines
+        return line
+
+    @property
+    def problem(self) -> Any:
+        """The error, as `--json` tells it."""
+        return json.loads(self.err.splitlines()[-1])
+
+
+def environment(**variables: str) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(FROM_A_SHELL)}
+    return ours | {name: str(value) for name, value in variables.items()}
+
+
+class Started(subprocess.Popen[Any]):
+    """`ayes` as a process of its own, forked by `fork_server.py`: it can do whatever one started by a shell can.
+
+    Only how it starts and how it is waited for differ, as it is no child of this process.
+    """
+
+    def _execute_child(self, args, *others):  # the names are those of subprocess.Popen
+        _, _, _, _, cwd, env, *_ = others
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = others[9:15]
+        told = {"words": [str(one) for one in args], "environment": env, "directory": cwd and str(cwd)}
+        streams = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        reading, answer = os.pipe()
+        try:
+            socket.send_fds(_fork_server(), [json.dumps(told).encode()], [*streams, answer])
+        finally:
+            os.close(answer)
+        self._answer = os.fdopen(reading)
+        self.pid = int(self._answer.readline())
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+
+    def _try_wait(self, wait_flags):
+        if wait_flags & os.WNOHANG and not select.select([self._answer], [], [], 0)[0]:
+            return 0, 0
+        with self._answer:
+            return self.pid, int(self._answer.readline())
+
+    def _internal_poll(self, _deadstate=None):
+        if self.returncode is None and not self._answer.closed:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)
+        return self.returncode
+
+
+@functools.cache
+def _fork_server() -> socket.socket:
+    """What requests go to; it ends with this process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    file = Path(__file__).with_name("fork_server.py")
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, file, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=environment()
+        )
+
+    def end() -> None:
+        ours.close()
+        process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+def approvals(
+    *arguments: object,
+    store: Path | None = None,
+    cwd: Path | None = None,
+    timeout_s: float = 60,
+    typed: str = "",
+    **variables: str,
+) -> Ended:
+    """Run it to its end; `typed` is its input. On a store it is told so as a shell would be, by an environment variable."""
+    if store is not None:
+        variables["AYES_STORE"] = str(store)
+    with Started(
+        [APPROVALS, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=environment(**variables),
+    ) as process:
+        try:
+            out, err = process.communicate(typed, timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    # Nobody looks at a terminal here.
+    assert "\x1b" not in out + err
+    assert "Traceback" not in err, err
+    return Ended(process.returncode, out, err)
+
+
+@contextmanager
+def started(*arguments: object, log: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    """It running, for as long as the block does. Without a log its words come through a pipe."""
+    with (
+        (log or Path(os.devnull)).open("a") as words,
+        Started(
+            [APPROVALS, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=words if log else subprocess.PIPE,
+            text=True,
+            env=environment(),
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.communicate(timeout=20)
+
+
+@contextmanager
+def up(store: Path, *options: object) -> Iterator[dict[str, Any]]:
+    """`ayes up` on this store, ready; what it said about itself, and its own pid as `up`."""
+    store.parent.mkdir(parents=True, exist_ok=True)
+    log = store.parent / "up.log"
+    with started("up", "--store", store, "--json", *options, log=log) as process:
+        assert process.stdout
+        line = process.stdout.readline()
+        assert line, log.read_text()
+        yield json.loads(line) | {"up": process.pid}
+
+
+@contextmanager
+def in_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Ended]]:
+    """The same program within this process, for the many runs that differ in a word: no start, and no process to wait for."""
+    root, said = logging.getLogger(), structlog.get_config()
+    handlers, level = root.handlers, root.level
+    for name in [name for name in os.environ if name.startswith(FROM_A_SHELL)]:
+        monkeypatch.delenv(name)
+
+    def run(*arguments: object, store: Path | None = None) -> Ended:
+        if store is not None:
+            monkeypatch.setenv("AYES_STORE", str(store))
+        with pytest.raises(SystemExit) as end:
+            cli.app([str(one) for one in arguments], prog_name="ayes")
+        return Ended(end.value.code, *capsys.readouterr())
+
+    yield run
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.configure(**said)
+
+
+class Terminal:
+    """It at a terminal, with somebody there who reads and types."""
+
+    def __init__(self, process: subprocess.Popen[bytes], ours: int) -> None:
+        self.process = process
+        self.told = ""
+        self._ours = ours
+
+    def read_until(self, text: str) -> None:
+        while text not in self.told:
+            assert self._read(), self.told
+
+    def type(self, line: str) -> None:
+        os.write(self._ours, f"{line}\n".encode())
+
+    def ended(self) -> int:
+        while self._read():
+            pass
+        return self.process.wait(20)
+
+    def _read(self) -> bool:
+        try:
+            self.told += os.read(self._ours, 65536).decode()
+        except OSError:  # so Linux says that nobody is at the other end any more
+            return False
+        return True
+
+
+@contextmanager
+def at_a_terminal(*arguments: object, store: Path, **variables: str) -> Iterator[Terminal]:
+    """It at a terminal, for as long as the block."""
+    ours, theirs = pty.openpty()
+    with Started(
+        [APPROVALS, *map(str, arguments)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(AYES_STORE=str(store), TERM="xterm-256color", **variables),
+    ) as process:
+        os.close(theirs)
+        try:
+            yield Terminal(process, ours)
+        finally:
+            os.close(ours)
+            if process.poll() is None:
+                process.terminate()
+
+
+# ------------------------------------------------------------------------- what others do beside the program
+
+
+def ask(
+    store: Path, call: CallRef, tool: str = "pay", requester: str = "rita", arguments: str = '{"amount": 5}'
+) -> str:
+    """Ask for a tool, as a service does, and wait until the gate has seen it; the digest of what is to run."""
+
+    async def asked() -> str:
+        async with Ledger.connect(store) as ledger:
+            known = await ledger.request(call, tool, arguments, requester=requester)
+            async with aclosing(ledger.watch(1, call.gated.subject, call.decided.subject)) as facts:
+                await anext(facts)
+            return known.wish.digest
+
+    return asyncio.run(asked())
+
+
+def until(store: Path, *slots: Slot) -> None:
+    """Wait until these are filled."""
+
+    async def filled() -> None:
+        async with Ledger.connect(store, role="observer") as ledger:
+            for slot in slots:
+                async with aclosing(ledger.watch(1, slot.subject)) as facts:
+                    await anext(facts)
+
+    asyncio.run(filled())
+
+
+def record(store: Path, *facts: tuple[Slot, Event]) -> None:
+    """Record what only other programs would."""
+
+    async def recorded() -> None:
+        async with Ledger.connect(store, role="admin") as ledger:
+            for slot, event in facts:
+                assert await ledger.try_append(slot, event) is None
+
+    asyncio.run(recorded())
+
+
+def last_seq(store: Path) -> int:
+    async def read() -> int:
+        async with Ledger.connect(store, role="observer") as ledger:
+            return await ledger.log.last_seq()
+
+    return asyncio.run(read())

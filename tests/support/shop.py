@@ -1,0 +1,94 @@
+"""A workspace with tools, policies and gates: what the tests of the gate begin with."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+from ayes.consumers.gate import Gate
+from ayes.consumers.pending_projector import PendingProjector
+from ayes.consumers.worker import Worker
+from ayes.ledger.log import EventLog
+from ayes.ledger.services import Ledger
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
+from ayes.schemas.digest import call_digest
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import ORGANISATION, CallRef, Slot, ThreadRef, policies, policy_slot
+from ayes.schemas.tools import ToolSpec
+
+THREAD = ThreadRef("shop", "t1")
+FIRST, SECOND, THIRD = (THREAD.call(f"c{number}") for number in (1, 2, 3))
+SCHEMA = '{"type":"object","properties":{"amount":{"type":"number"}}}'
+REFUND = ToolSpec(name="refund", schema=SCHEMA)
+
+
+class Shop:
+    """A workspace with tools and policies, somebody who wishes, and as many gates as a test wants."""
+
+    def __init__(self, port: EventLog) -> None:
+        self.log = port
+        self.ledger = Ledger(port, e.Author(kind="service", name="desk"))
+
+    async def open(self, policy: str = "", organisation: str = "", *tools: ToolSpec) -> None:
+        await self.apply(policy)
+        if organisation:
+            await self.apply(organisation, ORGANISATION)
+        for spec in tools or (REFUND,):
+            await self.ledger.declare("shop", spec)
+
+    async def apply(self, text: str, workspace: str = "shop") -> None:
+        """The next version of its policy, whether it can be read or not."""
+        version = len(await self.ledger.read(policies(workspace))) + 1
+        await self.ledger.append(policy_slot(workspace, version), applied(text))
+
+    async def request(
+        self, ref: CallRef = FIRST, arguments: str = '{"amount":100}', tool: str = "refund", **more: Any
+    ) -> None:
+        """As the model worker does, for an agent too."""
+        version = (await self.ledger.tool("shop", tool)).version
+        wish = {"requester": "rita"} | more
+        digest = call_digest(tool, version, arguments)
+        await self.ledger.append(
+            ref.requested,
+            e.ToolRequested(tool=tool, arguments=arguments, digest=digest, tool_version=version, **wish),
+        )
+
+    async def say(self, message: str) -> None:
+        await self.ledger.say(THREAD, "go on", message=message)
+
+    @asynccontextmanager
+    async def gates(self, count: int = 1, *, queue: bool = False) -> AsyncIterator[None]:
+        """So many gates at the same time, and the queue if it is wanted."""
+        made: list[Any] = [Gate() for _ in range(count)] + ([PendingProjector()] if queue else [])
+        workers = [Worker(Ledger(self.log, e.Author(kind="gate", name="gate")), one) for one in made]
+        running = [asyncio.create_task(worker.run()) for worker in workers]
+        try:
+            yield
+        finally:
+            for worker in workers:
+                worker.stop()
+            async with asyncio.timeout(20):
+                await asyncio.gather(*running)
+
+    async def until(self, slot: Slot) -> Fact:
+        async with asyncio.timeout(20), aclosing(self.ledger.watch(1, slot.subject)) as facts:
+            async for fact in facts:
+                return fact
+        raise AssertionError
+
+    async def asked(self, ref: CallRef = FIRST) -> e.ApprovalRequested:
+        """Wait for the question, which must be the first thing that the gate says."""
+        event = (await self.until(ref.gated)).event
+        assert isinstance(event, e.ApprovalRequested)
+        return event
+
+    async def decided[T: e.Event](self, kind: type[T], ref: CallRef = FIRST) -> T:
+        """Wait for the decision, which must be of this kind."""
+        event = (await self.until(ref.decided)).event
+        assert isinstance(event, kind), event
+        return event
+
+
+def rule(name: str, then: str, *more: str, tools: str = "refund") -> str:
+    return "\n".join(("[[rule]]", f'name = "{name}"', f'tools = ["{tools}"]', f'then = "{then}"', *more, ""))
