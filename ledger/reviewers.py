@@ -184,7 +184,7 @@ class Reviewer:
         return await self._ledger.record(known, ref.vote(self.name), voted)
 
     async def _principal(self, call: Call, vote: e.Voted) -> str:
-        """For a reviewer who was not asked: a person who was, and who delegated to them; or none."""
+        """For a reviewer who was not asked: a person who was, and delegated to them; or none."""
         asked = call.approval_request
         if vote.verdict == "break_glass" or asked is None or may_vote(call, vote, self.name):
             return ""

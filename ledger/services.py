@@ -231,7 +231,7 @@ class Ledger(LedgerClient):
         return known.claim_slot, self.with_envelope(started)
 
     async def _record_end(self, known: Call, outcome: e.Event) -> Fact | None:
-        """Record how a call went, for as long as it takes; returns the end that was first, if so."""
+        """Record how a call went, for as long as it takes; returns the end that was first."""
         posted = self.with_envelope(outcome)
         place = known.end_slot or known.late_slot
         while await self.append_until_acknowledged(place, posted) is not None:

@@ -11,8 +11,9 @@ import secrets
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import nats.errors
 from msgspec import Struct
 
@@ -51,6 +52,31 @@ class NatsReply(Struct, frozen=True, gc=False):
     @property
     def headers(self) -> dict[str, str]:
         return header_lines(self.head)
+
+
+class ApiError(BrokerRefused):
+    """The JetStream API answered a request with an error: it says which, and why."""
+
+    def __init__(self, subject: str, error: Mapping[str, Any]) -> None:
+        #: As in HTTP; 404: there is no such thing.
+        self.code = int(error.get("code", 0))
+        #: NATS's own number for the reason.
+        self.err_code = int(error.get("err_code", 0))
+        self.description = str(error.get("description", ""))
+        super().__init__(f"the broker refuses {subject}: {self.description}.")
+
+
+class PubAckError(Struct, frozen=True):
+    code: int = 0
+    err_code: int = 0
+    description: str = ""
+
+
+class Ack(Struct, frozen=True):
+    """What the broker answers a publish: a sequence, or a refusal."""
+
+    seq: int = 0
+    error: PubAckError | None = None
 
 
 class Api:
@@ -113,6 +139,48 @@ class Api:
 
         answer = await self._patiently(once, subject, patience_s, repeat=repeat)
         return answer.result()
+
+    async def call(self, subject: str, body: object = None, *, repeat: bool = False) -> dict[str, Any]:
+        """What the JetStream API answers a request.
+
+        Args:
+            subject: without `$JS.API.`.
+            body: sent as JSON; None for an empty request.
+            repeat: as for `ask`.
+
+        Raises:
+            ApiError: it answers with an error.
+            BrokerAway, BrokerRefused: see `ask`.
+        """
+        raw = b"" if body is None else msgspec.json.encode(body)
+        reply = await self.ask(f"$JS.API.{subject}", raw, repeat=repeat)
+        answer: dict[str, Any] = msgspec.json.decode(reply.data)
+        if (error := answer.get("error")) is not None:
+            raise ApiError(subject, error)
+        return answer
+
+    async def publish(
+        self,
+        subject: str,
+        raw: bytes,
+        headers: Mapping[str, str] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> Ack:
+        """Publish to a stream, and what it answers.
+
+        Raises:
+            BrokerAway: no stream answered within `patience_s`; the message may be stored.
+            BrokerRefused: these credentials may not publish to `subject`.
+        """
+        sent = await self.send(subject, raw, headers)
+        try:
+            async with asyncio.timeout(patience_s):
+                ack = ack_of(await sent)
+        except (TimeoutError, msgspec.MsgspecError) as problem:
+            raise BrokerAway(f"the broker did not take {subject}: {problem!r}.") from None
+        if ack.error is not None and ack.error.code == int(_NOBODY):
+            raise BrokerAway(f"the broker did not take {subject}: {ack.error.description}.")
+        return ack
 
     async def collect(
         self, subject: str, payload: bytes, patience_s: float = PATIENCE_S
@@ -251,6 +319,21 @@ class Api:
                         "Who may write what: docs/operators.md, or `ayes doctor`."
                     )
                 )
+
+
+def ack_of(reply: NatsReply) -> Ack:
+    """Read the answer to a publish.
+
+    Raises:
+        msgspec.MsgspecError: it is not one.
+    """
+    if reply.status:  # 503: no stream listens on this subject
+        error = PubAckError(int(reply.status), description="no stream takes this subject")
+        return Ack(error=error)
+    return _acks.decode(reply.data)
+
+
+_acks: Final = msgspec.json.Decoder(Ack)
 
 
 def header_lines(raw: bytes) -> dict[str, str]:

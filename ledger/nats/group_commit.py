@@ -10,10 +10,9 @@ one by one, so that each gets its own answer.
 import asyncio
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
-from ayes.ledger.nats.api import PATIENCE_S, Api, NatsReply
+from ayes.ledger.nats.api import PATIENCE_S, Ack, Api, ack_of
 from ayes.ledger.nats.protocol import frame
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.ids import new_id
@@ -24,19 +23,6 @@ BATCH_MOST: Final = 1000
 BATCH_BYTES: Final = 8 * 1024 * 1024
 #: So many passes at most, though each brings more. From being handed a fact to appending one takes about three.
 _PASSES: Final = 8
-
-
-class PubAckError(Struct, frozen=True):
-    code: int = 0
-    err_code: int = 0
-    description: str = ""
-
-
-class Ack(Struct, frozen=True):
-    """What the broker says to a publish: a sequence, or a refusal."""
-
-    seq: int = 0
-    error: PubAckError | None = None
 
 
 class _Waiting(Struct, eq=False):
@@ -117,7 +103,7 @@ class GroupCommit:
             if problem := answer.exception():
                 _fail([sent[answer]], problem)
             else:
-                _tell(sent[answer], _read(answer.result()))
+                _tell(sent[answer], ack_of(answer.result()))
         for answer in silent:
             answer.cancel()
             _fail([sent[answer]], _no_answer(sent[answer].subject))
@@ -133,7 +119,7 @@ class GroupCommit:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 sent = await self._requests.send(last.subject, last.raw, headers, after=b"".join(frames))
-                ack = _read(await sent)
+                ack = ack_of(await sent)
         except TimeoutError:
             raise _no_answer(last.subject) from None
         except BrokerRefused:
@@ -146,12 +132,6 @@ class GroupCommit:
         first = ack.seq - len(group) + 1
         for place, one in enumerate(group):
             _tell(one, Ack(seq=first + place))
-
-
-def _read(answer: NatsReply) -> Ack:
-    if answer.status:  # 503: no stream listens on this subject
-        return Ack(error=PubAckError(code=int(answer.status), description="no stream takes this subject"))
-    return _acks.decode(answer.data)
 
 
 def _tell(one: _Waiting, ack: Ack) -> None:
@@ -167,6 +147,3 @@ def _fail(group: list[_Waiting], problem: BaseException) -> None:
     for one in group:
         if not one.ack.done():
             one.ack.set_exception(problem)
-
-
-_acks: Final = msgspec.json.Decoder(Ack)

@@ -13,20 +13,21 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
 from msgspec import structs
 
-from ayes.ledger import clock, log, subscriptions
+from ayes.ledger import log, subscriptions
 from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded, SlotTaken, Unconfirmed
 from ayes.ledger.nats import streams
-from ayes.ledger.nats.api import Api, NatsReply
+from ayes.ledger.nats.api import Ack, Api, ApiError, NatsReply
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.group_commit import Ack, GroupCommit
+from ayes.ledger.nats.group_commit import GroupCommit
+from ayes.ledger.nats.key_value import REPLACES, KeyValue
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage
 from ayes.schemas.codec import Fact, fact_of
@@ -78,7 +79,7 @@ class JetStream:
 
     def bucket(self, name: str) -> log.Pending:
         """A key-value bucket, which must be there."""
-        return _Bucket(self, name)
+        return KeyValue(self, name)
 
     # ------------------------------------------------------------------------------------------ writing
 
@@ -134,13 +135,12 @@ class JetStream:
 
     async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None:
         """A message as the leader of a stream has it; None where it has none."""
-        body = msgspec.json.encode(which)
-        reply = await self.api.ask(f"$JS.API.STREAM.MSG.GET.{stream}", body, repeat=True)
-        answer = msgspec.json.decode(reply.data)
-        if problem := answer.get("error"):
-            if problem["code"] == 404:
+        try:
+            answer = await self.api.call(f"STREAM.MSG.GET.{stream}", which, repeat=True)
+        except ApiError as problem:
+            if problem.code == 404:
                 return None
-            raise BrokerAway(f"the broker cannot read {which} of {stream}: {problem['description']}.")
+            raise BrokerAway(f"the broker cannot read {which} of {stream}: {problem.description}.") from None
         message = answer["message"]
         return log.RawMessage(
             message["seq"],
@@ -252,21 +252,22 @@ class JetStream:
     async def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
     ) -> AsyncGenerator[list[Fact]]:
-        found = self._messages(subscriptions.LEDGER, subjects, start, until_end=until_end)
+        found = self.messages(subscriptions.LEDGER, subjects, start, until_end=until_end)
         async with aclosing(found) as batches:
             async for batch in batches:
                 self._hear(batch[-1].seq)
                 yield [_fact(one) for one in batch]
 
     async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
-        async with aclosing(self._messages(subscriptions.LEDGER, (), start, until_end=until_end)) as batches:
+        async with aclosing(self.messages(subscriptions.LEDGER, (), start, until_end=until_end)) as batches:
             async for batch in batches:
                 self._hear(batch[-1].seq)
                 yield batch
 
-    def _messages(
+    def messages(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
     ) -> AsyncGenerator[list[log.RawMessage]]:
+        """The messages of any of the streams, in order; parameters as of `follow`."""
         return follow(
             self.api,
             stream,
@@ -316,18 +317,13 @@ class JetStream:
         await self._publish(_timer("set", call), msgspec.json.encode({"call": str(call)}), headers)
 
     async def cancel_timer(self, call: CallRef) -> None:
-        body = msgspec.json.encode({"filter": _timer("set", call)})
-        answer = msgspec.json.decode(
-            (await self.api.ask(f"$JS.API.STREAM.PURGE.{subscriptions.TIMERS}", body)).data
-        )
-        if problem := answer.get("error"):
-            raise BrokerRefused(f"the broker does not cancel the timer of {call}: {problem['description']}.")
+        await self.api.call(f"STREAM.PURGE.{subscriptions.TIMERS}", {"filter": _timer("set", call)})
 
     async def park(self, parked: log.Parked) -> bool:
         role = subscriptions.DURABLES[parked.consumer].role
         subject = f"parked.{role}.{parked.consumer}.{parked.seq}"
-        headers = {_REPLACES: str(parked.number)} if parked.number else {}
-        return await self._replace(subject, msgspec.json.encode(parked), headers)
+        headers = {REPLACES: str(parked.number)} if parked.number else {}
+        return await self.replace(subject, msgspec.json.encode(parked), headers)
 
     async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[log.Parked]:
         subjects = "parked.>" if consumer == "*" else f"parked.*.{consumer}.*"
@@ -366,21 +362,19 @@ class JetStream:
         Raises:
             Unavailable: not acknowledged.
         """
-        if not await self._replace(subject, raw, headers):
+        if not await self.replace(subject, raw, headers):
             raise BrokerRefused(f"the broker refuses {subject}: somebody else wrote it.")
 
-    async def _replace(self, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> bool:
-        """Publish to one of the side streams; False where it does not hold what this would replace.
+    async def replace(self, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> bool:
+        """Publish to one of the side streams.
+
+        Returns whether it was stored: False where the stream does not hold the sequence that
+        `REPLACES` in the headers names.
 
         Raises:
             Unavailable: not acknowledged.
         """
-        answer = await self.api.send(subject, raw, headers)
-        try:
-            async with asyncio.timeout(APPEND_PATIENCE_S):
-                ack = msgspec.json.decode((await answer).data, type=Ack)
-        except (TimeoutError, msgspec.MsgspecError) as problem:
-            raise BrokerAway(f"the broker did not take {subject}: {problem!r}.") from None
+        ack = await self.api.publish(subject, raw, headers, APPEND_PATIENCE_S)
         if ack.error is None:
             return True
         if ack.error.err_code in _OUTRUN:
@@ -422,111 +416,6 @@ class _Delivery:
         await self._requests.ask(self._reply, b"+WPI")
 
 
-#: How long the marker of a deleted entry stays, for those who follow.
-_MARKER_S: Final = 3600
-
-
-class _Bucket:
-    """A key-value bucket (ADR-8), written with the revision that a write replaces."""
-
-    def __init__(self, jetstream: JetStream, name: str, *, marker_s: int = _MARKER_S) -> None:
-        self._jetstream = jetstream
-        self._stream = streams.bucket_stream(name)
-        self._prefix = f"$KV.{name}."
-        self._marker_s = marker_s
-
-    async def get(self, key: str) -> tuple[bytes, int]:
-        last = await self._jetstream.leaders_message(self._stream, last_by_subj=f"{self._prefix}{key}")
-        return (b"", 0) if last is None else (last.data, last.seq)
-
-    async def put(self, key: str, value: bytes, replaces: int) -> bool:
-        return await self._write(key, value, {_REPLACES: str(replaces)})
-
-    async def delete(self, key: str, replaces: int) -> bool:
-        # The marker itself goes after a time. Who follows starts over before it could miss one.
-        headers = {
-            _REPLACES: str(replaces),
-            "KV-Operation": "PURGE",
-            "Nats-Rollup": "sub",
-            "Nats-TTL": f"{self._marker_s}s",
-        }
-        return await self._write(key, b"", headers)
-
-    async def _write(self, key: str, value: bytes, headers: dict[str, str]) -> bool:
-        return await self._jetstream._replace(self._prefix + key, value, headers)
-
-    async def entries(self) -> dict[str, bytes]:
-        found, _ = await self._all()
-        return found
-
-    async def last_revision(self) -> int:
-        stream = await streams.info(self._jetstream.api, f"STREAM.INFO.{self._stream}")
-        if stream is None:
-            raise BrokerRefused(f"there is no bucket {self._stream} here. `ayes up` creates it.")
-        return int(stream["state"]["last_seq"])
-
-    async def follow(self) -> AsyncGenerator[log.Change]:
-        while True:
-            begun = clock.now()
-            try:
-                # Of the last writes the markers may have gone: what there was before the reading is read by then.
-                last = await self.last_revision()
-                found, position = await self._all()
-            except BrokerAway:
-                await asyncio.sleep(0.25)
-                continue
-            position = max(position, last + 1)
-            yield log.Change(found, whole=True, revision=position - 1)
-            async with aclosing(self._since(position, begun)) as changes:
-                async for change in changes:
-                    yield change
-
-    async def _all(self) -> tuple[dict[str, bytes], int]:
-        """Every entry that there is, and the sequence at which to go on."""
-        found: dict[str, bytes] = {}
-        position: int | None = None
-        # What is written anew while it is read moves behind the end that the reading set out for: so once more, from
-        # there. That takes milliseconds, and nobody writes an entry anew twice within them.
-        for _ in range(2):
-            async with aclosing(self._read(position, until_end=True)) as batches:
-                async for batch in batches:
-                    found.update(self._entries(batch))
-                    position = batch[-1].seq + 1
-        return {key: value for key, value in found.items() if value}, position or 1
-
-    async def _since(self, position: int, begun: datetime) -> AsyncGenerator[log.Change]:
-        """What changes from that position on, which was still to come at `begun`; for half as long as a marker lives.
-
-        Until then every marker of what was deleted since is there to be read, however long the broker was out of reach.
-        By the clock on the wall: the loop's own may stand still while the machine sleeps.
-        """
-        trust = timedelta(seconds=self._marker_s / 2)
-        async with aclosing(self._read(position, until_end=False)) as batches:
-            coming = asyncio.ensure_future(anext(batches))
-            try:
-                while True:
-                    await asyncio.wait({coming}, timeout=trust.total_seconds() / 60)
-                    # Before a word is handed on: what came after too long a silence may come after a gap.
-                    if not begun <= clock.now() < begun + trust:
-                        return
-                    if coming.done():
-                        batch = coming.result()
-                        changed = self._entries(batch)
-                        yield log.Change(changed, whole=False, revision=batch[-1].seq)
-                        coming = asyncio.ensure_future(anext(batches))
-            finally:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
-
-    def _read(self, start: Start, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
-        return self._jetstream._messages(self._stream, (f"{self._prefix}>",), start, until_end=until_end)  # noqa: SLF001 - one object in two parts
-
-    def _entries(self, batch: list[log.RawMessage]) -> dict[str, bytes]:
-        """Each by its key. A subject with other bytes than a key's is not an entry: nobody could name it."""
-        return {one.subject.removeprefix(self._prefix): one.data for one in batch if "\\" not in one.subject}
-
-
-_REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"
 #: Somebody else wrote the key in between: on one server 10071, on three mostly 10164.
 _OUTRUN: Final = frozenset({10071, 10164})
 

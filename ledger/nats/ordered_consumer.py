@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from ayes.ledger.log import RawMessage
-from ayes.ledger.nats.api import Api, header_lines
+from ayes.ledger.nats.api import Api, ApiError, header_lines
 from ayes.ledger.nats.protocol import NatsMessage
 from ayes.schemas.errors import BrokerRefused, LogLost, Unavailable
 from ayes.schemas.ids import new_id
@@ -180,30 +180,30 @@ async def _create(
     }
     if subjects:
         config["filter_subjects"] = list(subjects)
-    body = msgspec.json.encode({"stream_name": stream, "config": config})
+    body = {"stream_name": stream, "config": config}
     return await _asked(requests, stream, "CONSUMER.CREATE", body, patient=patient)
 
 
 async def _last_seq(requests: Api, stream: str, *, patient: bool) -> int:
-    answer = await _asked(requests, stream, "STREAM.INFO", b"", patient=patient)
+    answer = await _asked(requests, stream, "STREAM.INFO", None, patient=patient)
     return int(answer["state"]["last_seq"])
 
 
-async def _asked(requests: Api, stream: str, what: str, body: bytes, *, patient: bool) -> dict[str, Any]:
+async def _asked(requests: Api, stream: str, what: str, body: object, *, patient: bool) -> dict[str, Any]:
     """What the broker says about a stream; the patient wait for as long as it is away."""
     while True:
         try:
-            answer = msgspec.json.decode((await requests.ask(f"$JS.API.{what}.{stream}", body)).data)
+            return await requests.call(f"{what}.{stream}", body)
+        except ApiError as problem:
+            raise BrokerRefused(
+                f"the broker does not let {stream} be followed: {problem.description}."
+            ) from None
         except BrokerRefused:
             raise
         except (Unavailable, msgspec.MsgspecError):
             if not patient:
                 raise
             await asyncio.sleep(0.25)
-            continue
-        if problem := answer.get("error"):
-            raise BrokerRefused(f"the broker does not let {stream} be followed: {problem['description']}.")
-        return dict(answer)
 
 
 async def _answer_control(requests: Api, reply: bytes, headers: bytes) -> int | None:

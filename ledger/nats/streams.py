@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
-from ayes.ledger.nats.api import Api
+from ayes.ledger.nats.api import Api, ApiError
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED, TIMERS, Durable
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.errors import BadInput, BrokerRefused
@@ -143,9 +142,7 @@ async def ensure_empty(requests: Api, name: str, description: str) -> None:
         body = {"name": stream, "description": description, **bucket(name)}
         await _ensure(requests, f"STREAM.{{}}.{stream}", body)
         return
-    answer = msgspec.json.decode((await requests.ask(f"$JS.API.STREAM.PURGE.{stream}", b"{}")).data)
-    if problem := answer.get("error"):
-        raise BrokerRefused(f"the broker does not empty bucket {name}: {problem['description']}.")
+    await requests.call(f"STREAM.PURGE.{stream}", {})
 
 
 def deliver_subject(durable: Durable) -> str:
@@ -238,13 +235,13 @@ async def _subscribe_to_more(requests: Api, what: str, durable: Durable) -> None
     config = {name: value for name, value in there["config"].items() if name != "filter_subject"}
     config["filter_subjects"] = list(durable.subjects)
     body = {"stream_name": durable.stream, "config": config, "action": "update"}
-    create = what.format("CREATE")
-    answer = msgspec.json.decode((await requests.ask(f"$JS.API.{create}", msgspec.json.encode(body))).data)
-    if problem := answer.get("error"):
+    try:
+        await requests.call(what.format("CREATE"), body)
+    except ApiError as problem:
         raise BrokerRefused(
-            f"the broker does not let consumer {durable.name} subscribe to more: {problem['description']}. "
-            "These credentials must be an administrator's."
-        )
+            f"the broker does not let consumer {durable.name} subscribe to more: "
+            f"{problem.description}. These credentials must be an administrator's."
+        ) from None
 
 
 def _filter(config: dict[str, Any]) -> list[str]:
@@ -266,17 +263,16 @@ async def _ensure(requests: Api, what: str, body: dict[str, Any], *, exactly: bo
 async def _fitting(requests: Api, change: str, body: dict[str, Any], *, exactly: bool) -> None:
     """Have the broker make a change; where it has no room for `max_bytes`, with half of it."""
     while True:
-        answer = msgspec.json.decode(
-            (await requests.ask(f"$JS.API.{change}", msgspec.json.encode(body))).data
-        )
-        problem = answer.get("error")
-        if problem is None:
+        try:
+            await requests.call(change, body)
+        except ApiError as problem:
+            if problem.err_code != _NO_ROOM:
+                raise BrokerRefused(
+                    f"{problem} It must be nats-server 2.14 or newer, with JetStream, and these "
+                    "credentials must be an administrator's."
+                ) from None
+        else:
             return
-        if problem.get("err_code") != _NO_ROOM:
-            raise BrokerRefused(
-                f"the broker refuses {change}: {problem['description']}. It must be nats-server 2.14 or newer, "
-                "with JetStream, and these credentials must be an administrator's."
-            )
         if exactly or body["max_bytes"] // 2 < LEAST_BYTES:
             raise BrokerRefused(
                 f"the broker refuses {change}: it has no room for {body['max_bytes']:,} bytes. Name fewer with "
@@ -418,14 +414,12 @@ async def _consumers(requests: Api, stream: str) -> list[dict[str, Any]]:
     """The configurations of all consumers of a stream; none where there is no stream."""
     found: list[dict[str, Any]] = []
     while True:
-        body = msgspec.json.encode({"offset": len(found)})
-        answer = msgspec.json.decode((await requests.ask(f"$JS.API.CONSUMER.LIST.{stream}", body)).data)
-        if (problem := answer.get("error")) is not None:
-            if problem["code"] == 404:
+        try:
+            answer = await requests.call(f"CONSUMER.LIST.{stream}", {"offset": len(found)})
+        except ApiError as problem:
+            if problem.code == 404:
                 return []
-            raise BrokerRefused(
-                f"the broker does not list the consumers of {stream}: {problem['description']}."
-            )
+            raise
         page = answer.get("consumers") or []
         found += [one["config"] | {"name": one["name"]} for one in page]
         if not page or len(found) >= answer["total"]:
@@ -494,15 +488,14 @@ async def info(requests: Api, subject: str) -> dict[str, Any] | None:
     """What the JetStream API says about a stream or consumer; None when there is none.
 
     Raises:
-        BrokerRefused: it says anything else than that.
+        ApiError: it answers with any other error.
     """
-    answer = msgspec.json.decode((await requests.ask(f"$JS.API.{subject}", b"", repeat=True)).data)
-    problem = answer.get("error")
-    if problem is None:
-        return dict(answer)
-    if problem["code"] == 404:
-        return None
-    raise BrokerRefused(f"the broker refuses {subject}: {problem['description']}.")
+    try:
+        return await requests.call(subject, repeat=True)
+    except ApiError as problem:
+        if problem.code == 404:
+            return None
+        raise
 
 
 def _differences(what: str, declared: dict[str, Any], live: dict[str, Any], ignore: set[str]) -> list[str]:

@@ -21,7 +21,8 @@ from ayes.consumers.pending_view import PendingView, changes
 from ayes.ledger.log import Change, Pending
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.jetstream import JetStream, _Bucket
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.key_value import KeyValue
 from ayes.ledger.services import Ledger
 from ayes.ops.commands import decide
 from ayes.projections import pending
@@ -262,10 +263,10 @@ async def test_all_is_told_again_before_a_marker_can_be_missed(store: Path):
         async with aclosing(bucket.follow()) as coming:
             waiting = pending.PendingIndex()
             first, again = await anext(coming), await anext(coming)
-            assert waiting.take(first) == [("acme.t1.c1", question(1))]
+            assert waiting.apply(first) == [("acme.t1.c1", question(1))]
             entries = {"acme.t1.c1": pending.encode(question(1))}
             assert first == again == Change(entries, whole=True, revision=1)
-            assert waiting.take(again) == []
+            assert waiting.apply(again) == []
 
 
 async def test_an_inbox_knows_that_it_is_whole_when_the_last_marker_has_gone(store: Path):
@@ -304,7 +305,7 @@ async def _lose(admin: Ledger, ledger: Ledger) -> None:
 def of_short_markers(ledger: Ledger) -> Pending:
     """The queue, whose markers live for two seconds instead of an hour."""
     assert isinstance(ledger.log, JetStream)
-    ledger.log.pending = _Bucket(ledger.log, "pending", marker_s=2)
+    ledger.log.pending = KeyValue(ledger.log, "pending", marker_s=2)
     return ledger.log.pending
 
 

@@ -224,7 +224,7 @@ async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.Mo
 
     async def failing(self: object) -> None:
         failed.append(type(self).__name__)
-        if min(failed.count("ReadReplica"), failed.count("Ledger")) > 1:
+        if min(failed.count("ReadReplica"), failed.count("JetStream")) > 1:
             often.set()
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 

@@ -1,0 +1,142 @@
+"""A key-value bucket (ADR-8) in which each write names the revision that it replaces.
+
+So of two copies of a projector one wins, and the other reads again. A follower is told of every
+entry first, and then of what changes; it starts over before it could miss a deletion.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+from ayes.ledger import clock, log
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.api import Api
+from ayes.ledger.nats.ordered_consumer import Start
+from ayes.schemas.errors import BrokerAway, BrokerRefused
+
+#: The header by which a write names the sequence that it replaces; 0: there is none.
+REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"
+
+
+class Streams(Protocol):
+    """What a bucket needs of the connection to JetStream; see `JetStream`."""
+
+    @property
+    def api(self) -> Api: ...
+
+    async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None: ...
+
+    async def replace(self, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> bool: ...
+
+    def messages(
+        self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
+    ) -> AsyncGenerator[list[log.RawMessage]]: ...
+
+
+#: How long the marker of a deleted entry stays, for those who follow.
+_MARKER_S: Final = 3600
+
+
+class KeyValue:
+    """A bucket, which must be there (`streams.bucket`)."""
+
+    def __init__(self, jetstream: Streams, name: str, *, marker_s: int = _MARKER_S) -> None:
+        self._jetstream = jetstream
+        self._stream = streams.bucket_stream(name)
+        self._prefix = f"$KV.{name}."
+        self._marker_s = marker_s
+
+    async def get(self, key: str) -> tuple[bytes, int]:
+        last = await self._jetstream.leaders_message(self._stream, last_by_subj=f"{self._prefix}{key}")
+        return (b"", 0) if last is None else (last.data, last.seq)
+
+    async def put(self, key: str, value: bytes, replaces: int) -> bool:
+        return await self._write(key, value, {REPLACES: str(replaces)})
+
+    async def delete(self, key: str, replaces: int) -> bool:
+        # The marker itself goes after a time. Who follows starts over before it could miss one.
+        headers = {
+            REPLACES: str(replaces),
+            "KV-Operation": "PURGE",
+            "Nats-Rollup": "sub",
+            "Nats-TTL": f"{self._marker_s}s",
+        }
+        return await self._write(key, b"", headers)
+
+    async def _write(self, key: str, value: bytes, headers: dict[str, str]) -> bool:
+        return await self._jetstream.replace(self._prefix + key, value, headers)
+
+    async def entries(self) -> dict[str, bytes]:
+        found, _ = await self._all()
+        return found
+
+    async def last_revision(self) -> int:
+        stream = await streams.info(self._jetstream.api, f"STREAM.INFO.{self._stream}")
+        if stream is None:
+            raise BrokerRefused(f"there is no bucket {self._stream} here. `ayes up` creates it.")
+        return int(stream["state"]["last_seq"])
+
+    async def follow(self) -> AsyncGenerator[log.Change]:
+        while True:
+            begun = clock.now()
+            try:
+                # The markers of the last writes may have expired: with this, whatever was written
+                # before the reading began counts as read.
+                last = await self.last_revision()
+                found, position = await self._all()
+            except BrokerAway:
+                await asyncio.sleep(0.25)
+                continue
+            position = max(position, last + 1)
+            yield log.Change(found, whole=True, revision=position - 1)
+            async with aclosing(self._since(position, begun)) as changes:
+                async for change in changes:
+                    yield change
+
+    async def _all(self) -> tuple[dict[str, bytes], int]:
+        """Every entry that there is, and the sequence at which to go on."""
+        found: dict[str, bytes] = {}
+        position: int | None = None
+        # An entry that is rewritten during the reading moves behind the end that the reading set
+        # out for: so it is read once more, from there. That takes milliseconds, and no entry is
+        # rewritten twice within them.
+        for _ in range(2):
+            async with aclosing(self._read(position, until_end=True)) as batches:
+                async for batch in batches:
+                    found.update(self._entries(batch))
+                    position = batch[-1].seq + 1
+        return {key: value for key, value in found.items() if value}, position or 1
+
+    async def _since(self, position: int, begun: datetime) -> AsyncGenerator[log.Change]:
+        """The changes from that position on, for half as long as a marker lives.
+
+        Until then every marker of a deletion after `begun` is there to be read, however long the
+        broker was out of reach. By the clock on the wall: the event loop's own may stand still
+        while the machine sleeps.
+        """
+        trust = timedelta(seconds=self._marker_s / 2)
+        async with aclosing(self._read(position, until_end=False)) as batches:
+            coming = asyncio.ensure_future(anext(batches))
+            try:
+                while True:
+                    await asyncio.wait({coming}, timeout=trust.total_seconds() / 60)
+                    # Before anything is yielded: after too long a silence there may be a gap.
+                    if not begun <= clock.now() < begun + trust:
+                        return
+                    if coming.done():
+                        batch = coming.result()
+                        changed = self._entries(batch)
+                        yield log.Change(changed, whole=False, revision=batch[-1].seq)
+                        coming = asyncio.ensure_future(anext(batches))
+            finally:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+    def _read(self, start: Start, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
+        return self._jetstream.messages(self._stream, (f"{self._prefix}>",), start, until_end=until_end)
+
+    def _entries(self, batch: list[log.RawMessage]) -> dict[str, bytes]:
+        """By key. A subject with bytes that no key can have is not an entry."""
+        return {one.subject.removeprefix(self._prefix): one.data for one in batch if "\\" not in one.subject}
