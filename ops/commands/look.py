@@ -116,6 +116,8 @@ async def history(
     found = history_of(thread_of(ref, facts))
     payload = msgspec.json.encode(writer.write(found.entries))
     print_data((payload if json else msgspec.json.format(payload)).decode())
+    if not found.entries and found.stopped_at is None:
+        print_message(f"There is no conversation in {ref}. Its facts: ayes thread {ref}")
     if found.stopped_at is not None:
         print_message(
             f"It stops before the turn of {found.stopped_at}, which is not settled: no provider takes a call without its result."

@@ -691,6 +691,24 @@ def test_a_history_is_what_a_model_goes_on_from(shop, within, call):
         assert "not settled: no provider takes a call without its result" in pretty.err
 
 
+def test_a_call_without_a_conversation_has_no_history(shop, within, call):
+    """The messages are none, and a sentence says where to look instead."""
+    ask(shop, call)
+    told = within("history", call.thread_ref, store=shop)
+    assert (told.code, json.loads(told.out)) == (0, {"messages": []})
+    assert f"There is no conversation in {call.thread_ref}." in told.err
+
+
+def test_the_declared_tools_are_listed(shop, within):
+    """`tool list`: each tool of the workspace once; where there are none, how to declare one."""
+    listed = within("tool", "list", "-w", "shop", "--json", store=shop).lines
+    assert {*TOOLS} <= {one["tool"] for one in listed}
+    assert len(listed) == len({one["tool"] for one in listed})
+    nothing = within("tool", "list", "-w", "nobody", store=shop)
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "ayes tool declare FILE.toml -w nobody" in nothing.err
+
+
 def test_what_is_checked_is_data(shop, within, call):
     """replay, doctor and status answer on stdout, with and without --json."""
     ask(shop, call)
