@@ -20,10 +20,10 @@ demo: .venv/demo ## a small agent asks, somebody decides, the tool runs: under 1
 	@$(BIN)/ayes demo
 
 test: check      ## lint, types, folder order, and every test but those of the benchmarks, of which one runs
-	@$(BIN)/pytest -n 3 --dist loadgroup
+	@$(BIN)/pytest -n 3
 
 test-bench: setup ## every test of the benchmarks: that each workload does its work, and the pages made of the results
-	@$(BIN)/pytest -n 2 --dist loadgroup tests/bench
+	@$(BIN)/pytest -n 2 tests/bench
 
 check: setup     ## lint, types and folder order only
 	@$(BIN)/ruff check .

@@ -5,6 +5,7 @@ A broker takes a sixth of a second to start, so each test that needs one has one
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -21,6 +22,35 @@ settings.register_profile("sim", max_examples=20_000, deadline=None)
 
 # What a test says about log lines it says itself, with structlog.testing.capture_logs.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+
+
+#: Tests that run one after another in one test process, by how their ids begin: because they share what is slow to
+#: make, or because each keeps a whole machine busy.
+TOGETHER = {
+    "tests/docs/test_analysts.py": "lakes of the analysts",
+    "tests/ops/test_lake.py::test_each_recorded_call_is_a_row": "lakes of the recordings",
+    "tests/ops/test_lake.py::test_calls_are_what_the_events_say": "lakes of the recordings",
+    "tests/ops/test_lake.py::test_events_are_a_plain_replay": "lakes of the recordings",
+    "tests/ops/test_lake.py::test_a_lake_that_is_whole_is_verified": "lakes of the recordings",
+    "tests/ops/test_rehearse.py::test_approved_each_real": "a whole machine",
+    "tests/ops/test_rehearse.py::test_denied_no_real": "a whole machine",
+    "tests/races/test_crash.py": "a whole machine",
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each test by itself, and those of `TOGETHER` together.
+
+    The marker `xdist_group` is for this, but pytest-xdist 3.8 writes it where pytest 9.2 no longer reads it.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((group for begin, group in TOGETHER.items() if nodeid.startswith(begin)), nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -37,9 +37,6 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
 from ayes.schemas.slots import DelegationRef, Slot, ThreadRef
 
-# The two lakes take longer than the tests: they are made in one test process.
-pytestmark = pytest.mark.xdist_group("analysts")
-
 PAGE = ROOT / "docs" / "analysts.md"
 NOTEBOOK = ROOT / "examples" / "analysts.ipynb"
 TABLES = ("events", "calls", "votes", "grants", "delegations", "policies", "tools", "threads")

@@ -17,6 +17,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -271,7 +272,7 @@ async def up(here: Path, *options: str) -> AsyncIterator[dict[str, str]]:
 
 
 async def run(
-    command: list[str], cwd: Path, environment: dict[str, str], *, within_s: float = 20
+    command: list[str], cwd: Path, environment: dict[str, str], *, within_s: float = 20, typed: str = ""
 ) -> tuple[int, str, str]:
     """Its exit code and what it wrote. `ayes` is forked: 40 starts a page would take long."""
     program = Started if command[0] == "ayes" else subprocess.Popen
@@ -279,10 +280,10 @@ async def run(
     def ended() -> tuple[int, str, str]:
         with program(
             command, cwd=cwd, env=environment, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         ) as process:  # fmt: skip
             try:
-                out, err = process.communicate(timeout=within_s)
+                out, err = process.communicate(typed, within_s)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -296,6 +297,7 @@ FOREVER = ("up", "work", "watch", "demo")
 
 async def run_line(line: str, cwd: Path, environment: dict[str, str]) -> None:
     """One line of a `sh` block."""
+    shown = line
     wanted = int(found[1]) if (found := re.search(r"#.*\bexit (\d+)", line)) else 0
     runs = True
     pieces = piped(line)
@@ -312,10 +314,15 @@ async def run_line(line: str, cwd: Path, environment: dict[str, str]) -> None:
             runs = False
     if not runs or "nats.example" in line:
         return
-    alone = len(pieces) == 1 and pieces[0][0] == "ayes"
-    words = pieces[0] if alone else ["bash", "-o", "pipefail", "-c", line]
-    code, out, err = await run(words, cwd, environment)
-    assert code == wanted, f"{line}\nended with {code}, not {wanted}\n{out}{err}"
+    code, out, err = 0, "", ""
+    if pieces[0][0] == "ayes":  # forked; what it writes is piped to the rest of the line
+        code, out, err = await run(pieces.pop(0), cwd, environment)
+        line = " | ".join(map(shlex.join, pieces))
+    if pieces:
+        rest = ["bash", "-o", "pipefail", "-c", line]
+        last, out, more = await run(rest, cwd, environment, typed=out)
+        code, err = last or code, err + more
+    assert code == wanted, f"{shown}\nended with {code}, not {wanted}\n{out}{err}"
 
 
 async def run_python(block: Block, cwd: Path, environment: dict[str, str], names: dict[str, Any]) -> None:

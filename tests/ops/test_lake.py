@@ -57,10 +57,6 @@ def asked(lake: Path, query: str) -> list[tuple]:
         return db.execute(query).fetchall()
 
 
-# Each lake is made once, in one test process.
-of_one_rehearsal = pytest.mark.xdist_group("recorded lake")
-
-
 @pytest.fixture(scope="module", params=["small", "real"])
 def recorded(request, tmp_path_factory) -> tuple[Path, Path, Path]:
     """The recorded file, the store of a broker that is running, after the rehearsal, and the lake of it."""
@@ -82,7 +78,6 @@ def recorded(request, tmp_path_factory) -> tuple[Path, Path, Path]:
 # ------------------------------------------------------------------------------------- what was rehearsed
 
 
-@of_one_rehearsal
 def test_each_recorded_call_is_a_row(recorded):
     """By tool and by verdict as many as counted straight from the file, and all of them ended."""
     file, _, lake = recorded
@@ -102,7 +97,6 @@ def test_each_recorded_call_is_a_row(recorded):
     assert asked(lake, "SELECT count(*) FROM open_calls") == [(0,)]
 
 
-@of_one_rehearsal
 def test_calls_are_what_the_events_say(recorded):
     """Every number in `calls` equals a recomputation."""
     _, _, lake = recorded
@@ -111,7 +105,6 @@ def test_calls_are_what_the_events_say(recorded):
         assert asked(lake, f"SELECT count(*) FROM (FROM {left} EXCEPT ALL FROM {right})") == [(0,)]
 
 
-@of_one_rehearsal
 def test_events_are_a_plain_replay(recorded):
     """Row by row: number, time, subject, kind, and the payload byte for byte."""
     _, store, lake = recorded
@@ -134,7 +127,6 @@ def test_events_are_a_plain_replay(recorded):
         assert row == (raw.seq, microseconds(raw.recorded_at), raw.subject, raw.data, *place)
 
 
-@of_one_rehearsal
 def test_a_lake_that_is_whole_is_verified(recorded):
     """Every file is what was written, and every row what the log has."""
     _, store, lake = recorded

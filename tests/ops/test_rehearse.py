@@ -481,7 +481,6 @@ def own(tmp_path):
 def of_real_conversations(test):
     for mark in (
         pytest.mark.skipif(not DATA.exists(), reason=f"the recorded conversations are not here: {DATA}"),
-        pytest.mark.xdist_group("rehearsal"),  # not both at the same time: each keeps a whole machine busy
         pytest.mark.timeout(240),
     ):
         test = mark(test)

@@ -30,7 +30,6 @@ QUIET_S = 100
 pytestmark = [
     pytest.mark.skipif(not DATA.exists(), reason=f"the recorded conversations are not here: {DATA}"),
     pytest.mark.timeout(3600 if LONG else 240),
-    pytest.mark.xdist_group("heavy"),
 ]
 
 
