@@ -262,10 +262,10 @@ async def test_all_is_told_again_before_a_marker_can_be_missed(store: Path):
         async with aclosing(bucket.follow()) as coming:
             waiting = pending.PendingIndex()
             first, again = await anext(coming), await anext(coming)
-            assert waiting.take(first) == [("acme.t1.c1", question(1))]
+            assert waiting.apply(first) == [("acme.t1.c1", question(1))]
             entries = {"acme.t1.c1": pending.encode(question(1))}
             assert first == again == Change(entries, whole=True, revision=1)
-            assert waiting.take(again) == []
+            assert waiting.apply(again) == []
 
 
 async def test_an_inbox_knows_that_it_is_whole_when_the_last_marker_has_gone(store: Path):
