@@ -137,7 +137,7 @@ async def test_what_was_let_go_comes_again(admin, project, monkeypatch):
     facts = await recorded(admin, 300)
     monkeypatch.setattr(replay, "_BATCH", 7)
     for fold in list(replay.PROJECTIONS.values()):
-        monkeypatch.setitem(replay.PROJECTIONS, fold.name, msgspec.structs.replace(fold, resting=0))
+        monkeypatch.setitem(replay.PROJECTIONS, fold.name, msgspec.structs.replace(fold, keep_complete=0))
     for name in ("histories", "calls"):
         for count in (177, 300):
             _, out, _ = await project(name, until=str(count))
@@ -198,7 +198,7 @@ async def _as_any_client(admin, bucket):
 async def test_a_row_that_goes_on_is_put_again(admin, project, monkeypatch):
     """A thing that is let go and recalled has one entry in the bucket: the last."""
     facts = await recorded(admin)
-    monkeypatch.setitem(replay.PROJECTIONS, "calls", msgspec.structs.replace(HISTORIES, resting=0))
+    monkeypatch.setitem(replay.PROJECTIONS, "calls", msgspec.structs.replace(HISTORIES, keep_complete=0))
     await project("calls", into="next")
     assert await _as_any_client(admin, "next") == plain(rebuilt(facts)["histories"])
 
@@ -416,8 +416,8 @@ async def test_a_message_called_gated_is_no_question(store, admin):
 
 async def test_what_ends_twice_is_counted_once(store, admin, monkeypatch):
     """A call that was let go and then got a late result is one call, and what is wrong with it is wrong once."""
-    for name in ("CALLS", "HISTORIES", "OPEN"):
-        monkeypatch.setattr(verify, name, msgspec.structs.replace(getattr(verify, name), resting=0))
+    for name in ("CALLS", "HISTORIES", "OPEN_APPROVALS"):
+        monkeypatch.setattr(verify, name, msgspec.structs.replace(getattr(verify, name), keep_complete=0))
     monkeypatch.setattr(replay, "_BATCH", 1)
     call = REF.call("c1")
     await tell(admin, life(call, WISH, "returned"))
