@@ -43,7 +43,7 @@ class Memory:
     def __init__(self, *, now: clock.Clock = clock.now, ack_wait_s: float = subscriptions.ACK_WAIT_S) -> None:
         self._now = now
         self._ack_wait_s = ack_wait_s
-        self._created = now().isoformat()
+        self._created = clock.now().isoformat()
         self._facts: list[Fact] = []
         self._raw: list[RawMessage] = []
         self._by_subject: dict[str, Fact] = {}

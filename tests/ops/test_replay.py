@@ -308,7 +308,7 @@ async def _revisions(admin):
 
 
 async def _watched(admin, seen, since):
-    batches = admin.log._messages("KV_pending", ("$KV.pending.>",), since + 1, until_end=False)
+    batches = admin.log.messages("KV_pending", ("$KV.pending.>",), since + 1, until_end=False)
     async for one in (one async for batch in batches for one in batch):
         assert one.seq > since
         seen.append(one.subject.removeprefix("$KV.pending."))
