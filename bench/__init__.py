@@ -3,7 +3,8 @@
     python -m bench                         every workload, on one log of a million facts
     python -m bench.replay --facts 100000   one of them
 
-Each workload measures ours and its *floor* in turns, in the same run: the floor is the same work done by nats-py and
-the broker alone, or by ourselves under the better of two circumstances. Machines differ and are shared, so a ratio
-carries over and a figure does not. What was found stands in `docs/performance.md`.
+Each workload measures ours and its *floor* in turns, in the same run: the floor is the same work
+done by nats-py and the broker alone, or by ourselves under the better of two circumstances.
+Machines differ and are shared, so a ratio carries over and a figure does not. What was found stands
+in `docs/performance.md`.
 """

@@ -1,8 +1,10 @@
-"""Analysts who ask without pause while facts come in: how fresh their answers are, and what they do to the archivist.
+"""Analysts who ask without pause while facts come in: how fresh their answers are, and what they do
+to the archivist.
 
-A service appends 2,000 facts a second. The archivist follows, in a process of its own, as `ayes lake sync --follow` does. Two
-analysts, each a process, open the catalog anew and ask, one query after the other: the times to decision of all calls by tool, and when
-the newest fact was recorded. How old that is when the answer is there is how fresh the answer is. Then the same without analysts.
+A service appends 2,000 facts a second. The archivist follows, in a process of its own, as `ayes
+lake sync --follow` does. Two analysts, each a process, open the catalog anew and ask, one query
+after the other: the times to decision of all calls by tool, and when the newest fact was recorded.
+How old that is when the answer is there is how fresh the answer is. Then the same without analysts.
 
 Any error on either side ends the measurement.
 """
@@ -50,7 +52,9 @@ _QUESTIONS: Final = (
 
 
 async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
-    """Freshness, and what the analysts cost the archivist; on a log of its own, since these facts are many."""
+    """Freshness, and what the analysts cost the archivist; on a log of its own, since these facts
+    are many.
+    """
     before = min(log.facts, _BEFORE)
     return await measured(
         rounds, scratch / "analysts", before=before, seconds=_SECONDS * before / _BEFORE + 1
@@ -75,7 +79,12 @@ async def measured(rounds: int, scratch: Path, *, before: int, seconds: float) -
             facts, version = await ledger.log.last_seq(), logs.broker_version(ledger)
 
     def line(
-        what: str, unit: str, ours: list[float], floor: list[float], than: str, target: float | None = None
+        what: str,
+        unit: str,
+        ours: list[float],
+        floor: list[float],
+        than: str,
+        target: float | None = None,
     ) -> Result:
         return compared(
             WORKLOAD, what, unit, ours, floor, beside=than, better="lower", target=target, facts=facts, nats_server=version
@@ -85,7 +94,9 @@ async def measured(rounds: int, scratch: Path, *, before: int, seconds: float) -
     return [
         line("age of an answer, median", "s", [half], [1.5], "as wanted", 1.0),
         line("age of an answer, p95", "s", [most], [half], "the median"),
-        line("the archivist's transactions, p99", "ms", with_them, without, "without analysts", 2.0),
+        line(
+            "the archivist's transactions, p99", "ms", with_them, without, "without analysts", 2.0
+        ),
     ]
 
 
@@ -98,7 +109,8 @@ async def _together(
         await _has_caught_up(ledger, archive)
         async with asyncio.TaskGroup() as tasks:
             asking = [
-                tasks.create_task(_ended(_process("ask", archive / "lake", seconds))) for _ in range(analysts)
+                tasks.create_task(_ended(_process("ask", archive / "lake", seconds)))
+                for _ in range(analysts)
             ]
             await _append(ledger, places, seconds)
         follower.terminate()
@@ -125,12 +137,15 @@ async def _has_caught_up(ledger: Ledger, archive: Path) -> None:
     async with asyncio.timeout(120):
         while True:
             with suppress(OSError, msgspec.MsgspecError):
-                if msgspec.json.decode((archive / "lake" / "manifest.json").read_bytes())["until"] >= end:
+                if (
+                    msgspec.json.decode((archive / "lake" / "manifest.json").read_bytes())["until"]
+                    >= end
+                ):
                     return
             await asyncio.sleep(0.1)
 
 
-# ------------------------------------------------------------------------------------------- the processes
+# ------------------------------------------------------------------------------------ the processes
 
 
 @asynccontextmanager
@@ -173,7 +188,9 @@ async def _follow(store: Path, directory: Path) -> None:
     async with Ledger.connect(store, role="admin") as ledger:
         with _Timed.open(directory, "bench") as archive:
             archive.transactions = []
-            writing = asyncio.ensure_future(_write(ledger, archive, follow=True, wrote=lambda _seq: None))
+            writing = asyncio.ensure_future(
+                _write(ledger, archive, follow=True, wrote=lambda _seq: None)
+            )
             try:
                 await until_signalled(writing)
             finally:

@@ -1,11 +1,14 @@
-"""Appending facts, beside bare nats-py publishing the same bytes to a plain stream of the same broker.
+"""Appending facts, beside bare nats-py publishing the same bytes to a plain stream of the same
+broker.
 
-64 writers, each with one fact under way, share one connection: what waits while one commit is in flight becomes the next
-one (`ledger/nats/group_commit.py`). One floor is 64 bare publishes in flight, the other atomic batches of 100, one after the
-other. A single writer is held against a single bare publisher: to be alone must not cost more.
+64 writers, each with one fact under way, share one connection: what waits while one commit is in
+flight becomes the next one (`ledger/nats/group_commit.py`). One floor is 64 bare publishes in
+flight, the other atomic batches of 100, one after the other. A single writer is held against a
+single bare publisher: to be alone must not cost more.
 
-Everything comes twice: flushed to disk before each acknowledgement, which is what the targets are about, and not.
-The brokers are of this workload's own, because it writes; so are those of the other workloads that take them from here.
+Everything comes twice: flushed to disk before each acknowledgement, which is what the targets are
+about, and not. The brokers are of this workload's own, because it writes; so are those of the other
+workloads that take them from here.
 """
 
 import asyncio
@@ -116,7 +119,9 @@ async def _appended(ledger: Ledger, name: str, facts: int, writers: int) -> floa
     return facts / spent
 
 
-async def _published(jetstream: JetStreamContext, payloads: list[tuple[str, bytes]], writers: int) -> float:
+async def _published(
+    jetstream: JetStreamContext, payloads: list[tuple[str, bytes]], writers: int
+) -> float:
     await afresh(jetstream)
 
     async def one(message: tuple[str, bytes]) -> None:
@@ -127,7 +132,9 @@ async def _published(jetstream: JetStreamContext, payloads: list[tuple[str, byte
     return len(payloads) / spent
 
 
-async def _batched(client: Client, jetstream: JetStreamContext, payloads: list[tuple[str, bytes]]) -> float:
+async def _batched(
+    client: Client, jetstream: JetStreamContext, payloads: list[tuple[str, bytes]]
+) -> float:
     """Only the commit of a batch is answered (ADR-50)."""
     await afresh(jetstream)
     batches = [payloads[at : at + _BATCH] for at in range(0, len(payloads), _BATCH)]
@@ -138,7 +145,11 @@ async def _batched(client: Client, jetstream: JetStreamContext, payloads: list[t
         for number, member in enumerate(members, 1):
             headers = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": str(number)}
             await client.publish(*member, headers=headers)
-        last = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": str(len(batch)), "Nats-Batch-Commit": "1"}
+        last = {
+            "Nats-Batch-Id": name,
+            "Nats-Batch-Sequence": str(len(batch)),
+            "Nats-Batch-Commit": "1",
+        }
         await jetstream.publish(subject, payload, headers=last)
     spent = time.perf_counter() - begun
     await _holds(jetstream, len(payloads))
@@ -148,7 +159,9 @@ async def _batched(client: Client, jetstream: JetStreamContext, payloads: list[t
 def _places(name: str, facts: int) -> Iterator[Place]:
     """Requests, twenty to a thread."""
     for number in range(facts):
-        yield next(logs.calling(ThreadRef("bench", f"{name}-{number // logs.TURNS}").call(f"c{number}")))
+        yield next(
+            logs.calling(ThreadRef("bench", f"{name}-{number // logs.TURNS}").call(f"c{number}"))
+        )
 
 
 def _payloads(ledger: Ledger, facts: int) -> list[tuple[str, bytes]]:
@@ -165,7 +178,7 @@ async def _holds(jetstream: JetStreamContext, messages: int) -> None:
         raise AssertionError(f"the plain stream holds {held} messages instead of {messages}")
 
 
-# -------------------------------------------------------------------------------- for each workload that writes
+# -------------------------------------------------------------------- for each workload that writes
 
 
 @asynccontextmanager

@@ -1,10 +1,12 @@
-"""What a broker holds, and what three sizes of organisation need: calculated from what was measured.
+"""What a broker holds, and what three sizes of organisation need: calculated from what was
+measured.
 
     python -m bench.capacity                          the tables of docs/capacity.md, from the figures that stand there
     python -m bench.capacity results.jsonl --write    the same from these results, put into the page
 
-The results are the JSON lines of `bench.growth` and of `make bench`; a figure that they do not have stays as it stands.
-Nothing here is measured, so the page can be held to it: `tests/test_bench_growth.py` does.
+The results are the JSON lines of `bench.growth` and of `make bench`; a figure that they do not have
+stays as it stands. Nothing here is measured, so the page can be held to it:
+`tests/test_bench_growth.py` does.
 """
 
 import argparse
@@ -27,8 +29,9 @@ PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "capacity.md"
 
 #: Approvals a day.
 SIZES: Final = {"a team": 200, "a company": 20_000, "a cluster": 1_000_000}
-#: Facts of an approval: from the request to the result; and with all that the model was asked and said around it, as in
-#: the rehearsal of docs/performance.md, where 184 of 862 calls were put to people.
+#: Facts of an approval: from the request to the result; and with all that the model was asked and
+#: said around it, as in the rehearsal of docs/performance.md, where 184 of 862 calls were put to
+#: people.
 ALONE: Final = 6
 AROUND: Final = 8_828 / 184
 #: Of a day's approvals, so many come in the busiest hour.
@@ -58,18 +61,21 @@ CYCLES: Final = f"approvals a second, {AT_ONCE} at once"
 REHEARSED: Final = "approvals a second in a rehearsal, with all that was said around them"
 FIGURES: Final = (MEMORY, DISK, PARQUET, START, KILLED, CYCLES, REHEARSED)
 _HEAD: Final = ("measured", "figure", "on")
-#: What the tables of the sizes are called, how many facts there are to an approval, and which rate was seen.
+#: What the tables of the sizes are called, how many facts there are to an approval, and which rate
+#: was seen.
 _TABLES: Final = {
     "approvals alone": (ALONE, CYCLES),
     "with the conversations around them": (AROUND, REHEARSED),
 }
 
 
-# --------------------------------------------------------------------------------------------------- calculating
+# -------------------------------------------------------------------------------------- calculating
 
 
 def needs(approvals: float, facts: float, rate: float, slopes: dict[str, float]) -> dict[str, str]:
-    """What so many approvals a day need, of so many facts each, where one broker was seen to do `rate` a second."""
+    """What so many approvals a day need, of so many facts each, where one broker was seen to do
+    `rate` a second.
+    """
     a_day = approvals * facts
     a_year = a_day * _YEAR
     busiest = approvals * BUSIEST / 3600
@@ -83,7 +89,9 @@ def needs(approvals: float, facts: float, rate: float, slopes: dict[str, float])
         "broker: memory for a year": amount(a_year * slopes[MEMORY]),
         "broker: start-up with a year": lasting(a_year / 1e6 * slopes[START]),
         "broker: start-up with a year, after kill -9": lasting(a_year / 1e6 * slopes[KILLED]),
-        f"until {amount(ROOM)} of broker memory are full": lasting(ROOM / slopes[MEMORY] / a_day * _DAY_S),
+        f"until {amount(ROOM)} of broker memory are full": lasting(
+            ROOM / slopes[MEMORY] / a_day * _DAY_S
+        ),
         "lake: a year": amount(a_year * slopes[PARQUET]),
     }
 
@@ -130,11 +138,17 @@ def slopes_of(results: Iterable[Result]) -> dict[str, Figure]:
 
 def _is_rate(one: Result) -> bool:
     kinds = (cycle.WORKLOAD, growth.PROCESSES)
-    return one.workload in kinds and one.what.startswith(growth.CYCLES.what) and one.sync_interval == SYNC
+    return (
+        one.workload in kinds
+        and one.what.startswith(growth.CYCLES.what)
+        and one.sync_interval == SYNC
+    )
 
 
 #: Of several sizes the largest counts, of several numbers of processes the best.
-_PICKED: Final[tuple[tuple[str, Callable[[Result], bool], Callable[[list[Result]], Result]], ...]] = (
+_PICKED: Final[
+    tuple[tuple[str, Callable[[Result], bool], Callable[[list[Result]], Result]], ...]
+] = (
     (
         PARQUET,
         lambda one: (one.workload, one.what) == (lake.WORKLOAD, "Parquet a fact"),
@@ -147,12 +161,15 @@ _PICKED: Final[tuple[tuple[str, Callable[[Result], bool], Callable[[list[Result]
 def _figure(what: str, value: float, of: Result) -> Figure:
     if value <= 0:
         raise BadInput(
-            f"{what!r} comes out as {value:.3g}: the sizes of the log are too close together. Measure larger ones."
+            f"{what!r} comes out as {value:.3g}: the sizes of the log are too close together. "
+            "Measure larger ones."
         )
-    return Figure(what, float(figure(value).replace(",", "")), f"{of.facts:,} facts, {of.date or 'undated'}")
+    return Figure(
+        what, float(figure(value).replace(",", "")), f"{of.facts:,} facts, {of.date or 'undated'}"
+    )
 
 
-# ------------------------------------------------------------------------------------------------------ the page
+# ----------------------------------------------------------------------------------------- the page
 
 
 def figures_in(page: str) -> dict[str, Figure]:
@@ -161,12 +178,15 @@ def figures_in(page: str) -> dict[str, Figure]:
     Raises:
         BadInput: one is missing, or is no number.
     """
-    rows = [[cell.strip() for cell in row.strip("| ").split("|")] for row in _rows(page, _HEAD[0])[2:]]
+    rows = [
+        [cell.strip() for cell in row.strip("| ").split("|")] for row in _rows(page, _HEAD[0])[2:]
+    ]
     try:
         found = {what: Figure(what, float(value.replace(",", "")), on) for what, value, on in rows}
     except ValueError:
         raise BadInput(
-            f"the table {_HEAD[0]!r} of {PAGE.name} has a row that is not a name, a number and where it is from."
+            f"the table {_HEAD[0]!r} of {PAGE.name} has a row that is not a name, a number and "
+            "where it is from."
         ) from None
     if missing := [what for what in FIGURES if what not in found]:
         raise BadInput(f"the table {_HEAD[0]!r} of {PAGE.name} lacks {missing[0]!r}. Put it back.")
@@ -203,13 +223,15 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
 
 
-# -------------------------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------- command line
 
 
 def main() -> None:
     """Print the tables, or put them into the page."""
     options = argparse.ArgumentParser(description="Calculate the tables of docs/capacity.md.")
-    options.add_argument("results", type=Path, nargs="*", help="JSON lines of growth and of the benchmarks")
+    options.add_argument(
+        "results", type=Path, nargs="*", help="JSON lines of growth and of the benchmarks"
+    )
     options.add_argument("--write", action="store_true", help=f"put them into {PAGE.name}")
     given = options.parse_args()
     try:

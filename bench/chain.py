@@ -1,17 +1,20 @@
-"""The bare chain: what six facts cost that four parties in two processes write, without anything of ours around them.
+"""The bare chain: what six facts cost that four parties in two processes write, without anything of
+ours around them.
 
-The facts and the parties are those of `bench/cycle.py`. Service and reviewer are in the process that measures; gate and
-executor share one of their own, `python -m bench.chain <store>`. It is hand-written on nats-py, as a chain must be if
-each of its facts is to last and none is to be lost on the way:
+The facts and the parties are those of `bench/cycle.py`. Service and reviewer are in the process
+that measures; gate and executor share one of their own, `python -m bench.chain <store>`. It is
+hand-written on nats-py, as a chain must be if each of its facts is to last and none is to be lost
+on the way:
 
-* a fact is one publish to the plain stream, of as many bytes as one of ours, and whoever publishes waits for the
-  acknowledgement before the next step;
-* gate and executor are handed facts by durable consumers, each delivery is a task of its own, and it is acknowledged once
-  what follows from it stands in the stream;
+* a fact is one publish to the plain stream, of as many bytes as one of ours, and whoever publishes
+  waits for the acknowledgement before the next step;
+* gate and executor are handed facts by durable consumers, each delivery is a task of its own, and
+  it is acknowledged once what follows from it stands in the stream;
 * service and reviewer hear of questions and results by following the stream.
 
-There is nothing else: no schema, policy or digest, nothing is read back, a place takes more than one fact, and a fact that is
-handed out twice is acted upon twice. Each process has one connection, and both have the same credentials.
+There is nothing else: no schema, policy or digest, nothing is read back, a place takes more than
+one fact, and a fact that is handed out twice is acted upon twice. Each process has one connection,
+and both have the same credentials.
 """
 
 import asyncio
@@ -33,7 +36,8 @@ from bench.append import BARE, afresh, bare, timed
 
 #: The facts of a cycle, in their order.
 PLACES: Final = ("requested", "gated", "vote", "decided", "claim", "finished")
-#: What a fact says besides its kind and its call: with them it has as many bytes as those of ours have on average, 330.
+#: What a fact says besides its kind and its call: with them it has as many bytes as those of ours
+#: have on average, 330.
 _MORE: Final = "It moves money. " * 18
 #: Cycles before the clock starts, since the process of gate and executor is a new one each time.
 _WARM: Final = 64
@@ -73,15 +77,20 @@ async def chain_cycles(
 
 
 async def each_once(jetstream: JetStreamContext, calls: list[str]) -> None:
-    """Raise unless the stream holds each fact of each of these calls once, and nothing else: each tool ran, and ran once."""
+    """Raise unless the stream holds each fact of each of these calls once, and nothing else: each
+    tool ran, and ran once.
+    """
     held = (await jetstream.stream_info(BARE, subjects_filter="bare.>")).state.subjects or {}
     wanted = {f"bare.{place}.{call}": 1 for call in calls for place in PLACES}
     if held != wanted:
         wrong = sorted(
-            subject for subject in held.keys() | wanted.keys() if held.get(subject) != wanted.get(subject)
+            subject
+            for subject in held.keys() | wanted.keys()
+            if held.get(subject) != wanted.get(subject)
         )
         raise AssertionError(
-            f"{len(calls)} cycles left {sum(held.values())} facts. {len(wrong)} places are missing, or hold what they "
+            f"{len(calls)} cycles left {sum(held.values())} facts. {len(wrong)} places are "
+            "missing, or hold what they "
             f"should not: {', '.join(wrong[:6])}"
         )
 
@@ -103,7 +112,9 @@ class _Service:
         self._awaited.pop((event["type"], event["call"])).set_result(event)
 
     async def cycle(self, call: str) -> float:
-        """Ask, vote once the question is there, and wait for the result; seconds from the vote to the start."""
+        """Ask, vote once the question is there, and wait for the result; seconds from the vote to
+        the start.
+        """
         loop = asyncio.get_running_loop()
         gated = self._awaited["gated", call] = loop.create_future()
         finished = self._awaited["finished", call] = loop.create_future()
@@ -115,7 +126,7 @@ class _Service:
         return started - voted
 
 
-# ------------------------------------------------------------------------------------- gate and executor
+# -------------------------------------------------------------------------------- gate and executor
 
 
 @asynccontextmanager

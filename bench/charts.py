@@ -3,9 +3,10 @@
     make bench JSON=1 > results.jsonl
     python -m bench.charts results.jsonl docs/charts
 
-A workload that was measured at several sizes of the log is drawn over them, one panel a cost; any other as ours beside its
-floor, one row a line. Of lines that say the same at the same size the last one counts. The same lines give the same bytes
-(no dates, no random ids, a font that the drawing brings along), and the colours can be read on white and on black.
+A workload that was measured at several sizes of the log is drawn over them, one panel a cost; any
+other as ours beside its floor, one row a line. Of lines that say the same at the same size the last
+one counts. The same lines give the same bytes (no dates, no random ids, a font that the drawing
+brings along), and the colours can be read on white and on black.
 """
 
 import argparse
@@ -50,7 +51,10 @@ _STYLE: Final[Spec] = {
 }
 _LOGARITHMIC: Final[Spec] = {"type": "log", "nice": False, "padding": 24}
 _WHOSE: Final[Spec] = {"field": "whose", "title": None, "scale": {"domain": ["ours", "floor"]}}
-_DASHED: Final[Spec] = {"condition": {"test": "datum.whose == 'floor'", "value": [4, 2]}, "value": [1, 0]}
+_DASHED: Final[Spec] = {
+    "condition": {"test": "datum.whose == 'floor'", "value": [4, 2]},
+    "value": [1, 0],
+}
 _COLUMNS: Final = 3
 #: From here on the small ones of a panel could not be told apart on a linear axis.
 _WIDE: Final = 10.0
@@ -72,13 +76,16 @@ def _svg(spec: Spec) -> str:
     import altair as alt
     import vl_convert
 
-    # Altair says what is wrong with a chart, where the drawing would leave out what it does not know.
+    # Altair says what is wrong with a chart, where the drawing would leave out what it does not
+    # know.
     svg: str = vl_convert.vegalite_to_svg(alt.Chart.from_dict(spec).to_dict())
     return svg
 
 
 def chart(workload: str, results: Sequence[Result]) -> Spec:
-    """One workload: over the size of the log where there are several, else ours beside the floor."""
+    """One workload: over the size of the log where there are several, else ours beside the
+    floor.
+    """
     series: defaultdict[tuple[str, str], dict[int, Result]] = defaultdict(dict)
     for one in results:
         # What a floor is often says how large it was; it is the same floor at each size.
@@ -105,7 +112,9 @@ def _over_size(line: list[Result]) -> Spec:
         "title": textwrap.wrap(f"{line[0].what}{missed}", 36),
         "width": 180,
         "height": 120,
-        "data": {"values": [point | {"facts": one.facts} for one in line for point in _points(one)]},
+        "data": {
+            "values": [point | {"facts": one.facts} for one in line for point in _points(one)]
+        },
         "encoding": {
             "x": _axis("facts", "facts in the log", _LOGARITHMIC) | {"axis": sizes},
             "y": _axis("value", line[0].unit, {"domain": [0, 1.25 * highest]}),
@@ -127,7 +136,9 @@ def _beside_floor(results: list[Result]) -> Spec:
     return {
         "width": 320,
         "height": {"step": 44},
-        "data": {"values": [point | {"row": _row(one)} for one in results for point in _points(one)]},
+        "data": {
+            "values": [point | {"row": _row(one)} for one in results for point in _points(one)]
+        },
         "encoding": {
             "x": _axis("value", f"{results[0].unit} ({better})", scale),
             "y": {
@@ -177,7 +188,8 @@ def main() -> None:
         sys.exit(str(problem))
     except ModuleNotFoundError as missing:
         sys.exit(
-            f"charts need {missing.name}, which is not installed. It comes with the extra `reports`: "
+            f"charts need {missing.name}, which is not installed. It comes with the extra "
+            "`reports`: "
             "pip install 'ayes[reports]'."
         )
 

@@ -1,8 +1,9 @@
 """Being handed facts: our loop with a reaction that does nothing, beside nats-py's `fetch`.
 
-Both read the same requests off a durable consumer each, decode them, and acknowledge one by one; the clock stops when the
-broker has all acknowledgements. Ours is `consumers/worker.py` as every worker runs it: a task for each delivery, the room,
-the lease, what a log line would say. The floor fetches 500 at a time and decodes the event alone, without its place.
+Both read the same requests off a durable consumer each, decode them, and acknowledge one by one;
+the clock stops when the broker has all acknowledgements. Ours is `consumers/worker.py` as every
+worker runs it: a task for each delivery, the room, the lease, what a log line would say. The floor
+fetches 500 at a time and decodes the event alone, without its place.
 """
 
 import asyncio
@@ -53,7 +54,9 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         await logs.append_all(
             admin,
             (
-                next(logs.calling(ThreadRef("bench", f"t{number // logs.TURNS}").call(f"c{number}")))
+                next(
+                    logs.calling(ThreadRef("bench", f"t{number // logs.TURNS}").call(f"c{number}"))
+                )
                 for number in range(facts)
             ),
         )

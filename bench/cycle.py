@@ -1,16 +1,19 @@
 """An approval from the wish to the tool's result, and how soon after the vote the tool starts.
 
-A cycle is six facts: requested, gated, vote, decided, claim, finished. Four of us take part, each with a connection and
-the credentials of its own role: a service that asks, a reviewer who votes once the question is there, and gate and executor
-as `ayes work gate executor` runs them, together in one process of their own (so does `ayes up`). Service and
-reviewer share the process that measures, and hear of questions and results by following the log.
+A cycle is six facts: requested, gated, vote, decided, claim, finished. Four of us take part, each
+with a connection and the credentials of its own role: a service that asks, a reviewer who votes
+once the question is there, and gate and executor as `ayes work gate executor` runs them, together
+in one process of their own (so does `ayes up`). Service and reviewer share the process that
+measures, and hear of questions and results by following the log.
 
-The floors are hand-written on nats-py. One is the same six facts, between the same four in as many processes, and nothing else
-(`bench/chain.py`): what ours takes beyond it is the price of our features. The other is as far as a cycle can be cut
-down: requested, approved and executed are published, and one durable consumer runs the tool. It is in one process, and has
-no gate, no claim, nothing that is read and no rules.
+The floors are hand-written on nats-py. One is the same six facts, between the same four in as many
+processes, and nothing else (`bench/chain.py`): what ours takes beyond it is the price of our
+features. The other is as far as a cycle can be cut down: requested, approved and executed are
+published, and one durable consumer runs the tool. It is in one process, and has no gate, no claim,
+nothing that is read and no rules.
 
-A tool is an `async` function that answers with the time: the clock is the machine's, so it tells both processes the same.
+A tool is an `async` function that answers with the time: the clock is the machine's, so it tells
+both processes the same.
 """
 
 import asyncio
@@ -47,14 +50,17 @@ from bench.results import SYNC, Better, Result, compared, in_turns
 WORKLOAD: Final = "cycle"
 WORKSPACE: Final = "bench"
 REVIEWER: Final = "ana"
-#: Cycles a second that are wanted with 64 at once, and milliseconds from vote to start with one at a time.
+#: Cycles a second that are wanted with 64 at once, and milliseconds from vote to start with one at
+#: a time.
 WANTED: Final = {SYNC: (1500.0, 1.6), LATER: (2500.0, 1.0)}
 POLICY: Final = f'[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["{REVIEWER}"]\n'
 TOOLS: Final = Tools()
-#: Cycles of a round; of those that come one at a time; and of neither, since what is read once must have been read.
+#: Cycles of a round; of those that come one at a time; and of neither, since what is read once must
+#: have been read.
 _MOST: Final = 2_000
 _MOST_ALONE: Final = 400
-#: The same of the chain. A process is started for each of its rounds, and all workloads together have ten minutes.
+#: The same of the chain. A process is started for each of its rounds, and all workloads together
+#: have ten minutes.
 _MOST_CHAIN: Final = 600
 _MOST_CHAIN_ALONE: Final = 100
 _WARM: Final = 10
@@ -68,7 +74,9 @@ async def started_at(reservation_id: str, cabin: str) -> str:
     return f"{time.perf_counter()!r} {cabin} {reservation_id}"
 
 
-_REF: Final = e.ToolRef("update_reservation", declaration(TOOLS["update_reservation"].spec)[0], "executor")
+_REF: Final = e.ToolRef(
+    "update_reservation", declaration(TOOLS["update_reservation"].spec)[0], "executor"
+)
 
 
 async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
@@ -96,7 +104,8 @@ async def _measured(
 
     chains: list[float] = []
 
-    # What the chain has left is collected before the other floor begins, so that this does not pay for it.
+    # What the chain has left is collected before the other floor begins, so that this does not pay
+    # for it.
     async def floors() -> float:
         rate, _ = await chain_cycles(store, jetstream, min(_MOST_CHAIN, log.facts), AT_ONCE)
         chains.append(rate)
@@ -152,7 +161,7 @@ def _percentile(waits: list[float], part: float) -> float:
     return sorted(waits)[min(len(waits) - 1, int(part * len(waits)))]
 
 
-# ---------------------------------------------------------------------------------------------------- ours
+# --------------------------------------------------------------------------------------------- ours
 
 
 class Desk:
@@ -187,7 +196,9 @@ class Desk:
     async def listen(self, start: int) -> None:
         """Follow questions and results."""
         calls = f"{ROOT}.{WORKSPACE}.*.call.*"
-        async with aclosing(self.service.watch(start, f"{calls}.gated", f"{calls}.finished")) as facts:
+        async with aclosing(
+            self.service.watch(start, f"{calls}.gated", f"{calls}.finished")
+        ) as facts:
             async for fact in facts:
                 self._awaited.pop(fact.slot).set_result(fact)
 
@@ -207,7 +218,9 @@ class Desk:
         return waits
 
     async def cycle(self, call: CallRef) -> float:
-        """Ask, vote once the question is there, and wait for the result; seconds from the vote to the start."""
+        """Ask, vote once the question is there, and wait for the result; seconds from the vote to
+        the start.
+        """
         gated, finished = self._expected(call.gated), self._expected(call.finished)
         await self.service.request(call, _REF, _ARGUMENTS, requester="rita", agent="desk")
         await gated
@@ -231,7 +244,9 @@ class Desk:
                 yield thread.call(f"c{turn}")
 
 
-_ARGUMENTS: Final = '{"reservation_id":"A-17, with two passengers and their luggage","cabin":"economy"}'
+_ARGUMENTS: Final = (
+    '{"reservation_id":"A-17, with two passengers and their luggage","cabin":"economy"}'
+)
 
 
 @asynccontextmanager
@@ -259,7 +274,7 @@ async def at_work(store: Path) -> AsyncGenerator[int]:
         await process.communicate()
 
 
-# ---------------------------------------------------------------------------------------- the lower floor
+# ---------------------------------------------------------------------------------- the lower floor
 
 
 class _Bare:
@@ -305,7 +320,9 @@ class _Bare:
         return self.ran[call] - voted
 
 
-async def _bare_cycles(jetstream: JetStreamContext, count: int, at_once: int) -> tuple[float, list[float]]:
+async def _bare_cycles(
+    jetstream: JetStreamContext, count: int, at_once: int
+) -> tuple[float, list[float]]:
     """Cycles a second, and seconds from each approval to the start of its tool."""
     await afresh(jetstream)
     cycle = _Bare(jetstream)

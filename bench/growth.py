@@ -2,13 +2,15 @@
 
     python -m bench.growth --facts 10000,100000,1000000
 
-One store grows from size to size, so that nothing is written twice. In front stands what is the same at each size: a long
-conversation, and calls that wait for ever; after it comes the log of the other workloads. At each size the broker is killed
-while it is busy, started, stopped, and started again, and then everything is measured anew.
+One store grows from size to size, so that nothing is written twice. In front stands what is the
+same at each size: a long conversation, and calls that wait for ever; after it comes the log of the
+other workloads. At each size the broker is killed while it is busy, started, stopped, and started
+again, and then everything is measured anew.
 
-Each line holds a cost beside the same cost at the first size, so its ratio is how much it grew. What must not grow has a
-target; what grows has none, and the table at the end says by how much for a million facts more. Then 1, 2, 4 and 8
-processes of gate and executor do approvals on a fresh store each, beside one of them.
+Each line holds a cost beside the same cost at the first size, so its ratio is how much it grew.
+What must not grow has a target; what grows has none, and the table at the end says by how much for
+a million facts more. Then 1, 2, 4 and 8 processes of gate and executor do approvals on a fresh
+store each, beside one of them.
 """
 
 import argparse
@@ -90,7 +92,8 @@ CONNECT: Final = Cost("connecting and a first answer, p50", "ms", flat=True)
 CALL: Final = Cost("reading a call, p50", "ms", flat=True)
 HISTORY: Final = Cost(f"history of {MESSAGES} messages for {PROVIDER}, p50", "ms", flat=True)
 QUEUE: Final = Cost("listing the queue, p50", "ms", flat=True)
-#: Not held to a target: it is bounded, but reaches its bound only some hundred thousand facts from the start.
+#: Not held to a target: it is bounded, but reaches its bound only some hundred thousand facts from
+#: the start.
 REPLAY: Final = Cost("peak memory of a replay", "MB")
 APPEND: Final = Cost("append, one writer, p50", "ms", flat=True)
 APPENDS: Final = Cost(f"appends, {AT_ONCE} writers", "facts/s", "higher", flat=True)
@@ -104,7 +107,7 @@ def best(cost: Cost, rounds: list[float]) -> float:
     return max(rounds) if cost.better == "higher" else min(rounds)
 
 
-# --------------------------------------------------------------------------------------------- facts in the log
+# --------------------------------------------------------------------------------- facts in the log
 
 
 class Growing:
@@ -130,7 +133,9 @@ class Growing:
                     await logs.append_all(ledger, iter(front))
                 held = await ledger.log.last_seq()
                 if (await ledger.call(THREAD.wish(2, 0))).status is not Status.RETURNED:
-                    raise BadInput(f"the log in {self.store} was not begun here. Name another store.")
+                    raise BadInput(
+                        f"the log in {self.store} was not begun here. Name another store."
+                    )
         self._mix = itertools.islice(logs.mixed(_ENDLESS, logs.AT_ONCE), held - len(front), None)
         return held
 
@@ -141,7 +146,8 @@ class Growing:
         after = await ledger.log.last_seq()
         if after != max(before, facts):
             raise BadInput(
-                f"the log in {self.store} holds {after:,} facts instead of {facts:,}: not all of it was written here. "
+                f"the log in {self.store} holds {after:,} facts instead of {facts:,}: not all of "
+                "it was written here. "
                 "Name another store."
             )
 
@@ -191,7 +197,9 @@ async def _started(growing: Growing) -> float:
         return (time.perf_counter() - begun) * 1000
 
 
-async def _read(growing: Growing, admin: Ledger, ledger: Ledger, facts: int, rounds: int) -> Measured:
+async def _read(
+    growing: Growing, admin: Ledger, ledger: Ledger, facts: int, rounds: int
+) -> Measured:
     rows = await _queue(ledger, facts)
     await _show(admin, rows)
     call = THREAD.wish(2, 0)
@@ -220,7 +228,9 @@ async def _read(growing: Growing, admin: Ledger, ledger: Ledger, facts: int, rou
     }
 
 
-async def _medians(one: Callable[[], Awaitable[None]], rounds: int, runs: int = _RUNS) -> list[float]:
+async def _medians(
+    one: Callable[[], Awaitable[None]], rounds: int, runs: int = _RUNS
+) -> list[float]:
     """Milliseconds, round by round."""
 
     async def spent() -> float:
@@ -280,7 +290,10 @@ async def _appended(growing: Growing, ledger: Ledger, facts: int, rounds: int) -
 def resident_mb(pid: int) -> float:
     """Memory that a process holds now."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1]) / 1024
+    return (
+        int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
+        / 1024
+    )
 
 
 def _disk_mb(store: Path) -> float:
@@ -288,7 +301,7 @@ def _disk_mb(store: Path) -> float:
     return sum(file.st_blocks * 512 for file in files) / (1 << 20)
 
 
-# ------------------------------------------------------------------------------------------ processes at work
+# -------------------------------------------------------------------------------- processes at work
 
 
 async def at_processes(scratch: Path, count: int, cycles: int, rounds: int) -> tuple[Measured, str]:
@@ -313,10 +326,12 @@ async def at_processes(scratch: Path, count: int, cycles: int, rounds: int) -> t
             return found, logs.broker_version(desk.service)
 
 
-# ---------------------------------------------------------------------------------------------------- telling
+# ------------------------------------------------------------------------------------------ telling
 
 
-def lines(facts: int, found: Measured, first_facts: int, first: Measured, nats_server: str) -> list[Result]:
+def lines(
+    facts: int, found: Measured, first_facts: int, first: Measured, nats_server: str
+) -> list[Result]:
     """Each cost at this size beside the first."""
     return [
         compared(
@@ -367,10 +382,17 @@ def _processes(count: int) -> str:
 
 
 def table(head: str, sizes: dict[int, Measured], *, slope: bool) -> str:
-    """What was measured at each size, how much it grew, and with `slope` by how much for a million more."""
+    """What was measured at each size, how much it grew, and with `slope` by how much for a million
+    more.
+    """
     first, last = min(sizes), max(sizes)
     rows = [
-        (head, *(f"{size:,}" for size in sizes), "grew", *(["for a million more"] if slope else [])),
+        (
+            head,
+            *(f"{size:,}" for size in sizes),
+            "grew",
+            *(["for a million more"] if slope else []),
+        ),
         ("---",) * (len(sizes) + 2 + slope),
     ]
     for cost in sizes[first]:
@@ -396,27 +418,33 @@ def figure(value: float) -> str:
     return text.rstrip("0").rstrip(".") if places else text
 
 
-# ----------------------------------------------------------------------------------------------- command line
+# ------------------------------------------------------------------------------------- command line
 
 
 def main() -> None:
     """Measure each size and each number of processes; a line for each result as it comes."""
     options = argparse.ArgumentParser(description="Measure how cost grows.")
-    options.add_argument("--facts", type=_numbers, default="10000,100000,1000000", help="sizes of the log")
+    options.add_argument(
+        "--facts", type=_numbers, default="10000,100000,1000000", help="sizes of the log"
+    )
     options.add_argument(
         "--processes", type=_numbers, default="1,2,4,8", help="of gate and executor; '' for none"
     )
     options.add_argument("--rounds", type=int, default=3, help="of each (default: %(default)s)")
     options.add_argument("--cycles", type=int, default=600, help="approvals a round")
     options.add_argument(
-        "--store", type=Path, help="keep the log in this directory; one that is there goes on growing"
+        "--store",
+        type=Path,
+        help="keep the log in this directory; one that is there goes on growing",
     )
     options.add_argument("--json", action="store_true", help="one JSON object a line")
     given = options.parse_args()
     setup(verbose=False)
     try:
         if not Path("/proc/self/status").exists():
-            raise BadInput("memory is read from /proc, which is not here. Measure how cost grows on Linux.")
+            raise BadInput(
+                "memory is read from /proc, which is not here. Measure how cost grows on Linux."
+            )
         asyncio.run(_measure(given))
     except ApprovalsError as problem:
         sys.exit(str(problem))
@@ -442,14 +470,17 @@ async def _measure(given: argparse.Namespace) -> None:
                 print(f"\n{table(head, told_of, slope=slope)}")
 
 
-async def _sizes(store: Path, sizes: list[int], rounds: int) -> AsyncGenerator[tuple[int, Measured, str]]:
+async def _sizes(
+    store: Path, sizes: list[int], rounds: int
+) -> AsyncGenerator[tuple[int, Measured, str]]:
     if not sizes:
         return
     growing = Growing(store)
     held = await growing.begin()
     if sizes[0] < max(SMALLEST, held):
         raise BadInput(
-            f"a log of {sizes[0]:,} facts cannot be made in {store}: it holds {held:,}, and the smallest is "
+            f"a log of {sizes[0]:,} facts cannot be made in {store}: it holds {held:,}, and the "
+            "smallest is "
             f"{SMALLEST:,}. Name larger ones, or another store."
         )
     for facts in sizes:

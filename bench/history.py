@@ -1,10 +1,12 @@
-"""Making the history that a model goes on from: read the thread, put it together, write it for a provider.
+"""Making the history that a model goes on from: read the thread, put it together, write it for a
+provider.
 
-The thread has 200 messages and 40 calls. The floor is the batched direct get that brings its facts, with nats-py
-alone: the answers are collected, and nothing in them is looked at but the status that ends them.
+The thread has 200 messages and 40 calls. The floor is the batched direct get that brings its facts,
+with nats-py alone: the answers are collected, and nothing in them is looked at but the status that
+ends them.
 
-The model's worker reads a thread from its mirror, which holds the facts decoded. Two lines are about that: the time until
-the history is made, and the time until it is written for a provider.
+The model's worker reads a thread from its mirror, which holds the facts decoded. Two lines are
+about that: the time until the history is made, and the time until it is written for a provider.
 """
 
 import asyncio
@@ -91,7 +93,9 @@ async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
 
 
 async def _mirrored(ledger: Ledger, runs: int) -> list[tuple[float, float]]:
-    """For each history from a mirror: the milliseconds until it is made, and until it is written."""
+    """For each history from a mirror: the milliseconds until it is made, and until it is
+    written.
+    """
     mirror = ReadReplica(ledger.log)
     hearing = asyncio.create_task(mirror.run())
     try:

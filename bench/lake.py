@@ -1,11 +1,14 @@
-"""Filling the lake from the log, beside what DuckDB and the broker ask for by themselves; and asking it.
+"""Filling the lake from the log, beside what DuckDB and the broker ask for by themselves; and
+asking it.
 
-Ours goes all the way: made durable, read, calls put together, Parquet, manifest, catalog. The floor of writing is the bare
-`json_transform` insert of the same messages into a file with the same settings and columns: no checkpoint row, no calls,
-nothing looked at twice. That of reading and writing is nats-py's reading alone, and nothing done.
+Ours goes all the way: made durable, read, calls put together, Parquet, manifest, catalog. The floor
+of writing is the bare `json_transform` insert of the same messages into a file with the same
+settings and columns: no checkpoint row, no calls, nothing looked at twice. That of reading and
+writing is nats-py's reading alone, and nothing done.
 
-A rebuild is what `ayes lake sync` does into an empty directory, in a process of its own: its rate, and its memory.
-The saved questions are asked as an analyst would, once the lake is whole; the floor is counting the calls.
+A rebuild is what `ayes lake sync` does into an empty directory, in a process of its own: its rate,
+and its memory. The saved questions are asked as an analyst would, once the lake is whole; the floor
+is counting the calls.
 """
 
 import asyncio
@@ -52,7 +55,9 @@ class Run(Struct, frozen=True):
 
 
 async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
-    """Facts a second into the lake, from messages at hand and from the broker; sizes, memory, and times of questions."""
+    """Facts a second into the lake, from messages at hand and from the broker; sizes, memory, and
+    times of questions.
+    """
     async with Ledger.connect(log.store, role="admin") as ledger:
         version = logs.broker_version(ledger)
 
@@ -72,10 +77,12 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
 type Line = Callable[..., Result]
 
 
-# --------------------------------------------------------------------------------------- from messages at hand
+# ---------------------------------------------------------------------------- from messages at hand
 
 
-async def _ingested(log: Log, ledger: Ledger, rounds: int, scratch: Path, line: Line) -> list[Result]:
+async def _ingested(
+    log: Log, ledger: Ledger, rounds: int, scratch: Path, line: Line
+) -> list[Result]:
     raws = await _read_all(ledger, min(log.facts, _AT_HAND))
     payloads = sum(len(one.data) for one in raws) / len(raws)
     at, beside = scratch / "ours", scratch / "floor"
@@ -107,7 +114,8 @@ async def _ingested(log: Log, ledger: Ledger, rounds: int, scratch: Path, line: 
     return [
         line("facts into the lake", "facts/s", rates, floors, insert, "higher", 0.8),
         line("facts made durable, for that", "facts/s", taken, floors, insert, "higher"),
-        line("facts into the lake, again", "facts/s", rates, [copied], "bare copy of the events to Parquet", "higher"),
+        line("facts into the lake, again", "facts/s", rates, [copied], "bare copy of the events "
+                                                                       "to Parquet", "higher"),
         line("Parquet a fact", "bytes", [parquet], [payloads], "payload of a fact", "lower"),
     ]  # fmt: skip
 
@@ -165,7 +173,9 @@ def _copied(ours: Path, floor: Path) -> float:
         db.execute("CREATE TABLE events AS SELECT * FROM lake.events")
         (rows,) = db.execute("SELECT count(*) FROM events").fetchall()[0]
         begun = time.perf_counter()
-        db.execute(f"COPY events TO {quoted(floor / 'copied.parquet')} (FORMAT parquet, COMPRESSION zstd)")
+        db.execute(
+            f"COPY events TO {quoted(floor / 'copied.parquet')} (FORMAT parquet, COMPRESSION zstd)"
+        )
         return float(rows) / (time.perf_counter() - begun)
 
 
@@ -189,13 +199,25 @@ def _asked(lake: Path, line: Line) -> list[Result]:
     middle, slowest = asked[len(asked) // 2], asked[-1]
     return [
         line(
-            f"question in the middle: {middle[1]}", "ms", middle[0], counting, "counting the calls", "lower"
+            f"question in the middle: {middle[1]}",
+            "ms",
+            middle[0],
+            counting,
+            "counting the calls",
+            "lower",
         ),
-        line(f"slowest question: {slowest[1]}", "ms", slowest[0], counting, "counting the calls", "lower"),
+        line(
+            f"slowest question: {slowest[1]}",
+            "ms",
+            slowest[0],
+            counting,
+            "counting the calls",
+            "lower",
+        ),
     ]
 
 
-# --------------------------------------------------------------------------------------------- from the broker
+# ---------------------------------------------------------------------------------- from the broker
 
 
 async def _from_the_broker(log: Log, rounds: int, scratch: Path, line: Line) -> list[Result]:

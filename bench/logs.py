@@ -1,8 +1,10 @@
-"""The logs that workloads are measured on: conversations as a service has them, many of them under way at once.
+"""The logs that workloads are measured on: conversations as a service has them, many of them under
+way at once.
 
-A conversation has 20 turns, each with a call that a person approves and an executor runs: eight facts a turn, each
-caused by the one before it. The log mixes a few hundred of them, and ends with every one of those waiting for people,
-so that logs of any length have the same number of open approvals.
+A conversation has 20 turns, each with a call that a person approves and an executor runs: eight
+facts a turn, each caused by the one before it. The log mixes a few hundred of them, and ends with
+every one of those waiting for people, so that logs of any length have the same number of open
+approvals.
 """
 
 import asyncio
@@ -48,7 +50,9 @@ class Log(Struct, frozen=True):
 
 @asynccontextmanager
 async def written(store: Path, facts: int, at_once: int = AT_ONCE) -> AsyncGenerator[Log]:
-    """A broker with a log of about so many facts; a log that is in the store already is taken as it is."""
+    """A broker with a log of about so many facts; a log that is in the store already is taken as it
+    is.
+    """
     async with EmbeddedServer(store, sync=SYNC):
         await declare_streams(store)
         async with Ledger.connect(store, role="admin") as ledger:
@@ -73,7 +77,9 @@ async def append_all(ledger: Ledger, places: Iterator[Place]) -> None:
 
 
 def mixed(facts: int, at_once: int) -> Iterator[Place]:
-    """About so many facts, in an order that is the same each time; the last ones bring each conversation to a question."""
+    """About so many facts, in an order that is the same each time; the last ones bring each
+    conversation to a question.
+    """
     chance = random.Random(1)  # noqa: S311 - an order, not a secret
     under_way = [_conversation(ThreadRef("bench", f"t{number}")) for number in range(at_once)]
     begun, count = at_once, 0
@@ -88,7 +94,9 @@ def mixed(facts: int, at_once: int) -> Iterator[Place]:
         count += 1
     for number, conversation in enumerate(under_way, begun):
         # One that is near its end asks nothing more, so another comes after it.
-        for slot, event in itertools.chain(conversation, _conversation(ThreadRef("bench", f"t{number}"))):
+        for slot, event in itertools.chain(
+            conversation, _conversation(ThreadRef("bench", f"t{number}"))
+        ):
             yield slot, event
             if isinstance(event, e.ApprovalRequested):
                 break
@@ -96,12 +104,18 @@ def mixed(facts: int, at_once: int) -> Iterator[Place]:
 
 def _conversation(ref: ThreadRef) -> Iterator[Place]:
     tools = (e.ToolRef(_TOOL, "v1"),)
-    yield ref.opened, e.ThreadOpened(requester="rita", agent="desk", model="recorded:desk", tools=tools)
+    yield (
+        ref.opened,
+        e.ThreadOpened(requester="rita", agent="desk", model="recorded:desk", tools=tools),
+    )
     yield (
         ref.said("m0"),
         e.Said(role="system", text="You change bookings. Ask before you charge anybody. " * 4),
     )
-    yield ref.said("m1"), e.Said(role="user", text="Please move my booking A-17 to the morning flight. " * 2)
+    yield (
+        ref.said("m1"),
+        e.Said(role="user", text="Please move my booking A-17 to the morning flight. " * 2),
+    )
     for turn in range(1, TURNS + 1):
         yield from asking(ref, turn, "Let me change that for you.", ref.wish(turn, 0))
         yield from calling(ref.wish(turn, 0))
@@ -138,10 +152,17 @@ def calling(call: CallRef) -> Iterator[Place]:
     yield (
         call.gated,
         e.ApprovalRequested(
-            digest=digest, rule="money", policy_version=1, reason="It moves money.", excluded=("rita",)
+            digest=digest,
+            rule="money",
+            policy_version=1,
+            reason="It moves money.",
+            excluded=("rita",),
         ),
     )
-    yield call.vote("ana"), e.Voted(verdict="approve", digest=digest, reason="within the fare rules")
+    yield (
+        call.vote("ana"),
+        e.Voted(verdict="approve", digest=digest, reason="within the fare rules"),
+    )
     yield (
         call.decided,
         e.Approved(digest=digest, ground="people", rule="money", policy_version=1, voters=("ana",)),
@@ -150,7 +171,8 @@ def calling(call: CallRef) -> Iterator[Place]:
     yield (
         call.finished,
         e.ToolReturned(
-            output=f'{{"reservation_id":"{call.thread}","flights":["HAT001","HAT002"],"cabin":"economy"}}' * 2
+            output=f'{{"reservation_id":"{call.thread}","flights":["HAT001","HAT002"],"cabin":"economy"}}'
+            * 2
         ),
     )
 

@@ -1,14 +1,16 @@
 """Rivals, measured in the same run as ours: `make bench PEERS=../shared/bench/peers`.
 
-Their programs are not ours: a directory has one for each rival, and its README says how to make the environment that they
-need. Each prints what it measured, a JSON line a metric. After each workload of ours those run that have something like it,
-and each of their lines is told as a `Result` in which the rival stands where the floor stands otherwise. Our own figures in
-it are those that were measured just before.
+Their programs are not ours: a directory has one for each rival, and its README says how to make the
+environment that they need. Each prints what it measured, a JSON line a metric. After each workload
+of ours those run that have something like it, and each of their lines is told as a `Result` in
+which the rival stands where the floor stands otherwise. Our own figures in it are those that were
+measured just before.
 
-What is like what is the table below, and nothing else is compared. Rivals stand there as they are when a write has reached
-the disk before it is answered, and where there are several such ways with all of them that their makers advise: LangGraph's
-`sync` and not its default, DBOS on SQLite polling at 10 ms and not each second. What they do in a cycle is less than six
-facts, and each is in one process.
+What is like what is the table below, and nothing else is compared. Rivals stand there as they are
+when a write has reached the disk before it is answered, and where there are several such ways with
+all of them that their makers advise: LangGraph's `sync` and not its default, DBOS on SQLite polling
+at 10 ms and not each second. What they do in a cycle is less than six facts, and each is in one
+process.
 """
 
 import asyncio
@@ -31,7 +33,8 @@ from ayes.schemas.errors import BadInput
 from bench import append, consumer, cycle, history, pending
 from bench.results import Result, rounded
 
-#: By our workload and the line of it (`*` is whatever depends on the log): the rivals' peers and metrics.
+#: By our workload and the line of it (`*` is whatever depends on the log): the rivals' peers and
+#: metrics.
 RIVALS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (append.WORKLOAD, "64 writers"): (
         "eventsourcing/sqlite/append.conc64",
@@ -98,12 +101,14 @@ RIVALS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     (pending.WORKLOAD, "oldest 50 of *, in a running service, p50"): (
         "eventsourcing/sqlite/pending_list.p50",  # a table of one's own beside it, as on Postgres
         "eventsourcing/postgres/pending_list.p50",
-        "langgraph/sqlite/pending_list.known_ids.p50",  # it cannot be asked what waits: 50 ids, kept elsewhere
+        # it cannot be asked what waits: 50 ids, kept elsewhere
+        "langgraph/sqlite/pending_list.known_ids.p50",
         "langgraph/postgres/pending_list.known_ids.p50",
         "dbos/postgres/pending_list.p50",
         "dbos/sqlite/pending_list.p50",
     ),
-    # Acknowledging waits for no disk, here as there, and theirs is measured on a broker that flushes later.
+    # Acknowledging waits for no disk, here as there, and theirs is measured on a broker that
+    # flushes later.
     (consumer.WORKLOAD, "handed, decoded, acknowledged"): (
         "faststream/sync-default/consume.pull500.pydantic",
         "faststream/sync-default/consume.pull500.msgspec",
@@ -166,21 +171,26 @@ class Peers(Struct, frozen=True):
 
 
 def found(directory: Path, *, quick: bool = False) -> Peers:
-    """The programs in this directory, and the Python of `$PEERS_PYTHON` or of the environment that its README has one make.
+    """The programs in this directory, and the Python of `$PEERS_PYTHON` or of the environment that
+    its README has one make.
 
     Raises:
         BadInput: one of the two is not there.
     """
     if absent := [
-        one for one in _programs(chain.from_iterable(RIVALS.values())) if not (directory / one).is_file()
+        one
+        for one in _programs(chain.from_iterable(RIVALS.values()))
+        if not (directory / one).is_file()
     ]:
         raise BadInput(
-            f"{directory} has no {', '.join(absent)}. Name the directory with the rivals' programs in PEERS (--peers)."
+            f"{directory} has no {', '.join(absent)}. Name the directory with the rivals' "
+            "programs in PEERS (--peers)."
         )
     if named := os.environ.get("PEERS_PYTHON"):
         if not Path(named).is_file():
             raise BadInput(
-                f"PEERS_PYTHON is {named}, and there is no such file. Name the Python of an environment as "
+                f"PEERS_PYTHON is {named}, and there is no such file. Name the Python of an "
+                "environment as "
                 f"{directory / 'README.md'} has one make, or unset it."
             )
         return Peers(directory, Path(named), quick)
@@ -188,7 +198,8 @@ def found(directory: Path, *, quick: bool = False) -> Peers:
     python = next((one for one in usual if one.is_file()), None)
     if python is None:
         raise BadInput(
-            f"there is no Python that has the rivals: neither {usual[0]} nor {usual[1]}. Make the environment as "
+            f"there is no Python that has the rivals: neither {usual[0]} nor {usual[1]}. Make the "
+            "environment as "
             f"{directory / 'README.md'} says, or name its Python in PEERS_PYTHON."
         )
     return Peers(directory, python, quick)
@@ -197,7 +208,9 @@ def found(directory: Path, *, quick: bool = False) -> Peers:
 async def measure(
     peers: Peers, workload: str, ours: list[Result], rounds: int
 ) -> tuple[list[Result], list[str]]:
-    """Ours beside each rival that has such a workload; and a sentence for each program that fell short."""
+    """Ours beside each rival that has such a workload; and a sentence for each program that fell
+    short.
+    """
     wanted = {
         rival: _line_of(ours, workload, what)
         for (name, what), rivals in RIVALS.items()
@@ -226,7 +239,8 @@ async def measure(
             problems.append(f"{failure} Without it there is no {missing}." if missing else failure)
         elif missing:
             problems.append(
-                f"{program} told nothing of {missing}. See whether {peers.directory} is as old as the table of rivals here."
+                f"{program} told nothing of {missing}. See whether {peers.directory} is as old as "
+                "the table of rivals here."
             )
     return results, problems
 
@@ -259,7 +273,8 @@ def lines_of(program: str, told: bytes) -> tuple[list[Line], list[str]]:
         except msgspec.MsgspecError as problem:
             begun = line[:200].decode(errors="replace")
             problems.append(
-                f"{program}, line {number} of its output is no result and was left out: {problem}. It begins: {begun}"
+                f"{program}, line {number} of its output is no result and was left out: "
+                f"{problem}. It begins: {begun}"
             )
     return lines, problems
 
@@ -292,7 +307,8 @@ async def _run(peers: Peers, program: str, rivals: list[str], rounds: int) -> tu
         stderr=subprocess.PIPE,
         # The same broker as ours, unless they are told of another.
         env={"PEERS_NATS_SERVER": str(find_binary())} | os.environ,
-        # Ctrl-C goes to the whole group. It hears of it from us, once, and so can stop the servers that it started.
+        # Ctrl-C goes to the whole group. It hears of it from us, once, and so can stop the servers
+        # that it started.
         preexec_fn=os.setpgrp,
     )
     try:

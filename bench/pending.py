@@ -1,14 +1,17 @@
 """The oldest 50 of 10,000 calls that wait for people, among 100,000 that were decided.
 
-A service that asks again and again has an inbox, which is kept up by what changes, and takes no request to answer. A first
-request is what `ayes pending --limit 50` makes, over a connection that has just been made: it asks the page service, in a process of
-its own as in `ayes work queue`. Where there is none it reads the whole of the live queue (the key-value bucket), and decodes what is shown.
+A service that asks again and again has an inbox, which is kept up by what changes, and takes no
+request to answer. A first request is what `ayes pending --limit 50` makes, over a connection that
+has just been made: it asks the page service, in a process of its own as in `ayes work queue`. Where
+there is none it reads the whole of the live queue (the key-value bucket), and decodes what is
+shown.
 
-The desk serves alone here. The queue's worker beside it would be handed all the facts of the ledger first, which takes long,
-and find each entry in its place.
+The desk serves alone here. The queue's worker beside it would be handed all the facts of the ledger
+first, which takes long, and find each entry in its place.
 
-What is decided leaves a marker in the bucket for an hour. So these times are taken when all was decided longer ago, and
-the last lines say what it costs if all of it was decided within the hour. The ledger holds every one of the calls.
+What is decided leaves a marker in the bucket for an hour. So these times are taken when all was
+decided longer ago, and the last lines say what it costs if all of it was decided within the hour.
+The ledger holds every one of the calls.
 """
 
 import asyncio
@@ -141,11 +144,15 @@ async def _first(store: Path, waiting: int) -> float:
 
 @asynccontextmanager
 async def _desk(store: Path) -> AsyncGenerator[Callable[[int], Awaitable[None]]]:
-    """A desk that answers, in a process of its own; and a check that it answered most of so many requests.
+    """A desk that answers, in a process of its own; and a check that it answered most of so many
+    requests.
 
-    Where it was too slow for one the bucket was read, and that is in the figure as it would be for everybody.
+    Where it was too slow for one the bucket was read, and that is in the figure as it would be for
+    everybody.
     """
-    program = f"import asyncio, sys; from {__spec__.name} import serve; asyncio.run(serve(sys.argv[1]))"
+    program = (
+        f"import asyncio, sys; from {__spec__.name} import serve; asyncio.run(serve(sys.argv[1]))"
+    )
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program, str(store)),
         stdin=subprocess.DEVNULL,
@@ -173,21 +180,25 @@ async def serve(store: str) -> None:
 
 
 async def _answered(ledger: Ledger) -> int:
-    """How many requests the desk has answered, this one included; waits until there is one that does."""
+    """How many requests the desk has answered, this one included; waits until there is one that
+    does.
+    """
     async with asyncio.timeout(_PATIENCE_S):
         while True:
             try:
                 await ledger.log.ask(SUBJECT, b"", _PATIENCE_S)
-                [told] = msgspec.json.decode(await ledger.log.ask(f"$SRV.STATS.{SERVICE}", b"", _PATIENCE_S))[
-                    "endpoints"
-                ]
+                [told] = msgspec.json.decode(
+                    await ledger.log.ask(f"$SRV.STATS.{SERVICE}", b"", _PATIENCE_S)
+                )["endpoints"]
                 return int(told["num_requests"]) - int(told["num_errors"])
             except Unavailable:
                 await asyncio.sleep(0.05)
 
 
 def _check(found: list[Entry], there: int, waiting: int) -> None:
-    if there != waiting or [one.ref for one in found] != [_call(number) for number in range(OLDEST)]:
+    if there != waiting or [one.ref for one in found] != [
+        _call(number) for number in range(OLDEST)
+    ]:
         raise AssertionError(f"{there} of {waiting} wait, and the oldest are not the first")
 
 

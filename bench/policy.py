@@ -1,12 +1,14 @@
 """Judging a call by a policy, and trying a policy on the past.
 
-Judging is what the gate does before it records a verdict: the floor is that record, one durable append after the other
-on the same broker. The policy is a company's: 200 rules with names and patterns of their own, ten of which are about the
-tool that is called. With a condition on each of these ten it is measured for contrast.
+Judging is what the gate does before it records a verdict: the floor is that record, one durable
+append after the other on the same broker. The policy is a company's: 200 rules with names and
+patterns of their own, ten of which are about the tool that is called. With a condition on each of
+these ten it is measured for contrast.
 
-A backtest is what `ayes policy backtest` does with the facts once they are there: decode requests and decisions, put
-them together, judge, count. Its floor is msgspec's decoding of the same bytes. The facts are made as it goes, a piece of
-the log at a time, and both are measured on each piece in turns; with conditions, and read from the broker, for contrast.
+A backtest is what `ayes policy backtest` does with the facts once they are there: decode requests
+and decisions, put them together, judge, count. Its floor is msgspec's decoding of the same bytes.
+The facts are made as it goes, a piece of the log at a time, and both are measured on each piece in
+turns; with conditions, and read from the broker, for contrast.
 """
 
 import gc
@@ -48,17 +50,21 @@ type Recorded = Sequence[tuple[str, bytes]]
 
 
 async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
-    """Microseconds to judge a call beside those to record the verdict; seconds to try a policy on the past."""
+    """Microseconds to judge a call beside those to record the verdict; seconds to try a policy on
+    the past.
+    """
     async with Ledger.connect(log.store, role="admin") as ledger:
         judging = await _judging(ledger, log, rounds)
         return [*judging, *await _backtests(ledger, log, rounds)]
 
 
-# --------------------------------------------------------------------------------------------------- judging
+# ------------------------------------------------------------------------------------------ judging
 
 
 async def _judging(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
-    plain, conditional = (Policies(AppliedPolicy(1, company(conditions=one))) for one in (False, True))
+    plain, conditional = (
+        Policies(AppliedPolicy(1, company(conditions=one))) for one in (False, True)
+    )
     thread = ThreadRef("bench", f"judged-{ids.new_id()[:8]}")
     made = 0
 
@@ -85,7 +91,9 @@ async def _judging(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
 
     async def recorded() -> float:
         nonlocal made
-        denied = e.Denied(ground="policy", rule="rule 7", policy_version=1, reason="It moves too much money.")
+        denied = e.Denied(
+            ground="policy", rule="rule 7", policy_version=1, reason="It moves too much money."
+        )
         begun = time.perf_counter()
         for _ in range(_VERDICTS):
             made += 1
@@ -124,7 +132,9 @@ async def _judging(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
 
 
 def company(*, conditions: bool) -> Policy:
-    """A policy as a company has it after a while: most rules are about other tools than the one that is called."""
+    """A policy as a company has it after a while: most rules are about other tools than the one
+    that is called.
+    """
     rules = []
     for number in range(RULES):
         ours = number % (RULES // _MATCHING) == 7
@@ -134,7 +144,11 @@ def company(*, conditions: bool) -> Policy:
             else f'["tool_{number}", "group_{number}_*", "*_x{number}"]'
         )
         then = "block" if number == 7 else ("allow", "ask")[number % 2]
-        asks = 'voters = ["ana", "ops-*"]\nvotes_needed = 2\nexpires_in_s = 3600\n' if then == "ask" else ""
+        asks = (
+            'voters = ["ana", "ops-*"]\nvotes_needed = 2\nexpires_in_s = 3600\n'
+            if then == "ask"
+            else ""
+        )
         when = (
             f"when = 'args.cabin != \"first\" && size(args.passengers) < {number}'\n"
             if conditions and ours
@@ -147,7 +161,7 @@ def company(*, conditions: bool) -> Policy:
     return read_policy("\n".join(rules), "company.toml")
 
 
-# -------------------------------------------------------------------------------------------------- backtest
+# ----------------------------------------------------------------------------------------- backtest
 
 
 async def _backtests(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
@@ -247,7 +261,9 @@ def _pieces(calls: int) -> Iterator[Recorded]:
         for slot, event in logs.calling(call):
             if isinstance(event, e.ToolRequested | e.Approved):
                 by = model if isinstance(event, e.ToolRequested) else gate
-                stamped = msgspec.structs.replace(event, id=ids.new_id(), at=_AT, by=by, cause=ids.new_id())
+                stamped = msgspec.structs.replace(
+                    event, id=ids.new_id(), at=_AT, by=by, cause=ids.new_id()
+                )
                 piece.append((slot.subject, encode(stamped)))
         if len(piece) >= 2 * _PIECE:
             yield piece

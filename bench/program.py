@@ -49,9 +49,15 @@ def main() -> None:
     options.add_argument(
         "workloads", nargs="*", metavar="WORKLOAD", help=f"{', '.join(WORKLOADS)} (default: all)"
     )
-    options.add_argument("--facts", type=int, default=200_000, help="in the log (default: %(default)s)")
-    options.add_argument("--rounds", type=int, default=3, help="of each, in turns (default: %(default)s)")
-    options.add_argument("--at-once", type=int, default=logs.AT_ONCE, help="conversations under way")
+    options.add_argument(
+        "--facts", type=int, default=200_000, help="in the log (default: %(default)s)"
+    )
+    options.add_argument(
+        "--rounds", type=int, default=3, help="of each, in turns (default: %(default)s)"
+    )
+    options.add_argument(
+        "--at-once", type=int, default=logs.AT_ONCE, help="conversations under way"
+    )
     options.add_argument(
         "--store", type=Path, help="keep the log in this directory; one that is there is used again"
     )
@@ -65,7 +71,9 @@ def main() -> None:
     given = options.parse_args()
     names = tuple(given.workloads or WORKLOADS)
     if unknown := [name for name in names if name not in WORKLOADS]:
-        options.error(f"there is no workload {', '.join(unknown)}. There are {', '.join(WORKLOADS)}.")
+        options.error(
+            f"there is no workload {', '.join(unknown)}. There are {', '.join(WORKLOADS)}."
+        )
     setup(verbose=False)
     try:
         rivals = peers.found(given.peers, quick=given.peers_quick) if given.peers else None
@@ -82,7 +90,9 @@ async def _measure(
     """What fell short among the rivals, said once everything else is measured."""
     problems: list[str] = []
     with tempfile.TemporaryDirectory(prefix="ayes-bench-") as scratch:
-        async with logs.written(given.store or Path(scratch) / "store", given.facts, given.at_once) as log:
+        async with logs.written(
+            given.store or Path(scratch) / "store", given.facts, given.at_once
+        ) as log:
             for name in names:
                 ours = await WORKLOADS[name](log, given.rounds, Path(scratch))
                 _tell(ours, json=given.json)

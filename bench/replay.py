@@ -1,10 +1,11 @@
 """Replaying a whole log: our folds beside a reader that only counts.
 
-The floor is nats-py's own ordered consumer with a callback that does nothing but count. Ours reads the same log,
-decodes every fact, folds the queue and the histories, and writes out the history of every conversation that ends, as
-`ayes replay --projection histories` does.
+The floor is nats-py's own ordered consumer with a callback that does nothing but count. Ours reads
+the same log, decodes every fact, folds the queue and the histories, and writes out the history of
+every conversation that ends, as `ayes replay --projection histories` does.
 
-Memory is the peak of a process of its own that does the same; it should follow what is under way, not the log.
+Memory is the peak of a process of its own that does the same; it should follow what is under way,
+not the log.
 """
 
 import asyncio
@@ -105,7 +106,9 @@ async def folded(ledger: Ledger, facts: int) -> float:
         rows, size = rows + 1, size + len(row.value)
     rate = facts / (time.perf_counter() - begun)
     if state.seq != facts or gaps or not rows or not size:
-        raise AssertionError(f"the replay of {facts} facts came to {state.seq}, {rows} rows, gaps {gaps}")
+        raise AssertionError(
+            f"the replay of {facts} facts came to {state.seq}, {rows} rows, gaps {gaps}"
+        )
     return rate
 
 
@@ -135,7 +138,9 @@ async def peak_mb(store: Path, facts: int) -> float:
     )
     said, _ = await child.communicate()
     if child.returncode != 0:
-        raise AssertionError(f"the process that replays for its memory ended with {child.returncode}")
+        raise AssertionError(
+            f"the process that replays for its memory ended with {child.returncode}"
+        )
     return float(said)
 
 
@@ -145,7 +150,8 @@ async def _replay_once(store: Path, facts: int) -> None:
 
 
 def own_peak_mb() -> float:
-    # Not `ru_maxrss` where there is better: Linux counts in what the parent had before it became this program.
+    # Not `ru_maxrss` where there is better: Linux counts in what the parent had before it became
+    # this program.
     status = Path("/proc/self/status")
     if status.exists():
         peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))

@@ -1,4 +1,6 @@
-"""What a measurement says: one JSON line, enough to judge it by without asking where it came from."""
+"""What a measurement says: one JSON line, enough to judge it by without asking where it came
+from.
+"""
 
 import gc
 import importlib.metadata
@@ -97,7 +99,9 @@ def compared(
         floor_median=rounded(statistics.median(floor)),
         rounds=len(ours),
         facts=facts,
-        versions=Versions(platform.python_version(), nats_server, importlib.metadata.version("nats-py")),
+        versions=Versions(
+            platform.python_version(), nats_server, importlib.metadata.version("nats-py")
+        ),
         sync_interval=sync,
         cores=os.cpu_count() or 0,
         date=os.environ.get("BENCH_DATE", ""),
@@ -123,7 +127,8 @@ def told(result: Result, *, json: bool) -> str:
         return msgspec.json.encode(result).decode()
     wanted = f", target {result.target}" if result.target else ""
     return (
-        f"{result.workload:9} {result.what}: {result.value:,.4g} {result.unit}, beside {result.floor:,.4g} "
+        f"{result.workload:9} {result.what}: {result.value:,.4g} {result.unit}, beside "
+        f"{result.floor:,.4g} "
         f"({result.beside}): ratio {result.ratio:.2f}, of medians {result.ratio_of_medians:.2f}"
         f"{wanted}{'' if result.met else '  MISSED'}"
     )
@@ -142,7 +147,8 @@ def read_results(*files: Path) -> list[Result]:
                 found.append(msgspec.json.decode(line, type=Result))
             except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
                 raise BadInput(
-                    f"{file}, line {number} is no result ({problem}). Give it what `make bench JSON=1` prints."
+                    f"{file}, line {number} is no result ({problem}). Give it what `make bench "
+                    "JSON=1` prints."
                 ) from None
     return found
 

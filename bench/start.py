@@ -1,7 +1,9 @@
-"""How long the program takes before it is of use: printing its help, and from `ayes up` to a first fact.
+"""How long the program takes before it is of use: printing its help, and from `ayes up` to a first
+fact.
 
-Each run is a process of its own, as somebody at a terminal starts it. `up` begins with an empty directory, so it makes
-accounts, streams and consumers as well; the clock stops when a service has recorded something there.
+Each run is a process of its own, as somebody at a terminal starts it. `up` begins with an empty
+directory, so it makes accounts, streams and consumers as well; the clock stops when a service has
+recorded something there.
 """
 
 import asyncio

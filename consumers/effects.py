@@ -1,6 +1,7 @@
 """What a reaction may ask of the loop: values, so that a test can compare them.
 
-A reaction never does anything itself. It looks at facts and answers with steps; the loop takes them, in order.
+A reaction never does anything itself. It looks at facts and answers with steps; the loop takes
+them, in order.
 """
 
 from datetime import datetime
@@ -20,7 +21,9 @@ class Append(Struct, frozen=True):
 
 
 class Perform[W](Struct, frozen=True):
-    """Something outside of the ledger should happen, once: only whoever fills the claim's slot does the work."""
+    """Something outside of the ledger should happen, once: only whoever fills the claim's slot does
+    the work.
+    """
 
     claim: Append
     work: W
@@ -49,7 +52,9 @@ class Reload(Struct, frozen=True):
 
 
 class HandOn(Struct, frozen=True):
-    """Another process of this consumer should see to it: it is handed out again, after so long. No failure."""
+    """Another process of this consumer should see to it: it is handed out again, after so long. No
+    failure.
+    """
 
     after_s: float
     why: str

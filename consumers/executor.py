@@ -5,15 +5,18 @@
     Revoked in claim.1 ───────────────────────────────────────────────┼─► finished, with what the model
     Denied, Answered, Expired, Withdrawn, Superseded ─────────────────┘   reads instead
 
-A claim without a result means that whoever claimed it died: it may have run or not. A tool that is declared
-repeatable runs again under the next claim; any other call is in doubt, and waits for a person.
+A claim without a result means that whoever claimed it died: it may have run or not. A tool that is
+declared repeatable runs again under the next claim; any other call is in doubt, and waits for a
+person.
 
-Executors of several versions may run side by side, as during an upgrade. One that lacks the tool, or has it with another
-contract than the recorded one, hands the call on, and declines it only when nobody took it for a while
-(docs/decisions/0026). A call about which a newer program has recorded something is left to a newer program.
+Executors of several versions may run side by side, as during an upgrade. One that lacks the tool,
+or has it with another contract than the recorded one, hands the call on, and declines it only when
+nobody took it for a while (docs/decisions/0026). A call about which a newer program has recorded
+something is left to a newer program.
 
-What is claimed is started at once: a tool runs in a thread of its own (`ledger/tool_runner.py`), and the worker takes no
-more calls in hand than it may run. An approved call that waits for its turn is not claimed, so it can be revoked.
+What is claimed is started at once: a tool runs in a thread of its own (`ledger/tool_runner.py`),
+and the worker takes no more calls in hand than it may run. An approved call that waits for its turn
+is not claimed, so it can be revoked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,9 +41,11 @@ from ayes.schemas.tools import declaration
 
 #: How often a repeatable tool is started at all.
 MAX_ATTEMPTS: Final = 5
-#: For how long after the decision an approved call is handed on before it is declined, on the broker's clock.
+#: For how long after the decision an approved call is handed on before it is declined, on the
+#: broker's clock.
 HAND_ON_FOR_S: Final = 30.0
-#: After how long it is handed out again, the first time. Later as long again as it has waited already.
+#: After how long it is handed out again, the first time. Later as long again as it has waited
+#: already.
 HAND_ON_AFTER_S: Final = 2.0
 
 
@@ -57,14 +62,16 @@ class ExecutorState(Struct, frozen=True):
     """A call, as far as an executor may do something about it."""
 
     call: Call
-    #: The contract that was recorded for the tool that it asks for. None: there is none, or it does not matter.
+    #: The contract that was recorded for the tool that it asks for. None: there is none, or it does
+    #: not matter.
     declared: e.ToolDeclared | None = None
     #: The broker's clock, where it matters how long the call has waited.
     now: datetime | None = None
 
 
 class Executor:
-    """Runs the tools of one group (`run_by`). Calls that others run are theirs; only refusals are closed for all.
+    """Runs the tools of one group (`run_by`). Calls that others run are theirs; only refusals are
+    closed for all.
 
     Args:
         hand_on_for_s: for how long a call is left to others that cannot run here.
@@ -144,8 +151,9 @@ class Executor:
     def _can_run(self, call: Call, declared: e.ToolDeclared | None) -> bool:
         """Whether the tool is here, in the version that was asked for, and as it was declared.
 
-        A version is the digest of a declaration. What is recorded under it can be another one all the same, for the
-        broker does not compute it: then people may have approved something else than would run.
+        A version is the digest of a declaration. What is recorded under it can be another one all
+        the same, for the broker does not compute it: then people may have approved something else
+        than would run.
         """
         if call.wish.tool not in self._declarations or declared is None:
             return False
@@ -160,9 +168,12 @@ class Executor:
         if declared is not None and declared.repeatable and len(call.starts) < MAX_ATTEMPTS:
             if self._can_run(call, declared):
                 return [self._claim(call)]
-            # The broker hands it out again once the starter's time is over, so that counts for nothing here.
+            # The broker hands it out again once the starter's time is over, so that counts for
+            # nothing here.
             if _waited_s(seen, call.starts[-1]) < ACK_WAIT_S + self._hand_on_for_s:
-                return [_hand_on(seen, call.starts[-1], f"{call.wish.tool} of that version is not here")]
+                return [
+                    _hand_on(seen, call.starts[-1], f"{call.wish.tool} of that version is not here")
+                ]
         in_doubt = e.InDoubt(
             attempt=call.attempt,
             text=f"{call.wish.tool} was started, but whoever ran it stopped before it answered. "
@@ -203,5 +214,7 @@ def _hand_on(seen: ExecutorState, handed: Delivered, why: str) -> HandOn:
 
 
 def _is_claim(handed: Delivered) -> bool:
-    """Claims are handed out for the sake of those that take an approval back. Whoever made any other is at work."""
+    """Claims are handed out for the sake of those that take an approval back. Whoever made any
+    other is at work.
+    """
     return isinstance(handed, Fact) and handed.slot.tail[2] == "claim"

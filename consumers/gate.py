@@ -7,30 +7,37 @@
     said      ──► a user said something new, where that supersedes    ──► decided, every open call of the thread
     due       ──► nobody decided in time                              ──► decided, or more people are asked
 
-Whose wish it is, the gate looks up rather than believes (docs/decisions/0023): requester, agent and labels are those for
-which the thread was opened, and what stands in the slot of a model's wish must be what its reply wished for.
+Whose wish it is, the gate looks up rather than believes (docs/decisions/0023): requester, agent and
+labels are those for which the thread was opened, and what stands in the slot of a model's wish must
+be what its reply wished for.
 
-Anything uncertain is not a yes: an unknown tool and arguments that break the schema are denied before anybody is
-asked; a policy that cannot be read asks everybody. The clock is the broker's: "now" is when what was handed was recorded.
+Anything uncertain is not a yes: an unknown tool and arguments that break the schema are denied
+before anybody is asked; a policy that cannot be read asks everybody. The clock is the broker's:
+"now" is when what was handed was recorded.
 
-What was decided about a wish when it was made is frozen, and a later policy may only tighten it: what people approve is
-denied after all if the policy in force blocks it by then.
+What was decided about a wish when it was made is frozen, and a later policy may only tighten it:
+what people approve is denied after all if the policy in force blocks it by then.
 
-A grant is a vote that was given early. Before one lets a call run, one of its uses is taken for that call, in a slot; and
-when people deny a call that a grant would cover, the grant is revoked first. So each of these steps may come twice.
+A grant is a vote that was given early. Before one lets a call run, one of its uses is taken for
+that call, in a slot; and when people deny a call that a grant would cover, the grant is revoked
+first. So each of these steps may come twice.
 
-Where a thread may put only so many calls to people, its wishes are judged in the order of the log: one that could be the
-one too many is handed out again until those before it are judged. So many wishes at once are no way around a limit.
+Where a thread may put only so many calls to people, its wishes are judged in the order of the log:
+one that could be the one too many is handed out again until those before it are judged. So many
+wishes at once are no way around a limit.
 
-Whether a message supersedes a question is read off the log, so it does not matter who is quicker, the gate or the
-user (docs/decisions/0010):
+Whether a message supersedes a question is read off the log, so it does not matter who is quicker,
+the gate or the user (docs/decisions/0010):
 
-* It does if a user said it after the wish was made: after the model's reply, or, in a service's own loop, after the
-  request. So all wishes of one reply are superseded by the same messages, and a slow gate asks nothing that is moot.
-* What was recorded before the message counts, and nothing that came after it: a vote that decides, a withdrawal and the
-  deadline win if they came first, and else the message. So two who look at different times do not disagree about it.
-* Whoever is handed anything about such a call looks for messages, also right after the question was recorded, and whoever
-  is handed a message looks for such calls. One of them comes last and sees both.
+* It does if a user said it after the wish was made: after the model's reply, or, in a service's own
+  loop, after the request. So all wishes of one reply are superseded by the same messages, and a
+  slow gate asks nothing that is moot.
+* What was recorded before the message counts, and nothing that came after it: a vote that decides,
+  a withdrawal and the deadline win if they came first, and else the message. So two who look at
+  different times do not disagree about it.
+* Whoever is handed anything about such a call looks for messages, also right after the question was
+  recorded, and whoever is handed a message looks for such calls. One of them comes last and sees
+  both.
 """
 
 from collections.abc import Sequence
@@ -63,7 +70,9 @@ from ayes.schemas.slots import ROOT, CallRef, Slot, delegations, grants
 
 
 class SupersededCalls(Struct, frozen=True):
-    """What the gate looks at when somebody says something: the thread's open calls that this may supersede."""
+    """What the gate looks at when somebody says something: the thread's open calls that this may
+    supersede.
+    """
 
     cases: tuple[Case, ...]
 
@@ -78,7 +87,9 @@ class Gate:
     durables = ("gate", "gate-timers")
     replaces = False
 
-    async def load(self, ledger: Ledger, handed: Delivered) -> Case | SupersededCalls | MissingRequests:
+    async def load(
+        self, ledger: Ledger, handed: Delivered
+    ) -> Case | SupersededCalls | MissingRequests:
         match handed:
             case Fact(event=e.Said() as said):
                 return await self._heard(ledger, handed, said)
@@ -95,8 +106,11 @@ class Gate:
         )
         call = call_of(ref, facts)
         if isinstance(handed, TimerFired) and call.gated is None:
-            # A timer is set after its question was read, so it is there. Nobody else would see to this deadline.
-            raise Unavailable(f"the question of {call.ref} cannot be read yet; a replica is behind.")
+            # A timer is set after its question was read, so it is there. Nobody else would see to
+            # this deadline.
+            raise Unavailable(
+                f"the question of {call.ref} cannot be read yet; a replica is behind."
+            )
         if call.requested is None or call.decided is not None:
             return Case(call, _NOTHING, None)
         whence = origin(call, facts)
@@ -112,7 +126,8 @@ class Gate:
         case = await _with_past(ledger, case)
         if _depends_on_siblings(case):
             raise Unavailable(
-                f"the wishes before {call.ref} are not judged yet, and only so many are put to people."
+                f"the wishes before {call.ref} are not judged yet, and only so many are put to "
+                "people."
             )
         return case
 
@@ -130,7 +145,9 @@ class Gate:
     async def execute(self, ledger: Ledger, work: Never) -> Never:
         raise AssertionError("the gate does nothing outside of the ledger")
 
-    async def _replied(self, ledger: Ledger, handed: Fact, reply: e.ModelReplied) -> MissingRequests:
+    async def _replied(
+        self, ledger: Ledger, handed: Fact, reply: e.ModelReplied
+    ) -> MissingRequests:
         """One request; a wish whose slot is taken was requested before, or cannot be any more."""
         thread = handed.slot.thread_ref
         wishes = [part for part in reply.parts if isinstance(part, e.Wish)]
@@ -142,7 +159,9 @@ class Gate:
         return replied(facts, handed, wishes)
 
     async def _heard(self, ledger: Ledger, handed: Fact, said: e.Said) -> SupersededCalls:
-        """Where no question is open that a message supersedes, this is one request, and none for what no user said."""
+        """Where no question is open that a message supersedes, this is one request, and none for
+        what no user said.
+        """
         if said.role != "user":
             return SupersededCalls(())
         waiting = await ledger.open_questions(handed.slot.thread_ref, must_include=handed.slot)
@@ -151,7 +170,9 @@ class Gate:
         )
 
     async def _asked(self, ledger: Ledger, call: Call, handed: Delivered) -> Case:
-        """The case of an open question, with what a user said since the wish was made where that counts."""
+        """The case of an open question, with what a user said since the wish was made where that
+        counts.
+        """
         newer = None
         if _yields(call):
             assert call.gated
@@ -162,14 +183,21 @@ class Gate:
         case = Case(call, _NOTHING, None, newer)
         if call.requested is None or not call.votes:
             return case
-        # An edit is judged again, and what people approve is, by the policies that are in force by then.
+        # An edit is judged again, and what people approve is, by the policies that are in force by
+        # then.
         workspace = call.ref.workspace
-        case = replace(case, policies=await ledger.policies(workspace), tool=await ledger.tool_of(call))
+        case = replace(
+            case, policies=await ledger.policies(workspace), tool=await ledger.tool_of(call)
+        )
         if not any(map(_calls_for_more, call.votes)):
             return case
         assert call.gated
-        latest = _later(call.gated, handed)  # who votes in another's place was given the word before
-        given = await ledger.read(grants(workspace), delegations(workspace), latest, must_include=latest)
+        latest = _later(
+            call.gated, handed
+        )  # who votes in another's place was given the word before
+        given = await ledger.read(
+            grants(workspace), delegations(workspace), latest, must_include=latest
+        )
         return replace(case, grants=grants_of(given), delegations=delegations_of(given))
 
 
@@ -188,18 +216,25 @@ def replied(facts: Sequence[Fact], reply: Fact, wishes: Sequence[e.Wish]) -> Mis
         return MissingRequests()  # a service that runs its own loop requests for itself
     taken = {fact.slot for fact in facts}
     calls = ((ref.wish(turn, index), wished(opened, wish)) for index, wish in enumerate(wishes))
-    return MissingRequests(tuple((call, wish) for call, wish in calls if call.requested not in taken))
+    return MissingRequests(
+        tuple((call, wish) for call, wish in calls if call.requested not in taken)
+    )
 
 
 async def _with_past(ledger: Ledger, case: Case) -> Case:
-    """The case with what its thread went through, as far as the policies ask: where nothing was denied, that is short."""
+    """The case with what its thread went through, as far as the policies ask: where nothing was
+    denied, that is short.
+    """
     ref = case.call.ref
     limited = any(
-        case.policies.limit(name) is not None for name in ("calls_per_thread", "questions_per_thread")
+        case.policies.limit(name) is not None
+        for name in ("calls_per_thread", "questions_per_thread")
     )
     places = ("requested", "gated", "decided") if limited else ("decided",)
     facts = await _of_thread(ledger, ref, *places)
-    denied = [fact for fact in facts if isinstance(fact.event, e.Denied) and fact.event.ground == "people"]
+    denied = [
+        fact for fact in facts if isinstance(fact.event, e.Denied) and fact.event.ground == "people"
+    ]
     if denied and not limited:
         facts = await _of_thread(ledger, ref, "requested", "decided")
     gone_through = thread_usage(case.call, facts)
@@ -210,9 +245,13 @@ async def _with_past(ledger: Ledger, case: Case) -> Case:
 
 
 async def _of_thread(ledger: Ledger, ref: CallRef, *places: str) -> tuple[Fact, ...]:
-    """What stands in these places of a thread's calls, the wish itself, and the grants of its workspace."""
+    """What stands in these places of a thread's calls, the wish itself, and the grants of its
+    workspace.
+    """
     calls = [f"{ROOT}.{ref.workspace}.{ref.thread}.call.*.{place}" for place in places]
-    return await ledger.read(*calls, ref.requested, grants(ref.workspace), must_include=ref.requested)
+    return await ledger.read(
+        *calls, ref.requested, grants(ref.workspace), must_include=ref.requested
+    )
 
 
 def _depends_on_past(case: Case) -> bool:
@@ -226,7 +265,9 @@ def _depends_on_past(case: Case) -> bool:
 
 
 def _depends_on_siblings(case: Case) -> bool:
-    """Would people be asked, unless an earlier wish of the thread that is not judged yet becomes the last question?"""
+    """Would people be asked, unless an earlier wish of the thread that is not judged yet becomes
+    the last question?
+    """
     assert case.call.requested
     assert case.past
     most = case.policies.limit("questions_per_thread")
@@ -237,13 +278,16 @@ def _depends_on_siblings(case: Case) -> bool:
 
 def _calls_for_more(vote: Fact) -> bool:
     """Does this vote rest on a delegation, or could it beat a grant?"""
-    return isinstance(vote.event, e.Voted) and bool(vote.event.verdict == "deny" or vote.event.on_behalf_of)
+    return isinstance(vote.event, e.Voted) and bool(
+        vote.event.verdict == "deny" or vote.event.on_behalf_of
+    )
 
 
 def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
     call = case.call
     if call.requested is None:
-        return ()  # a vote or a withdrawal of nothing: it counts when there is something, which is handed then
+        # a vote or a withdrawal of nothing: it counts when there is something, which is handed then
+        return ()
     if call.decided is not None:
         return _cancelled(call)
     decided = decision(case, handed.recorded_at)
@@ -285,7 +329,10 @@ def _beaten(case: Case, denied: e.Denied) -> Sequence[Append]:
     denied_call, call = about(case.call, case.call.wish.arguments), str(case.call.ref)
     at = max((vote.recorded_at for vote in case.call.votes), default=None)
     beaten = covering(case.grants, denied_call, at) if at is not None else ()
-    return [Append(grant.ref.revoked, e.GrantRevoked(reason=denied.reason, call=call)) for grant in beaten]
+    return [
+        Append(grant.ref.revoked, e.GrantRevoked(reason=denied.reason, call=call))
+        for grant in beaten
+    ]
 
 
 def _yields(call: Call) -> bool:
@@ -294,7 +341,9 @@ def _yields(call: Call) -> bool:
 
 
 def _later(gated: Fact, handed: Delivered) -> Slot:
-    """The later of the two facts: whoever has it has all that stands before it. (A timer is of another stream.)"""
+    """The later of the two facts: whoever has it has all that stands before it. (A timer is of
+    another stream.)
+    """
     return handed.slot if isinstance(handed, Fact) and handed.seq > gated.seq else gated.slot
 
 
@@ -305,7 +354,9 @@ def _around(ref: CallRef) -> tuple[str, ...]:
 
 
 def said_since(ref: CallRef, facts: Sequence[Fact]) -> Fact | None:
-    """The first thing that a user said after the wish for this call was made, among facts in the order of the log."""
+    """The first thing that a user said after the wish for this call was made, among facts in the
+    order of the log.
+    """
     wished = (fact.seq for fact in facts if fact.slot in (ref.requested, reply_slot(ref)))
     since = min(wished, default=None)
     said = (fact for fact in facts if isinstance(fact.event, e.Said) and fact.event.role == "user")

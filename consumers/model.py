@@ -4,11 +4,12 @@
     a turn's last call├──► turn.<n>.asked.1 ──► the model ──► turn.<n>.replied
     is settled ───────┘
 
-What the reply wishes for the gate requests (`consumers/gate.py`): the model worker cannot ask for anything by itself.
+What the reply wishes for the gate requests (`consumers/gate.py`): the model worker cannot ask for
+anything by itself.
 
-The claim is the cut: the history that the model is sent is what stands in the log before `asked.1`, so the same log
-always gives the same question. Asking twice harms nobody, so a claim whose worker died is followed by the next
-attempt; the slot `replied` takes one answer.
+The claim is the cut: the history that the model is sent is what stands in the log before `asked.1`,
+so the same log always gives the same question. Asking twice harms nobody, so a claim whose worker
+died is followed by the next attempt; the slot `replied` takes one answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,9 @@ class ModelReply(Struct, frozen=True):
 
 
 class Model(Protocol):
-    """Anything that can answer: a provider, a recording, a script. May raise; then the turn has failed."""
+    """Anything that can answer: a provider, a recording, a script. May raise; then the turn has
+    failed.
+    """
 
     async def reply(self, question: ModelRequest) -> ModelReply: ...
 
@@ -103,7 +106,10 @@ class ModelWorker:
         slot = work.thread.replied(work.turn)
         try:
             entries = history(thread, before_turn=work.turn).entries
-            tools = [await ledger.tool(work.thread.workspace, one.tool, one.version) for one in opened.tools]
+            tools = [
+                await ledger.tool(work.thread.workspace, one.tool, one.version)
+                for one in opened.tools
+            ]
             question = ModelRequest(work.thread, work.turn, opened.model, entries, tuple(tools))
             reply = await self._models[_provider(opened.model)].reply(question)
             replied = e.ModelReplied(
@@ -114,21 +120,30 @@ class ModelWorker:
                 finish_reason=reply.finish_reason,
                 history_digest=digest(entries),
             )
-            # What cannot be recorded is not an answer, and asking again would not help. Nor can what it wishes be.
+            # What cannot be recorded is not an answer, and asking again would not help. Nor can
+            # what it wishes be.
             for event in (replied, *(wished(opened, wish) for wish in _wishes(reply))):
                 encode(ledger.with_envelope(event, replied))
         except Unavailable:
             raise  # the ledger could not be read; the next attempt may
         except Exception as problem:  # noqa: BLE001 - a provider may raise anything; the turn has failed
             _log.warning("the model gave no answer", problem=str(problem), turn=work.turn)
-            return Append(slot, e.ModelFailed(error=format_exception(problem), attempt=work.attempt))
+            return Append(
+                slot, e.ModelFailed(error=format_exception(problem), attempt=work.attempt)
+            )
         return Append(slot, replied)
 
 
 def _asked_again(thread: Thread, turn: Turn, handed: Delivered) -> Sequence[Effect[Ask]]:
-    """The model was asked and has not answered. If what we were handed made that claim, its worker is dead."""
+    """The model was asked and has not answered. If what we were handed made that claim, its worker
+    is dead.
+    """
     claim = turn.asked[-1].event
-    if not isinstance(handed, Fact) or not isinstance(claim, e.ModelAsked) or claim.cause != handed.event.id:
+    if (
+        not isinstance(handed, Fact)
+        or not isinstance(claim, e.ModelAsked)
+        or claim.cause != handed.event.id
+    ):
         return ()
     attempt = len(turn.asked) + 1
     if attempt > MAX_ATTEMPTS:

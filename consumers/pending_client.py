@@ -1,10 +1,12 @@
-"""Pages of what waits, the oldest first, for whoever keeps no inbox: a command, or a service that asks now and then.
+"""Pages of what waits, the oldest first, for whoever keeps no inbox: a command, or a service that
+asks now and then.
 
     entries, waiting, unreadable = await oldest(ledger, 50)
 
-A page cannot be read from the bucket without reading all of it: an entry that is written anew, since more people are
-asked, moves to its end. So the queue's worker, which keeps an inbox, is asked (`desk.py`). Where nobody answers, or not in
-time, or what cannot be read, the bucket itself is read, with the same result.
+A page cannot be read from the bucket without reading all of it: an entry that is written anew,
+since more people are asked, moves to its end. So the queue's worker, which keeps an inbox, is asked
+(`desk.py`). Where nobody answers, or not in time, or what cannot be read, the bucket itself is
+read, with the same result.
 """
 
 from typing import Annotated, Final
@@ -58,8 +60,12 @@ class PageRequest(Struct, frozen=True, forbid_unknown_fields=True):
         return PendingFilter(self.workspace, self.thread, self.tool)
 
 
-async def oldest(ledger: Ledger, most: int | None = None, chosen: PendingFilter = NO_FILTER) -> Listed:
-    """The entries that fit, oldest first, N at most or all of them; how many fit; and what cannot be read."""
+async def oldest(
+    ledger: Ledger, most: int | None = None, chosen: PendingFilter = NO_FILTER
+) -> Listed:
+    """The entries that fit, oldest first, N at most or all of them; how many fit; and what cannot
+    be read.
+    """
     if most is not None and 1 <= most <= MOST:
         try:
             return await _asked(ledger, most, chosen)
@@ -88,5 +94,7 @@ async def _page(ledger: Ledger, asked: PageRequest) -> Page:
 
 
 async def _read(ledger: Ledger, most: int | None, chosen: PendingFilter) -> Listed:
-    """All of the bucket. Whose an entry is says its key, so that only what is shown need be decoded."""
+    """All of the bucket. Whose an entry is says its key, so that only what is shown need be
+    decoded.
+    """
     return pending.oldest(await ledger.log.pending.entries(), most, chosen)

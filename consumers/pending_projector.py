@@ -1,11 +1,13 @@
-"""The queue: keeps the key-value bucket `pending` as the facts have it, for anybody to watch as a live inbox.
+"""The queue: keeps the key-value bucket `pending` as the facts have it, for anybody to watch as a
+live inbox.
 
-It reads the entry's revision before the facts and names it when it writes. So when two copies of this worker, or two
-deliveries, are at the same call, the one with the older facts loses and looks again. And whoever has put an entry looks
-once more: a decision that was recorded meanwhile may have been handled before, when there was no entry to delete.
+It reads the entry's revision before the facts and names it when it writes. So when two copies of
+this worker, or two deliveries, are at the same call, the one with the older facts loses and looks
+again. And whoever has put an entry looks once more: a decision that was recorded meanwhile may have
+been handled before, when there was no entry to delete.
 
-For that the revision is the leader's, and the facts are newer than it: where an entry was ever written, they are read as
-of at least what the leader of the log has now (docs/decisions/0026).
+For that the revision is the leader's, and the facts are newer than it: where an entry was ever
+written, they are read as of at least what the leader of the log has now (docs/decisions/0026).
 """
 
 from collections.abc import Sequence

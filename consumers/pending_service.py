@@ -1,11 +1,15 @@
-"""The desk: where the queue is kept, who asks for a page of what waits gets it from an inbox, in one request.
+"""The desk: where the queue is kept, who asks for a page of what waits gets it from an inbox, in
+one request.
 
-It is a NATS service (ADR-32), so any client can ask it, and look for it, and at how it fares. The rules of this file:
+It is a NATS service (ADR-32), so any client can ask it, and look for it, and at how it fares. The
+rules of this file:
 
-* **Never a wrong page.** It holds all that was written to the bucket before it was asked for. While the inbox cannot say
-  that (it is being read, the broker was away) there is an error, 503.
-* What the bucket holds and is not an entry is named on the first page (`unreadable`) and hinders no other.
-* Each entry has the bytes that the bucket has. As many are in a page as fit into a message; `after` asks for those behind.
+* **Never a wrong page.** It holds all that was written to the bucket before it was asked for. While
+  the inbox cannot say that (it is being read, the broker was away) there is an error, 503.
+* What the bucket holds and is not an entry is named on the first page (`unreadable`) and hinders no
+  other.
+* Each entry has the bytes that the bucket has. As many are in a page as fit into a message; `after`
+  asks for those behind.
 * What becomes of the desk is nothing to the queue's worker: without it the bucket is read.
 """
 
@@ -33,9 +37,11 @@ from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.consumers.pending_service")
 
-#: How long a request waits for the inbox to catch up. Whoever is less patient reads the bucket meanwhile.
+#: How long a request waits for the inbox to catch up. Whoever is less patient reads the bucket
+#: meanwhile.
 _CATCH_UP_S: Final = 2.0
-#: How soon an inbox that was lost is begun anew; and twice that, and so on, while it cannot be entered.
+#: How soon an inbox that was lost is begun anew; and twice that, and so on, while it cannot be
+#: entered.
 _AGAIN_S: Final = 1.0
 _AT_LAST_S: Final = 60.0
 #: Room in a message for what is around the entries of a page.
@@ -87,7 +93,9 @@ class PendingService:
         chosen = asked.chosen
         inbox = self._inbox
         if inbox is None:
-            raise ServiceError("503", "the inbox is being read. Ask again soon, or read the bucket.")
+            raise ServiceError(
+                "503", "the inbox is being read. Ask again soon, or read the bucket."
+            )
         try:
             async with asyncio.timeout(_CATCH_UP_S):
                 await inbox.caught_up()
@@ -96,7 +104,9 @@ class PendingService:
             raise
         except Exception as problem:  # noqa: BLE001 - a page that is not known to be right is none
             why = "it has not caught up" if isinstance(problem, TimeoutError) else str(problem)
-            raise ServiceError("503", _line(f"the inbox cannot tell: {why}. Read the bucket.")) from None
+            raise ServiceError(
+                "503", _line(f"the inbox cannot tell: {why}. Read the bucket.")
+            ) from None
 
 
 @asynccontextmanager
@@ -105,7 +115,10 @@ async def _service(client: Client, answer: Handler) -> AsyncGenerator[None]:
         # nats-py's, when it notes since when a service runs.
         warnings.filterwarnings("ignore", r"datetime\.datetime\.utcnow", DeprecationWarning)
         service = await micro.add_service(
-            client, name=SERVICE, version=_version(), description="What waits for people, the oldest first."
+            client,
+            name=SERVICE,
+            version=_version(),
+            description="What waits for people, the oldest first.",
         )
     try:
         await service.add_endpoint(name="oldest", subject=SUBJECT, handler=answer)
@@ -119,7 +132,8 @@ async def _service(client: Client, answer: Handler) -> AsyncGenerator[None]:
 def _denied(subject: str) -> None:
     if subject.lower() == SUBJECT:
         _log.warning(
-            "the broker does not let the queue's worker answer who asks what waits, so each reads the whole bucket. "
+            "the broker does not let the queue's worker answer who asks what waits, so each reads "
+            "the whole bucket. "
             "Its accounts are those of an older version: write them anew (docs/operators.md)."
         )
 

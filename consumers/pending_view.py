@@ -4,9 +4,9 @@
         for entry in inbox.oldest(50):
             ...
 
-Entering it reads all that waits. From then on it is kept up by what changes, and answering takes no request. While the
-broker is away it shows what was known last, and it is right again as soon as the broker is back, for however long that
-was: a call that was decided meanwhile does not stay.
+Entering it reads all that waits. From then on it is kept up by what changes, and answering takes no
+request. While the broker is away it shows what was known last, and it is right again as soon as the
+broker is back, for however long that was: a call that was decided meanwhile does not stay.
 """
 
 import asyncio
@@ -17,14 +17,23 @@ from typing import Self
 
 from ayes.ledger.log import Change
 from ayes.ledger.services import Ledger
-from ayes.projections.pending import NO_FILTER, BadEntry, Entry, Page, PageCursor, PendingFilter, PendingIndex
+from ayes.projections.pending import (
+    NO_FILTER,
+    BadEntry,
+    Entry,
+    Page,
+    PageCursor,
+    PendingFilter,
+    PendingIndex,
+)
 
 
 class PendingView:
     """All that waits, oldest first, for as long as the block lasts.
 
     Raises:
-        Unavailable: out of whatever is asked of it, once it can be kept up no longer: the bucket is gone, say.
+        Unavailable: out of whatever is asked of it, once it can be kept up no longer: the bucket is
+            gone, say.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -41,7 +50,10 @@ class PendingView:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._keeping.cancel()
         [ended] = await asyncio.gather(self._keeping, return_exceptions=True)
@@ -64,7 +76,11 @@ class PendingView:
         return self._waiting.unreadable(chosen)
 
     def page(
-        self, most: int, room: int, chosen: PendingFilter = NO_FILTER, after: PageCursor | None = None
+        self,
+        most: int,
+        room: int,
+        chosen: PendingFilter = NO_FILTER,
+        after: PageCursor | None = None,
     ) -> Page:
         """The oldest that fit: so many at most, behind that one, in so many bytes.
 
@@ -75,7 +91,8 @@ class PendingView:
         return self._waiting.page(most, room, chosen, after)
 
     async def caught_up(self) -> None:
-        """Wait until it shows all that was written before this was called: after a while without the broker, say.
+        """Wait until it shows all that was written before this was called: after a while without
+        the broker, say.
 
         Raises:
             Unavailable: the broker does not tell what was written.

@@ -1,15 +1,17 @@
-"""The model providers, through pydantic-ai's direct model interface: one request in, one response out.
+"""The model providers, through pydantic-ai's direct model interface: one request in, one response
+out.
 
-Our words are translated at this border, in both directions, and nowhere else. Calls are sent under our own ids: a
-provider's may repeat within a conversation. What only the provider understands (a thinking signature, encrypted
-reasoning, the id of an item) goes back to that provider alone, and is recorded as its own wire form has it wherever
-there is one (the convention is in `ayes.projections.formats.common`). So what was said live can be written for the
-provider's wire form, and what was read from a wire form can go on live.
+Our words are translated at this border, in both directions, and nowhere else. Calls are sent under
+our own ids: a provider's may repeat within a conversation. What only the provider understands (a
+thinking signature, encrypted reasoning, the id of an item) goes back to that provider alone, and is
+recorded as its own wire form has it wherever there is one (the convention is in
+`ayes.projections.formats.common`). So what was said live can be written for the provider's wire
+form, and what was read from a wire form can go on live.
 
-What is not sent live, for the library has no part for it, and what is lost: see `ayes.projections.formats.pydantic_ai.write`.
-The id of an item that holds a call is among it, as the call goes under an id of ours.
-A model that stands for several (a `FallbackModel`) is a provider of its own here: what one of them signed is
-recorded as the whole's, and sent to it alone.
+What is not sent live, for the library has no part for it, and what is lost: see
+`ayes.projections.formats.pydantic_ai.write`. The id of an item that holds a call is among it, as
+the call goes under an id of ours. A model that stands for several (a `FallbackModel`) is a provider
+of its own here: what one of them signed is recorded as the whole's, and sent to it alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +64,9 @@ class PydanticAI:
 
 
 def messages(history: Sequence[Entry], *, provider: str) -> list[pai.ModelMessage]:
-    """The history as pydantic-ai takes it: requests and responses in turn, opaque parts only for their provider."""
+    """The history as pydantic-ai takes it: requests and responses in turn, opaque parts only for
+    their provider.
+    """
     written: list[pai.ModelMessage] = []
     for entry in history:
         match entry:
@@ -78,7 +82,9 @@ def messages(history: Sequence[Entry], *, provider: str) -> list[pai.ModelMessag
                 if is_error:
                     outcome = "denied" if kind == "denied" else "failed"
                 name = tool_name(tool)
-                _ask(written, pai.ToolReturnPart(name, text, tool_call_id=_id(call), outcome=outcome))
+                _ask(
+                    written, pai.ToolReturnPart(name, text, tool_call_id=_id(call), outcome=outcome)
+                )
     return written
 
 
@@ -105,15 +111,24 @@ def parts(response: pai.ModelResponse, *, provider: str) -> tuple[e.Part, ...]:
 
 
 def _verbatim(part: pai.ModelResponsePart, dumped: Mapping[str, Any]) -> dict[str, Any]:
-    return {**dumped, "args": _arguments(part.args)} if isinstance(part, pai.ToolCallPart) else dict(dumped)
+    return (
+        {**dumped, "args": _arguments(part.args)}
+        if isinstance(part, pai.ToolCallPart)
+        else dict(dumped)
+    )
 
 
 def _arguments(args: str | Mapping[str, Any] | None) -> str:
-    """The very text that the model wrote, malformed or not; `args_as_json_str` would write it anew, and hide that.
+    """The very text that the model wrote, malformed or not; `args_as_json_str` would write it anew,
+    and hide that.
 
     Some providers hand on an object instead, and nothing where nothing was said.
     """
-    return args or "{}" if isinstance(args, str) or args is None else msgspec.json.encode(args).decode()
+    return (
+        args or "{}"
+        if isinstance(args, str) or args is None
+        else msgspec.json.encode(args).decode()
+    )
 
 
 def _id(call: str) -> str:

@@ -1,4 +1,6 @@
-"""Keeping a task running: one that fails is told of in a sentence and started again, later each time."""
+"""Keeping a task running: one that fails is told of in a sentence and started again, later each
+time.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,9 +17,14 @@ AT_LAST_S: Final = 30.0
 
 
 async def kept(
-    what: str, run: Callable[[], Awaitable[None]], *, ends: tuple[type[Exception], ...] = (BrokerRefused,)
+    what: str,
+    run: Callable[[], Awaitable[None]],
+    *,
+    ends: tuple[type[Exception], ...] = (BrokerRefused,),
 ) -> None:
-    """Run it until it returns. An error of `ends` is raised: a new start does not help, only an operator does."""
+    """Run it until it returns. An error of `ends` is raised: a new start does not help, only an
+    operator does.
+    """
     again_s = AGAIN_S
     clock = asyncio.get_running_loop()
     while True:

@@ -1,4 +1,5 @@
-"""The tools that an executor can run: Python functions, each with the contract that is made of its signature.
+"""The tools that an executor can run: Python functions, each with the contract that is made of its
+signature.
 
     tools = Tools()
 
@@ -9,11 +10,12 @@
 
     ayes up --tools shop.tools:tools -w shop        # or: ayes work executor --tools shop.tools:tools
 
-A function may be `async`; any other runs in a thread of its own. What it returns is what the model reads (a string
-as it is, anything else as JSON); what it raises is a failure that the model reads too.
+A function may be `async`; any other runs in a thread of its own. What it returns is what the model
+reads (a string as it is, anything else as JSON); what it raises is a failure that the model reads
+too.
 
-`idempotency_key.get()` is `workspace/thread/call`, the same each time a repeatable tool is started for one call: hand
-it on to what you call, so that the second start is known there as the same wish.
+`idempotency_key.get()` is `workspace/thread/call`, the same each time a repeatable tool is started
+for one call: hand it on to what you call, so that the second start is known there as the same wish.
 """
 
 import asyncio
@@ -36,7 +38,8 @@ from ayes.schemas.tools import ToolSpec, declaration, spec_of
 __all__ = ["Registered", "Tools", "idempotency_key", "load"]
 
 _log: Final = get_logger("ayes.consumers.tools")
-#: How long an executor tries to declare its tools, while the broker cannot say whether they are declared.
+#: How long an executor tries to declare its tools, while the broker cannot say whether they are
+#: declared.
 DECLARE_S: Final = 60.0
 #: How long to wait before trying again.
 _AGAIN_S: Final = 0.5
@@ -67,16 +70,22 @@ class Tools(Mapping[str, Registered]):
         Args:
             name: what the model calls it by; the function's own name by default.
             repeatable: it may be run again after a crash, under the same idempotency key.
-            governs: it can change what is asked about, so people look at each call of it, whatever rules say.
+            governs: it can change what is asked about, so people look at each call of it, whatever
+                rules say.
 
         Raises:
-            BadInput: no schema can be made of its parameters, or there is a tool of that name already.
+            BadInput: no schema can be made of its parameters, or there is a tool of that name
+                already.
         """
 
         def register(function: F) -> F:
-            spec = spec_of(function, name=name, repeatable=repeatable, run_by="executor", governs=governs)
+            spec = spec_of(
+                function, name=name, repeatable=repeatable, run_by="executor", governs=governs
+            )
             if spec.name in self._tools:
-                raise BadInput(f"two tools have the name {spec.name!r}. Give one another with name=...")
+                raise BadInput(
+                    f"two tools have the name {spec.name!r}. Give one another with name=..."
+                )
             self._tools[spec.name] = Registered(spec, function)
             return function
 
@@ -85,14 +94,17 @@ class Tools(Mapping[str, Registered]):
     async def declare(
         self, ledger: Ledger, workspace: str, *, patience_s: float = DECLARE_S
     ) -> tuple[ToolRef, ...]:
-        """Record the contracts in a workspace; what a thread is opened with. Tries until it is known that they stand.
+        """Record the contracts in a workspace; what a thread is opened with. Tries until it is
+        known that they stand.
 
         Raises:
             Unavailable: it was not known within `patience_s`.
             BrokerRefused: these credentials may not declare tools.
         """
         until = time.monotonic() + patience_s
-        return tuple([await _declared(ledger, workspace, tool.spec, until) for tool in self._tools.values()])
+        return tuple(
+            [await _declared(ledger, workspace, tool.spec, until) for tool in self._tools.values()]
+        )
 
     def __getitem__(self, name: str) -> Registered:
         return self._tools[name]
@@ -113,7 +125,8 @@ async def _declared(ledger: Ledger, workspace: str, spec: ToolSpec, until: float
         except Unavailable as problem:
             if time.monotonic() >= until:
                 raise Unavailable(
-                    f"nobody can say whether tool {spec.name} is declared in {workspace}: {problem} "
+                    f"nobody can say whether tool {spec.name} is declared in {workspace}: "
+                    f"{problem} "
                     "Start this again when the broker answers: it is safe."
                 ) from None
             _log.warning("not declared yet", tool=spec.name, problem=str(problem))
@@ -128,14 +141,19 @@ def load(place: str) -> Tools:
     """
     module_name, _, name = place.partition(":")
     if str(Path.cwd()) not in sys.path:
-        # Behind all others: a file there must not pass for a module of ours or of the standard library.
+        # Behind all others: a file there must not pass for a module of ours or of the standard
+        # library.
         sys.path.append(str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module_name), name or "tools")
     except ImportError as problem:
-        raise BadInput(f"--tools {place}: {problem}. Write MODULE:NAME, as in shop.tools:tools.") from None
+        raise BadInput(
+            f"--tools {place}: {problem}. Write MODULE:NAME, as in shop.tools:tools."
+        ) from None
     except AttributeError:
-        raise BadInput(f"--tools {place}: module {module_name} has no {name or 'tools'!r}.") from None
+        raise BadInput(
+            f"--tools {place}: module {module_name} has no {name or 'tools'!r}."
+        ) from None
     if not isinstance(found, Tools):
         raise BadInput(f"--tools {place} is a {type(found).__name__}, not an ayes.Tools registry.")
     return found

@@ -4,27 +4,31 @@
                 │
               react: a pure function says what should exist next
                 │
-              carry out: append; claim and do the work; set timers. A slot that was taken: look again
+              carry out: append; claim and do the work; set timers. A slot that was taken: look
+                  again
                 │
     acked ◄── everything that follows from it is in the ledger
 
 The rules of this file:
 
-* A consumer does not act on what just came, but on all that is there. Redelivery, another order, a crash between
-  two steps and two copies of the same worker all end in the same facts.
-* All that is there: the first look is at what this process has heard of the log, up to the fact that was handed and maybe
-  further. Whoever looks again, or is handed what was handed out before, looks at the broker. The work behind a claim is
-  done with what was heard up to that claim.
+* A consumer does not act on what just came, but on all that is there. Redelivery, another order, a
+  crash between two steps and two copies of the same worker all end in the same facts.
+* All that is there: the first look is at what this process has heard of the log, up to the fact
+  that was handed and maybe further. Whoever looks again, or is handed what was handed out before,
+  looks at the broker. The work behind a claim is done with what was heard up to that claim.
 * This is the only place that acknowledges, and it does so last.
-* While something is in hand the broker is told so; a worker that falls silent is taken for dead. A worker that
-  was silent (paused, cut off) knows it, and lets go of what it had not begun: somebody else has it by now. And
-  whoever loses a claim to one who was handed the same has a living rival, and leaves the work to them. So a claim that stands without a
-  result, before somebody who is handed its cause, is one whose maker has died.
-* What has been done is written down, whatever happens: neither a cancelled worker nor a broker that is away keeps
-  the result of a tool that ran out of the ledger while this process lives.
-* What cannot be handled is parked with its reason, and the others go on. The operator may have it tried again, and
-  what a newer program wrote is tried again by the first worker that understands it (decision 0017).
-* No error in a part of a worker ends it: that part is started again. What only an operator can mend ends it.
+* While something is in hand the broker is told so; a worker that falls silent is taken for dead. A
+  worker that was silent (paused, cut off) knows it, and lets go of what it had not begun: somebody
+  else has it by now. And whoever loses a claim to one who was handed the same has a living rival,
+  and leaves the work to them. So a claim that stands without a result, before somebody who is
+  handed its cause, is one whose maker has died.
+* What has been done is written down, whatever happens: neither a cancelled worker nor a broker that
+  is away keeps the result of a tool that ran out of the ledger while this process lives.
+* What cannot be handled is parked with its reason, and the others go on. The operator may have it
+  tried again, and what a newer program wrote is tried again by the first worker that understands it
+  (decision 0017).
+* No error in a part of a worker ends it: that part is started again. What only an operator can mend
+  ends it.
 """
 
 import asyncio
@@ -62,7 +66,14 @@ from ayes.ledger.replica import ReadReplica
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER
 from ayes.schemas.codec import Fact, fact_of
-from ayes.schemas.errors import BadSlot, BrokerAway, BrokerRefused, Defect, OutcomeUnknown, Unavailable
+from ayes.schemas.errors import (
+    BadSlot,
+    BrokerAway,
+    BrokerRefused,
+    Defect,
+    OutcomeUnknown,
+    Unavailable,
+)
 from ayes.schemas.events import Carried, Event
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef, Slot, matches
@@ -73,10 +84,11 @@ _log: Final = get_logger("ayes.consumers.worker")
 MAX_TRIES: Final = 5
 #: Of how many deliveries that failed a worker remembers how often.
 _MOST_FAILURES: Final = 10_000
-#: How often it may be handed out at all: what kills its worker each time must not do so for ever. Who hands on waits twice
-#: as long each time, so that alone does not lead there for days.
+#: How often it may be handed out at all: what kills its worker each time must not do so for ever.
+#: Who hands on waits twice as long each time, so that alone does not lead there for days.
 MAX_DELIVERIES: Final = 20
-#: How often a lost slot makes the loop look again. Each time a fact more is there, so it ends much sooner.
+#: How often a lost slot makes the loop look again. Each time a fact more is there, so it ends much
+#: sooner.
 _MAX_LOOKS: Final = 50
 #: How long a draining worker lets work in hand go on.
 DRAIN_S: Final = 30.0
@@ -93,7 +105,9 @@ class Reaction[S, W](Protocol):
 
     @property
     def replaces(self) -> bool:
-        """Does it overwrite what others wrote? Then it must look at the broker; else what was heard is enough to begin with."""
+        """Does it overwrite what others wrote? Then it must look at the broker; else what was heard
+        is enough to begin with.
+        """
         ...
 
     async def load(self, ledger: Ledger, handed: Delivered) -> S: ...
@@ -103,7 +117,8 @@ class Reaction[S, W](Protocol):
         ...
 
     async def execute(self, ledger: Ledger, work: W) -> Append | None:
-        """The work behind a claim; answers with the fact that tells how it went. Does not raise for bad luck.
+        """The work behind a claim; answers with the fact that tells how it went. Does not raise for
+        bad luck.
 
         None: the claim does not count, so nothing was done, and nothing is to be told.
 
@@ -113,7 +128,9 @@ class Reaction[S, W](Protocol):
 
 
 class _LetGo(Exception):
-    """Neither acknowledged nor handed back: whoever has it will see to it, and if they die it is handed out again."""
+    """Neither acknowledged nor handed back: whoever has it will see to it, and if they die it is
+    handed out again.
+    """
 
 
 class _HandedOn(Exception):
@@ -156,7 +173,9 @@ class Worker[S, W]:
 
     async def run(self) -> None:
         durables = [
-            one for durable in self._reaction.durables for one in (durable, DURABLES[durable].again.name)
+            one
+            for durable in self._reaction.durables
+            for one in (durable, DURABLES[durable].again.name)
         ]
         pumps = [
             asyncio.create_task(kept(f"taking from {durable}", partial(self._take, durable)))
@@ -166,7 +185,9 @@ class Worker[S, W]:
         stopping = asyncio.create_task(self._stopping.wait())
         understood = asyncio.create_task(self._ask_again_for_newer())
         try:
-            done, _ = await asyncio.wait([*pumps, beat, stopping], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                [*pumps, beat, stopping], return_when=asyncio.FIRST_COMPLETED
+            )
             for task in done - {stopping}:
                 task.result()  # a pump never ends by itself; if it fails, so does the worker
         finally:
@@ -182,7 +203,8 @@ class Worker[S, W]:
             async for delivery in deliveries:
                 place = (durable, delivery.number)
                 if place in self._held:
-                    continue  # handed out again although we still work on it: the heartbeat came too late
+                    # handed out again although we still work on it: the heartbeat came too late
+                    continue
                 self._hold(place, delivery)
                 task = asyncio.create_task(self._handle(durable, delivery))
                 self._tasks.add(task)
@@ -201,7 +223,11 @@ class Worker[S, W]:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
-            held = [(place, delivery) for place, (delivery, _) in self._held.items() if not self._lost(place)]
+            held = [
+                (place, delivery)
+                for place, (delivery, _) in self._held.items()
+                if not self._lost(place)
+            ]
             await asyncio.gather(*(self._renew(place, delivery) for place, delivery in held))
 
     async def _renew(self, place: tuple[str, int], delivery: Delivery) -> None:
@@ -221,10 +247,12 @@ class Worker[S, W]:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    # ---------------------------------------------------------------------------------- one delivery
+    # --------------------------------------------------------------------------------- one delivery
 
     async def _handle(self, durable: str, delivery: Delivery) -> None:
-        """Settle it and acknowledge; or hand it back, or park it. A task of its own, so what it binds for the log is too."""
+        """Settle it and acknowledge; or hand it back, or park it. A task of its own, so what it
+        binds for the log is too.
+        """
         structlog.contextvars.bind_contextvars(consumer=durable, **_where(delivery.handed))
         try:
             await self._handle_one(durable, delivery)
@@ -266,7 +294,9 @@ class Worker[S, W]:
         await delivery.ack()
 
     def _failed(self, place: tuple[str, int]) -> int:
-        """Note that handling it failed here; answers how often it did. What was handed on did not fail."""
+        """Note that handling it failed here; answers how often it did. What was handed on did not
+        fail.
+        """
         failures = self._failures.pop(place, 0) + 1
         self._failures[place] = failures
         if len(self._failures) > _MOST_FAILURES:  # settled elsewhere, the oldest of them
@@ -291,32 +321,46 @@ class Worker[S, W]:
             case Fact() | TimerFired() as handed:
                 return await self._settle_fact(handed, delivery, place)
 
-    async def _settle_fact(self, handed: Delivered, delivery: Delivery, place: tuple[str, int]) -> str:
+    async def _settle_fact(
+        self, handed: Delivered, delivery: Delivery, place: tuple[str, int]
+    ) -> str:
         if isinstance(handed, Fact) and isinstance(handed.event, Carried):
-            return handed.event.problem or f"a {handed.event.type} of version {handed.event.v} {NEWER}"
+            return (
+                handed.event.problem or f"a {handed.event.type} of version {handed.event.v} {NEWER}"
+            )
         if delivery.tries > MAX_DELIVERIES:
             return f"handed out {delivery.tries} times, never settled"
         ledger = self._as_of(handed.seq) if _is_new(delivery) else self._ledger
         for _ in range(_MAX_LOOKS):
             self._still_ours(place)
             seen = await self._reaction.load(ledger, handed)
-            # Once more: had we fallen silent before that look, what it shows might be a living rival's work.
+            # Once more: had we fallen silent before that look, what it shows might be a living
+            # rival's work.
             self._still_ours(place)
             steps = self._reaction.decide(seen, handed)
             if await self._carry_out(steps, handed):
                 return ""
             ledger = self._ledger
         raise Defect(
-            f"the facts about {_where(handed)} kept changing while they were looked at; please report it"
+            f"the facts about {_where(handed)} kept changing while they were looked at; please "
+            "report it"
         )
 
     def _as_of(self, seq: int) -> Ledger:
         """The ledger as this process has heard it, at least up to that fact."""
-        return self._ledger if self._heard is None else self._ledger.reading_from(self._heard.as_of(seq))
+        return (
+            self._ledger
+            if self._heard is None
+            else self._ledger.reading_from(self._heard.as_of(seq))
+        )
 
     async def _carry_out(self, steps: Sequence[Effect[W]], handed: Delivered) -> bool:
-        """Take the steps in their order; False when one lost to somebody else, so that we look again."""
-        cause = handed.event if isinstance(handed, Fact) and isinstance(handed.event, Event) else None
+        """Take the steps in their order; False when one lost to somebody else, so that we look
+        again.
+        """
+        cause = (
+            handed.event if isinstance(handed, Fact) and isinstance(handed.event, Event) else None
+        )
         for step in steps:
             match step:
                 case Append():
@@ -339,7 +383,9 @@ class Worker[S, W]:
                 case WritePending(key, value, replaces):
                     pending = self._ledger.log.pending
                     won = await (
-                        pending.put(key, value, replaces) if value else pending.delete(key, replaces)
+                        pending.put(key, value, replaces)
+                        if value
+                        else pending.delete(key, replaces)
                     )
             if not won:
                 return False
@@ -347,7 +393,9 @@ class Worker[S, W]:
 
     async def _won(self, step: Append, cause: Event | None) -> int | None:
         """Append; as which fact of the log, or None when somebody else was first."""
-        match await self._ledger.append(step.slot, step.event, cause=cause, fallback_slot=step.fallback_slot):
+        match await self._ledger.append(
+            step.slot, step.event, cause=cause, fallback_slot=step.fallback_slot
+        ):
             case Recorded(seq) | AlreadyRecorded(seq):
                 return seq
             case SlotTaken(first):
@@ -366,13 +414,17 @@ class Worker[S, W]:
             done.slot, done.event, cause=cause, fallback_slot=done.fallback_slot
         )
         if first is not None:
-            _log.warning("came late, kept apart", slot=done.slot.subject, first=type(first.event).__name__)
+            _log.warning(
+                "came late, kept apart", slot=done.slot.subject, first=type(first.event).__name__
+            )
 
     async def _park(self, durable: str, delivery: Delivery, reason: str) -> None:
         now, newer = self._ledger.now(), reason.endswith(NEWER)
         match delivery.handed:
             case Mark() as mark:
-                _log.error("what the operator said was not heeded", number=mark.number, reason=reason)
+                _log.error(
+                    "what the operator said was not heeded", number=mark.number, reason=reason
+                )
                 return
             case Parked() as again:
                 tries = again.tries + delivery.tries
@@ -382,24 +434,35 @@ class Worker[S, W]:
             case TimerFired(call, seq):
                 parked = Parked(durable, seq, str(call), reason, delivery.tries, now)
             case Fact(seq, _, slot):
-                parked = Parked(durable, seq, slot.subject, reason, delivery.tries, now, newer=newer)
+                parked = Parked(
+                    durable, seq, slot.subject, reason, delivery.tries, now, newer=newer
+                )
         _log.error("parked", reason=reason, subject=parked.subject)
         await self._ledger.log.park(parked)
 
     # ------------------------------------------------------------------------------ what was parked
 
     async def _heed(self, mark: Mark) -> str:
-        """Do what the operator says of a parked delivery: it is handed out again, to one worker at a time."""
+        """Do what the operator says of a parked delivery: it is handed out again, to one worker at
+        a time.
+        """
         parked = await self._ledger.log.parked_at(mark.number)
         if parked is None or parked.state != "parked" or parked.consumer != mark.consumer:
             return ""  # it has changed since: it is being tried again already, or is settled
-        _log.info(f"the operator says {mark.what}", number=mark.number, fact=parked.seq, reason=mark.reason)
+        _log.info(
+            f"the operator says {mark.what}",
+            number=mark.number,
+            fact=parked.seq,
+            reason=mark.reason,
+        )
         if mark.what == "retry":
             await self._ledger.log.park(structs.replace(parked, state="again"))
         return ""
 
     async def _original(self, parked: Parked) -> Delivered:
-        """What was handed out when it was parked: the fact as the log has it, or the hint about a call."""
+        """What was handed out when it was parked: the fact as the log has it, or the hint about a
+        call.
+        """
         consumer = DURABLES[parked.consumer]
         if consumer.stream != LEDGER:
             return TimerFired(CallRef.parse(parked.subject), parked.seq, parked.parked_at)
@@ -407,14 +470,20 @@ class Worker[S, W]:
         if raw is None:
             raise BrokerAway(f"fact {parked.seq} cannot be read just now")
         if not any(matches(pattern, raw.subject) for pattern in consumer.subjects):
-            raise BadSlot(f"fact {parked.seq} ({raw.subject}) is not for consumer {parked.consumer}")
+            raise BadSlot(
+                f"fact {parked.seq} ({raw.subject}) is not for consumer {parked.consumer}"
+            )
         return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
 
     async def _ask_again_for_newer(self) -> None:
-        """What an older program parked, since it did not understand it, is tried again if this one does."""
+        """What an older program parked, since it did not understand it, is tried again if this one
+        does.
+        """
         try:
             for durable in self._reaction.durables:
-                await kept(f"looking at what {durable} parked", partial(self._ask_again_for, durable))
+                await kept(
+                    f"looking at what {durable} parked", partial(self._ask_again_for, durable)
+                )
         except BrokerRefused as problem:
             _log.warning("what was parked is not looked at", problem=str(problem))
 
@@ -430,8 +499,8 @@ class Worker[S, W]:
 def _is_new(delivery: Delivery) -> bool:
     """May the first look be at what was heard?
 
-    What is handed out again was begun by somebody, and what became of that is not known from hearing; a timer is of
-    another stream than the facts.
+    What is handed out again was begun by somebody, and what became of that is not known from
+    hearing; a timer is of another stream than the facts.
     """
     return delivery.tries == 1 and isinstance(delivery.handed, Fact)
 

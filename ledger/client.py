@@ -210,7 +210,9 @@ class LedgerClient:
             return beside if isinstance(beside, Unconfirmed) else answer
         return answer
 
-    async def try_append(self, slot: Slot, event: e.Event, fallback_slot: Slot | None = None) -> Fact | None:
+    async def try_append(
+        self, slot: Slot, event: e.Event, fallback_slot: Slot | None = None
+    ) -> Fact | None:
         """Append, for a caller that cannot go on without knowing the outcome.
 
         Returns None if the event is recorded, else the fact that was first in the slot.
@@ -225,7 +227,8 @@ class LedgerClient:
                 return first
             case Unconfirmed(why):
                 raise OutcomeUnknown(
-                    f"nobody can say whether {slot.subject} is recorded: {why} Do the same again: it is safe."
+                    f"nobody can say whether {slot.subject} is recorded: {why} Do the same again: "
+                    "it is safe."
                 )
 
     async def append_until_acknowledged(
@@ -282,7 +285,9 @@ class LedgerClient:
             OutcomeUnknown: no answer came.
         """
         if (first := await self.try_append(slot, event)) is not None:
-            raise AlreadyFilled(f"{slot.subject} is taken: {describe(first)}. Nothing was recorded.")
+            raise AlreadyFilled(
+                f"{slot.subject} is taken: {describe(first)}. Nothing was recorded."
+            )
 
     async def record(self, call: Call, slot: Slot, event: e.Event) -> Call:
         """Record an event about a call that must be the first in its slot, and read the call back.
@@ -332,7 +337,9 @@ class LedgerClient:
             if must_include is None or any(fact.slot == must_include for fact in reversed(facts)):
                 return facts
             if time.monotonic() > until:
-                raise Unavailable(f"{must_include.subject} cannot be read yet; a replica is behind.")
+                raise Unavailable(
+                    f"{must_include.subject} cannot be read yet; a replica is behind."
+                )
             await asyncio.sleep(0.01)
 
     async def call(self, ref: CallRef, *, must_include: Slot | None = None) -> Call:
@@ -379,7 +386,9 @@ class LedgerClient:
         refs = (must_include,) if must_include else ()
         subjects = (f"{calls_of}.gated", f"{calls_of}.decided")
         facts = await self.read(*subjects, *refs, must_include=must_include)
-        asked = [fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ApprovalRequested)]
+        asked = [
+            fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ApprovalRequested)
+        ]
         calls = [call_of(ref, facts) for ref in asked if ref is not None]
         return tuple(call for call in calls if call.decided is None)
 
@@ -457,7 +466,9 @@ class LedgerClient:
         """
         try:
             declared_as = (
-                tool_slot(workspace, name, version).subject if version else declarations(workspace, name)
+                tool_slot(workspace, name, version).subject
+                if version
+                else declarations(workspace, name)
             )
         except BadId:
             found = None
@@ -515,7 +526,9 @@ class LedgerClient:
             try:
                 self._policies[newest] = policy_of(fact, unapproved)
             except (BadFact, BadFile) as problem:
-                _log.error("a policy is void; what was in force before it stays", problem=str(problem))
+                _log.error(
+                    "a policy is void; what was in force before it stays", problem=str(problem)
+                )
                 versions = await self.read(policies(workspace), must_include=fact.slot)
                 earlier = [one for one in versions if one.seq <= fact.seq]
                 self._policies[newest] = policy_in_force(

@@ -153,7 +153,9 @@ def explained(
         votes=tuple(_vote(call, one) for one in votes),
         denied_by=tuple(one.person for one in ballots if one.vote.verdict == "deny"),
         asked_as_well=call.escalated_to(),
-        next_stage=ExplainedStage(stage.voters, call.due) if stage is not None and decision is None else None,
+        next_stage=ExplainedStage(stage.voters, call.due)
+        if stage is not None and decision is None
+        else None,
         expires_at=call.deadline,
         grants=decision.grants if isinstance(decision, e.Approved) and decision.grants else grants,
         decision=_kind(decision) if decision is not None else None,
@@ -171,7 +173,9 @@ def _judged(
     decision = call.decided.event if call.decided else None
     if call.approval_request is None:
         return (
-            _explained_verdict(decision, call.wish) if isinstance(decision, e.Approved | e.Denied) else None
+            _explained_verdict(decision, call.wish)
+            if isinstance(decision, e.Approved | e.Denied)
+            else None
         )
     people = stands.people if stands is not None else ()
     if isinstance(decision, e.Approved | e.Answered):
@@ -254,7 +258,9 @@ def _bare(question: ExplainedRequest) -> ExplainedRequest:
     def bare(seats: Sequence[Seat]) -> tuple[Seat, ...]:
         return tuple(Seat(one.voters, one.votes_needed) for one in seats)
 
-    return msgspec.structs.replace(question, quorums=bare(question.quorums), besides=bare(question.besides))
+    return msgspec.structs.replace(
+        question, quorums=bare(question.quorums), besides=bare(question.besides)
+    )
 
 
 def _vote(call: Call, cast: CastVote) -> Vote:
@@ -287,7 +293,9 @@ def _kind(event: object) -> str:
 
 
 def said_to(wish: e.ToolRequested, workspace: str, policy: Policy) -> ExplainedVerdict:
-    """What the gate would say to a wish if this policy were in force. Any object fits the schema."""
+    """What the gate would say to a wish if this policy were in force. Any object fits the
+    schema.
+    """
     ref = ThreadRef(workspace, "t").call("c")
     now = datetime.fromtimestamp(0).astimezone()
     call = Call(ref, requested=Fact(1, now, ref.requested, wish))

@@ -1,10 +1,12 @@
-"""What people said in advance: grants ("calls like this, until then") and delegations ("Ben, in my place").
+"""What people said in advance: grants ("calls like this, until then") and delegations ("Ben, in my
+place").
 
-Both are facts of the workspace, in slots under the name of whoever gave them, so only Ana's credentials can give what
-Ana gives. What they are worth at a moment is read off the facts:
+Both are facts of the workspace, in slots under the name of whoever gave them, so only Ana's
+credentials can give what Ana gives. What they are worth at a moment is read off the facts:
 
-* A grant is its giver's vote for a call that was not made yet. It covers calls from when it was recorded until its end,
-  as often as it says: each use is a fact in a slot of its own, so two gates cannot spend the last use twice.
+* A grant is its giver's vote for a call that was not made yet. It covers calls from when it was
+  recorded until its end, as often as it says: each use is a fact in a slot of its own, so two gates
+  cannot spend the last use twice.
 * A delegation lets another person vote in one's place, within its time and until it is ended.
 """
 
@@ -49,7 +51,9 @@ class Grant(Struct, frozen=True):
     @property
     def ends_at(self) -> datetime:
         # What is recorded may be longer than any grant can be, or than any date.
-        return self.given.recorded_at + timedelta(seconds=max(0.0, min(self.granted.expires_in_s, MAX_S)))
+        return self.given.recorded_at + timedelta(
+            seconds=max(0.0, min(self.granted.expires_in_s, MAX_S))
+        )
 
     @property
     def left(self) -> int:
@@ -59,7 +63,8 @@ class Grant(Struct, frozen=True):
     def used_by(self, call: Call) -> bool:
         """Is one of its uses this call's?"""
         return any(
-            isinstance(fact.event, e.GrantUsed) and fact.event.call == str(call.ref) for fact in self.used
+            isinstance(fact.event, e.GrantUsed) and fact.event.call == str(call.ref)
+            for fact in self.used
         )
 
     def standing(self, now: datetime) -> str:
@@ -95,7 +100,9 @@ class Delegation(Struct, frozen=True):
         known = before is None or self.given.seq < before
         ended = self.ended is not None and (before is None or self.ended.seq < before)
         in_time = given.starts_at <= at < given.ends_at
-        return known and not ended and in_time and given.to == reviewer and is_among(tool, given.tools)
+        return (
+            known and not ended and in_time and given.to == reviewer and is_among(tool, given.tools)
+        )
 
 
 def grants_of(facts: Iterable[Fact]) -> tuple[Grant, ...]:
@@ -107,7 +114,9 @@ def grants_of(facts: Iterable[Fact]) -> tuple[Grant, ...]:
             _, giver, name, _ = given.slot.tail
             used = tuple(fact for place, fact in places.items() if place.startswith("used"))
             ref = GrantRef(given.slot.workspace, giver, name)
-            revoked = [fact for place, fact in places.items() if place.partition(".")[0] == "revoked"]
+            revoked = [
+                fact for place, fact in places.items() if place.partition(".")[0] == "revoked"
+            ]
             first = min(revoked, key=attrgetter("seq"), default=None)
             found.append(Grant(ref, given, first, used))
     return tuple(sorted(found, key=lambda one: one.given.seq))
@@ -131,20 +140,25 @@ def delegated(delegations: Iterable[Delegation], call: Call, vote: Fact) -> bool
     assert isinstance(event, e.Voted)
     reviewer, tool = vote.slot.tail[3], call.wish.tool
     return any(
-        one.ref.giver == event.on_behalf_of and one.holds(reviewer, tool, vote.recorded_at, vote.seq)
+        one.ref.giver == event.on_behalf_of
+        and one.holds(reviewer, tool, vote.recorded_at, vote.seq)
         for one in delegations
     )
 
 
 def covering(grants: Iterable[Grant], about: About, now: datetime) -> tuple[Grant, ...]:
-    """The grants that say yes to such a call, apart from how often each was used. What is uncertain does not."""
+    """The grants that say yes to such a call, apart from how often each was used. What is uncertain
+    does not.
+    """
     scope = about.scope
     return tuple(grant for grant in grants if _covers(grant, about, scope, now))
 
 
 def _covers(grant: Grant, about: About, scope: conditions.Scope, now: datetime) -> bool:
     granted = grant.granted
-    if bad_grant(granted) is not None:  # whoever may record one is not held to what our client refuses
+    if (
+        bad_grant(granted) is not None
+    ):  # whoever may record one is not held to what our client refuses
         return False
     in_time = grant.given.recorded_at <= now < grant.ends_at
     if grant.revoked is not None or not in_time or granted.tool != about.tool:
@@ -160,7 +174,9 @@ def _covers(grant: Grant, about: About, scope: conditions.Scope, now: datetime) 
 
 
 def same(arguments: str, value: object) -> bool:
-    """Are these arguments (raw JSON text) that value? The order of keys does not matter; 1, 1.0 and true differ."""
+    """Are these arguments (raw JSON text) that value? The order of keys does not matter; 1, 1.0 and
+    true differ.
+    """
     try:
         known = strict_json.read(arguments)
     except ValueError:

@@ -35,7 +35,8 @@ def subject_of(fact: Fact) -> str:
     return fact.slot.subject if fact.slot.workspace else fact.slot.tail[0]
 
 
-#: Why a version does not count for want of an approved proposal, by its sequence (`ayes.ledger.policy_proposals`).
+#: Why a version does not count for want of an approved proposal, by its sequence
+#: (`ayes.ledger.policy_proposals`).
 type Unapproved = Mapping[int, str]
 _NONE: Final[Unapproved] = MappingProxyType({})
 
@@ -61,7 +62,9 @@ def policy_of(fact: Fact, unapproved: Unapproved = _NONE) -> AppliedPolicy:
 def policy_in_force(
     facts: Iterable[Fact], *, organisation: bool = False, unapproved: Unapproved = _NONE
 ) -> AppliedPolicy:
-    """The newest policy of one owner that counts. Where there are facts and none does, people are asked."""
+    """The newest policy of one owner that counts. Where there are facts and none does, people are
+    asked.
+    """
     any_at_all = False
     for fact in reversed(tuple(facts)):
         any_at_all = True
@@ -88,7 +91,8 @@ def tool_of(fact: Fact) -> Tool:
 
 
 def needing_approval(facts: Iterable[Fact], organisation: Sequence[Fact]) -> tuple[Fact, ...]:
-    """The workspaces' versions that were applied while the organisation wanted them approved by people.
+    """The workspaces' versions that were applied while the organisation wanted them approved by
+    people.
 
     Args:
         organisation: the versions of the organisation's policy.
@@ -150,7 +154,8 @@ _ASKS: Final = Policy.model_validate(
                 "name": "unreadable",
                 "tools": ["*"],
                 "then": "ask",
-                "reason": "The policy that was applied cannot be read, so people are asked about everything.",
+                "reason": "The policy that was applied cannot be read, so people are asked about "
+                "everything.",
             }
         ]
     }

@@ -1,9 +1,10 @@
 """The port in memory: the same answers without a broker, for tests and for trying things out.
 
-It is held to the tests of the real one (`tests/test_port.py`). What it cannot be is durable, or shared
-between processes.
+It is held to the tests of the real one (`tests/test_port.py`). What it cannot be is durable, or
+shared between processes.
 
-`Lagging` is the same log as the client of a cluster sees it: each read may be answered by a replica that is behind.
+`Lagging` is the same log as the client of a cluster sees it: each read may be answered by a replica
+that is behind.
 """
 
 import asyncio
@@ -40,7 +41,9 @@ _FEW = 1000
 
 
 class Memory:
-    def __init__(self, *, now: clock.Clock = clock.now, ack_wait_s: float = subscriptions.ACK_WAIT_S) -> None:
+    def __init__(
+        self, *, now: clock.Clock = clock.now, ack_wait_s: float = subscriptions.ACK_WAIT_S
+    ) -> None:
         self._now = now
         self._ack_wait_s = ack_wait_s
         self._created = clock.now().isoformat()
@@ -60,7 +63,11 @@ class Memory:
 
     async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         if (standing := self._by_subject.get(slot.subject)) is not None:
-            return AlreadyRecorded(standing.seq) if standing.event.id == event_id else SlotTaken(standing)
+            return (
+                AlreadyRecorded(standing.seq)
+                if standing.event.id == event_id
+                else SlotTaken(standing)
+            )
         fact = fact_of(len(self._facts) + 1, self._now(), slot.subject, raw)
         self._facts.append(fact)
         self._raw.append(RawMessage(fact.seq, fact.recorded_at, slot.subject, raw))
@@ -108,7 +115,8 @@ class Memory:
                 wanted = [
                     fact
                     for fact in self._facts[come]
-                    if _has_begun(fact, start) and (not subjects or _any(subjects, fact.slot.subject))
+                    if _has_begun(fact, start)
+                    and (not subjects or _any(subjects, fact.slot.subject))
                 ]
                 if wanted:
                     yield wanted
@@ -149,7 +157,9 @@ class Memory:
             durable.offer(subject, TimerFired(call, next(self._due), self._now()))
 
     async def park(self, parked: Parked) -> bool:
-        subject = f"parked.{subscriptions.DURABLES[parked.consumer].role}.{parked.consumer}.{parked.seq}"
+        subject = (
+            f"parked.{subscriptions.DURABLES[parked.consumer].role}.{parked.consumer}.{parked.seq}"
+        )
         standing = self._parked.pop(subject, None)
         if parked.number and (standing is None or standing.number != parked.number):
             if standing is not None:
@@ -161,7 +171,9 @@ class Memory:
         return True
 
     async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[Parked]:
-        every = (structs.replace(one, mark=self._marks.get(one.number)) for one in self._parked.values())
+        every = (
+            structs.replace(one, mark=self._marks.get(one.number)) for one in self._parked.values()
+        )
         return [one for one in every if (whole or one.is_open) and consumer in {"*", one.consumer}]
 
     async def parked_at(self, number: int) -> Parked | None:
@@ -177,11 +189,12 @@ class Memory:
 
 
 class Lagging:
-    """One client's port on a log in memory, whose reads are answered by replicas that may be behind.
+    """One client's port on a log in memory, whose reads are answered by replicas that may be
+    behind.
 
-    A read is as of any moment between what this client was told of last and now; which one is drawn by lot. What the
-    leader answers is current: appends, `latest`, `last_seq`, the bucket, and that a read finds nothing. Each client
-    needs one of its own.
+    A read is as of any moment between what this client was told of last and now; which one is drawn
+    by lot. What the leader answers is current: appends, `latest`, `last_seq`, the bucket, and that
+    a read finds nothing. Each client needs one of its own.
 
     Args:
         lot: decides what each read gets, so that a test can repeat it.
@@ -189,7 +202,9 @@ class Lagging:
         fails: how often a read is not answered at all.
     """
 
-    def __init__(self, log: Memory, lot: random.Random, *, late: float = 0.2, fails: float = 0.0) -> None:
+    def __init__(
+        self, log: Memory, lot: random.Random, *, late: float = 0.2, fails: float = 0.0
+    ) -> None:
         self.log = log
         self.pending = log.pending
         self._lot, self._late, self._fails = lot, late, fails

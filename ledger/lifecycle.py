@@ -14,12 +14,12 @@
                               ├──► WITHDRAWN ─────────────────────────┤
                               └──► SUPERSEDED ────────────────────────┘
 
-A call *is* the facts recorded about it. Nothing stores its status; `Call.status` reads it off the facts that are
-there, and `call_of` only puts each fact into its place. So it does not matter in which order facts arrive, or how
-often: the same facts give the same call.
+A call *is* the facts recorded about it. Nothing stores its status; `Call.status` reads it off the
+facts that are there, and `call_of` only puts each fact into its place. So it does not matter in
+which order facts arrive, or how often: the same facts give the same call.
 
-**A fact counts only for what it rests on.** Who may write a slot is the broker's business; whether what stands there
-counts is decided here, by `void`, from the facts that were recorded before it:
+**A fact counts only for what it rests on.** Who may write a slot is the broker's business; whether
+what stands there counts is decided here, by `void`, from the facts that were recorded before it:
 
     fact                         counts after                                   and only
     ---------------------------  ---------------------------------------------  ----------------------------------
@@ -32,20 +32,22 @@ counts is decided here, by `void`, from the facts that were recorded before it:
     finished: ToolRefused        a decision or a revocation that stops it       with that ending
     reconciled.<reviewer>        an InDoubt that counts                         by a person who may, not who asked
 
-What does not count is *void*: it is kept for ever, shown with the reason, and no obstacle. A claim goes to the next
-free attempt (`Call.claim_slot`), an end that finds `finished` taken by a void fact goes to `late` (`Call.end_slot`).
-Only the gate writes `gated`, `escalated`, `announced` and `decided`, so these are not questioned; a withdrawal only
-makes things stricter, so it counts whenever it was recorded (docs/decisions/0022).
+What does not count is *void*: it is kept for ever, shown with the reason, and no obstacle. A claim
+goes to the next free attempt (`Call.claim_slot`), an end that finds `finished` taken by a void fact
+goes to `late` (`Call.end_slot`). Only the gate writes `gated`, `escalated`, `announced` and
+`decided`, so these are not questioned; a withdrawal only makes things stricter, so it counts
+whenever it was recorded (docs/decisions/0022).
 
 Three questions are asked of a call, and they are different questions:
 
 * `call_of(ref, facts)` tells what happened. It never raises: what is recorded is recorded.
 * `void(call, fact)` says why a recorded fact does not count.
-* `refusal(call, slot, event, now)` says what may not be recorded next, in a fixed order. The table `MAY_FOLLOW` is
-  most of the answer.
+* `refusal(call, slot, event, now)` says what may not be recorded next, in a fixed order. The table
+  `MAY_FOLLOW` is most of the answer.
 
-None of them guards against two writers at once. The broker does: a slot takes one fact, ever. Where two slots compete
-(a start and a revocation), the order of the log decides, and whoever wrote looks at it before acting.
+None of them guards against two writers at once. The broker does: a slot takes one fact, ever. Where
+two slots compete (a start and a revocation), the order of the log decides, and whoever wrote looks
+at it before acting.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -108,7 +110,8 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
         e.Withdrawn: Status.WITHDRAWN,
         e.Superseded: Status.SUPERSEDED,
     },
-    # A vote does not change the status. The gate counts votes and decides, once. Nor does it when more people are asked.
+    # A vote does not change the status. The gate counts votes and decides, once. Nor does it when
+    # more people are asked.
     Status.PENDING: {
         e.Voted: Status.PENDING,
         e.Escalated: Status.PENDING,
@@ -120,8 +123,8 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
         e.Withdrawn: Status.WITHDRAWN,
         e.Superseded: Status.SUPERSEDED,
     },
-    # What is recorded first: an executor starts it, a person takes the approval back, or an executor declines it
-    # that has no such tool, or finds other bytes than were approved.
+    # What is recorded first: an executor starts it, a person takes the approval back, or an
+    # executor declines it that has no such tool, or finds other bytes than were approved.
     Status.APPROVED: {
         e.ToolStarted: Status.RUNNING,
         e.Revoked: Status.REVOKED,
@@ -153,7 +156,8 @@ MAY_FOLLOW: Final[dict[Status, dict[type[e.Event], Status]]] = {
 #: What an approval can rest on without anybody having looked at this call.
 _UNASKED: Final = frozenset({"policy", "grant"})
 
-#: The places of a call that hold more than one fact and are not questioned, and the field that holds them.
+#: The places of a call that hold more than one fact and are not questioned, and the field that
+#: holds them.
 _MULTI_FACT_PLACES: Final = {"vote": "votes", "escalated": "escalated"}
 #: The places whose facts count or are void, by what was recorded before them.
 _CONTESTED: Final = frozenset({"revoked", "claim", "finished", "late", "reconciled"})
@@ -161,7 +165,9 @@ _CONTESTED: Final = frozenset({"revoked", "claim", "finished", "late", "reconcil
 EVENTS_BY_PLACE: Final[dict[str, tuple[type[e.Event], ...]]] = {}
 for _shape, _kinds in FILLED_BY.items():
     if _shape[0] == "call":
-        EVENTS_BY_PLACE[_shape[2]] = tuple(dict.fromkeys((*EVENTS_BY_PLACE.get(_shape[2], ()), *_kinds)))
+        EVENTS_BY_PLACE[_shape[2]] = tuple(
+            dict.fromkeys((*EVENTS_BY_PLACE.get(_shape[2], ()), *_kinds))
+        )
 
 #: The same, and what this program cannot read.
 _READ: Final[dict[str, tuple[type, ...]]] = {
@@ -175,7 +181,9 @@ LEADS_TO: Final[dict[type, Status]] = {
 #: Nothing more will be told to the model about a call in one of these.
 SETTLED: Final = frozenset(status for status, follows in MAY_FOLLOW.items() if not follows)
 #: A call in one of these will never run, and the model is still to be told so.
-NOT_RUN: Final = frozenset(status for status, follows in MAY_FOLLOW.items() if e.ToolRefused in follows)
+NOT_RUN: Final = frozenset(
+    status for status, follows in MAY_FOLLOW.items() if e.ToolRefused in follows
+)
 
 #: The decisions that keep a call from running, and what the model is told about each.
 _STOPPED: Final[dict[type, frozenset[str]]] = {
@@ -329,7 +337,11 @@ class Call(Struct, frozen=True):
     @property
     def approval_request(self) -> e.ApprovalRequested | None:
         """The gate's question to people, if it asked."""
-        return self.gated.event if self.gated and isinstance(self.gated.event, e.ApprovalRequested) else None
+        return (
+            self.gated.event
+            if self.gated and isinstance(self.gated.event, e.ApprovalRequested)
+            else None
+        )
 
     @property
     def arguments(self) -> str:
@@ -345,16 +357,20 @@ class Call(Struct, frozen=True):
 
     @property
     def flaw(self) -> Literal["digest_mismatch", "people_were_asked"] | None:
-        """Why an approval does not let the call run after all; None where it does. Looked at before every start.
+        """Why an approval does not let the call run after all; None where it does. Looked at before
+        every start.
 
-        The policy decides only where nobody is asked. Two gates may know different versions of it: then one asks
-        people, and the other's approval, if it was recorded later, must not overtake them.
+        The policy decides only where nobody is asked. Two gates may know different versions of it:
+        then one asks people, and the other's approval, if it was recorded later, must not overtake
+        them.
         """
         decision = self.decided.event if self.decided else None
         if not isinstance(decision, e.Approved) or decision.digest != self.digest:
             return "digest_mismatch"
         asked_before = (
-            self.gated is not None and self.decided is not None and self.gated.seq < self.decided.seq
+            self.gated is not None
+            and self.decided is not None
+            and self.gated.seq < self.decided.seq
         )
         return "people_were_asked" if decision.ground in _UNASKED and asked_before else None
 
@@ -362,13 +378,23 @@ class Call(Struct, frozen=True):
     def next_stage(self) -> e.Stage | None:
         """Who is asked as well when nobody decides in time; None when nobody more is."""
         asking = self.approval_request
-        stages = asking.stages[len(self.escalated) :] if asking and asking.on_timeout == "escalate" else ()
+        stages = (
+            asking.stages[len(self.escalated) :]
+            if asking and asking.on_timeout == "escalate"
+            else ()
+        )
         return stages[0] if stages else None
 
     @property
     def due(self) -> datetime | None:
-        """When something happens by itself, on the broker's clock: more people are asked, or it expires. None: never."""
-        if self.gated is None or self.approval_request is None or self.approval_request.on_timeout == "stay":
+        """When something happens by itself, on the broker's clock: more people are asked, or it
+        expires. None: never.
+        """
+        if (
+            self.gated is None
+            or self.approval_request is None
+            or self.approval_request.on_timeout == "stay"
+        ):
             return None
         since = self.escalated[-1] if self.escalated else self.gated
         assert isinstance(since.event, e.ApprovalRequested | e.Escalated)
@@ -380,20 +406,28 @@ class Call(Struct, frozen=True):
 
     @property
     def deadline(self) -> datetime | None:
-        """When the approval expires, on the broker's clock. None: never, or not before more people were asked."""
+        """When the approval expires, on the broker's clock. None: never, or not before more people
+        were asked.
+        """
         return None if self.next_stage else self.due
 
     def voters(self, before: int | None = None) -> tuple[str, ...]:
-        """Everybody who may vote, names and patterns; with `before`, as it was before that fact of the log."""
+        """Everybody who may vote, names and patterns; with `before`, as it was before that fact of
+        the log.
+        """
         asking = self.approval_request
         if asking is None:
             return ()
         more = [one.voters for one in (*asking.also, *asking.besides)]
         more += [self.escalated_to(before)]
-        return tuple(dict.fromkeys((*asking.voters, *(voter for voters in more for voter in voters))))
+        return tuple(
+            dict.fromkeys((*asking.voters, *(voter for voters in more for voter in voters)))
+        )
 
     def escalated_to(self, before: int | None = None) -> tuple[str, ...]:
-        """Those among them who were asked when nobody had decided in time. They count wherever a vote is lacking."""
+        """Those among them who were asked when nobody had decided in time. They count wherever a
+        vote is lacking.
+        """
         return tuple(
             voter
             for fact in self.escalated
@@ -406,7 +440,9 @@ _seq: Final = attrgetter("seq")
 
 
 def evolve(call: Call, fact: Fact) -> Call:
-    """The call with one fact more. Never raises; a fact that has no place in the call changes nothing."""
+    """The call with one fact more. Never raises; a fact that has no place in the call changes
+    nothing.
+    """
     if fact.slot.call_ref != call.ref or not may_hold(fact.slot.tail[2], fact.event):
         return call
     if any(known.slot == fact.slot for known in call.facts):
@@ -415,7 +451,9 @@ def evolve(call: Call, fact: Fact) -> Call:
 
 
 def may_hold(place: str, event: object) -> bool:
-    """Whether a call's slots of that place may hold this event, or bytes that this program cannot read."""
+    """Whether a call's slots of that place may hold this event, or bytes that this program cannot
+    read.
+    """
     return isinstance(event, _READ.get(place, ()))
 
 
@@ -439,8 +477,9 @@ def call_of(ref: CallRef, facts: Iterable[Fact]) -> Call:
     if unread:
         call = _with_unread(call, sorted(unread, key=_seq))
     known.sort(key=_seq)
-    # In the order of the log: whether a contested fact counts depends on what was recorded before it, and on nothing
-    # that comes later. What is not questioned is put into its place when a contested fact comes.
+    # In the order of the log: whether a contested fact counts depends on what was recorded before
+    # it, and on nothing that comes later. What is not questioned is put into its place when a
+    # contested fact comes.
     placed: dict[str, Any] = {}
     for fact in known:
         place = fact.slot.tail[2]
@@ -456,9 +495,15 @@ def call_of(ref: CallRef, facts: Iterable[Fact]) -> Call:
 
 
 def _with_unread(call: Call, facts: Collection[Fact]) -> Call:
-    """Bytes that are not a fact are void. What a newer program wrote is not: nobody here knows what it says."""
-    broken = tuple(Void(one, f"it cannot be read: {problem}") for one in facts if (problem := _problem(one)))
-    return msgspec.structs.replace(call, void=broken, newer=tuple(one for one in facts if not _problem(one)))
+    """Bytes that are not a fact are void. What a newer program wrote is not: nobody here knows what
+    it says.
+    """
+    broken = tuple(
+        Void(one, f"it cannot be read: {problem}") for one in facts if (problem := _problem(one))
+    )
+    return msgspec.structs.replace(
+        call, void=broken, newer=tuple(one for one in facts if not _problem(one))
+    )
 
 
 def _problem(fact: Fact) -> str:
@@ -466,7 +511,9 @@ def _problem(fact: Fact) -> str:
 
 
 def _recorded(call: Call, fact: Fact) -> Call:
-    """The call after a contested fact was recorded: in its place if it counts, else among the void."""
+    """The call after a contested fact was recorded: in its place if it counts, else among the
+    void.
+    """
     why = void(call, fact)
     if why is not None:
         return msgspec.structs.replace(call, void=(*call.void, Void(fact, why)))
@@ -486,11 +533,15 @@ def _recorded(call: Call, fact: Fact) -> Call:
 def may_be_void(fact: Fact) -> bool:
     """Whether it is a fact of a call that others than the gate record, or that cannot be read."""
     tail = fact.slot.tail
-    return len(tail) > 2 and (tail[2] in _CONTESTED or tail[2] == "vote" or isinstance(fact.event, e.Carried))
+    return len(tail) > 2 and (
+        tail[2] in _CONTESTED or tail[2] == "vote" or isinstance(fact.event, e.Carried)
+    )
 
 
 def voids(call: Call) -> tuple[Void, ...]:
-    """All that is recorded about a call and does not count, votes included, in the order of the log."""
+    """All that is recorded about a call and does not count, votes included, in the order of the
+    log.
+    """
     votes = [Void(vote, why) for vote in call.votes if (why := void(call, vote)) is not None]
     return tuple(sorted((*call.void, *votes), key=lambda one: one.fact.seq))
 
@@ -510,7 +561,11 @@ def void(call: Call, fact: Fact) -> str | None:
             return _unapproved(call, fact) or _void_revocation(call, fact)
         case e.ToolStarted() | e.Declined():
             return _unapproved(call, fact) or _void_claim(call, fact)
-        case e.ToolReturned(attempt=attempt) | e.ToolFailed(attempt=attempt) | e.InDoubt(attempt=attempt):
+        case (
+            e.ToolReturned(attempt=attempt)
+            | e.ToolFailed(attempt=attempt)
+            | e.InDoubt(attempt=attempt)
+        ):
             return _void_result(call, fact, attempt)
         case e.ToolRefused(ending=ending):
             return _void_refusal(call, fact, ending)
@@ -562,7 +617,9 @@ def _void_claim(call: Call, fact: Fact) -> str | None:
         return f"the approval does not let the call run: {FLAWS[flaw]}"
     # Without a flaw, this is the digest of what would run.
     return (
-        None if fact.event.digest == _approved(call).digest else "it is about other bytes than were approved"
+        None
+        if fact.event.digest == _approved(call).digest
+        else "it is about other bytes than were approved"
     )
 
 
@@ -588,7 +645,9 @@ def _void_refusal(call: Call, fact: Fact, ending: e.Ending) -> str | None:
         endings = frozenset({"revoked"})
     elif call.decided is not None and call.decided.seq < fact.seq:
         endings = _STOPPED.get(type(call.decided.event), endings)
-    return None if ending in endings else f"nothing before it says that the call ended so ({ending})"
+    return (
+        None if ending in endings else f"nothing before it says that the call ended so ({ending})"
+    )
 
 
 def _void_reconciliation(call: Call, fact: Fact) -> str | None:
@@ -614,7 +673,9 @@ def _is_in_place(call: Call, slot: Slot) -> bool:
 
 
 def _is_late(call: Call, fact: Fact) -> bool:
-    """Whether a result that counts came after the end, or past a free `finished`, and is only kept."""
+    """Whether a result that counts came after the end, or past a free `finished`, and is only
+    kept.
+    """
     if call.finished is not None:
         return True
     if fact.slot.tail[2] != "late":
@@ -638,11 +699,13 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
 
     The order is fixed, so that everybody hears the same reason:
 
-    1. the very same event is recorded already: that is no refusal, whatever came since (idempotence first);
+    1. the very same event is recorded already: that is no refusal, whatever came since (idempotence
+       first);
     2. nobody ever requested the call;
     3. the call is decided (or, past that, ended): who was first, what and when;
     4. the slot is taken;
-    5. the table does not know this fact in this status, or a newer program has recorded something about the call;
+    5. the table does not know this fact in this status, or a newer program has recorded something
+       about the call;
     6. the deadline has passed;
     7. the person is excluded (asked for it), or not among those who may do this, or has voted;
     8. the vote is about other bytes than those that wait.
@@ -654,19 +717,30 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
         return None
     if call.status is Status.UNKNOWN and not isinstance(event, e.ToolRequested):
         return UnknownCall(f"{call.ref} was never requested. `ayes pending` lists what waits.")
-    if type(event) not in MAY_FOLLOW[call.status] and call.decided is not None and _is_about_deciding(slot):
+    if (
+        type(event) not in MAY_FOLLOW[call.status]
+        and call.decided is not None
+        and _is_about_deciding(slot)
+    ):
         told = f"{call.ref} is already decided: {describe(call.decided)}. Nothing was recorded."
-        return DeadlinePassed(told) if isinstance(call.decided.event, e.Expired) else AlreadyDecided(told)
+        return (
+            DeadlinePassed(told)
+            if isinstance(call.decided.event, e.Expired)
+            else AlreadyDecided(told)
+        )
     if taken is not None:
         return AlreadyFilled(f"{slot.subject} is taken: {describe(taken)}. Nothing was recorded.")
     if type(event) not in MAY_FOLLOW[call.status]:
         return NotOpen(
-            f"{call.ref} is {call.status.replace('_', ' ')}, so {type(event).__name__} cannot follow. "
-            f"What can: {', '.join(sorted(kind.__name__ for kind in MAY_FOLLOW[call.status])) or 'nothing'}."
+            f"{call.ref} is {call.status.replace('_', ' ')}, so {type(event).__name__} cannot "
+            "follow. "
+            "What can: "
+            f"{', '.join(sorted(kind.__name__ for kind in MAY_FOLLOW[call.status])) or 'nothing'}."
         )
     if call.newer:
         return NotOpen(
-            f"{call.ref} holds a fact of a newer program: {describe(call.newer[0])}. Upgrade this one, then try again."
+            f"{call.ref} holds a fact of a newer program: {describe(call.newer[0])}. Upgrade this "
+            "one, then try again."
         )
     if isinstance(event, e.Revoked | e.Reconciled):
         if slot.tail[2:3] not in (("revoked",), ("reconciled",)) or len(slot.tail) < 4:
@@ -801,12 +875,15 @@ def _refused_vote(call: Call, vote: e.Voted, reviewer: str, found: Objection) ->
 
 
 def _not_allowed(call: Call, reviewer: str, event: e.Revoked | e.Reconciled) -> NotAllowed | None:
-    may, what = (may_revoke, "revoke") if isinstance(event, e.Revoked) else (may_reconcile, "reconcile")
+    may, what = (
+        (may_revoke, "revoke") if isinstance(event, e.Revoked) else (may_reconcile, "reconcile")
+    )
     if may(call, reviewer):
         return None
     if is_excluded(reviewer, _excluded(call), _people(call)):
         return NotAllowed(
-            f"{reviewer} asked for {call.ref}, or is behind the agent that did, and may not {what} it. "
+            f"{reviewer} asked for {call.ref}, or is behind the agent that did, and may not "
+            f"{what} it. "
             "Somebody else must."
         )
     return NotAllowed(
@@ -826,8 +903,12 @@ def may_vote(call: Call, vote: e.Voted, reviewer: str, before: int | None = None
 
 
 def may_revoke(call: Call, reviewer: str) -> bool:
-    """Whether this person may take the approval back: who may decide, has decided, or is named by the policy."""
-    named = call.approval_request.may_revoke if call.approval_request else _approved(call).may_revoke
+    """Whether this person may take the approval back: who may decide, has decided, or is named by
+    the policy.
+    """
+    named = (
+        call.approval_request.may_revoke if call.approval_request else _approved(call).may_revoke
+    )
     asked = (
         (*call.voters(), *call.approval_request.may_break_glass)
         if call.approval_request
@@ -841,8 +922,14 @@ def may_revoke(call: Call, reviewer: str) -> bool:
 
 
 def may_reconcile(call: Call, reviewer: str) -> bool:
-    """Whether this person may say what became of a call in doubt: whom the policy names, else who may decide."""
-    named = call.approval_request.may_reconcile if call.approval_request else _approved(call).may_reconcile
+    """Whether this person may say what became of a call in doubt: whom the policy names, else who
+    may decide.
+    """
+    named = (
+        call.approval_request.may_reconcile
+        if call.approval_request
+        else _approved(call).may_reconcile
+    )
     return _is_one_of(call, reviewer, named or (call.voters() if call.approval_request else ("*",)))
 
 
@@ -855,7 +942,9 @@ def _is_one_of(call: Call, reviewer: str, who: tuple[str, ...]) -> bool:
 
 def _approved(call: Call) -> e.Approved:
     assert call.decided is not None
-    assert isinstance(call.decided.event, e.Approved), "only approvals are revoked, and only they run"
+    assert isinstance(call.decided.event, e.Approved), (
+        "only approvals are revoked, and only they run"
+    )
     return call.decided.event
 
 
@@ -877,12 +966,16 @@ def describe(fact: Fact) -> str:
     match event:
         case e.Approved() | e.Denied() | e.Answered() if event.voters:
             behalf = event.on_behalf_of
-            who = ", ".join(f"{one} for {behalf[one]}" if one in behalf else one for one in event.voters)
+            who = ", ".join(
+                f"{one} for {behalf[one]}" if one in behalf else one for one in event.voters
+            )
             if isinstance(event, e.Approved) and event.ground == "broken_glass":
                 who += ", who broke the glass"
             if isinstance(event, e.Approved) and event.grants:
                 who += f" (grant {', '.join(event.grants)})"
-        case e.Approved(ground="policy", rule=rule) | e.Denied(ground="policy" | "limit", rule=rule):
+        case (
+            e.Approved(ground="policy", rule=rule) | e.Denied(ground="policy" | "limit", rule=rule)
+        ):
             who = f"policy rule {rule!r}"
         case e.Denied(ground="repeated"):
             who = "the gate, as it was before"
@@ -890,7 +983,9 @@ def describe(fact: Fact) -> str:
             pass
         case e.Voted(on_behalf_of=principal):
             who = f"{fact.slot.tail[3]} for {principal}" if principal else fact.slot.tail[3]
-        case e.Revoked() | e.Reconciled() if fact.slot.tail[2] != "claim" and len(fact.slot.tail) > 3:
+        case e.Revoked() | e.Reconciled() if (
+            fact.slot.tail[2] != "claim" and len(fact.slot.tail) > 3
+        ):
             who = fact.slot.tail[3]
         case _:
             pass
@@ -919,5 +1014,6 @@ _VOID_VOTE: Final[dict[VoteFlaw, str]] = {
 #: Why an approval does not let a call run, in words.
 FLAWS: Final = {
     "digest_mismatch": "the arguments are not the ones that were approved",
-    "people_were_asked": "people were asked about it, and before they answered a policy let it through",
+    "people_were_asked": "people were asked about it, and before they answered a policy let it "
+    "through",
 }

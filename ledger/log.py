@@ -35,7 +35,9 @@ class SlotTaken(Struct, frozen=True):
 
 
 class Unconfirmed(Struct, frozen=True):
-    """No answer came and the slot reads empty: the fact may still arrive. Appending it again is safe."""
+    """No answer came and the slot reads empty: the fact may still arrive. Appending it again is
+    safe.
+    """
 
     why: str
 
@@ -55,7 +57,9 @@ class RawMessage(Struct, frozen=True, gc=False):
 
 
 class TimerFired(Struct, frozen=True):
-    """A deadline's hint: the time of this call is up. Only a hint; whoever gets it reads the facts."""
+    """A deadline's hint: the time of this call is up. Only a hint; whoever gets it reads the
+    facts.
+    """
 
     call: CallRef
     seq: int
@@ -78,7 +82,9 @@ class Mark(Struct, frozen=True):
 
 
 class Parked(Struct, frozen=True):
-    """A delivery that a consumer gave up on: why, and which fact it was. The payload is in the log, at `seq`."""
+    """A delivery that a consumer gave up on: why, and which fact it was. The payload is in the log,
+    at `seq`.
+    """
 
     consumer: str
     seq: int
@@ -122,7 +128,8 @@ class Progress(Struct, frozen=True):
 class Delivery(Protocol):
     """Something handed to a consumer, to be acknowledged once its consequences are in the ledger.
 
-    To those for what was parked, that is an entry which is to be tried again, or what the operator says of one.
+    To those for what was parked, that is an entry which is to be tried again, or what the operator
+    says of one.
     """
 
     @property
@@ -164,8 +171,8 @@ class Change(Struct, frozen=True):
 class Pending(Protocol):
     """The queue of open approvals: one key a call, a projection that can be rebuilt at will.
 
-    Writes name the revision that they replace (0: there was none) and answer whether they won, so two copies of
-    the projector cannot undo each other's work.
+    Writes name the revision that they replace (0: there was none) and answer whether they won, so
+    two copies of the projector cannot undo each other's work.
     """
 
     async def get(self, key: str) -> tuple[bytes, int]:
@@ -179,11 +186,14 @@ class Pending(Protocol):
     async def entries(self) -> dict[str, bytes]: ...
 
     async def last_revision(self) -> int:
-        """Of the last write that there was, be it one that took an entry off; 0 before the first."""
+        """Of the last write that there was, be it one that took an entry off; 0 before the
+        first.
+        """
         ...
 
     def follow(self) -> AsyncGenerator[Change]:
-        """All that there is, then what changes, for ever; and all there is again whenever something may have been missed.
+        """All that there is, then what changes, for ever; and all there is again whenever something
+        may have been missed.
 
         So whoever keeps what this tells has neither less nor more than there is.
         """
@@ -198,16 +208,19 @@ class FactReader(Protocol):
         ...
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
-        """Every fact on the subjects (wildcards allowed), in the order of the log, as of the same moment."""
+        """Every fact on the subjects (wildcards allowed), in the order of the log, as of the same
+        moment.
+        """
         ...
 
 
 class EventLog(FactReader, Protocol):
     """The log, to one reader and writer (docs/decisions/0026).
 
-    `latest` is answered by the leader, so it is as of now. `read` may be answered by a replica that is behind: it is
-    as of at least all that this port was told of, by an append, a delivery, a read or `last_seq`, and maybe of no more.
-    Only where it finds nothing at all, that is the leader's word.
+    `latest` is answered by the leader, so it is as of now. `read` may be answered by a replica that
+    is behind: it is as of at least all that this port was told of, by an append, a delivery, a read
+    or `last_seq`, and maybe of no more. Only where it finds nothing at all, that is the leader's
+    word.
     """
 
     async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
@@ -215,7 +228,9 @@ class EventLog(FactReader, Protocol):
         ...
 
     async def read_few(self, *subjects: str) -> list[RawMessage] | None:
-        """As `read`, in no order, and nothing of it read; None where it is too much for one answer."""
+        """As `read`, in no order, and nothing of it read; None where it is too much for one
+        answer.
+        """
         ...
 
     async def at(self, seq: int) -> RawMessage | None:
@@ -249,16 +264,21 @@ class EventLog(FactReader, Protocol):
     def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
     ) -> AsyncGenerator[list[Fact]]:
-        """Facts from a sequence number or time on, in the order of the log, those together that came together.
+        """Facts from a sequence number or time on, in the order of the log, those together that
+        came together.
 
         Args:
-            subjects: none for all there are, which the broker answers sooner: it need not count what matches.
-            until_end: stop at what was the end of the log when the reading began, instead of waiting for more.
+            subjects: none for all there are, which the broker answers sooner: it need not count
+                what matches.
+            until_end: stop at what was the end of the log when the reading began, instead of
+                waiting for more.
         """
         ...
 
     def deliveries(self, durable: str) -> AbstractAsyncContextManager[AsyncIterator[Delivery]]:
-        """What a durable consumer is handed. Closing it stops the handing out; what is in hand stays so."""
+        """What a durable consumer is handed. Closing it stops the handing out; what is in hand
+        stays so.
+        """
         ...
 
     async def set_timer(self, call: CallRef, at: datetime) -> None: ...
@@ -266,11 +286,15 @@ class EventLog(FactReader, Protocol):
     async def cancel_timer(self, call: CallRef) -> None: ...
 
     async def park(self, parked: Parked) -> bool:
-        """Note what a consumer gave up on, or how it stands now. With a number it replaces that one: False if it is gone."""
+        """Note what a consumer gave up on, or how it stands now. With a number it replaces that
+        one: False if it is gone.
+        """
         ...
 
     async def parked(self, consumer: str = "*", *, whole: bool = False) -> list[Parked]:
-        """What consumers gave up on, oldest first; with `whole`, also what was settled or dropped since."""
+        """What consumers gave up on, oldest first; with `whole`, also what was settled or dropped
+        since.
+        """
         ...
 
     async def parked_at(self, number: int) -> Parked | None:

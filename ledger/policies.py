@@ -1,7 +1,7 @@
 """What the policies in force say to a wish, as it came or as a reviewer would have it run.
 
-The workspace's policy and the organisation's are judged by apart, and the stricter word counts: so a workspace cannot
-weaken what the organisation says, whatever priorities it writes.
+The workspace's policy and the organisation's are judged by apart, and the stricter word counts: so
+a workspace cannot weaken what the organisation says, whatever priorities it writes.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -42,7 +42,9 @@ class Policies(Struct, frozen=True):
 
     def grantable(self, tool: str) -> bool:
         """May a standing approval cover this tool?"""
-        return not any(one.policy.never_granted(tool) for one in (self.workspace, self.organisation))
+        return not any(
+            one.policy.never_granted(tool) for one in (self.workspace, self.organisation)
+        )
 
     def limit(self, name: str) -> int | None:
         """The lower of the two policies' limits of that name; None where neither has one."""
@@ -54,7 +56,8 @@ class Policies(Struct, frozen=True):
         return self.organisation.policy.behind(agent) + self.workspace.policy.behind(agent)
 
     def accounts(self, voters: Collection[str] = ("*",)) -> dict[str, str]:
-        """The accounts that could be reviewers' names, and the person of another name whose each is.
+        """The accounts that could be reviewers' names, and the person of another name whose each
+        is.
 
         Where the two policies disagree about an account, the organisation's counts.
 
@@ -70,42 +73,55 @@ class Policies(Struct, frozen=True):
         both = (self.organisation.policy, self.workspace.policy)
         if any(is_mapped(requester, one.persons) for one in both):
             return True
-        saying = next((one for one in both if "unmapped_requesters" in one.model_fields_set), Policy())
+        saying = next(
+            (one for one in both if "unmapped_requesters" in one.model_fields_set), Policy()
+        )
         return saying.unmapped_requesters == "exclude_nobody"
 
     def excluded(self, requester: str, agent: str) -> tuple[str, ...]:
         """Who never counts for a wish: the requester by every name, and who is behind the agent.
 
-        The requester's names are plain ones. Where the two policies disagree about an account, both people are
-        excluded. Nobody is, for a requester who could not be a reviewer.
+        The requester's names are plain ones. Where the two policies disagree about an account, both
+        people are excluded. Nobody is, for a requester who could not be a reviewer.
         """
         both = (self.organisation.policy, self.workspace.policy)
         itself = [plain(requester)] if is_mapped(requester) else []
-        people = [person(requester, one.persons) for one in both if is_mapped(requester, one.persons)]
-        names = (name for one in both for name, whose in one.second_names.items() if whose in people)
+        people = [
+            person(requester, one.persons) for one in both if is_mapped(requester, one.persons)
+        ]
+        names = (
+            name for one in both for name, whose in one.second_names.items() if whose in people
+        )
         return tuple(dict.fromkeys(chain(itself, people, names, self.behind(agent))))
 
     def people(self, key: str) -> tuple[str, ...]:
         """The voters whom `may_revoke` or `may_reconcile` names.
 
-        Both policies' may revoke, which only makes things stricter. The organisation's word on reconciling beats
-        the workspace's.
+        Both policies' may revoke, which only makes things stricter. The organisation's word on
+        reconciling beats the workspace's.
         """
-        named = [one.people(getattr(one, key)) for one in (self.organisation.policy, self.workspace.policy)]
+        named = [
+            one.people(getattr(one, key))
+            for one in (self.organisation.policy, self.workspace.policy)
+        ]
         if key == "may_revoke":
             return tuple(dict.fromkeys(chain(*named)))
         return next(filter(None, named), ())
 
 
 class Origin(Struct, frozen=True):
-    """What says whose wish a call is: the opening of its thread, and the reply of the model that made the wish."""
+    """What says whose wish a call is: the opening of its thread, and the reply of the model that
+    made the wish.
+    """
 
     opened: Fact | None = None
     reply: Fact | None = None
 
 
 def reply_slot(ref: CallRef) -> Slot | None:
-    """Where the reply stands that wished for this call. None: a model's wishes have other ids, so it is a service's own."""
+    """Where the reply stands that wished for this call. None: a model's wishes have other ids, so
+    it is a service's own.
+    """
     return ref.thread_ref.replied(ref.wish[0]) if ref.wish is not None else None
 
 
@@ -120,7 +136,9 @@ def origin(call: Call, facts: Iterable[Fact]) -> Origin:
     assert call.requested
     until, reply = call.requested.seq, reply_slot(call.ref)
     opened = call.ref.thread_ref.opened
-    before = {fact.slot: fact for fact in facts if fact.slot in (opened, reply) and fact.seq < until}
+    before = {
+        fact.slot: fact for fact in facts if fact.slot in (opened, reply) and fact.seq < until
+    }
     return Origin(before.get(opened), before.get(reply) if reply is not None else None)
 
 
@@ -144,7 +162,9 @@ def wished(opened: e.ThreadOpened, wish: e.Wish) -> e.ToolRequested:
 
 
 def attributed(call: Call, origin: Origin) -> Call:
-    """The call with requester, agent and labels as its thread was opened, where the request leaves them out."""
+    """The call with requester, agent and labels as its thread was opened, where the request leaves
+    them out.
+    """
     opened = origin.opened.event if origin.opened else None
     if not isinstance(opened, e.ThreadOpened) or call.requested is None:
         return call
@@ -161,8 +181,9 @@ def attributed(call: Call, origin: Origin) -> Call:
 def disowned(call: Call, origin: Origin) -> str | None:
     """Why a request is not the wish that it says it is; None if it is.
 
-    In a thread that was opened, nobody wishes for anybody else than the thread is for. Where a model answers, what
-    stands in the slot of one of its wishes must be that wish. A service's own ids are free for other calls.
+    In a thread that was opened, nobody wishes for anybody else than the thread is for. Where a
+    model answers, what stands in the slot of one of its wishes must be that wish. A service's own
+    ids are free for other calls.
     """
     opened = origin.opened.event if origin.opened else None
     if opened is None:
@@ -173,7 +194,9 @@ def disowned(call: Call, origin: Origin) -> str | None:
     for what in ("requester", "agent", "labels"):
         named = getattr(wish, what)
         if named and named != getattr(opened, what):
-            return f"The request names other {what} than the thread was opened with. Leave {what} out."
+            return (
+                f"The request names other {what} than the thread was opened with. Leave {what} out."
+            )
     if not opened.model or call.ref.wish is None:
         return None
     reply = origin.reply.event if origin.reply else None
@@ -187,9 +210,7 @@ def disowned(call: Call, origin: Origin) -> str | None:
         asked_for = wished(opened, wishes[index])
         if all(getattr(wish, what) == getattr(asked_for, what) for what in _OF_A_WISH):
             return None
-    return (
-        f"The model did not wish for this as {call.ref.call}. A service's own calls need ids of another form."
-    )
+    return f"The model did not wish for this as {call.ref.call}. A service's own calls need ids of another form."
 
 
 _OF_A_WISH: Final = ("tool", "tool_version", "arguments", "run_by")
@@ -207,7 +228,9 @@ class PolicyDecision(Struct, frozen=True):
 
 
 def evaluate(policies: Policies, about: About) -> PolicyDecision:
-    """The stricter of the two policies' words. The organisation's says nothing where none of its rules matches."""
+    """The stricter of the two policies' words. The organisation's says nothing where none of its
+    rules matches.
+    """
     own = judge(policies.workspace.policy, about)
     over = judge(policies.organisation.policy, about)
     shadows = over.shadows + own.shadows
@@ -226,7 +249,9 @@ def required(policies: Policies, ruling: PolicyDecision) -> tuple[tuple[Quorum, 
 
 
 def about(call: Call, arguments: str | None = None) -> About:
-    """The wish as a policy judges it; `arguments` are those that were found to fit the tool's schema."""
+    """The wish as a policy judges it; `arguments` are those that were found to fit the tool's
+    schema.
+    """
     wish = call.wish
     return About(
         tool=wish.tool,
@@ -240,7 +265,9 @@ def about(call: Call, arguments: str | None = None) -> About:
 
 
 def block(policies: Policies, call: Call, arguments: str) -> PolicyDecision | None:
-    """The ruling, if the policies in force block the call with these arguments: a later word may tighten."""
+    """The ruling, if the policies in force block the call with these arguments: a later word may
+    tighten.
+    """
     ruling = evaluate(policies, about(call, arguments))
     return ruling if ruling.judged.then == "block" else None
 
@@ -248,7 +275,9 @@ def block(policies: Policies, call: Call, arguments: str) -> PolicyDecision | No
 def of_edit(
     policies: Policies, tool: Tool | None, call: Call, arguments: str
 ) -> tuple[tuple[Quorum, ...], ...] | None:
-    """Who must agree, beyond those who were asked, to what a reviewer would have it run. None: it may not run so."""
+    """Who must agree, beyond those who were asked, to what a reviewer would have it run. None: it
+    may not run so.
+    """
     if tool is None or tool.problems(arguments) is not None:
         return None
     ruling = evaluate(policies, about(call, arguments))
@@ -257,8 +286,11 @@ def of_edit(
     return required(policies, ruling) if ruling.judged.then == "ask" else ()
 
 
-def is_possible(call: Call, required: Iterable[Sequence[Quorum]], without: Collection[str] = ()) -> bool:
-    """Could those who were asked about the call ever agree to this as well? Not where it takes others.
+def is_possible(
+    call: Call, required: Iterable[Sequence[Quorum]], without: Collection[str] = ()
+) -> bool:
+    """Could those who were asked about the call ever agree to this as well? Not where it takes
+    others.
 
     Args:
         without: people who do not count, beside those that the question excludes.
@@ -286,12 +318,14 @@ def is_possible(call: Call, required: Iterable[Sequence[Quorum]], without: Colle
 class ThreadUsage(Struct, frozen=True):
     """What a thread went through before a wish."""
 
-    #: Requested, and put to people. Counted where a policy limits them; else these facts are not read.
+    #: Requested, and put to people. Counted where a policy limits them; else these facts are not
+    #: read.
     calls: int
     questions: int
     #: Requested, and neither put to people nor decided yet: each of them may become a question.
     unjudged: int
-    #: The same call as people denied it last, if the user has said nothing since; and how often it was repeated since.
+    #: The same call as people denied it last, if the user has said nothing since; and how often it
+    #: was repeated since.
     denied: Fact | None
     repeats: int
 
@@ -304,7 +338,8 @@ def thread_usage(call: Call, facts: Iterable[Fact]) -> ThreadUsage:
     wishes = [fact for fact in before if isinstance(fact.event, e.ToolRequested)]
     alike = _alike(call.wish, wishes)
     denied = _denial(before, {fact.slot.call_ref for fact in alike})
-    # Wishes of one reply are recorded before any of them is judged, so these two are looked for after the wish as well.
+    # Wishes of one reply are recorded before any of them is judged, so these two are looked for
+    # after the wish as well.
     wished = {fact.slot.call_ref for fact in wishes}
     asked = {fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ApprovalRequested)}
     decided = {fact.slot.call_ref for fact in facts if fact.slot.tail[-1] == "decided"}
@@ -333,12 +368,16 @@ def _alike(wish: e.ToolRequested, wishes: Sequence[Fact]) -> list[Fact]:
 
 
 def _denial(before: Sequence[Fact], refs: set[object]) -> Fact | None:
-    """The last time people said no to one of these calls, unless they said yes or a user has spoken since."""
+    """The last time people said no to one of these calls, unless they said yes or a user has spoken
+    since.
+    """
     for fact in reversed(before):
         match fact.event:
             case e.Said(role="user"):
                 return None
-            case e.Approved(ground="people" | "grant" | "broken_glass") if fact.slot.call_ref in refs:
+            case e.Approved(ground="people" | "grant" | "broken_glass") if (
+                fact.slot.call_ref in refs
+            ):
                 return None
             case e.Denied(ground="people") if fact.slot.call_ref in refs:
                 return fact

@@ -1,11 +1,12 @@
 """Which version of a policy counts, where the organisation wants a second person to agree to it.
 
-A version is proposed as a call of `apply_policy`: its arguments hold the text and the number of the version that was
-the last one then. People decide about it as about any call, and the tool governs, so no rule and no grant lets it
-through without them. The version that is applied names the call.
+A version is proposed as a call of `apply_policy`: its arguments hold the text and the number of the
+version that was the last one then. People decide about it as about any call, and the tool governs,
+so no rule and no grant lets it through without them. The version that is applied names the call.
 
-Where the organisation's policy says `policies_need_approval`, a workspace's version counts only if `problem` finds
-nothing wrong with it. Each proposal is for one version number, and a slot takes one fact, so it counts once.
+Where the organisation's policy says `policies_need_approval`, a workspace's version counts only if
+`problem` finds nothing wrong with it. Each proposal is for one version number, and a slot takes one
+fact, so it counts once.
 """
 
 from typing import Final
@@ -20,7 +21,8 @@ from ayes.schemas.people import is_excluded
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.tools import ToolSpec, declaration
 
-#: The tool that proposals are calls of. Whoever proposes a version applies it, once people have approved it.
+#: The tool that proposals are calls of. Whoever proposes a version applies it, once people have
+#: approved it.
 APPLY: Final = ToolSpec(
     name="apply_policy",
     description="Makes this text the policy of the workspace.",
@@ -81,7 +83,11 @@ def problem(fact: Fact, proposal: Call | None) -> str | None:
         for voter in decided.event.voters
         if not is_excluded(voter, (wish.requester,) if wish.requester else ())
     ]
-    if proposal.flaw is not None or not others or decided.event.ground not in ("people", "broken_glass"):
+    if (
+        proposal.flaw is not None
+        or not others
+        or decided.event.ground not in ("people", "broken_glass")
+    ):
         return f"nobody but its proposer approved {proposal.ref}"
     if proposal.revoked is not None and proposal.revoked.seq < fact.seq:
         return f"the approval of {proposal.ref} was revoked before it"

@@ -1,14 +1,19 @@
-"""A part of the log in memory, as of the latest fact that was heard: so whoever is handed a fact need not read what led to it.
+"""A part of the log in memory, as of the latest fact that was heard: so whoever is handed a fact
+need not read what led to it.
 
-A mirror follows the whole log and keeps those parts of it that somebody asked for: a thread, or the policies, the tools,
-the grants or the delegations of a workspace. A part is read from the broker once, when it is first asked for, and from then
-on the log itself says what is new in it. No fact ever changes and no slot empties, so the two need only be put together.
+A mirror follows the whole log and keeps those parts of it that somebody asked for: a thread, or the
+policies, the tools, the grants or the delegations of a workspace. A part is read from the broker
+once, when it is first asked for, and from then on the log itself says what is new in it. No fact
+ever changes and no slot empties, so the two need only be put together.
 
-* Whoever was handed a fact, or has just recorded one, waits until the mirror has heard it too (`as_of`). Then it shows that
-  fact, all that was recorded before it, and maybe more: what it does not show was not there when that fact was recorded.
-* It may be behind the broker. So it is no place to look for what happened since: whether a claim's maker still lives, who
-  was quicker, what stands in an entry that one replaces. `consumers/worker.py` says when it is looked at.
-* Where it cannot answer (too much for one part, not heard of yet), it asks the broker, as everybody else does.
+* Whoever was handed a fact, or has just recorded one, waits until the mirror has heard it too
+  (`as_of`). Then it shows that fact, all that was recorded before it, and maybe more: what it does
+  not show was not there when that fact was recorded.
+* It may be behind the broker. So it is no place to look for what happened since: whether a claim's
+  maker still lives, who was quicker, what stands in an entry that one replaces.
+  `consumers/worker.py` says when it is looked at.
+* Where it cannot answer (too much for one part, not heard of yet), it asks the broker, as everybody
+  else does.
 """
 
 import asyncio
@@ -25,12 +30,15 @@ from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerRefused, Unavailable
 from ayes.schemas.slots import ROOT, matches
 
-#: How long a fact is waited for that was handed over: it is under way at the same time, as another message.
+#: How long a fact is waited for that was handed over: it is under way at the same time, as another
+#: message.
 _BEHIND_S: Final = 0.5
-#: So much of the log is kept, by the size of its facts there; the parts that nobody has asked for longest are let go of.
-#: Small facts, once they are read, take three to four times that of memory: 60 MB.
+#: So much of the log is kept, by the size of its facts there; the parts that nobody has asked for
+#: longest are let go of. Small facts, once they are read, take three to four times that of memory:
+#: 60 MB.
 MOST_BYTES: Final = 16 * 1024 * 1024
-#: So many parts, whatever their size. Those that are too large for one answer are remembered as such.
+#: So many parts, whatever their size. Those that are too large for one answer are remembered as
+#: such.
 MOST_PARTS: Final = 20_000
 
 
@@ -84,7 +92,9 @@ class ReadReplica:
                 await asyncio.sleep(0.25)
 
     async def has(self, seq: int) -> bool:
-        """Has it heard the log up to there? Waits for a moment; False if it is further behind than that."""
+        """Has it heard the log up to there? Waits for a moment; False if it is further behind than
+        that.
+        """
         if self._heard is None:
             return False
         if self._heard.seq >= seq:
@@ -101,15 +111,20 @@ class ReadReplica:
             return False
 
     def as_of(self, seq: int) -> FactReader:
-        """What was heard, once that is at least up to there; the broker's word where it does not come to that in time."""
+        """What was heard, once that is at least up to there; the broker's word where it does not
+        come to that in time.
+        """
         return _AsOf(self, self._port, seq)
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
-        """Every fact on the subjects (wildcards allowed), in the order of the log, as of the same moment."""
+        """Every fact on the subjects (wildcards allowed), in the order of the log, as of the same
+        moment.
+        """
         parts = [await self._part(_beginning(subject)) for subject in subjects]
         found: list[Fact] = []
         for part, subject in zip(parts, subjects, strict=True):
-            # One that had to be read may have taken another one's place meanwhile; that one hears nothing any more.
+            # One that had to be read may have taken another one's place meanwhile; that one hears
+            # nothing any more.
             if part is None or self._parts.get(part.name) is not part:
                 return await self._port.read(*subjects)
             found += part.facts(subject)
@@ -138,7 +153,9 @@ class ReadReplica:
         self._let_go()
 
     async def _part(self, name: str) -> "_Partition | None":
-        """The part of this name, read if nobody asked for it before. None: ask the broker instead."""
+        """The part of this name, read if nobody asked for it before. None: ask the broker
+        instead.
+        """
         if self._heard is None or "*" in name or ">" in name:
             return None
         part = self._parts.get(name)
@@ -149,7 +166,8 @@ class ReadReplica:
         try:
             await self._fill(part, self._heard)
         finally:
-            # Where it could not be read, the next one who asks tries again; who asks meanwhile asks the broker.
+            # Where it could not be read, the next one who asks tries again; who asks meanwhile asks
+            # the broker.
             if part.whole is None and self._parts.get(name) is part:
                 self._drop(name)
         return part if part.whole else None
@@ -170,7 +188,9 @@ class ReadReplica:
             self._let_go()
 
     def _let_go(self) -> None:
-        while self._parts and (self._bytes > self._most_bytes or len(self._parts) > self._most_parts):
+        while self._parts and (
+            self._bytes > self._most_bytes or len(self._parts) > self._most_parts
+        ):
             self._drop(next(iter(self._parts)))
 
     def _drop(self, name: str) -> None:
@@ -246,7 +266,11 @@ class _Partition:
                 each = (f"{self.name}.call.{call}.{place}" for call in self._calls)
                 return [subject for subject in each if subject in self]
             case rest if "*" in rest or ">" in rest:
-                return [subject for subject in (*self._facts, *self._unread) if matches(pattern, subject)]
+                return [
+                    subject
+                    for subject in (*self._facts, *self._unread)
+                    if matches(pattern, subject)
+                ]
             case _:
                 return (pattern,) if pattern in self else ()
 
@@ -260,7 +284,9 @@ class _Partition:
 
 
 def _beginning(subject: str) -> str:
-    """The first three tokens: a thread's subjects begin alike, and so do those of a workspace's policies, tools, grants."""
+    """The first three tokens: a thread's subjects begin alike, and so do those of a workspace's
+    policies, tools, grants.
+    """
     second = subject.find(".", len(ROOT) + 1)
     third = subject.find(".", second + 1)
     return subject if second < 0 or third < 0 else subject[:third]

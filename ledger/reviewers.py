@@ -152,7 +152,9 @@ class Reviewer:
         if verdict not in _VERDICTS:
             raise BadInput(f"{verdict!r} is no verdict. A vote says one of {', '.join(_VERDICTS)}.")
         if verdict == "break_glass" and arguments is not None:
-            raise BadInput("who breaks the glass lets run what waits, as it is. Arguments go with approve.")
+            raise BadInput(
+                "who breaks the glass lets run what waits, as it is. Arguments go with approve."
+            )
         check_size("the reason", reason, MAX_REASON)
         check_size("the answer", answer, MAX_TEXT)
         check_size("the edited arguments", arguments or "", MAX_TEXT)
@@ -359,7 +361,9 @@ class Reviewer:
         await self._give("grant", ref, granted)
         [found] = grants_of(await self._ledger.read(ref, must_include=ref.given))
         if (standing := found.standing(self._ledger.now())) != "in force":
-            raise AlreadyFilled(f"there was such a grant {ref}, and it is {standing}. Choose another name.")
+            raise AlreadyFilled(
+                f"there was such a grant {ref}, and it is {standing}. Choose another name."
+            )
         return found
 
     async def revoke_grant(self, grant: GrantRef | str, *, reason: str = "") -> Grant:
@@ -372,7 +376,9 @@ class Reviewer:
         ref = grant if isinstance(grant, GrantRef) else GrantRef.parse(grant)
         known = grants_of(await self._ledger.read(ref))
         if not known:
-            raise BadInput(f"there is no grant {ref}. `ayes grant list` shows those that there are.")
+            raise BadInput(
+                f"there is no grant {ref}. `ayes grant list` shows those that there are."
+            )
         if (revoked := known[0].revoked) is not None:
             raise AlreadyFilled(f"{ref} is revoked: {describe(revoked)}. Nothing was recorded.")
         slot = ref.revoked_by(self.name)
@@ -418,7 +424,9 @@ class Reviewer:
         [found] = delegations_of(await self._ledger.read(ref, must_include=ref.given))
         return found
 
-    async def end_delegation(self, delegation: DelegationRef | str, *, reason: str = "") -> Delegation:
+    async def end_delegation(
+        self, delegation: DelegationRef | str, *, reason: str = ""
+    ) -> Delegation:
         """End a delegation before its time. Votes that were cast by it remain valid.
 
         Raises:
@@ -429,7 +437,9 @@ class Reviewer:
         ref = _delegation_ref(delegation)
         self._check_giver(ref)
         if not delegations_of(await self._ledger.read(ref)):
-            raise BadInput(f"there is no delegation {ref}. `ayes delegate list` shows those that there are.")
+            raise BadInput(
+                f"there is no delegation {ref}. `ayes delegate list` shows those that there are."
+            )
         await self._ledger.append_exclusive(ref.ended, e.DelegationEnded(reason=reason))
         [found] = delegations_of(await self._ledger.read(ref, must_include=ref.ended))
         return found
@@ -437,14 +447,19 @@ class Reviewer:
     def _check_giver(self, ref: GrantRef | DelegationRef) -> None:
         if ref.giver != self.name:
             raise NotAllowed(
-                f"only {ref.giver} can give or end {ref}, and not {self.name}. Nothing was recorded."
+                f"only {ref.giver} can give or end {ref}, and not {self.name}. Nothing was "
+                "recorded."
             )
 
-    async def _give(self, what: str, ref: GrantRef | DelegationRef, given: e.Granted | e.Delegated) -> None:
+    async def _give(
+        self, what: str, ref: GrantRef | DelegationRef, given: e.Granted | e.Delegated
+    ) -> None:
         """Record a grant or a delegation, unless the same one stands there already."""
         first = await self._ledger.try_append(ref.given, given)
         if first is not None and not same_content(first.event, given):
-            raise AlreadyFilled(f"there is another {what} {ref}: {describe(first)}. Choose another name.")
+            raise AlreadyFilled(
+                f"there is another {what} {ref}: {describe(first)}. Choose another name."
+            )
 
 
 def _delegation_ref(delegation: DelegationRef | str) -> DelegationRef:

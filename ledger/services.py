@@ -127,7 +127,8 @@ class Ledger(LedgerClient):
         first = await self.try_append(ref.requested, wish)
         if first is not None and (other := _difference(first.event, wish)):
             raise AlreadyFilled(
-                f"{ref} was already requested with {other}: {describe(first)}. Choose another call id."
+                f"{ref} was already requested with {other}: {describe(first)}. Choose another "
+                "call id."
             )
         return await self.call(ref, must_include=ref.requested)
 
@@ -159,9 +160,13 @@ class Ledger(LedgerClient):
                     wait_s = min(wait_s * 1.5, _ASKED_AGAIN_AT_MOST_S)
         except TimeoutError:
             status = known.status if known else "unread, since the broker does not answer,"
-            raise WaitTimedOut(f"{ref} is still {status} after {timeout_s:g} s. It stays open.") from None
+            raise WaitTimedOut(
+                f"{ref} is still {status} after {timeout_s:g} s. It stays open."
+            ) from None
 
-    async def run(self, call: CallRef | str, function: ToolFunction) -> e.ToolReturned | e.ToolFailed:
+    async def run(
+        self, call: CallRef | str, function: ToolFunction
+    ) -> e.ToolReturned | e.ToolFailed:
         """Run an approved call's tool here: claim it, run it once, record how it went.
 
         Raises:
@@ -268,7 +273,9 @@ class Ledger(LedgerClient):
         )
         if not known.starts:
             self.check(known, ref.client_finished, outcome)  # says why it cannot
-            raise NotOpen(f"{ref} was never started, so it cannot have ended. Nothing was recorded.")
+            raise NotOpen(
+                f"{ref} was never started, so it cannot have ended. Nothing was recorded."
+            )
         if not known.is_clients:
             raise NotOpen(_not_here(known))
         posted = self.with_envelope(outcome)
@@ -356,7 +363,9 @@ class Ledger(LedgerClient):
         ref = thread if isinstance(thread, ThreadRef) else ThreadRef.parse(thread)
         slot = ref.said(message)
         if role not in _ROLES:
-            raise BadInput(f"{role!r} is no role. What is said is said as one of {', '.join(_ROLES)}.")
+            raise BadInput(
+                f"{role!r} is no role. What is said is said as one of {', '.join(_ROLES)}."
+            )
         said = e.Said(role=role, text=text, name=name)
         standing = next(iter(await self.read(slot)), None)
         if standing is None and role == "user":

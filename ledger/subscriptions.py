@@ -41,7 +41,9 @@ class Durable(Struct, frozen=True):
     def again(self) -> "Durable":
         """The subscription to what this one parked, when it is to be tried again."""
         subjects = tuple(f"parked.{role}.{self.name}.*" for role in (self.role, OPERATOR))
-        return Durable(f"{self.name}-parked", self.role, subjects, PARKED, at_once=64, optional=self.optional)
+        return Durable(
+            f"{self.name}-parked", self.role, subjects, PARKED, at_once=64, optional=self.optional
+        )
 
 
 def _call(*tails: str) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""Running a Python tool: arguments in as the raw JSON that was approved, a fact about how it went out.
+"""Running a Python tool: arguments in as the raw JSON that was approved, a fact about how it went
+out.
 
 Both the executor and a service that runs its own tools come through here.
 """
@@ -29,10 +30,11 @@ idempotency_key: ContextVar[str] = ContextVar("idempotency_key")
 async def run_tool(
     function: ToolFunction, arguments: str, attempt: int, *, key: str = ""
 ) -> ToolReturned | ToolFailed:
-    """Call the function with the named arguments, at once. Synchronous ones run in a thread of their own.
+    """Call the function with the named arguments, at once. Synchronous ones run in a thread of
+    their own.
 
-    What it returns becomes text: a string as it is, everything else as JSON. What it raises becomes `ToolFailed`;
-    only cancellation gets through, because then nobody knows how far it came.
+    What it returns becomes text: a string as it is, everything else as JSON. What it raises becomes
+    `ToolFailed`; only cancellation gets through, because then nobody knows how far it came.
 
     Args:
         key: what the function reads as `idempotency_key.get()`, to hand on to whatever it calls.
@@ -64,12 +66,15 @@ async def run_tool(
 async def _in_a_thread(function: Callable[[], Any]) -> Any:
     """Run it in a thread that was started for it.
 
-    `asyncio.to_thread` has a few threads for all: a call could be claimed and wait for one, and be in doubt after a
-    crash although it never ran. How many calls run at once is for whoever claims them.
+    `asyncio.to_thread` has a few threads for all: a call could be claimed and wait for one, and be
+    in doubt after a crash although it never ran. How many calls run at once is for whoever claims
+    them.
     """
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tool")
     try:
-        return await asyncio.get_running_loop().run_in_executor(thread, copy_context().run, function)
+        return await asyncio.get_running_loop().run_in_executor(
+            thread, copy_context().run, function
+        )
     finally:
         thread.shutdown(wait=False)
 

@@ -6,10 +6,11 @@ the very bytes that wait. If it approves with edited arguments, they must be one
 Nobody counts twice: the slot gives each reviewer one vote, two accounts of one person are one
 person, and who votes in another's place uses up both votes.
 
-Approvals and answers need people who say the same and meet every quorum. The first person to approve with edited
-arguments is their editor, and does not count towards them unless the question says so: somebody else must agree, by
-approving with exactly the same arguments. `denials_needed` people end it with a no, and so does it when those who are
-left could no longer agree. Who breaks the glass decides alone.
+Approvals and answers need people who say the same and meet every quorum. The first person to
+approve with edited arguments is their editor, and does not count towards them unless the question
+says so: somebody else must agree, by approving with exactly the same arguments. `denials_needed`
+people end it with a no, and so does it when those who are left could no longer agree. Who breaks
+the glass decides alone.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -115,7 +116,8 @@ def count_votes(
     """Count the votes on a pending call. Only for calls that people were asked about.
 
     Args:
-        edited: who else must agree to edited arguments; None: they may not run, so the vote does not count.
+        edited: who else must agree to edited arguments; None: they may not run, so the vote does
+            not count.
         delegated: does the delegation hold by which this vote was cast in another's place?
     """
     asking = call.approval_request
@@ -159,7 +161,9 @@ def count_votes(
                             if vote.verdict == "answer"
                             else _approved(call, agreed, content)
                         )
-                        return Tally(needed(required[0]), needed(required[0]), verdict, tuple(people))
+                        return Tally(
+                            needed(required[0]), needed(required[0]), verdict, tuple(people)
+                        )
                     stands = _stands(required, people, anywhere)
                     most = max(stands, most, key=lambda one: one.approvals - one.needed)
         spent |= {person(ballot.person, asking.people)} if ballot else set()
@@ -177,7 +181,9 @@ def asked(asking: e.ApprovalRequested) -> Required:
 def _agreeing(
     asking: e.ApprovalRequested, said: "_Position", ballots: Sequence[CastVote]
 ) -> Sequence[CastVote]:
-    """Those who count among those who say the same, in their order: the first to say an edit is its editor."""
+    """Those who count among those who say the same, in their order: the first to say an edit is its
+    editor.
+    """
     verdict, content = said
     is_edit = verdict == "approve" and content is not None
     return ballots[1:] if is_edit and not asking.editor_counts else ballots
@@ -189,14 +195,18 @@ def empty_seats(
     excluded: Collection[str],
     accounts: Accounts = NO_ACCOUNTS,
 ) -> int:
-    """How many votes can never come, without those who do not count: a question that nobody can answer must not be asked."""
+    """How many votes can never come, without those who do not count: a question that nobody can
+    answer must not be asked.
+    """
     later = [voter for stage in stages for voter in stage.voters]
     if not all(map(is_plain, later)):
         return 0
     for wanted in required:
         named = (voter for quorum in wanted for voter in quorum.voters)
         names = [
-            one for one in (*named, *later) if is_plain(one) and not is_excluded(one, excluded, accounts)
+            one
+            for one in (*named, *later)
+            if is_plain(one) and not is_excluded(one, excluded, accounts)
         ]
         quorums, able = by_person(wanted, names, accounts)
         if more := lacking(quorums, able, _people(later, accounts)):
@@ -267,7 +277,8 @@ def _hopeless(
     assert asking
     later = call.escalated_to()
     if call.next_stage is not None or not all(map(is_plain, later)):
-        return False  # somebody may come of whom nobody knows yet, and count wherever a vote is lacking
+        # somebody may come of whom nobody knows yet, and count wherever a vote is lacking
+        return False
     left = [
         name
         for name in call.voters()
@@ -287,7 +298,10 @@ def _hopeless(
 
 
 def _lack(
-    wanted: Sequence[Quorum], names: Sequence[str], anywhere: Collection[str], asking: e.ApprovalRequested
+    wanted: Sequence[Quorum],
+    names: Sequence[str],
+    anywhere: Collection[str],
+    asking: e.ApprovalRequested,
 ) -> int:
     quorums, people = by_person(wanted, names, asking.people)
     return lacking(quorums, people, _people(anywhere, asking.people))
@@ -295,7 +309,9 @@ def _lack(
 
 def _in_time(call: Call) -> tuple[Fact, ...]:
     """The votes that were recorded before the deadline."""
-    return tuple(vote for vote in call.votes if call.deadline is None or vote.recorded_at < call.deadline)
+    return tuple(
+        vote for vote in call.votes if call.deadline is None or vote.recorded_at < call.deadline
+    )
 
 
 def _anywhere(call: Call, ballots: Sequence[CastVote]) -> set[str]:
@@ -306,7 +322,9 @@ def _anywhere(call: Call, ballots: Sequence[CastVote]) -> set[str]:
 def is_edit(call: Call, vote: Fact) -> bool:
     """Does this vote approve with other arguments than those that wait?"""
     event = vote.event
-    return isinstance(event, e.Voted) and event.verdict == "approve" and _edit(call, event) is not None
+    return (
+        isinstance(event, e.Voted) and event.verdict == "approve" and _edit(call, event) is not None
+    )
 
 
 def _edit(call: Call, vote: e.Voted) -> str | None:

@@ -112,7 +112,9 @@ class _Chapters(TyperGroup):
 
         # Those of the options; the class between them would import every command for its help.
         options = super(TyperGroup, self).shell_complete(ctx, incomplete)
-        found = [(name, one.summary) for name, one in _ENTRIES.items() if name.startswith(incomplete)]
+        found = [
+            (name, one.summary) for name, one in _ENTRIES.items() if name.startswith(incomplete)
+        ]
         return [*(CompletionItem(name, help=summary) for name, summary in found), *options]
 
 
@@ -137,7 +139,9 @@ def _print_version(wanted: bool) -> None:
 def ayes(
     version: Annotated[
         bool,
-        typer.Option("--version", help="The version of the program.", callback=_print_version, is_eager=True),
+        typer.Option(
+            "--version", help="The version of the program.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """An event-sourced ledger of approvals for AI agents."""

@@ -1,7 +1,8 @@
 """Starting consumers: each kind with the credentials of its own role, until told to stop.
 
-All of them in one process (`ayes up`), or each in its own (`ayes work gate`): they share nothing but the
-ledger. Where the queue is kept, it is also answered what waits (consumers/pending_service.py).
+All of them in one process (`ayes up`), or each in its own (`ayes work gate`): they share nothing
+but the ledger. Where the queue is kept, it is also answered what waits
+(consumers/pending_service.py).
 """
 
 import asyncio
@@ -44,7 +45,8 @@ def reactions(
     tools: Tools | None = None,
     recordings: Mapping[str, Recording] | None = None,
 ) -> list[tuple[str, Reaction[Any, Any]]]:
-    """The role and the reaction of each kind. With recordings, model and executor answer from those.
+    """The role and the reaction of each kind. With recordings, model and executor answer from
+    those.
 
     An executor without tools closes what will never run, and leaves what is approved to others.
     """
@@ -86,8 +88,8 @@ async def working(
     Args:
         each: told of every fact that is heard of meanwhile, as it stands in the log.
 
-    Yields a future that fails when the broker refuses what a worker needs, or is gone for good. A task that fails in
-    another way is started again.
+    Yields a future that fails when the broker refuses what a worker needs, or is gone for good. A
+    task that fails in another way is started again.
     """
     async with AsyncExitStack() as stack:
         workers: list[Worker[Any, Any]] = []
@@ -124,7 +126,9 @@ async def working(
             _log.debug("workers stopped", kinds=[role for role, _ in started])
 
 
-async def until_signalled(*ends: asyncio.Future[Any], ready: Callable[[], None] = lambda: None) -> None:
+async def until_signalled(
+    *ends: asyncio.Future[Any], ready: Callable[[], None] = lambda: None
+) -> None:
     """Wait for Ctrl-C or SIGTERM, or for one of `ends`, whose failure is raised.
 
     Args:
@@ -157,13 +161,16 @@ async def _first_failure(running: Sequence[asyncio.Task[None]]) -> None:
 
 
 async def _mirror(heard: ReadReplica) -> None:
-    # While it does not run, the broker is asked instead: so nothing but a log that lost its end is a reason to stop.
+    # While it does not run, the broker is asked instead: so nothing but a log that lost its end is
+    # a reason to stop.
     await kept("mirror", heard.run, ends=(LogLost,))
 
 
 async def _gone(log: JetStream) -> None:
     await log.connection.closed.wait()
-    raise BrokerAway(f"the connection to {log.connection.login.url} is gone for good. Start this again.")
+    raise BrokerAway(
+        f"the connection to {log.connection.login.url} is gone for good. Start this again."
+    )
 
 
 def _providers() -> Mapping[str, Model]:
@@ -175,10 +182,14 @@ def _providers() -> Mapping[str, Model]:
 
 
 class _Providers:
-    """pydantic-ai, loaded when a model is asked for the first time: that takes two seconds, and few who start workers ask any."""
+    """pydantic-ai, loaded when a model is asked for the first time: that takes two seconds, and few
+    who start workers ask any.
+    """
 
     async def reply(self, question: ModelRequest) -> ModelReply:
-        providers = await asyncio.to_thread(importlib.import_module, "ayes.consumers.pydantic_ai_model")
+        providers = await asyncio.to_thread(
+            importlib.import_module, "ayes.consumers.pydantic_ai_model"
+        )
         answer: ModelReply = await providers.PydanticAI().reply(question)
         return answer
 

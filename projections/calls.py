@@ -1,7 +1,7 @@
 """Every call of a whole log, how it stands and how it came to that.
 
-A call is at rest when it is settled. What is still recorded afterwards (a late result, a vote that lost) belongs to
-it all the same.
+A call is at rest when it is settled. What is still recorded afterwards (a late result, a vote that
+lost) belongs to it all the same.
 """
 
 from datetime import UTC
@@ -31,7 +31,9 @@ class CallFacts:
     def apply(self, fact: Fact) -> None:
         self.facts.append(fact)
         self._call = None
-        if isinstance(fact.event, SETTLING) and not self.is_complete:  # an end that is void settles nothing
+        if (
+            isinstance(fact.event, SETTLING) and not self.is_complete
+        ):  # an end that is void settles nothing
             self.is_complete = self.call.status in SETTLED
 
     @property

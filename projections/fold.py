@@ -1,4 +1,5 @@
-"""What a projection of the whole log is: what it says of each thing (a call, a conversation) that is under way.
+"""What a projection of the whole log is: what it says of each thing (a call, a conversation) that
+is under way.
 
     state = Folding(OPEN, HISTORIES)
     for fact in facts:
@@ -11,13 +12,15 @@ them shows the other shows too, byte for byte.
 The rules of this folder:
 
 * No clock, no randomness, no I/O: the same facts give the same bytes, on any machine.
-* The log has an order. A fact that came before changes nothing, and one that comes early is held back until all
-  before it are there: so duplicates and disorder leave the same state as if each had come once and in order.
-* A fact from the future, or bytes that are not a fact (`Carried`), are never an error: an old program goes on reading a
-  newer log. What they mean for the thing in whose place they stand is that thing's to say.
-* A thing that has come to rest is let go after a while, with the row that it came to, so that memory grows with what
-  is under way and not with the log. Should it go on after all, `to_reload` says so, and whoever drives the state
-  reads its facts again (`reload`).
+* The log has an order. A fact that came before changes nothing, and one that comes early is held
+  back until all before it are there: so duplicates and disorder leave the same state as if each had
+  come once and in order.
+* A fact from the future, or bytes that are not a fact (`Carried`), are never an error: an old
+  program goes on reading a newer log. What they mean for the thing in whose place they stand is
+  that thing's to say.
+* A thing that has come to rest is let go after a while, with the row that it came to, so that
+  memory grows with what is under way and not with the log. Should it go on after all, `to_reload`
+  says so, and whoever drives the state reads its facts again (`reload`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -75,13 +78,18 @@ class ProjectionState:
     def __init__(self, *folds: Projection[Any]) -> None:
         self.seq = 0
         self._early: dict[int, Fact] = {}
-        #: What went on after it had been let go: to be read again, and handed to `reload` before anything is shown.
+        #: What went on after it had been let go: to be read again, and handed to `reload` before
+        #: anything is shown.
         self.to_reload: set[Key] = set()
-        self._states: dict[str, _State[Any]] = {fold.name: _State(fold, self.to_reload) for fold in folds}
+        self._states: dict[str, _State[Any]] = {
+            fold.name: _State(fold, self.to_reload) for fold in folds
+        }
         self._each = tuple(self._states.values())
 
     def apply(self, fact: Fact) -> None:
-        """The next fact of the log; or any other one, in which case nothing is shown of it before it is the next."""
+        """The next fact of the log; or any other one, in which case nothing is shown of it before
+        it is the next.
+        """
         if fact.seq != self.seq + 1:
             if fact.seq > self.seq:
                 self._early[fact.seq] = fact
@@ -132,7 +140,9 @@ class ProjectionState:
         return recalled
 
     def reload(self, facts: Iterable[Fact]) -> None:
-        """Take in what was read again; facts that this state has not come to yet are passed over."""
+        """Take in what was read again; facts that this state has not come to yet are passed
+        over.
+        """
         known = [fact for fact in facts if fact.seq <= self.seq]
         self.to_reload.clear()
         for state in self._each:

@@ -1,9 +1,10 @@
 """The histories of a whole log: for each conversation what its model goes on from.
 
-A conversation is at rest while nothing is owed: its last turn is answered, no call that a turn wished for waits, and
-nothing was said since or no model is to be asked again. A service that answers by itself, without a model of ours, owes
-nothing that we know of. Only what concerns the model counts: the calls of a service with its own loop, in a thread
-that was never opened, make no history.
+A conversation is at rest while nothing is owed: its last turn is answered, no call that a turn
+wished for waits, and nothing was said since or no model is to be asked again. A service that
+answers by itself, without a model of ours, owes nothing that we know of. Only what concerns the
+model counts: the calls of a service with its own loop, in a thread that was never opened, make no
+history.
 """
 
 from collections import defaultdict
@@ -33,7 +34,8 @@ class ThreadFacts:
         self._heard = self._user_heard = 0
         #: Is the last turn claimed and not answered? Did its reply wish for tools?
         self._asked = self._wished = False
-        #: What is recorded about each call; and those that are settled, as long as nothing else is recorded about them.
+        #: What is recorded about each call; and those that are settled, as long as nothing else is
+        #: recorded about them.
         self._calls: defaultdict[str, list[Fact]] = defaultdict(list)
         self._settled_as: dict[str, Call] = {}
         #: Calls that were wished for and are not settled.
@@ -96,7 +98,9 @@ class ThreadFacts:
         parts = event.parts if isinstance(event, e.ModelReplied) else ()
         wishes = [part for part in parts if isinstance(part, e.Wish)]
         self._waiting |= {f"{number}-{index}" for index in range(len(wishes))} - self._settled
-        if number > self._last_turn:  # of a service that does not claim its turns: the reply is its own cut
+        if (
+            number > self._last_turn
+        ):  # of a service that does not claim its turns: the reply is its own cut
             self._last_turn, self._cut = number, seq
         if number == self._last_turn:
             self._asked, self._wished = False, bool(wishes)
@@ -127,7 +131,8 @@ HISTORIES: Final = Projection[ThreadFacts](
     # What is recorded about a call after its conversation came to rest is never shown to the model.
     resumes=lambda slot: slot.tail[0] in {"said", "turn"},
     row=_row,
-    # A conversation has many times the facts of a call. One that goes on is read again, which costs about as much as
-    # folding it did, so a few hundred are kept: as many as may be talking at the same moment.
+    # A conversation has many times the facts of a call. One that goes on is read again, which costs
+    # about as much as folding it did, so a few hundred are kept: as many as may be talking at the
+    # same moment.
     keep_complete=256,
 )

@@ -5,18 +5,21 @@
 
 The rules:
 
-1. A turn was asked with what had been said before its *cut*, the broker's sequence of its first claim. What was
-   said later stands after the turn and its outcomes, because that is what the model really saw. So whoever asks a
-   model claims the turn first, and makes the history from a thread read as of the claim.
-2. A turn is one `Assistant` and, directly after it, exactly one `Outcome` for each wish, in the order of the
-   wishes, whatever else was recorded in between.
-3. A turn with a call that is not settled is not sent: the history stops before it and says at which call. No
-   provider takes a call without its result, and a made-up result could never be taken back.
+1. A turn was asked with what had been said before its *cut*, the broker's sequence of its first
+   claim. What was said later stands after the turn and its outcomes, because that is what the model
+   really saw. So whoever asks a model claims the turn first, and makes the history from a thread
+   read as of the claim.
+2. A turn is one `Assistant` and, directly after it, exactly one `Outcome` for each wish, in the
+   order of the wishes, whatever else was recorded in between.
+3. A turn with a call that is not settled is not sent: the history stops before it and says at which
+   call. No provider takes a call without its result, and a made-up result could never be taken
+   back.
 4. A model that failed leaves nothing. A model that answered with nothing leaves a turn.
 5. A result that came after its call was closed (`late`) is kept in the ledger and never shown.
-6. A pending turn is closed by facts alone: people's, a deadline's, or (`while_pending = "supersede"`) the gate's when
-   the user says something new. Never by the writing of a history.
-7. Where the thread declares a `history_limit`, the oldest part is left out (`compacted`), and never half a pair.
+6. A pending turn is closed by facts alone: people's, a deadline's, or (`while_pending =
+   "supersede"`) the gate's when the user says something new. Never by the writing of a history.
+7. Where the thread declares a `history_limit`, the oldest part is left out (`compacted`), and never
+   half a pair.
 
 The same facts give the same bytes, so `digest` tells anyone later what a model was sent.
 """
@@ -98,9 +101,10 @@ def history(thread: Thread, before_turn: int | None = None) -> History:
 def compacted(entries: Sequence[Entry], limit: int) -> tuple[Entry, ...]:
     """About the newest `limit` entries; 0: all of them.
 
-    What the system said stays. A turn and its outcomes stay together or go together, and the last turn always stays.
-    What is kept begins with a user's message: the last one before it, where the cut falls behind. (Whoever cuts a
-    list by other means is safe too: `providers.common.paired` makes a note of an outcome whose call is gone.)
+    What the system said stays. A turn and its outcomes stay together or go together, and the last
+    turn always stays. What is kept begins with a user's message: the last one before it, where the
+    cut falls behind. (Whoever cuts a list by other means is safe too: `providers.common.paired`
+    makes a note of an outcome whose call is gone.)
     """
     if limit <= 0 or len(entries) <= limit:
         return tuple(entries)
@@ -115,7 +119,9 @@ def compacted(entries: Sequence[Entry], limit: int) -> tuple[Entry, ...]:
 
 
 def _cut(entries: Sequence[Entry], limit: int) -> int:
-    """The first place behind which at most `limit` entries stand and that parts no turn from its outcomes."""
+    """The first place behind which at most `limit` entries stand and that parts no turn from its
+    outcomes.
+    """
     cut = len(entries) - limit
     while cut < len(entries) and isinstance(entries[cut], Outcome):
         cut += 1
@@ -162,7 +168,11 @@ def digest(entries: Sequence[Entry]) -> str:
 
 def _said_before(thread: Thread, cut: int | None) -> int:
     """How many of the things said came before this cut; all of them, if there is none."""
-    return len(thread.said) if cut is None else bisect_left(thread.said, cut, key=lambda fact: fact.seq)
+    return (
+        len(thread.said)
+        if cut is None
+        else bisect_left(thread.said, cut, key=lambda fact: fact.seq)
+    )
 
 
 def _entry(fact: Fact) -> Entry:
@@ -192,7 +202,11 @@ def outcome(call: Call, wish: e.Wish) -> Outcome:
             what = text if text.strip() else refusal_texts.refused_in_silence(wish.tool)
             return _ended(call, wish, ending, what, is_error=ending != "answered")
         case e.Reconciled(happened=happened, output=output):
-            what = output if output.strip() else refusal_texts.reconciled_in_silence(wish.tool, happened)
+            what = (
+                output
+                if output.strip()
+                else refusal_texts.reconciled_in_silence(wish.tool, happened)
+            )
             what = _as_it_ran(call, wish, what) if happened else what
             return _ended(call, wish, "reconciled", what, is_error=not happened)
         case None if is_spoiled(call):

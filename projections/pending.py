@@ -1,11 +1,12 @@
 """What waits for people: one entry for each call that was put to them and is not decided.
 
-The live queue is the KV bucket `pending`: a key for each open approval, put when the gate asks, deleted when it
-decides. Any NATS client can watch it. It holds nothing that the ledger does not hold, and `OPEN_APPROVALS` makes it again
-from the log, byte for byte.
+The live queue is the KV bucket `pending`: a key for each open approval, put when the gate asks,
+deleted when it decides. Any NATS client can watch it. It holds nothing that the ledger does not
+hold, and `OPEN_APPROVALS` makes it again from the log, byte for byte.
 
-An entry changes only when more people are asked: votes come and go into the ledger, not into the queue. Where it stands
-among the others never changes: entries are in the order of their questions, the oldest first.
+An entry changes only when more people are asked: votes come and go into the ledger, not into the
+queue. Where it stands among the others never changes: entries are in the order of their questions,
+the oldest first.
 """
 
 from bisect import bisect_left, bisect_right
@@ -29,7 +30,9 @@ from ayes.schemas.slots import CallRef, Slot
 
 
 class Entry(Struct, frozen=True):
-    """An open approval: all that a reviewer needs to decide, and who may. Times are the broker's, UTC."""
+    """An open approval: all that a reviewer needs to decide, and who may. Times are the broker's,
+    UTC.
+    """
 
     workspace: str
     thread: str
@@ -80,13 +83,16 @@ class Entry(Struct, frozen=True):
         if call_digest(self.tool, self.tool_version, self.arguments) == self.digest:
             return ""
         return (
-            "the digest is not of this tool and these arguments, or an older version wrote the entry: "
+            "the digest is not of this tool and these arguments, or an older version wrote the "
+            "entry: "
             f"look at `ayes show {self.ref}`, and do not decide by this entry"
         )
 
 
 class BadEntry(Struct, frozen=True):
-    """A value of the bucket that is not an entry: somebody else wrote it, or another version did."""
+    """A value of the bucket that is not an entry: somebody else wrote it, or another version
+    did.
+    """
 
     key: str
     problem: str
@@ -156,7 +162,9 @@ def read(key: str, raw: bytes) -> Entry | BadEntry:
 
 
 def key(ref: CallRef) -> str:
-    """The key in the bucket. Ids hold no dots, so no two calls share one, and `acme.>` watches a workspace."""
+    """The key in the bucket. Ids hold no dots, so no two calls share one, and `acme.>` watches a
+    workspace.
+    """
     return f"{ref.workspace}.{ref.thread}.{ref.call}"
 
 
@@ -187,7 +195,9 @@ NO_FILTER: Final = PendingFilter()
 
 
 class PageCursor(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where an entry stands among the others: first by its question, and should two say the same, by key."""
+    """Where an entry stands among the others: first by its question, and should two say the same,
+    by key.
+    """
 
     seq: int
     key: str
@@ -204,7 +214,8 @@ class Page(Struct, frozen=True, omit_defaults=True):
     more: bool
     #: Behind which the next page begins: the last one's. None on an empty page.
     after: PageCursor | None
-    #: What the bucket has beside them and cannot be read: not counted, and told with the first page.
+    #: What the bucket has beside them and cannot be read: not counted, and told with the first
+    #: page.
     unreadable: tuple[BadEntry, ...] = ()
 
 
@@ -217,8 +228,12 @@ class Listed(NamedTuple):
     unreadable: list[BadEntry]
 
 
-def oldest(values: Mapping[str, bytes], most: int | None = None, chosen: PendingFilter = NO_FILTER) -> Listed:
-    """The entries that fit, oldest first. Of those that nobody wants no more is read than their age."""
+def oldest(
+    values: Mapping[str, bytes], most: int | None = None, chosen: PendingFilter = NO_FILTER
+) -> Listed:
+    """The entries that fit, oldest first. Of those that nobody wants no more is read than their
+    age.
+    """
     ages: list[tuple[int, str]] = []
     bad: dict[str, BadEntry] = {}
     for name, raw in values.items():
@@ -263,9 +278,14 @@ class PendingIndex:
         return list(islice(filter(chosen.fits, self._entries), most))
 
     def page(
-        self, most: int, room: int, chosen: PendingFilter = NO_FILTER, after: PageCursor | None = None
+        self,
+        most: int,
+        room: int,
+        chosen: PendingFilter = NO_FILTER,
+        after: PageCursor | None = None,
     ) -> Page:
-        """The oldest that fit: so many at most, behind that one, in so many bytes with a comma each.
+        """The oldest that fit: so many at most, behind that one, in so many bytes with a comma
+        each.
 
         Raises:
             TooLarge: not even the first of them has room.
@@ -285,7 +305,9 @@ class PendingIndex:
             room -= len(raw) + 1
             if room < 0:
                 if last is None:
-                    raise TooLarge(f"{key} has {len(raw):,} bytes, too many for an answer. Read its key.")
+                    raise TooLarge(
+                        f"{key} has {len(raw):,} bytes, too many for an answer. Read its key."
+                    )
                 break
             taken.append(msgspec.Raw(raw))
             last = PageCursor(seq, key)
@@ -302,8 +324,8 @@ class PendingIndex:
         return [one for key, one in sorted(self._bad.items()) if chosen.covers(key)]
 
     def apply(self, change: Change) -> list[tuple[str, Entry | BadEntry | None]]:
-        """Let a change come in. Tells what differs by it, each key once: None for what is gone, what cannot be
-        read, then entries by age.
+        """Let a change come in. Tells what differs by it, each key once: None for what is gone,
+        what cannot be read, then entries by age.
         """
         came = {key: raw for key, raw in change.entries.items() if raw}
         gone = [

@@ -1,11 +1,11 @@
 """What the model reads about a call that did not run as it wished.
 
-A model goes on from these sentences, so each says three things plainly: that nothing ran, who or what stopped it,
-and why. Every ending has words of its own. "Nobody answered in time" is not "a person said no", and a model that
-takes one for the other gives up on what it might ask for again.
+A model goes on from these sentences, so each says three things plainly: that nothing ran, who or
+what stopped it, and why. Every ending has words of its own. "Nobody answered in time" is not "a
+person said no", and a model that takes one for the other gives up on what it might ask for again.
 
-`refused` gives the fact that closes such a call. What it says is recorded with the call, so that changing a
-sentence here never changes what a model was told before.
+`refused` gives the fact that closes such a call. What it says is recorded with the call, so that
+changing a sentence here never changes what a model was told before.
 """
 
 from ayes.ledger.lifecycle import Call
@@ -23,7 +23,9 @@ def tool_not_run(call: Call) -> e.ToolRefused:
     tool = f"`{call.wish.tool}`"
     match call.declined or (call.revoked and call.revoked.event):
         case e.Declined(why="unknown_tool"):
-            return _refused("unknown_tool", f"{tool} did not run: there is no such tool here any more.")
+            return _refused(
+                "unknown_tool", f"{tool} did not run: there is no such tool here any more."
+            )
         case e.Declined(why="digest_mismatch"):
             return _refused(
                 "digest_mismatch",
@@ -32,14 +34,15 @@ def tool_not_run(call: Call) -> e.ToolRefused:
         case e.Declined(why="people_were_asked"):
             return _refused(
                 "people_were_asked",
-                f"{tool} did not run: people were asked about this call, and before they answered it was let "
+                f"{tool} did not run: people were asked about this call, and before they answered "
+                "it was let "
                 "through without them.",
             )
         case e.Revoked(reason=reason):
             return _refused(
                 "revoked",
-                f"{tool} did not run: it was approved, and a person took the approval back before it started."
-                + _why("Their reason", reason),
+                f"{tool} did not run: it was approved, and a person took the approval back before "
+                "it started." + _why("Their reason", reason),
             )
         case _:
             pass
@@ -59,7 +62,8 @@ def tool_not_run(call: Call) -> e.ToolRefused:
         case e.Denied(ground="repeated", reason=reason):
             return _refused(
                 "denied",
-                f"{tool} did not run: a person has said no to this very call before, and nothing was said since, so no "
+                f"{tool} did not run: a person has said no to this very call before, and nothing "
+                "was said since, so no "
                 "person was asked again." + _why("In detail", reason),
             )
         case e.Denied(ground="limit", reason=reason):
@@ -71,7 +75,8 @@ def tool_not_run(call: Call) -> e.ToolRefused:
         case e.Denied(reason=reason) if not call.wish.tool_version:
             return _refused(
                 "unknown_tool",
-                f"{tool} did not run: no tool of that name is offered here." + _why("In detail", reason),
+                f"{tool} did not run: no tool of that name is offered here."
+                + _why("In detail", reason),
             )
         case e.Denied(reason=reason):
             return _refused(
@@ -80,7 +85,9 @@ def tool_not_run(call: Call) -> e.ToolRefused:
                 + _why("What is wrong with it", reason),
             )
         case e.Answered(answer=answer):
-            empty = f"A person answered in place of {tool}, which did not run. Their answer was empty."
+            empty = (
+                f"A person answered in place of {tool}, which did not run. Their answer was empty."
+            )
             return _refused("answered", answer if answer.strip() else empty)
         case e.Expired(after_s=after_s):
             return _refused(
@@ -97,20 +104,24 @@ def tool_not_run(call: Call) -> e.ToolRefused:
         case e.Superseded(reason=reason):
             return _refused(
                 "superseded",
-                f"{tool} did not run: something newer came before it was decided, and the call no longer stands."
-                + _why("What came", reason),
+                f"{tool} did not run: something newer came before it was decided, and the call no "
+                "longer stands." + _why("What came", reason),
             )
         case _:
             raise Defect(f"{call.ref} is {call.status}: there is no refusal to put into words.")
 
 
 def arguments_changed(arguments: str) -> str:
-    """Said before the result of a call that ran with a reviewer's arguments: the model must not take them for its own."""
+    """Said before the result of a call that ran with a reviewer's arguments: the model must not
+    take them for its own.
+    """
     return f"A reviewer changed the arguments of this call before it ran. It ran with: {arguments}"
 
 
 def unreadable(message: str) -> str:
-    """Said in place of a message whose bytes are not a message: the model should know that one is missing."""
+    """Said in place of a message whose bytes are not a message: the model should know that one is
+    missing.
+    """
     return f"Message {message!r} of this conversation cannot be read and is left out."
 
 

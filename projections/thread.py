@@ -1,7 +1,7 @@
 """One conversation: what was said, the model's turns, and the calls that came of them.
 
-A thread *is* the facts recorded in it, each in its place, as a call is (`ledger/lifecycle.py`). They may come
-twice and in any order: the same facts give the same thread.
+A thread *is* the facts recorded in it, each in its place, as a call is (`ledger/lifecycle.py`).
+They may come twice and in any order: the same facts give the same thread.
 """
 
 from collections import defaultdict
@@ -28,8 +28,9 @@ class Turn(Struct, frozen=True):
     def cut(self) -> int | None:
         """What was said with a smaller sequence is what the model was sent.
 
-        It is the first claim, not the last: what is said between two attempts comes after the turn. A reply that
-        was recorded without a claim (by a service with its own loop) is its own cut. None: neither stands yet.
+        It is the first claim, not the last: what is said between two attempts comes after the turn.
+        A reply that was recorded without a claim (by a service with its own loop) is its own cut.
+        None: neither stands yet.
         """
         first = self.asked[0] if self.asked else self.replied
         return first.seq if first else None
@@ -43,7 +44,11 @@ class Turn(Struct, frozen=True):
     @property
     def wishes(self) -> tuple[e.Wish, ...]:
         """The tools that the reply wants called, in the model's order."""
-        return tuple(part for part in self.reply.parts if isinstance(part, e.Wish)) if self.reply else ()
+        return (
+            tuple(part for part in self.reply.parts if isinstance(part, e.Wish))
+            if self.reply
+            else ()
+        )
 
 
 class Thread(Struct, frozen=True):
@@ -51,14 +56,17 @@ class Thread(Struct, frozen=True):
 
     ref: ThreadRef
     opened: Fact | None = None
-    #: In the order in which the broker recorded them. Bytes that are not a message stand among them.
+    #: In the order in which the broker recorded them. Bytes that are not a message stand among
+    #: them.
     said: tuple[Fact, ...] = ()
     #: By number, ascending.
     turns: dict[int, Turn] = {}
-    #: By call id, sorted. Calls of a service with its own loop stand here too, under ids of its choice.
+    #: By call id, sorted. Calls of a service with its own loop stand here too, under ids of its
+    #: choice.
     calls: dict[str, Call] = {}
-    #: What this program cannot read: a fact from the future, or broken bytes. It is skipped here as everywhere, but
-    #: whoever goes on from the thread should know that something is missing from it.
+    #: What this program cannot read: a fact from the future, or broken bytes. It is skipped here as
+    #: everywhere, but whoever goes on from the thread should know that something is missing from
+    #: it.
     unread: tuple[Fact, ...] = ()
 
     @property
@@ -69,8 +77,8 @@ class Thread(Struct, frozen=True):
     def call(self, ref: CallRef) -> Call:
         """That call, of status UNKNOWN when nothing is recorded about it.
 
-        A wish's request rests on the reply that wishes for it. What was requested in its place before the reply is
-        another call, whatever became of it, and the wish has no request.
+        A wish's request rests on the reply that wishes for it. What was requested in its place
+        before the reply is another call, whatever became of it, and the wish has no request.
         """
         call = self.calls.get(ref.call)
         if call is None:
@@ -84,10 +92,14 @@ class Thread(Struct, frozen=True):
         return Call(ref, void=(Void(call.requested, "the model had not wished for it before"),))
 
     def wishes(self, turn: int) -> tuple[tuple[CallRef, e.Wish], ...]:
-        """What the model wished in that turn, each with the call that it becomes. Empty if it has not replied."""
+        """What the model wished in that turn, each with the call that it becomes. Empty if it has
+        not replied.
+        """
         if turn not in self.turns:
             return ()
-        return tuple((self.ref.wish(turn, index), wish) for index, wish in enumerate(self.turns[turn].wishes))
+        return tuple(
+            (self.ref.wish(turn, index), wish) for index, wish in enumerate(self.turns[turn].wishes)
+        )
 
     def unsettled(self, turn: int) -> tuple[CallRef, ...]:
         """The calls of that turn which keep the next one waiting."""
@@ -137,12 +149,16 @@ def goes_on(*, wished: bool, halted: bool, cut: int, heard: int, user_heard: int
 
 
 def is_settled(call: Call) -> bool:
-    """Will the model be told nothing more about it? A call in doubt is not settled: it waits for a person."""
+    """Will the model be told nothing more about it? A call in doubt is not settled: it waits for a
+    person.
+    """
     return call.status in SETTLED or is_spoiled(call)
 
 
 def is_spoiled(call: Call) -> bool:
-    """Does something else stand in the place of its request? Then the call can never be requested, and so never runs."""
+    """Does something else stand in the place of its request? Then the call can never be requested,
+    and so never runs.
+    """
     return call.requested is None and any(one.fact.slot == call.ref.requested for one in call.void)
 
 
@@ -170,7 +186,9 @@ def thread_of(ref: ThreadRef, facts: Iterable[Fact], known: Mapping[str, Call] =
                 calls[call].append(fact)
             case ("turn", number, "asked", attempt) if isinstance(event, e.ModelAsked):
                 asked[int(number)].setdefault(attempt, fact)
-            case ("turn", number, "replied") if broken or isinstance(event, e.ModelReplied | e.ModelFailed):
+            case ("turn", number, "replied") if broken or isinstance(
+                event, e.ModelReplied | e.ModelFailed
+            ):
                 replied.setdefault(int(number), fact)
             case ("said", message) if broken or isinstance(event, e.Said):
                 said.setdefault(message, fact)
@@ -186,7 +204,9 @@ def thread_of(ref: ThreadRef, facts: Iterable[Fact], known: Mapping[str, Call] =
             number: Turn(number, _in_sequence(asked[number].values()), replied.get(number))
             for number in sorted({*asked, *replied})
         },
-        calls={call: known.get(call) or call_of(ref.call(call), calls[call]) for call in sorted(calls)},
+        calls={
+            call: known.get(call) or call_of(ref.call(call), calls[call]) for call in sorted(calls)
+        },
         unread=_in_sequence(unread.values()),
     )
 

@@ -2,10 +2,12 @@
 
 What comes off the stream may be older than this program, newer, or foreign:
 
-* older: lifted to today's version, step by step (`UPCASTS`), so nothing else ever sees an old shape;
+* older: lifted to today's version, step by step (`UPCASTS`), so nothing else ever sees an old
+  shape;
 * newer, or of an unknown type: `Carried`, byte for byte. A fold skips it; nobody drops it;
-* no fact at all: `BadFact`, loudly. An undecodable history must not look like an empty one. In the midst of the log
-  such bytes are `Carried` with a `problem`, so that one foreign message does not hide all that come after it.
+* no fact at all: `BadFact`, loudly. An undecodable history must not look like an empty one. In the
+  midst of the log such bytes are `Carried` with a `problem`, so that one foreign message does not
+  hide all that come after it.
 """
 
 from collections.abc import Callable
@@ -19,7 +21,8 @@ from ayes.schemas.errors import BadFact, BadSlot, TooLarge
 from ayes.schemas.events import TYPES, VERSION, AnyEvent, Carried, Event
 from ayes.schemas.slots import Slot, read
 
-#: One fact on the wire. Above it a payload would stop fitting beside its protocol overhead in NATS' 1 MiB.
+#: One fact on the wire. Above it a payload would stop fitting beside its protocol overhead in NATS'
+#: 1 MiB.
 MAX_BYTES: Final = 512 * 1024
 
 type Upcast = Callable[[dict[str, Any]], dict[str, Any]]
@@ -31,7 +34,8 @@ UPCASTS: Final[dict[tuple[str, int], Upcast]] = {}
 class Fact(Struct, frozen=True, gc=False):
     """An event that the broker has recorded: what, where, as which number, when.
 
-    Facts hold nothing that could hold them, so the garbage collector need not look at the many that a fold keeps.
+    Facts hold nothing that could hold them, so the garbage collector need not look at the many that
+    a fold keeps.
     """
 
     #: Position in the stream, from 1.
@@ -43,11 +47,15 @@ class Fact(Struct, frozen=True, gc=False):
 
 
 def fact_of(seq: int, recorded_at: datetime, subject: str, raw: bytes) -> Fact:
-    """What stands in the log at `seq`. Never raises: foreign bytes are carried too, with what is wrong with them."""
+    """What stands in the log at `seq`. Never raises: foreign bytes are carried too, with what is
+    wrong with them.
+    """
     try:
         slot, kinds = read(subject)
     except BadSlot as bad:
-        return Fact(seq, recorded_at, Slot.elsewhere(subject), Carried(type="", raw=raw, problem=str(bad)))
+        return Fact(
+            seq, recorded_at, Slot.elsewhere(subject), Carried(type="", raw=raw, problem=str(bad))
+        )
     try:
         event = decode(raw)
     except BadFact as bad:
@@ -81,7 +89,9 @@ def encode(event: Event | Carried) -> bytes:
 
 
 def as_json(event: Event | Carried) -> bytes:
-    """The bytes of an event that stands in the log, where it may be larger than what this program records."""
+    """The bytes of an event that stands in the log, where it may be larger than what this program
+    records.
+    """
     return event.raw if isinstance(event, Carried) else _encoder.encode(event)
 
 
@@ -130,7 +140,8 @@ def _decode_other(raw: bytes, problem: Exception | None) -> AnyEvent | Carried:
         ) from None
 
 
-#: What a decoder raises about bytes that are not what it expects; the last for brackets nested by the thousand.
+#: What a decoder raises about bytes that are not what it expects; the last for brackets nested by
+#: the thousand.
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final[msgspec.json.Decoder[AnyEvent]] = msgspec.json.Decoder(AnyEvent.__value__)

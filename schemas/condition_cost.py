@@ -1,8 +1,9 @@
 """How many steps a condition takes, counted from its text before it is evaluated.
 
-The library that evaluates conditions shows no tree and cannot be interrupted, so this reads the text
-itself, as CEL's grammar has it, and follows the sizes of values through it: of what it goes through
-(`all`, `map`), joins (`+`), compares and searches. Where it cannot know, it takes the larger number.
+The library that evaluates conditions shows no tree and cannot be interrupted, so this reads the
+text itself, as CEL's grammar has it, and follows the sizes of values through it: of what it goes
+through (`all`, `map`), joins (`+`), compares and searches. Where it cannot know, it takes the
+larger number.
 
 A step takes the library 55 ns or less (docs/decisions/0018).
 """
@@ -287,8 +288,9 @@ def _matched(on: Counted, pattern: Counted) -> Counted:
 
 
 def _gone_through(on: Counted, macro: str, name: str, body: Counted) -> Counted:
-    """A macro. The body's effort grows at least as much as its value does, so what all the elements take
-    together is at most what one as large as the list would take, and the rest of it once for each.
+    """A macro. The body's effort grows at least as much as its value does, so what all the elements
+    take together is at most what one as large as the list would take, and the rest of it once for
+    each.
     """
 
     def count(scope: _Scope) -> Effort:

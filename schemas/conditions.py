@@ -1,17 +1,20 @@
-"""Conditions of rules, in the Common Expression Language (https://cel.dev): `args.amount > 100 && agent == "desk"`.
+"""Conditions of rules, in the Common Expression Language (https://cel.dev): `args.amount > 100 &&
+agent == "desk"`.
 
-A condition sees what is judged and nothing else: it has no side effects, no clock and no network, so it may be evaluated
-as often as anybody likes and always says the same. It says yes, or no, or it cannot say: a key that is not there, a
-comparison of a number with a text. Whoever asks must take the last for "a person should look at this", never for
-yes or no; hence it is an exception.
+A condition sees what is judged and nothing else: it has no side effects, no clock and no network,
+so it may be evaluated as often as anybody likes and always says the same. It says yes, or no, or it
+cannot say: a key that is not there, a comparison of a number with a text. Whoever asks must take
+the last for "a person should look at this", never for yes or no; hence it is an exception.
 
-The library stands behind `check`, `Scope` and `holds` alone, so that another one can take its place. What it would answer
-wrongly or too slowly is held back from it: whole numbers beyond 64 bits, which it rounds, and conditions that would take
-more than `MAX_STEPS` with these arguments. It cannot be interrupted, so the steps are counted first (`ayes.schemas.condition_cost`,
+The library stands behind `check`, `Scope` and `holds` alone, so that another one can take its
+place. What it would answer wrongly or too slowly is held back from it: whole numbers beyond 64
+bits, which it rounds, and conditions that would take more than `MAX_STEPS` with these arguments. It
+cannot be interrupted, so the steps are counted first (`ayes.schemas.condition_cost`,
 docs/decisions/0018).
 
-Two things to know when writing one: `size` of a text counts its bytes in UTF-8, as this library does it, not its
-characters; and a table has no order, so a condition must not ask for the first of its keys.
+Two things to know when writing one: `size` of a text counts its bytes in UTF-8, as this library
+does it, not its characters; and a table has no order, so a condition must not ask for the first of
+its keys.
 """
 
 import re
@@ -23,11 +26,13 @@ from ayes.schemas import condition_cost as effort
 
 #: So long may a condition be: one that nobody can read should be several rules.
 MAX_LENGTH: Final = 2000
-#: So many values may be in what is judged by a condition that goes through lists: it takes their square.
+#: So many values may be in what is judged by a condition that goes through lists: it takes their
+#: square.
 MAX_VALUES: Final = 1000
 #: How many steps an evaluation may take: less than 100 ms.
 MAX_STEPS: Final = 1_500_000
-#: How many steps all conditions together may take that are held against one call: of a policy, or of the grants.
+#: How many steps all conditions together may take that are held against one call: of a policy, or
+#: of the grants.
 MAX_STEPS_TOGETHER: Final = 4 * MAX_STEPS
 
 #: What a condition can name.
@@ -45,7 +50,9 @@ _TYPES: Final = frozenset({
 #: The `x` of `args.lines.all(x, x.count > 0)`.
 _BOUND: Final = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*(\w+)\s*,")
 #: How its parser tells a mistake: where, what, and what it had expected instead.
-_SYNTAX: Final = re.compile(r"ERROR: <input>:(\d+):(\d+): (?:Syntax error: )?(.*?)(?: expecting .*)?")
+_SYNTAX: Final = re.compile(
+    r"ERROR: <input>:(\d+):(\d+): (?:Syntax error: )?(.*?)(?: expecting .*)?"
+)
 _NOTHING: Final[dict[str, Any]] = {"args": {}, "labels": {}} | dict.fromkeys(
     ("tool", "agent", "requester", "workspace", "thread"), ""
 )
@@ -63,14 +70,17 @@ def check(condition: str) -> None:
     """Raise `BadCondition` with a sentence if this can never be evaluated."""
     if len(condition) > MAX_LENGTH:
         raise BadCondition(
-            f"a condition may have {MAX_LENGTH:,} characters; this one has {len(condition):,}. Make it several rules."
+            f"a condition may have {MAX_LENGTH:,} characters; this one has {len(condition):,}. "
+            "Make it several rules."
         )
     try:
         program = _compiled(condition)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as problem:  # noqa: BLE001 - a panic of its parser is no Exception
-        raise BadCondition(f"{_cited(condition)} is no condition: {_syntax(condition, problem)}.") from None
+        raise BadCondition(
+            f"{_cited(condition)} is no condition: {_syntax(condition, problem)}."
+        ) from None
     if unknown := _unknown(condition, program):
         raise BadCondition(
             f"{_cited(condition)} names what is not there: {', '.join(unknown)}. "
@@ -79,10 +89,13 @@ def check(condition: str) -> None:
     try:
         steps = _steps(condition, 2, 0)
     except effort.Unreadable as problem:
-        raise BadCondition(f"{_cited(condition)} cannot be used: {problem}. Write it more simply.") from None
+        raise BadCondition(
+            f"{_cited(condition)} cannot be used: {problem}. Write it more simply."
+        ) from None
     if steps > MAX_STEPS:
         raise BadCondition(
-            f"{_cited(condition)} takes {_figure(steps)} steps by itself, and {MAX_STEPS:,} is the limit. "
+            f"{_cited(condition)} takes {_figure(steps)} steps by itself, and {MAX_STEPS:,} is "
+            "the limit. "
             "Nest fewer all(), exists() and map(), over shorter lists, or write several rules."
         )
     try:
@@ -98,7 +111,9 @@ def check(condition: str) -> None:
 
 
 class Scope:
-    """What conditions see of one call. The library copies it, which costs fifty times what a condition does: so, once."""
+    """What conditions see of one call. The library copies it, which costs fifty times what a
+    condition does: so, once.
+    """
 
     def __init__(self, about: dict[str, Any]) -> None:
         """Take what the `NAMES` stand for."""
@@ -106,7 +121,9 @@ class Scope:
         self._steps = 0.0
 
     def spend(self, steps: float) -> bool:
-        """Take so many steps of those that all conditions have together; False where so many are not left."""
+        """Take so many steps of those that all conditions have together; False where so many are
+        not left.
+        """
         self._steps += steps
         return self._steps <= MAX_STEPS_TOGETHER
 
@@ -128,7 +145,8 @@ class Scope:
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        """How many values it has, and how many characters are in them; both rounded up to a power of two.
+        """How many values it has, and how many characters are in them; both rounded up to a power
+        of two.
 
         So the steps of a condition need not be counted for each call.
         """
@@ -147,7 +165,9 @@ def holds(condition: str, about: Scope) -> bool:
         CannotSay: with what is the matter.
     """
     too_long = about.is_long and _BOUND.search(condition)
-    if unfit := about.unfit or (too_long and f"there are more than {MAX_VALUES:,} values in the arguments"):
+    if unfit := about.unfit or (
+        too_long and f"there are more than {MAX_VALUES:,} values in the arguments"
+    ):
         raise CannotSay(f"{_cited(condition)} cannot be evaluated: {unfit}")
     try:
         steps = _steps(condition, *about.size)
@@ -155,12 +175,14 @@ def holds(condition: str, about: Scope) -> bool:
         raise CannotSay(f"{_cited(condition)} cannot be evaluated: {problem}") from None
     if steps > MAX_STEPS:
         raise CannotSay(
-            f"{_cited(condition)} cannot be evaluated: it would take {_figure(steps)} steps with these arguments, "
+            f"{_cited(condition)} cannot be evaluated: it would take {_figure(steps)} steps with "
+            "these arguments, "
             f"and {MAX_STEPS:,} is the limit"
         )
     if not about.spend(steps):
         raise CannotSay(
-            f"{_cited(condition)} cannot be evaluated: with the conditions before it, it would take more than "
+            f"{_cited(condition)} cannot be evaluated: with the conditions before it, it would "
+            "take more than "
             f"{MAX_STEPS_TOGETHER:,} steps"
         )
     try:
@@ -198,11 +220,15 @@ def _figure(steps: float) -> str:
 
 
 def _unknown(condition: str, program: Any) -> list[str]:
-    """Names and functions that nothing could ever be behind, also where an evaluation would not get to them."""
+    """Names and functions that nothing could ever be behind, also where an evaluation would not get
+    to them.
+    """
     known = {*NAMES, *_TYPES, *_BOUND.findall(condition)}
     names = [name for name in program.variables() if name not in known]
     # Operators are listed among the functions, as `_+_` or `@in`.
-    functions = [f"{name}()" for name in program.functions() if name[0].isalpha() and name not in _FUNCTIONS]
+    functions = [
+        f"{name}()" for name in program.functions() if name[0].isalpha() and name not in _FUNCTIONS
+    ]
     return [*names, *functions]
 
 
@@ -239,7 +265,9 @@ def _syntax(condition: str, problem: BaseException) -> str:
 
 
 def _kind(value: object) -> str:
-    """What it is, and not which: the library hands tables back in any order, and a value may be a secret."""
+    """What it is, and not which: the library hands tables back in any order, and a value may be a
+    secret.
+    """
     kinds = {
         dict: "a table",
         list: "a list",

@@ -2,8 +2,8 @@
 
     sha256( <length>:<tool> <length>:<tool version> <arguments> )
 
-Lengths are decimal counts of UTF-8 bytes and there are no blanks, so no two different calls have the same
-encoding. The arguments are the raw text as it came. To check one by hand:
+Lengths are decimal counts of UTF-8 bytes and there are no blanks, so no two different calls have
+the same encoding. The arguments are the raw text as it came. To check one by hand:
 
     printf '6:refund2:v1%s' '{"order":"A-17"}' | sha256sum
 """

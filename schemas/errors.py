@@ -26,8 +26,8 @@
     │   └── WaitTimedOut        what was waited for did not happen in time
     └── Defect                  our fault: something the ledger promised does not hold
 
-The message of each says what is wrong, where, and what to do next. `exit_code` is what the command line
-ends with: 1 error, 2 usage or bad input, 3 timed out, 4 not allowed, 6 expired.
+The message of each says what is wrong, where, and what to do next. `exit_code` is what the command
+line ends with: 1 error, 2 usage or bad input, 3 timed out, 4 not allowed, 6 expired.
 """
 
 from typing import ClassVar
@@ -101,7 +101,9 @@ class NotOpen(Refused):
 
 
 class StillPending(Refused):
-    """A call of the thread waits for people, and its policy lets no user speak before it is decided."""
+    """A call of the thread waits for people, and its policy lets no user speak before it is
+    decided.
+    """
 
 
 class AlreadyDecided(Refused):
@@ -133,7 +135,9 @@ class BrokerRefused(Unavailable):
 
 
 class LogLost(BrokerRefused):
-    """The log ends before what was read from it already: it has lost its end, or it is another log."""
+    """The log ends before what was read from it already: it has lost its end, or it is another
+    log.
+    """
 
 
 class StoreHeld(Unavailable):
@@ -151,4 +155,6 @@ class WaitTimedOut(Unavailable):
 
 
 class Defect(ApprovalsError):
-    """Our fault: something the ledger promised does not hold. Please report it with the sequence named."""
+    """Our fault: something the ledger promised does not hold. Please report it with the sequence
+    named.
+    """

@@ -1,16 +1,17 @@
 """The facts: everything that can be said about a conversation, its tool calls and their approvals.
 
-Each is in the past tense and says one thing. How a call can end are siblings (Approved, Denied, Expired, ...),
-so that one is never mistaken for another. Which fact may stand where is in `slots.py`; what may follow what
-is in `ledger/lifecycle.py`.
+Each is in the past tense and says one thing. How a call can end are siblings (Approved, Denied,
+Expired, ...), so that one is never mistaken for another. Which fact may stand where is in
+`slots.py`; what may follow what is in `ledger/lifecycle.py`.
 
 The rules of this file:
 
 * The name on the wire is spelled out beside the class (`tag=`) and never follows a rename.
-* Classes grow by fields with defaults; no field ever changes its meaning. A change that defaults cannot express
-  is a new version: raise the number in `VERSION`, teach `codec.py` to lift the old one, keep the old sample.
-* Arguments, outputs and schemas are the raw text that came, never a parsed and re-written form of it. A digest
-  over re-written JSON would be a digest over something that nobody saw.
+* Classes grow by fields with defaults; no field ever changes its meaning. A change that defaults
+  cannot express is a new version: raise the number in `VERSION`, teach `codec.py` to lift the old
+  one, keep the old sample.
+* Arguments, outputs and schemas are the raw text that came, never a parsed and re-written form of
+  it. A digest over re-written JSON would be a digest over something that nobody saw.
 * Durations carry their unit and are intervals; the ledger turns them into deadlines.
 """
 
@@ -19,11 +20,13 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-#: What a decision rests on: the policy alone, people, a wish that could never run, a person's standing yes, an earlier
-#: denial of the same wish, a limit of the policy, or one person in an emergency.
+#: What a decision rests on: the policy alone, people, a wish that could never run, a person's
+#: standing yes, an earlier denial of the same wish, a limit of the policy, or one person in an
+#: emergency.
 type Ground = Literal["policy", "people", "invalid", "grant", "repeated", "limit", "broken_glass"]
 type Verdict = Literal["approve", "deny", "answer", "break_glass"]
-#: What happens when nobody has decided in time: the call expires, more people are asked, or it goes on waiting.
+#: What happens when nobody has decided in time: the call expires, more people are asked, or it goes
+#: on waiting.
 type OnTimeout = Literal["deny", "escalate", "stay"]
 #: What becomes of what a user says while a call of the thread waits for people.
 type WhilePending = Literal["queue", "supersede", "block"]
@@ -42,10 +45,11 @@ type Ending = Literal[
 
 
 class Author(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Who wrote a fact: a kind (`gate`, `model`, `executor`, `service`, `reviewer`, ...) and a name within it.
+    """Who wrote a fact: a kind (`gate`, `model`, `executor`, `service`, `reviewer`, ...) and a name
+    within it.
 
-    It is what the writer says of itself. What the broker vouches for is the subject: only Ana's credentials
-    can publish to `vote.ana`.
+    It is what the writer says of itself. What the broker vouches for is the subject: only Ana's
+    credentials can publish to `vote.ana`.
     """
 
     kind: str
@@ -57,18 +61,20 @@ class Event(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=T
 
     #: UUIDv7, minted by the writer. Appending the same id to the same slot twice records it once.
     id: str = ""
-    #: The writer's clock, UTC. Deadlines are counted on the broker's clock instead (`Fact.recorded_at`).
+    #: The writer's clock, UTC. Deadlines are counted on the broker's clock instead
+    #: (`Fact.recorded_at`).
     at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
     by: Author | UnsetType = UNSET
     #: The id of the fact that this one reacts to.
     cause: str = ""
-    #: W3C trace context (`traceparent`), in the payload because NATS headers cost a quarter of the reading rate.
+    #: W3C trace context (`traceparent`), in the payload because NATS headers cost a quarter of the
+    #: reading rate.
     trace: str = ""
     #: Version of this type's schema.
     v: int = 1
 
 
-# ---------------------------------------------------------------------------------------------- the thread
+# --------------------------------------------------------------------------------------- the thread
 
 
 class ToolRef(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -105,7 +111,9 @@ class Said(Event, frozen=True, tag="Said"):
 
 
 class ModelAsked(Event, frozen=True, tag="ModelAsked"):
-    """The claim before a model is called. What stands before the first attempt is the history it was sent."""
+    """The claim before a model is called. What stands before the first attempt is the history it
+    was sent.
+    """
 
     model: str
 
@@ -125,7 +133,9 @@ class Wish(Struct, frozen=True, tag_field="part", tag="wish", omit_defaults=True
 
 
 class Opaque(Struct, frozen=True, tag_field="part", tag="opaque"):
-    """Something that only its provider understands (a thinking signature, encrypted reasoning), kept verbatim."""
+    """Something that only its provider understands (a thinking signature, encrypted reasoning),
+    kept verbatim.
+    """
 
     provider: str
     data: str
@@ -147,7 +157,8 @@ class ModelReplied(Event, frozen=True, tag="ModelReplied"):
     model: str = ""
     usage: Usage = Usage()
     finish_reason: str = ""
-    #: SHA-256 over the neutral history that the model was sent: lets anyone prove later what it saw.
+    #: SHA-256 over the neutral history that the model was sent: lets anyone prove later what it
+    #: saw.
     history_digest: str = ""
 
 
@@ -158,7 +169,7 @@ class ModelFailed(Event, frozen=True, tag="ModelFailed"):
     attempt: int = 1
 
 
-# ------------------------------------------------------------------------------------------------ the call
+# ----------------------------------------------------------------------------------------- the call
 
 
 class ToolRequested(Event, frozen=True, tag="ToolRequested"):
@@ -168,7 +179,8 @@ class ToolRequested(Event, frozen=True, tag="ToolRequested"):
     #: The raw JSON text that came; the digest is over these bytes.
     arguments: str
     digest: str
-    #: Version of the tool's declaration. Empty when the tool is not one of the thread's: the gate denies it.
+    #: Version of the tool's declaration. Empty when the tool is not one of the thread's: the gate
+    #: denies it.
     tool_version: str = ""
     requester: str = ""
     agent: str = ""
@@ -217,18 +229,21 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     reason: str = ""
     #: Names, or patterns with `*`.
     voters: tuple[str, ...] = ("*",)
-    #: Never count, whatever `voters` says: the requester, and who is behind the agent (names, or patterns with `*`).
+    #: Never count, whatever `voters` says: the requester, and who is behind the agent (names, or
+    #: patterns with `*`).
     excluded: tuple[str, ...] = ()
     votes_needed: int = 1
     #: Counted from when the broker recorded this. None: never expires.
     expires_in_s: float | None = None
-    #: What becomes of a user's message meanwhile: it waits, makes the call moot, or may not be said yet.
+    #: What becomes of a user's message meanwhile: it waits, makes the call moot, or may not be said
+    #: yet.
     while_pending: WhilePending = "queue"
     #: What rules without effect would have said.
     shadows: tuple[Shadow, ...] = ()
     #: These must agree too. Nobody counts in two of them.
     also: tuple[Quorum, ...] = ()
-    #: What the workspace's own rule asks for, where the organisation's asks too. The same votes count once more here.
+    #: What the workspace's own rule asks for, where the organisation's asks too. The same votes
+    #: count once more here.
     besides: tuple[Quorum, ...] = ()
     #: So many people must say no for it to be denied.
     denials_needed: int = 1
@@ -240,7 +255,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
     may_break_glass: tuple[str, ...] = ()
     #: Are rule and version the organisation's?
     organisation: bool = False
-    #: Who may take an approval back, beside those who may vote and those who did; names, or patterns with `*`.
+    #: Who may take an approval back, beside those who may vote and those who did; names, or
+    #: patterns with `*`.
     may_revoke: tuple[str, ...] = ()
     #: Who may say what became of the call when it is in doubt. Empty: those who may vote.
     may_reconcile: tuple[str, ...] = ()
@@ -252,7 +268,8 @@ class ApprovalRequested(Event, frozen=True, tag="ApprovalRequested"):
 
 
 class Escalated(Event, frozen=True, tag="Escalated"):
-    """Nobody decided in time, so these are asked as well. Their votes count wherever one is lacking.
+    """Nobody decided in time, so these are asked as well. Their votes count wherever one is
+    lacking.
 
     It may come just behind a decision, and then asks nobody: what is decided is decided.
     """
@@ -265,7 +282,8 @@ class Escalated(Event, frozen=True, tag="Escalated"):
 class GlassBroken(Event, frozen=True, tag="GlassBroken"):
     """One person says that a call shall run which more should have agreed to.
 
-    Announced before it is decided. What came of it, the decision says: it may have been taken back meanwhile.
+    Announced before it is decided. What came of it, the decision says: it may have been taken back
+    meanwhile.
     """
 
     reviewer: str
@@ -310,8 +328,8 @@ class Approved(Event, frozen=True, tag="Approved"):
     #: The standing approvals that it rests on, `giver/grant`.
     grants: tuple[str, ...] = ()
     organisation: bool = False
-    #: Where nobody was asked: who neither revokes nor reconciles, beside the requester; and who may,
-    #: names or patterns with `*`. Empty: any reviewer.
+    #: Where nobody was asked: who neither revokes nor reconciles, beside the requester; and who
+    #: may, names or patterns with `*`. Empty: any reviewer.
     excluded: tuple[str, ...] = ()
     may_revoke: tuple[str, ...] = ()
     may_reconcile: tuple[str, ...] = ()
@@ -382,7 +400,9 @@ class Revoked(Event, frozen=True, tag="Revoked"):
 
 
 class Declined(Event, frozen=True, tag="Declined"):
-    """The executor will not run what was approved, and says so by taking the claim's slot, so that nobody else starts it."""
+    """The executor will not run what was approved, and says so by taking the claim's slot, so that
+    nobody else starts it.
+    """
 
     why: Literal["unknown_tool", "digest_mismatch", "people_were_asked"]
 
@@ -410,7 +430,9 @@ class ToolRefused(Event, frozen=True, tag="ToolRefused"):
 
 
 class InDoubt(Event, frozen=True, tag="InDoubt"):
-    """The tool was started and nobody knows how it ended. Waits for a person; never retried in silence."""
+    """The tool was started and nobody knows how it ended. Waits for a person; never retried in
+    silence.
+    """
 
     attempt: int
     text: str
@@ -425,7 +447,7 @@ class Reconciled(Event, frozen=True, tag="Reconciled"):
     reviewer: str = ""
 
 
-# ------------------------------------------------------------------------------------------- the workspace
+# ------------------------------------------------------------------------------------ the workspace
 
 
 class PolicyApplied(Event, frozen=True, tag="PolicyApplied"):
@@ -438,7 +460,9 @@ class PolicyApplied(Event, frozen=True, tag="PolicyApplied"):
 
 
 class ToolDeclared(Event, frozen=True, tag="ToolDeclared"):
-    """A tool exists, with this contract. The slot's last token is the version: a digest of the contract."""
+    """A tool exists, with this contract. The slot's last token is the version: a digest of the
+    contract.
+    """
 
     description: str
     #: JSON Schema of the arguments, raw text.
@@ -446,12 +470,15 @@ class ToolDeclared(Event, frozen=True, tag="ToolDeclared"):
     #: May be run again after a crash, under the same idempotency key.
     repeatable: bool = False
     run_by: str = "client"
-    #: It can change what is asked about (a policy, a grant): no rule and no grant lets it run without people.
+    #: It can change what is asked about (a policy, a grant): no rule and no grant lets it run
+    #: without people.
     governs: bool = False
 
 
 class Granted(Event, frozen=True, tag="Granted"):
-    """A person's standing yes: calls like this, until then, so many times. Who it is stands in the subject."""
+    """A person's standing yes: calls like this, until then, so many times. Who it is stands in the
+    subject.
+    """
 
     tool: str
     #: Counted from when the broker recorded this. There is always an end.
@@ -501,11 +528,12 @@ class DelegationEnded(Event, frozen=True, tag="DelegationEnded"):
     reason: str = ""
 
 
-# ---------------------------------------------------------------------------------------------- the unknown
+# -------------------------------------------------------------------------------------- the unknown
 
 
 class Carried(Struct, frozen=True):
-    """Bytes that this program does not understand: kept as they are, shown, and skipped by every fold.
+    """Bytes that this program does not understand: kept as they are, shown, and skipped by every
+    fold.
 
     Mostly a fact of a type or version from the future. With a `problem`, no fact at all.
     """

@@ -1,7 +1,7 @@
 """Ids: the tokens people choose, and the event ids that we mint.
 
-A token becomes one token of a NATS subject, so it may hold neither dots nor wildcards nor spaces. A leading
-underscore is ours (`_policy`, `_tool`, `_grant`).
+A token becomes one token of a NATS subject, so it may hold neither dots nor wildcards nor spaces. A
+leading underscore is ours (`_policy`, `_tool`, `_grant`).
 """
 
 import re

@@ -1,9 +1,10 @@
 """Limits of what people write, so that every fact which follows from it fits the limit of one fact.
 
-A reason is copied into the decision, into what the model reads, and joined with the reasons of others; an answer and
-edited arguments are copied into the decision. Sizes are those on the wire, in bytes of JSON. A longer text is refused
-where it is written (`check`). Programs that write facts by themselves are not stopped by that, so what is copied from
-a recorded text is cut (`cut`), and says so.
+A reason is copied into the decision, into what the model reads, and joined with the reasons of
+others; an answer and edited arguments are copied into the decision. Sizes are those on the wire, in
+bytes of JSON. A longer text is refused where it is written (`check`). Programs that write facts by
+themselves are not stopped by that, so what is copied from a recorded text is cut (`cut`), and says
+so.
 """
 
 from typing import Final
@@ -27,7 +28,8 @@ def check(what: str, text: str, most: int) -> None:
     """
     if not fits(text, most):
         raise TooLarge(
-            f"{what} has {_size(text):,} bytes, over the limit of {most:,}. Write less, or a reference to it."
+            f"{what} has {_size(text):,} bytes, over the limit of {most:,}. Write less, or a "
+            "reference to it."
         )
 
 

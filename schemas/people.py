@@ -1,8 +1,9 @@
 """People and the accounts that they have: who is the same person as whom.
 
-A reviewer is named by a token, which stands in the subject that only that reviewer's credentials can
-publish. A requester is named by the application, in any form: `Ben`, `ben `, `ben@corp.example`. Both
-are compared as people: without case, without white space, and through a table of the policy:
+A reviewer is named by a token, which stands in the subject that only that reviewer's credentials
+can publish. A requester is named by the application, in any form: `Ben`, `ben `,
+`ben@corp.example`. Both are compared as people: without case, without white space, and through a
+table of the policy:
 
     [people]
     ben = ["ben@corp.example", "slack:U17"]     # the accounts of the reviewer `ben`
@@ -35,7 +36,9 @@ def plain(account: str) -> str:
 
 
 def person(account: str, accounts: Accounts = NO_ACCOUNTS) -> str:
-    """The person behind an account: the one that the table names, else the account itself, plainly."""
+    """The person behind an account: the one that the table names, else the account itself,
+    plainly.
+    """
     name = plain(account)
     return plain(accounts.get(name, name))
 

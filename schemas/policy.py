@@ -39,22 +39,27 @@
     break_glass = ["@security"]                 # each of them alone may let it run, with a reason
     expires_in_s = 3600                         # absent: never
     on_timeout = "escalate"                     # deny | escalate | stay; absent: deny
-    stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked as well then, one after the other
+    stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked as well
+    then, one after the other
 
-Of all rules that match a call those of the highest priority count, and of these the strictest: block beats ask beats
-allow, and among equals the first in the file. A call that no rule matches is asked about, so an empty file is the safest
-policy there is. So is one whose condition cannot be evaluated (a key that is not there, a number where a text is): what
-the other rules would have allowed is then asked about, and who would be asked if it held is asked.
+Of all rules that match a call those of the highest priority count, and of these the strictest:
+block beats ask beats allow, and among equals the first in the file. A call that no rule matches is
+asked about, so an empty file is the safest policy there is. So is one whose condition cannot be
+evaluated (a key that is not there, a number where a text is): what the other rules would have
+allowed is then asked about, and who would be asked if it held is asked.
 
-The organisation may have a policy too. It says nothing about a call that none of its rules matches; where one does, the
-stricter of the two counts, whatever the priorities, and where both ask, both must be satisfied.
+The organisation may have a policy too. It says nothing about a call that none of its rules matches;
+where one does, the stricter of the two counts, whatever the priorities, and where both ask, both
+must be satisfied.
 
-A requester is compared with reviewers as a person: without case, and through [people]. One who leads to no possible
-reviewer (empty, or with characters that no reviewer's name has) cannot be kept from approving their own request, so
-the call is denied, unless `unmapped_requesters` says that such a requester excludes nobody.
+A requester is compared with reviewers as a person: without case, and through [people]. One who
+leads to no possible reviewer (empty, or with characters that no reviewer's name has) cannot be kept
+from approving their own request, so the call is denied, unless `unmapped_requesters` says that such
+a requester excludes nobody.
 
-`while_pending` says what becomes of what a user says while a call of the thread waits for people: it waits until the
-call is settled, or makes the call moot, or may not be said yet. It is the same for every rule, and no policy loses it.
+`while_pending` says what becomes of what a user says while a call of the thread waits for people:
+it waits until the call is settled, or makes the call moot, or may not be said yet. It is the same
+for every rule, and no policy loses it.
 """
 
 import re
@@ -89,7 +94,8 @@ _MOST_TOOLS: Final = 10_000
 def _checked(pattern: str) -> str:
     if not _PATTERN.fullmatch(pattern):
         raise ValueError(
-            f"{pattern!r} is no pattern: a name or pattern is made of A-Z a-z 0-9 _ - and the wildcards * and ?."
+            f"{pattern!r} is no pattern: a name or pattern is made of A-Z a-z 0-9 _ - and the "
+            "wildcards * and ?."
             f"{' A group can stand only among voters.' if pattern.startswith('@') else ''}"
         )
     if is_plain(pattern):
@@ -192,11 +198,13 @@ class Rule(TomlModel):
     @model_validator(mode="before")
     @classmethod
     def _not_of_one_rule(cls, data: Any) -> Any:
-        # In TOML a key below [[rule]] is that rule's, wherever whoever wrote it thought it would be.
+        # In TOML a key below [[rule]] is that rule's, wherever whoever wrote it thought it would
+        # be.
         for key in _OF_ALL if isinstance(data, dict) else ():
             if key in data:
                 raise mistake(
-                    f"{key!r} is no key of a rule. Write it above the first [[rule]]; it is the same for all.",
+                    f"{key!r} is no key of a rule. Write it above the first [[rule]]; it is the "
+                    "same for all.",
                     key,
                 )
         return data
@@ -207,7 +215,9 @@ class Rule(TomlModel):
         if not name.strip():
             raise ValueError("a rule needs a name, since every decision cites its rule.")
         if name == NO_RULE_NAME:
-            raise ValueError(f"{name!r} is what stands in the ledger when no rule matches. Choose another.")
+            raise ValueError(
+                f"{name!r} is what stands in the ledger when no rule matches. Choose another."
+            )
         return name
 
     @field_validator(*_OF_QUESTIONS)
@@ -221,24 +231,28 @@ class Rule(TomlModel):
     def _ends_are_possible(self) -> "Rule":
         if self.on_timeout != "deny" and self.expires_in_s is None:
             raise mistake(
-                f"on_timeout = {self.on_timeout!r} says what happens when the time is over, and expires_in_s is missing. "
+                f"on_timeout = {self.on_timeout!r} says what happens when the time is over, and "
+                "expires_in_s is missing. "
                 "Give it, or leave on_timeout out.",
                 "on_timeout",
             )
         if self.stages and self.on_timeout != "escalate":
             raise mistake(
-                'stages say who is asked as well when the time is over. Write on_timeout = "escalate", and expires_in_s.',
+                "stages say who is asked as well when the time is over. Write on_timeout = "
+                '"escalate", and expires_in_s.',
                 "stages",
             )
         if self.on_timeout == "escalate" and not self.stages:
             raise mistake(
-                'on_timeout = "escalate" asks more people, and none are named. Write stages = [{voters = [...]}].',
+                'on_timeout = "escalate" asks more people, and none are named. Write stages = '
+                "[{voters = [...]}].",
                 "on_timeout",
             )
         for index, stage in enumerate(self.stages[:-1]):
             if stage.expires_in_s is None:
                 raise mistake(
-                    "this stage never ends, so the ones behind it are never asked. Give it expires_in_s.",
+                    "this stage never ends, so the ones behind it are never asked. Give it "
+                    "expires_in_s.",
                     "stages",
                     index,
                 )
@@ -262,7 +276,8 @@ class Policy(TomlModel):
     """The rules, in the order of the file, and what they all share."""
 
     while_pending: WhilePending = "queue"
-    #: So often a call that people denied is denied again by itself when the model repeats it unchanged.
+    #: So often a call that people denied is denied again by itself when the model repeats it
+    #: unchanged.
     deny_repeats: int = Field(default=3, ge=0, le=1000)
     #: None: no limit.
     calls_per_thread: Annotated[int, Field(ge=1)] | None = None
@@ -272,7 +287,8 @@ class Policy(TomlModel):
     may_reconcile: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
     #: What becomes of a wish whose requester could not be a reviewer, by [people] or by name.
     unmapped_requesters: UnmappedRequesters = "deny"
-    #: The organisation's: a version of a workspace's policy counts only when people approved exactly its text.
+    #: The organisation's: a version of a workspace's policy counts only when people approved
+    #: exactly its text.
     policies_need_approval: bool = False
     #: By reviewer, the accounts that are theirs as well.
     accounts: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
@@ -295,7 +311,9 @@ class Policy(TomlModel):
 
     @field_validator("accounts")
     @classmethod
-    def _belong_to_one_person(cls, accounts: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    def _belong_to_one_person(
+        cls, accounts: dict[str, tuple[str, ...]]
+    ) -> dict[str, tuple[str, ...]]:
         whose: dict[str, str] = {}
         for reviewer in accounts:
             try:
@@ -303,18 +321,22 @@ class Policy(TomlModel):
             except BadId as problem:
                 raise mistake(str(problem), reviewer) from None
             if (other := whose.setdefault(plain(reviewer), reviewer)) != reviewer:
-                raise mistake(f"{reviewer!r} and {other!r} are the same name: case does not count.", reviewer)
+                raise mistake(
+                    f"{reviewer!r} and {other!r} are the same name: case does not count.", reviewer
+                )
         for reviewer, named in accounts.items():
             for account in named:
                 if not plain(account):
                     raise mistake("an account needs a name. Leave the empty one out.", reviewer)
                 if (other := whose.setdefault(plain(account), reviewer)) != reviewer:
                     raise mistake(
-                        f"the account {account!r} belongs to {other!r} too. Give it to one of them.", reviewer
+                        f"the account {account!r} belongs to {other!r} too. Give it to one of them.",
+                        reviewer,
                     )
         if sum(map(_is_name, whose)) - len(accounts) > MAX_SECOND_NAMES:
             raise mistake(
-                f"more than {MAX_SECOND_NAMES:,} accounts could be names of reviewers. Write those that are of "
+                f"more than {MAX_SECOND_NAMES:,} accounts could be names of reviewers. Write "
+                "those that are of "
                 'another system with its name in front, such as "slack:U17".'
             )
         return accounts
@@ -337,7 +359,8 @@ class Policy(TomlModel):
             first = said.setdefault(rule.matches, rule)
             if first.then != rule.then:
                 raise mistake(
-                    f"this rule says {rule.then}, and {first.name!r} says {first.then} to the very same calls. "
+                    f"this rule says {rule.then}, and {first.name!r} says {first.then} to the "
+                    "very same calls. "
                     "Take one away, or give one a higher priority.",
                     index,
                     "then",
@@ -384,8 +407,13 @@ class Policy(TomlModel):
 
     def quorums(self, rule: Rule) -> tuple[Quorum, ...]:
         """All who must agree where this rule asks; the rule's own voters first."""
-        asked = (rule.voters, rule.votes_needed), *((one.voters, one.votes_needed) for one in rule.also)
-        return tuple(Quorum(self.people(voters), needed, " ".join(voters)) for voters, needed in asked)
+        asked = (
+            (rule.voters, rule.votes_needed),
+            *((one.voters, one.votes_needed) for one in rule.also),
+        )
+        return tuple(
+            Quorum(self.people(voters), needed, " ".join(voters)) for voters, needed in asked
+        )
 
     def stages(self, rule: Rule) -> tuple[Stage, ...]:
         """Who is asked as well, one after the other, where this rule asks."""
@@ -393,7 +421,11 @@ class Policy(TomlModel):
 
     def behind(self, agent: str) -> tuple[str, ...]:
         """Who owns an agent."""
-        owners = [voters for pattern, voters in self.owners.items() if agent and fnmatchcase(agent, pattern)]
+        owners = [
+            voters
+            for pattern, voters in self.owners.items()
+            if agent and fnmatchcase(agent, pattern)
+        ]
         return self.people(voter for voters in owners for voter in voters)
 
     def never_granted(self, tool: str) -> bool:
@@ -415,9 +447,14 @@ class Policy(TomlModel):
     def _known(self, voters: Iterable[str], *place: str | int) -> None:
         for voter in voters:
             if voter.startswith("@") and voter[1:] not in self.groups:
-                known = f"The groups are: {', '.join(self.groups)}." if self.groups else "There are none."
+                known = (
+                    f"The groups are: {', '.join(self.groups)}."
+                    if self.groups
+                    else "There are none."
+                )
                 raise mistake(
-                    f"there is no group {voter[1:]!r}. {known} Write it below [groups], or name people.",
+                    f"there is no group {voter[1:]!r}. {known} Write it below [groups], or name "
+                    "people.",
                     *place,
                 )
 
@@ -427,7 +464,11 @@ class Policy(TomlModel):
         people = sorted(everybody(by_name) or ())
         if lacking(quorums, people):
             votes = needed(by_name)
-            of = f" of {' and '.join(quorum.name for quorum in by_name)}" if by_name != list(quorums) else ""
+            of = (
+                f" of {' and '.join(quorum.name for quorum in by_name)}"
+                if by_name != list(quorums)
+                else ""
+            )
             raise mistake(
                 f"{votes} votes are needed{of}, but only {', '.join(people)} may vote"
                 f"{', and nobody counts twice' if len(people) >= votes else ''}. Name more voters.",
@@ -438,7 +479,8 @@ class Policy(TomlModel):
         everyone = everybody(quorums)
         if everyone is not None and rule.denials_needed > len(everyone):
             raise mistake(
-                f"{rule.denials_needed} must say no, but only {', '.join(sorted(everyone))} may vote. Name more voters.",
+                f"{rule.denials_needed} must say no, but only {', '.join(sorted(everyone))} may "
+                "vote. Name more voters.",
                 "rule",
                 index,
                 "denials_needed",

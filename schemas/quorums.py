@@ -1,8 +1,9 @@
 """Quorums: whether the people who agree are enough.
 
-Several quorums must all be met, and nobody counts in two of them: one peer and one of security are two people, also
-where somebody is both. So it is not enough to count each by itself. People are given seats, each person at most one, and
-as many as can be given (a maximum bipartite matching, by augmenting paths).
+Several quorums must all be met, and nobody counts in two of them: one peer and one of security are
+two people, also where somebody is both. So it is not enough to count each by itself. People are
+given seats, each person at most one, and as many as can be given (a maximum bipartite matching, by
+augmenting paths).
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -42,8 +43,12 @@ def filled(quorums: Sequence[Quorum], people: Iterable[str], anywhere: Collectio
     return sum(map(len, seated(quorums, people, anywhere)))
 
 
-def lacking(quorums: Sequence[Quorum], people: Iterable[str], anywhere: Collection[str] = ()) -> int:
-    """How many seats stay empty for ever when nobody comes but these people, and strangers whom a pattern may mean."""
+def lacking(
+    quorums: Sequence[Quorum], people: Iterable[str], anywhere: Collection[str] = ()
+) -> int:
+    """How many seats stay empty for ever when nobody comes but these people, and strangers whom a
+    pattern may mean.
+    """
     closed = [quorum for quorum in quorums if everybody((quorum,)) is not None]
     return needed(closed) - filled(closed, people, anywhere)
 
@@ -59,7 +64,9 @@ def met(quorums: Sequence[Quorum], people: Iterable[str], anywhere: Collection[s
 
 
 def everybody(quorums: Iterable[Quorum]) -> tuple[str, ...] | None:
-    """All who could be meant; None where a pattern stands, which may mean people whom nobody has heard of."""
+    """All who could be meant; None where a pattern stands, which may mean people whom nobody has
+    heard of.
+    """
     names = dict.fromkeys(voter for quorum in quorums for voter in quorum.voters)
     return tuple(names) if all(map(is_plain, names)) else None
 

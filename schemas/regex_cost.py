@@ -42,7 +42,9 @@ def weight(pattern: str) -> int:
                 last.append(_table(found.group()))
             case "set":
                 tables = _PIECE.finditer(found.group()[1:-1])
-                last.append(2 + sum(_table(one.group()) for one in tables if one.lastgroup == "table"))
+                last.append(
+                    2 + sum(_table(one.group()) for one in tables if one.lastgroup == "table")
+                )
             case _:
                 last.append(1)
     return sum(map(sum, groups))

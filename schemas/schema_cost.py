@@ -1,9 +1,9 @@
 """How many steps a JSON Schema takes, counted before it is ever used.
 
-A schema of a few kilobytes can take 2^40 steps (each level refers to the next one twice), and a small
-recursive one can take 2^depth steps of deep arguments. Nothing in a validator can be interrupted, so
-both are counted first (docs/decisions/0018). A step is the evaluation of one subschema at one value;
-what a keyword adds to it is in `_weight`.
+A schema of a few kilobytes can take 2^40 steps (each level refers to the next one twice), and a
+small recursive one can take 2^depth steps of deep arguments. Nothing in a validator can be
+interrupted, so both are counted first (docs/decisions/0018). A step is the evaluation of one
+subschema at one value; what a keyword adds to it is in `_weight`.
 """
 
 import json
@@ -54,7 +54,8 @@ class Effort:
 
     def __init__(self, schema: _Node) -> None:
         self._root = schema
-        #: A name may stand where no validator looks, in a default for instance: so each place counts.
+        #: A name may stand where no validator looks, in a default for instance: so each place
+        #: counts.
         self._anchors: defaultdict[str, list[Any]] = defaultdict(list)
         for node in _tables(schema):
             for key in ("$anchor", "$dynamicAnchor"):
@@ -65,16 +66,19 @@ class Effort:
         self._costs: dict[int, int] = {}
         self._looked_at = 0
         self._reach()
-        #: Steps that a value takes at most, wherever it stands; infinite where a schema is recursive.
+        #: Steps that a value takes at most, wherever it stands; infinite where a schema is
+        #: recursive.
         self._whole = self._expanded()
         self._backtracks = any(regex_cost.backtracks(one) for one in self._patterns())
 
     def steps(self, value: Any) -> float:
-        """How many steps these arguments take at most; infinite where that is beyond `MAX_STEPS`."""
+        """How many steps these arguments take at most; infinite where that is beyond
+        `MAX_STEPS`.
+        """
         most = self._whole * self._size(value)
         return most if most <= MAX_STEPS else self.counted(value)
 
-    # ------------------------------------------------------------------------------------ the schema
+    # ----------------------------------------------------------------------------------- the schema
 
     def _reach(self) -> None:
         """Visit every subschema that can be evaluated, and see that none takes too much."""
@@ -85,20 +89,24 @@ class Effort:
                 continue
             if isinstance(node.get("$id"), str) and node is not self._root:
                 raise TooMuchWork(
-                    f"a subschema has an $id, {_cited(node['$id'])}. Only the schema itself may have one: "
+                    f"a subschema has an $id, {_cited(node['$id'])}. Only the schema itself may "
+                    "have one: "
                     'leave it out, and refer to the place, such as "#/$defs/address".'
                 )
             self._nodes[id(node)] = node
             self._costs[id(node)] = _weight(node)
             if len(self._nodes) > MAX_SUBSCHEMAS:
                 raise TooMuchWork(
-                    f"the schema has more than {MAX_SUBSCHEMAS:,} subschemas. Make it smaller, or several tools."
+                    f"the schema has more than {MAX_SUBSCHEMAS:,} subschemas. Make it smaller, or "
+                    "several tools."
                 )
             weight += sum(map(regex_cost.weight, _patterns(node)))
             if weight > MAX_PATTERN_WEIGHT:
                 raise TooMuchWork(
-                    "the patterns of the schema repeat too much: their counted repetitions come to a weight of "
-                    f"{weight:,}, and {MAX_PATTERN_WEIGHT:,} is the limit. Use maxLength instead of {{1,1000}}."
+                    "the patterns of the schema repeat too much: their counted repetitions come "
+                    "to a weight of "
+                    f"{weight:,}, and {MAX_PATTERN_WEIGHT:,} is the limit. Use maxLength instead "
+                    "of {1,1000}."
                 )
             waiting += self._applied(node)
             waiting += _children(node)
@@ -124,7 +132,8 @@ class Effort:
             fragment = reference.removeprefix(base.rstrip("#"))
         if fragment and not fragment.startswith("#"):
             raise TooMuchWork(
-                f"the schema refers to {_cited(reference)}, and a reference can only be to a place in the "
+                f"the schema refers to {_cited(reference)}, and a reference can only be to a "
+                "place in the "
                 'schema itself, such as "#/$defs/address".'
             )
         fragment = unquote(fragment[1:])
@@ -135,7 +144,12 @@ class Effort:
             key = token.replace("~1", "/").replace("~0", "~")
             if isinstance(found, dict):
                 found = found.get(key)
-            elif isinstance(found, list) and key.isascii() and key.isdigit() and int(key[:9]) < len(found):
+            elif (
+                isinstance(found, list)
+                and key.isascii()
+                and key.isdigit()
+                and int(key[:9]) < len(found)
+            ):
                 found = found[int(key[:9])]
             else:
                 return ()
@@ -153,13 +167,16 @@ class Effort:
                 self._in_place[id(node)] = self._summed(node)
             elif id(node) in under_way:
                 raise TooMuchWork(
-                    "the schema refers to itself at the same value, so it has no end. Refer to it from "
+                    "the schema refers to itself at the same value, so it has no end. Refer to it "
+                    "from "
                     "properties or items."
                 )
             elif id(node) not in self._in_place:
                 under_way.add(id(node))
                 waiting.append((node, True))
-                waiting += [(one, False) for one in self._applied(node) if id(one) not in self._in_place]
+                waiting += [
+                    (one, False) for one in self._applied(node) if id(one) not in self._in_place
+                ]
         return self._in_place[id(start)]
 
     def _summed(self, node: _Node) -> dict[int, int]:
@@ -171,19 +188,23 @@ class Effort:
             self._looked_at += len(self._in_place[id(one)])
             if self._looked_at > _MAX_COUNTED:
                 raise TooMuchWork(
-                    "the references of the schema lead on to too many others at the same value. Refer to "
+                    "the references of the schema lead on to too many others at the same value. "
+                    "Refer to "
                     "fewer subschemas from allOf, anyOf, oneOf and $ref."
                 )
         steps = sum(number * self._costs[place] for place, number in found.items())
         if steps > MAX_STEPS_PER_VALUE:
             raise TooMuchWork(
-                f"the schema takes {steps:,} steps for a single value once its references are expanded, and "
+                f"the schema takes {steps:,} steps for a single value once its references are "
+                "expanded, and "
                 f"{MAX_STEPS_PER_VALUE:,} is the limit. Refer to the same subschema fewer times."
             )
         return found
 
     def _expanded(self) -> float:
-        """The weight of the schema with every reference written out; infinite where one is recursive."""
+        """The weight of the schema with every reference written out; infinite where one is
+        recursive.
+        """
         known: dict[int, float] = {}
         looked_at, waiting = 0, [(self._root, False)]
         while waiting:
@@ -198,7 +219,10 @@ class Effort:
             if (looked_at := looked_at + len(inner)) > _MAX_COUNTED:
                 return math.inf
             if is_left:
-                own = sum(self._costs[place] * number for place, number in self._in_place[id(node)].items())
+                own = sum(
+                    self._costs[place] * number
+                    for place, number in self._in_place[id(node)].items()
+                )
                 known[id(node)] = own + sum(number * known[id(child)] for child, number in inner)
             else:
                 known[id(node)] = math.inf  # and so it stays for those that come back to it
@@ -210,7 +234,7 @@ class Effort:
         for node in self._nodes.values():
             yield from _patterns(node)
 
-    # --------------------------------------------------------------------------------- the arguments
+    # -------------------------------------------------------------------------------- the arguments
 
     def _size(self, value: Any) -> float:
         values = text = 0
@@ -231,7 +255,9 @@ class Effort:
         return values + _of_text(text, backtracks=self._backtracks)
 
     def counted(self, value: Any) -> float:
-        """The same more exactly: each evaluation that would be made, which takes longer to find out."""
+        """The same more exactly: each evaluation that would be made, which takes longer to find
+        out.
+        """
         total, counted = 0.0, 0
         waiting: list[tuple[Any, dict[int, int]]] = [(value, {id(self._root): 1})]
         while waiting:
@@ -243,7 +269,9 @@ class Effort:
                 counted += len(self._in_place[start])
             text = _of_text(len(one), backtracks=self._backtracks) if isinstance(one, str) else 0
             for place, times in active.items():
-                total += times * (self._costs[place] + (text if "pattern" in self._nodes[place] else 0))
+                total += times * (
+                    self._costs[place] + (text if "pattern" in self._nodes[place] else 0)
+                )
             if total > MAX_STEPS or counted > _MAX_COUNTED:
                 return math.inf
             if isinstance(one, dict):

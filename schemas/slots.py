@@ -7,8 +7,8 @@
     ledger.<workspace>._delegation.<giver>.<name>.given|ended
     ledger._organisation._policy.<version>    what holds in every workspace
 
-The tail says what the slot is for. `FILLED_BY` is the whole list, and which facts may fill each; everything
-that reads or writes a subject goes through this file.
+The tail says what the slot is for. `FILLED_BY` is the whole list, and which facts may fill each;
+everything that reads or writes a subject goes through this file.
 """
 
 import functools
@@ -30,7 +30,8 @@ CLIENT: Final = "client"
 #: Stands in a workspace's place. No workspace can be called so.
 ORGANISATION: Final = "_organisation"
 
-# `*` is a token somebody chose, `#` a number counted from 1. Thread tails first, then the workspace's own.
+# `*` is a token somebody chose, `#` a number counted from 1. Thread tails first, then the
+# workspace's own.
 FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("opened",): (e.ThreadOpened,),
     ("said", "*"): (e.Said,),
@@ -42,7 +43,14 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("call", "*", "escalated", "#"): (e.Escalated,),
     ("call", "*", "announced"): (e.GlassBroken,),
     ("call", "*", "withdrawn"): (e.Withdrawn, e.Superseded),
-    ("call", "*", "decided"): (e.Approved, e.Denied, e.Answered, e.Expired, e.Withdrawn, e.Superseded),
+    ("call", "*", "decided"): (
+        e.Approved,
+        e.Denied,
+        e.Answered,
+        e.Expired,
+        e.Withdrawn,
+        e.Superseded,
+    ),
     ("call", "*", "revoked", "*"): (e.Revoked,),
     # An executor's. `Revoked` stands here in logs from before reviewers had a slot for it.
     ("call", "*", "claim", "#"): (e.ToolStarted, e.Revoked, e.Declined),
@@ -58,7 +66,8 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     (POLICY, "#"): (e.PolicyApplied,),
     (TOOL, "*", "*"): (e.ToolDeclared,),
     (GRANT, "*", "*", "given"): (e.Granted,),
-    # The gate's, after a denial; and a reviewer's. Without a name it may also be a reviewer's of an older log.
+    # The gate's, after a denial; and a reviewer's. Without a name it may also be a reviewer's of an
+    # older log.
     (GRANT, "*", "*", "revoked"): (e.GrantRevoked,),
     (GRANT, "*", "*", "revoked", "*"): (e.GrantRevoked,),
     (GRANT, "*", "*", "used", "#"): (e.GrantUsed,),
@@ -76,7 +85,9 @@ class Slot(Struct, frozen=True, gc=False):
 
     @property
     def subject(self) -> str:
-        if not self.workspace:  # not a slot of the ledger: what stands there is carried (`elsewhere`)
+        if (
+            not self.workspace
+        ):  # not a slot of the ledger: what stands there is carried (`elsewhere`)
             return ".".join(self.tail)
         head = (ROOT, self.workspace, self.thread) if self.thread else (ROOT, self.workspace)
         return ".".join((*head, *self.tail))
@@ -169,7 +180,9 @@ class ThreadRef(Struct, frozen=True):
         return CallRef(self.workspace, self.thread, call)
 
     def wish(self, turn: int, index: int) -> "CallRef":
-        """The call that a model's wish becomes: `<turn>-<index>`, never the provider's id, which repeats."""
+        """The call that a model's wish becomes: `<turn>-<index>`, never the provider's id, which
+        repeats.
+        """
         return _call_ref(self.workspace, self.thread, f"{turn}-{index}")
 
     def _slot(self, *tail: str) -> Slot:
@@ -212,7 +225,9 @@ class CallRef(Struct, frozen=True):
 
     @property
     def wish(self) -> tuple[int, int] | None:
-        """Turn and index of the model's wish that becomes this call. None: a service chose the id."""
+        """Turn and index of the model's wish that becomes this call. None: a service chose the
+        id.
+        """
         return _wish(self.call)
 
     @property
@@ -258,8 +273,8 @@ class CallRef(Struct, frozen=True):
     def late(self, number: int) -> Slot:
         """Where an executor's outcome goes that found `finished` taken.
 
-        After an end that counts it is kept and never shown to the model. Where `finished` holds a void
-        fact, it is the end.
+        After an end that counts it is kept and never shown to the model. Where `finished` holds a
+        void fact, it is the end.
         """
         return self._slot("late", str(number))
 
@@ -395,7 +410,9 @@ def _owner(workspace: str) -> str:
 
 def tool_slot(workspace: str, tool: str, version: str) -> Slot:
     return Slot(
-        token("workspace", workspace), "", (TOOL, token("tool", tool), token("tool version", version))
+        token("workspace", workspace),
+        "",
+        (TOOL, token("tool", tool), token("tool version", version)),
     )
 
 
@@ -408,20 +425,25 @@ def _parts(text: str, *names: str) -> tuple[str, ...]:
     parts = tuple(text.split("/"))
     if len(parts) != len(names):
         raise BadSlot(
-            f"{text!r} is not of the form {'/'.join(names)}: {len(parts)} parts instead of {len(names)}."
+            f"{text!r} is not of the form {'/'.join(names)}: {len(parts)} parts instead of "
+            f"{len(names)}."
         )
     return tuple(token(name, part) for name, part in zip(names, parts, strict=True))
 
 
 def subject_text(raw: bytes) -> str:
-    r"""A subject as text, whatever its bytes: printable ASCII stands for itself, any other byte is `\xff`.
+    r"""A subject as text, whatever its bytes: printable ASCII stands for itself, any other byte is
+    `\xff`.
 
-    A NATS subject may hold any byte but those that end a token or a line. A backslash is escaped as well, so that
-    two subjects never have the same text, and the text of a slot is its subject, byte for byte.
+    A NATS subject may hold any byte but those that end a token or a line. A backslash is escaped as
+    well, so that two subjects never have the same text, and the text of a slot is its subject, byte
+    for byte.
     """
     if raw.isascii() and (text := raw.decode("ascii")).isprintable() and "\\" not in text:
         return text
-    return "".join(chr(one) if 0x20 <= one < 0x7F and one != _BACKSLASH else f"\\x{one:02x}" for one in raw)
+    return "".join(
+        chr(one) if 0x20 <= one < 0x7F and one != _BACKSLASH else f"\\x{one:02x}" for one in raw
+    )
 
 
 _BACKSLASH: Final = ord("\\")
@@ -441,7 +463,8 @@ def read(subject: str) -> tuple[Slot, tuple[type[e.Event], ...]]:
             tail = ""
         case _:
             raise BadSlot(
-                f"{subject!r} is no subject of the ledger: it does not start with {ROOT}.<workspace>."
+                f"{subject!r} is no subject of the ledger: it does not start with "
+                f"{ROOT}.<workspace>."
             )
     try:
         if thread.startswith("_"):
@@ -488,7 +511,8 @@ def _filled_by(tail: tuple[str, ...], in_thread: bool) -> tuple[type[e.Event], .
         if len(shape) == len(tail) and ours is not in_thread and all(map(_fits, shape, tail)):
             return kinds
     raise BadSlot(
-        f"there is no slot {'.'.join(tail)!r}. The slots are: {', '.join(map('.'.join, FILLED_BY))}."
+        f"there is no slot {'.'.join(tail)!r}. The slots are: "
+        f"{', '.join(map('.'.join, FILLED_BY))}."
     )
 
 

@@ -1,8 +1,8 @@
 """Raw JSON texts, read so that no two readers could disagree about what they say.
 
-RFC 8259 leaves some texts to the reader's taste: which of two equal keys counts, whether `NaN` is a number, what a
-number beyond every float is. A reviewer's screen and an executor may then see different calls under one
-digest. So such a text is no JSON here.
+RFC 8259 leaves some texts to the reader's taste: which of two equal keys counts, whether `NaN` is a
+number, what a number beyond every float is. A reviewer's screen and an executor may then see
+different calls under one digest. So such a text is no JSON here.
 """
 
 import json
@@ -14,15 +14,17 @@ MAX_DEPTH: Final = 100
 
 
 class BadJson(ValueError):
-    """The text is no JSON, or JSON that two readers may take differently. The message fits into a sentence."""
+    """The text is no JSON, or JSON that two readers may take differently. The message fits into a
+    sentence.
+    """
 
 
 def read(text: str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        BadJson: malformed (with the character), a key twice in one object, NaN or Infinity, a number out of
-            range, half a surrogate pair, or nested deeper than `MAX_DEPTH`.
+        BadJson: malformed (with the character), a key twice in one object, NaN or Infinity, a
+            number out of range, half a surrogate pair, or nested deeper than `MAX_DEPTH`.
     """
     try:
         value = _reader.decode(text)
@@ -63,7 +65,9 @@ def _float(digits: str) -> float:
 
 
 def _int(digits: str) -> int:
-    if len(digits) > 300:  # over 1e300 the next reader has infinity, and Python itself stops at 4,300 digits
+    if (
+        len(digits) > 300
+    ):  # over 1e300 the next reader has infinity, and Python itself stops at 4,300 digits
         raise BadJson(f"a number of {len(digits)} digits is out of range")
     return int(digits)
 

@@ -1,7 +1,8 @@
-"""Files that people write, and how their mistakes are told: which line, which entry, what is allowed.
+"""Files that people write, and how their mistakes are told: which line, which entry, what is
+allowed.
 
-A file is read whole or not at all. Nothing in it is passed over: an unknown key is a mistake, since whoever wrote
-it meant something.
+A file is read whole or not at all. Nothing in it is passed over: an unknown key is a mistake, since
+whoever wrote it meant something.
 """
 
 import bisect
@@ -50,7 +51,9 @@ def read_text(path: str | Path) -> str:
         raise BadFile(str(path), "", f"cannot be read: {problem.strerror}.") from None
     except UnicodeDecodeError as problem:
         line = raw.count(b"\n", 0, problem.start) + 1
-        raise BadFile(str(path), f"line {line}", f"not UTF-8: byte {raw[problem.start]:#04x}.") from None
+        raise BadFile(
+            str(path), f"line {line}", f"not UTF-8: byte {raw[problem.start]:#04x}."
+        ) from None
 
 
 def read_toml[M: TomlModel](model: type[M], text: str, path: str) -> M:
@@ -61,13 +64,18 @@ def read_toml[M: TomlModel](model: type[M], text: str, path: str) -> M:
     """
     try:
         data = tomllib.loads(text)
-    except (ValueError, RecursionError) as problem:  # ValueError: also an integer of over 4,300 digits
+    except (
+        ValueError,
+        RecursionError,
+    ) as problem:  # ValueError: also an integer of over 4,300 digits
         raise BadFile(path, *_syntax_mistake(text, problem)) from None
     try:
         return model.model_validate(data)
     except ValidationError as problem:
         found = list(mistakes(problem))
-    told = [(f"line {line_of(text, at)}{_entry(data, at)}", said) for at, said in found[:MAX_MISTAKES]]
+    told = [
+        (f"line {line_of(text, at)}{_entry(data, at)}", said) for at, said in found[:MAX_MISTAKES]
+    ]
     where, first = told[0]
     also = [f"Also, {place}: {said}" for place, said in told[1:]]
     if len(found) > len(told):
@@ -81,7 +89,9 @@ def mistake(sentence: str, *at: str | int) -> PydanticCustomError:
 
 
 def mistakes(problem: ValidationError) -> Iterator[tuple[Place, str]]:
-    """Each mistake that pydantic found: its place, and a sentence that says what to write instead."""
+    """Each mistake that pydantic found: its place, and a sentence that says what to write
+    instead.
+    """
     for error in problem.errors(include_url=False):
         if error["type"] == "too_short" and error["input"]:
             continue  # only because the items it had are wrong, and they were reported
@@ -92,8 +102,8 @@ def mistakes(problem: ValidationError) -> Iterator[tuple[Place, str]]:
 def line_of(text: str, place: Place) -> int:
     """The line on which a key or table of a TOML text begins, counted from 1.
 
-    Whole statements of TOML are themselves TOML. So a key begins behind the longest run of lines that can be
-    read and does not hold it yet; `tomllib` is asked, and no second TOML reader needed.
+    Whole statements of TOML are themselves TOML. So a key begins behind the longest run of lines
+    that can be read and does not hold it yet; `tomllib` is asked, and no second TOML reader needed.
     """
     lines = text.replace("\r\n", "\n").split("\n")
 
@@ -109,7 +119,9 @@ def line_of(text: str, place: Place) -> int:
         place = place[:-1]
     if not place:
         return 1
-    last = bisect.bisect_left(range(len(lines)), True, key=lambda count: _holds(readable(count)[1], place))
+    last = bisect.bisect_left(
+        range(len(lines)), True, key=lambda count: _holds(readable(count)[1], place)
+    )
     return readable(last - 1)[0] + 1
 
 
@@ -144,14 +156,18 @@ def _entry(data: dict[str, Any], place: Place) -> str:
             if isinstance(entry, str):
                 return ""
             name = entry.get("name") if isinstance(entry, dict) else None
-            return f", {kind} {name!r}" if isinstance(name, str) and name else f", {kind} {index + 1}"
+            return (
+                f", {kind} {name!r}" if isinstance(name, str) and name else f", {kind} {index + 1}"
+            )
         case _:
             return ""
 
 
 def _sentence(error: ErrorDetails, context: dict[str, Any]) -> str:
     place = error["loc"]
-    if place and place[-1] == "[key]":  # a key of a table is wrong, so what is wrong is in the table
+    if (
+        place and place[-1] == "[key]"
+    ):  # a key of a table is wrong, so what is wrong is in the table
         place = place[:-2]
     key = next((repr(part) for part in reversed(place) if isinstance(part, str)), "the file")
     if place and isinstance(place[-1], int):

@@ -1,9 +1,10 @@
 """Tools: how one is declared, and whether arguments fit its schema.
 
-A declaration is recorded under its version, a digest of everything in it. So a changed contract is another
-version, and the same contract declared twice is one fact.
+A declaration is recorded under its version, a digest of everything in it. So a changed contract is
+another version, and the same contract declared twice is one fact.
 
-The schema is JSON Schema (draft 2020-12) and stays the raw text that was handed in. No reference in it is ever fetched.
+The schema is JSON Schema (draft 2020-12) and stays the raw text that was handed in. No reference in
+it is ever fetched.
 """
 
 import hashlib
@@ -41,7 +42,8 @@ class ToolSpec(TomlModel):
     repeatable: bool = False
     #: Which group of executors runs it; `client` when whoever asks for it runs it.
     run_by: str = "client"
-    #: It can change what is asked about (a policy, a grant), so people look at each call of it, whatever rules say.
+    #: It can change what is asked about (a policy, a grant), so people look at each call of it,
+    #: whatever rules say.
     governs: bool = False
 
     @field_validator("name", "run_by")
@@ -101,7 +103,8 @@ class Tool:
             ) from None
 
     def problems(self, arguments: str) -> str | None:
-        """What is wrong with the arguments, in one sentence for people and models; None when they fit.
+        """What is wrong with the arguments, in one sentence for people and models; None when they
+        fit.
 
         Values are not cited: they may be long, or secret.
         """
@@ -111,22 +114,27 @@ class Tool:
             return f"The arguments of {self.name} cannot be read: {problem}."
         if (steps := self._effort.steps(value)) > MAX_STEPS:
             return (
-                f"The arguments of {self.name} hold too much for its schema: they would take more than "
+                f"The arguments of {self.name} hold too much for its schema: they would take more "
+                "than "
                 f"{MAX_STEPS:,} steps to check. Give fewer values in one call."
             )
         if self._validator.is_valid(value):
             return None
         if min(steps, self._effort.counted(value)) > MAX_STEPS_EXPLAINED:
             return (
-                f"The arguments of {self.name} do not fit its schema, and they hold too much to say where. "
+                f"The arguments of {self.name} do not fit its schema, and they hold too much to "
+                "say where. "
                 "Give fewer values in one call."
             )
         found = [
-            (_pointer(error.instance_path), error.message) for error in self._validator.iter_errors(value)
+            (_pointer(error.instance_path), error.message)
+            for error in self._validator.iter_errors(value)
         ]
-        # Sorted, since the order in which a validator finds them is not promised to be the same twice.
+        # Sorted, since the order in which a validator finds them is not promised to be the same
+        # twice.
         first = [
-            f"{where} {_shortened(message)}" for where, message in heapq.nsmallest(MAX_PROBLEMS, set(found))
+            f"{where} {_shortened(message)}"
+            for where, message in heapq.nsmallest(MAX_PROBLEMS, set(found))
         ]
         more = len(set(found)) - len(first)
         return (
@@ -150,8 +158,9 @@ def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
 def version_of(name: str, declared: ToolDeclared) -> str:
     """The version under which a declaration of this tool stands; anything else there is not one.
 
-    The first 16 hex digits of SHA-256 over `<length>:<text>` of the name, description, schema, `yes` or `no` for
-    repeatable, and who runs it, and `governs` if it does; so no two declarations have the same encoding.
+    The first 16 hex digits of SHA-256 over `<length>:<text>` of the name, description, schema,
+    `yes` or `no` for repeatable, and who runs it, and `governs` if it does; so no two declarations
+    have the same encoding.
     """
     contract: tuple[str, ...] = (
         name, declared.description, declared.schema, "yes" if declared.repeatable else "no", declared.run_by
@@ -197,14 +206,17 @@ def spec_of(
             run_by=run_by,
         )
     except ValidationError as problem:
-        raise BadInput(f"tool {name!r}: {' '.join(said for _, said in mistakes(problem))}") from None
+        raise BadInput(
+            f"tool {name!r}: {' '.join(said for _, said in mistakes(problem))}"
+        ) from None
 
 
 def schema_of(function: Callable[..., Any]) -> str:
     """The JSON Schema of a function's parameters, raw text.
 
     Raises:
-        BadInput: a parameter has no annotation, cannot be given by name, or has a type that JSON has not.
+        BadInput: a parameter has no annotation, cannot be given by name, or has a type that JSON
+            has not.
     """
     name = getattr(function, "__qualname__", repr(function))
     try:
@@ -243,7 +255,8 @@ class _Untitled(GenerateJsonSchema):
         """A default that JSON has not is left out, and that is all there is to say."""
 
 
-#: Beyond this a pattern that backtracks does not match. The library's own limit is 1,000,000, 2 ms for each text.
+#: Beyond this a pattern that backtracks does not match. The library's own limit is 1,000,000, 2 ms
+#: for each text.
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
 
 
@@ -271,7 +284,9 @@ def _pointer(path: list[str | int]) -> str:
     """The place as a JSON pointer (RFC 6901), in words for the whole."""
     if not path:
         return "at the top,"
-    return "at " + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in path) + ","
+    return (
+        "at " + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in path) + ","
+    )
 
 
 def _shortened(message: str) -> str:

@@ -1,6 +1,7 @@
 """What tests start with: a ledger on a broker of its own, and the same ledger in memory.
 
-A broker takes a sixth of a second to start, so each test that needs one has one, and no test can disturb another.
+A broker takes a sixth of a second to start, so each test that needs one has one, and no test can
+disturb another.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -24,8 +25,8 @@ settings.register_profile("sim", max_examples=20_000, deadline=None)
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
 
-#: Tests that run one after another in one test process, by how their ids begin: because they share what is slow to
-#: make, or because each keeps a whole machine busy.
+#: Tests that run one after another in one test process, by how their ids begin: because they share
+#: what is slow to make, or because each keeps a whole machine busy.
 TOGETHER = {
     "tests/docs/test_analysts.py": "lakes of the analysts",
     "tests/ops/test_lake.py::test_each_recorded_call_is_a_row": "lakes of the recordings",
@@ -42,20 +43,25 @@ TOGETHER = {
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Each test by itself, and those of `TOGETHER` together.
 
-    The marker `xdist_group` is for this, but pytest-xdist 3.8 writes it where pytest 9.2 no longer reads it.
+    The marker `xdist_group` is for this, but pytest-xdist 3.8 writes it where pytest 9.2 no longer
+    reads it.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return next((group for begin, group in TOGETHER.items() if nodeid.startswith(begin)), nodeid)
+            return next(
+                (group for begin, group in TOGETHER.items() if nodeid.startswith(begin)), nodeid
+            )
 
     return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What was seen of the tests' logs is not kept among the user's; for all tests, as some share a store."""
+    """What was seen of the tests' logs is not kept among the user's; for all tests, as some share a
+    store.
+    """
     directory = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(directory))
@@ -76,14 +82,20 @@ async def store(tmp_path: Path, ack_wait_s: float) -> AsyncIterator[Path]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test of the log runs on the one in memory and on the real one, or on those that its marker `log` names."""
+    """A test of the log runs on the one in memory and on the real one, or on those that its marker
+    `log` names.
+    """
     if "port" in metafunc.fixturenames and not hasattr(metafunc.module, "port"):
         marker = metafunc.definition.get_closest_marker("log")
-        metafunc.parametrize("port", marker.args if marker else ("memory", "jetstream"), indirect=True)
+        metafunc.parametrize(
+            "port", marker.args if marker else ("memory", "jetstream"), indirect=True
+        )
 
 
 @pytest.fixture
-async def port(request: pytest.FixtureRequest, tmp_path: Path, ack_wait_s: float) -> AsyncIterator[EventLog]:
+async def port(
+    request: pytest.FixtureRequest, tmp_path: Path, ack_wait_s: float
+) -> AsyncIterator[EventLog]:
     """The log, in memory or on a broker of the test's own."""
     if request.param == "memory":
         yield Memory(ack_wait_s=ack_wait_s)

@@ -28,7 +28,9 @@ def told(name: str) -> list[dict]:
 
 
 def test_a_store_of_the_version_before_is_read_verified_and_continued(store: Path):
-    """Calls, queue and lake are what they were, the log verifies, and what was open goes on (I11, I12)."""
+    """Calls, queue and lake are what they were, the log verifies, and what was open goes on (I11,
+    I12).
+    """
     with up(store):
         rows = {
             name: approvals("replay", "--projection", name, "--json", store=store).lines
@@ -45,7 +47,9 @@ def test_a_store_of_the_version_before_is_read_verified_and_continued(store: Pat
         table = ("sql", "SELECT * FROM calls ORDER BY call", "--json")
         assert approvals(*table, store=store).lines == told("lake-calls.jsonl")
         assert approvals("lake", "verify", store=store).code == 0
-        assert approvals("approve", "shop/old/waiting", "--as", "ana", "--yes", store=store).code == 0
+        assert (
+            approvals("approve", "shop/old/waiting", "--as", "ana", "--yes", store=store).code == 0
+        )
         ended = approvals("finish", "shop/old/running", "--output", "done", store=store)
         assert ended.code == 0, ended.err
         assert approvals("pending", "--json", store=store).lines == []

@@ -1,7 +1,7 @@
 """Requests to the broker over one inbox: one answer, or a stream of them.
 
-nats-py's own `request` does not know that the broker *denied* the subject: it waits until the time is up. Here a
-denial fails the request at once, with the subject named.
+nats-py's own `request` does not know that the broker *denied* the subject: it waits until the time
+is up. Here a denial fails the request at once, with the subject named.
 """
 
 import asyncio
@@ -25,9 +25,11 @@ from ayes.schemas.logs import get_logger
 _log: Final = get_logger("ayes.ledger.nats.api")
 #: How long one answer may take.
 PATIENCE_S: Final = 5.0
-#: After how long a read is sent again: another replica may answer it. Each further wait is twice as long.
+#: After how long a read is sent again: another replica may answer it. Each further wait is twice as
+#: long.
 AGAIN_S: Final = 0.3
-#: Statuses that end a stream of answers: end of batch, no match, too many matches, bad request, timed out, nobody there.
+#: Statuses that end a stream of answers: end of batch, no match, too many matches, bad request,
+#: timed out, nobody there.
 _LAST: Final = frozenset({b"204", b"404", b"413", b"400", b"408", b"503"})
 _NOBODY: Final = b"503"
 _VERSION: Final = b"NATS/1.0 "
@@ -35,7 +37,9 @@ _STORED: Final = b"\r\nNats-Sequence: "
 
 
 class NatsReply(Struct, frozen=True, gc=False):
-    """What the broker answered. Its headers are read when they are asked for: most answers are data alone."""
+    """What the broker answered. Its headers are read when they are asked for: most answers are data
+    alone.
+    """
 
     data: bytes
     head: bytes
@@ -44,10 +48,12 @@ class NatsReply(Struct, frozen=True, gc=False):
     def status(self) -> bytes:
         """Three digits; empty for what is no more than data.
 
-        Whoever published a stored message chose its first line, and can make it look like a status. Behind it the
-        broker says where the message stands, which it does for no status of its own.
+        Whoever published a stored message chose its first line, and can make it look like a status.
+        Behind it the broker says where the message stands, which it does for no status of its own.
         """
-        return self.head[9:12] if self.head.startswith(_VERSION) and _STORED not in self.head else b""
+        return (
+            self.head[9:12] if self.head.startswith(_VERSION) and _STORED not in self.head else b""
+        )
 
     @property
     def headers(self) -> dict[str, str]:
@@ -96,12 +102,18 @@ class Api:
         self._connection.straight[subscription_number(answers)] = self._answered
 
     async def send(
-        self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None, *, after: bytes = b""
+        self,
+        subject: str,
+        payload: bytes,
+        headers: Mapping[str, str] | None = None,
+        *,
+        after: bytes = b"",
     ) -> asyncio.Future[NatsReply]:
         """Publish a request and hand back the future of its answer.
 
         Args:
-            after: frames that get no answer of their own and go out just before: the members of a batch.
+            after: frames that get no answer of their own and go out just before: the members of a
+                batch.
 
         Raises:
             BrokerAway: the connection is down and its buffer is full, or it is closed.
@@ -127,7 +139,8 @@ class Api:
         """One request, one answer.
 
         Args:
-            repeat: it changes nothing, so it is sent again while no answer comes. The first answer counts.
+            repeat: it changes nothing, so it is sent again while no answer comes. The first answer
+                counts.
 
         Raises:
             BrokerAway: no answer within `patience_s`.
@@ -140,7 +153,9 @@ class Api:
         answer = await self._patiently(once, subject, patience_s, repeat=repeat)
         return answer.result()
 
-    async def call(self, subject: str, body: object = None, *, repeat: bool = False) -> dict[str, Any]:
+    async def call(
+        self, subject: str, body: object = None, *, repeat: bool = False
+    ) -> dict[str, Any]:
         """What the JetStream API answers a request.
 
         Args:
@@ -185,9 +200,11 @@ class Api:
     async def collect(
         self, subject: str, payload: bytes, patience_s: float = PATIENCE_S
     ) -> tuple[list[NatsReply], NatsReply]:
-        """One request, many answers, ended by an empty message with a status: the answers, and that last one.
+        """One request, many answers, ended by an empty message with a status: the answers, and that
+        last one.
 
-        It is for reads, which change nothing, so it is sent again while the last answer does not come.
+        It is for reads, which change nothing, so it is sent again while the last answer does not
+        come.
 
         Raises:
             BrokerAway: the last answer did not come within `patience_s`.
@@ -207,8 +224,12 @@ class Api:
         return collected[last], last.result()
 
     @asynccontextmanager
-    async def straight(self, subject: str, take: OnMessage, *, queue: str = "") -> AsyncGenerator[None]:
-        """Have each message on a subject handed over as it is read off the connection: half the price of a callback."""
+    async def straight(
+        self, subject: str, take: OnMessage, *, queue: str = ""
+    ) -> AsyncGenerator[None]:
+        """Have each message on a subject handed over as it is read off the connection: half the
+        price of a callback.
+        """
         subscription = await self._client.subscribe(subject, queue)
         number = subscription_number(subscription)
         self._connection.straight[number] = take
@@ -221,7 +242,8 @@ class Api:
             except nats.errors.Error:
                 _log.debug("could not unsubscribe", subject=subject)
             finally:
-                # Only now: what comes until then is handed over too, so that a worker can give it back.
+                # Only now: what comes until then is handed over too, so that a worker can give it
+                # back.
                 del self._connection.straight[number]
 
     async def _patiently(
@@ -247,12 +269,14 @@ class Api:
                     if one.result().status != _NOBODY:
                         return one
                 if done:
-                    # For a moment nobody may be there: while the broker reloads its accounts, or elects a leader.
+                    # For a moment nobody may be there: while the broker reloads its accounts, or
+                    # elects a leader.
                     await asyncio.sleep(0.05)
                 else:
                     again_s *= 2
             raise BrokerAway(
-                f"the broker at {self._connection.login.url} did not answer {subject} within {patience_s:g} s. "
+                f"the broker at {self._connection.login.url} did not answer {subject} within "
+                f"{patience_s:g} s. "
                 "Has it the ledger's streams? `ayes up` and an administrator's set-up create them."
             )
         finally:
@@ -273,7 +297,9 @@ class Api:
             await write(self._client, after + request if after else request)
         except nats.errors.Error as problem:
             answer.cancel()
-            raise BrokerAway(f"the broker at {self._connection.login.url} is away: {problem!r}") from None
+            raise BrokerAway(
+                f"the broker at {self._connection.login.url} is away: {problem!r}"
+            ) from None
 
     def _expect(self, subject: str) -> asyncio.Future[NatsReply]:
         answer: asyncio.Future[NatsReply] = asyncio.get_running_loop().create_future()
@@ -315,7 +341,8 @@ class Api:
             if not answer.done():
                 answer.set_exception(
                     BrokerRefused(
-                        f"the credentials of {self._connection.login.user or 'nobody'!r} may not write {subject}. "
+                        f"the credentials of {self._connection.login.user or 'nobody'!r} may not "
+                        f"write {subject}. "
                         "Who may write what: docs/operators.md, or `ayes doctor`."
                     )
                 )
@@ -337,7 +364,9 @@ _acks: Final = msgspec.json.Decoder(Ack)
 
 
 def header_lines(raw: bytes) -> dict[str, str]:
-    """What nats-py's `Client._parse_header_lines` gives, which looks at each character of each name every time."""
+    """What nats-py's `Client._parse_header_lines` gives, which looks at each character of each name
+    every time.
+    """
     found: dict[str, str] = {}
     for line in raw.split(b"\r\n"):
         name, colon, value = line.partition(b":")

@@ -1,7 +1,8 @@
 """Connecting to the broker: quickly, or with one sentence that says why not.
 
-nats-py's defaults keep a program without a broker waiting for 120 seconds (nats-io/nats.py#645). Here a first
-connection comes about within `timeout_s`, or fails; once it stood, it is kept up for ever.
+nats-py's defaults keep a program without a broker waiting for 120 seconds (nats-io/nats.py#645).
+Here a first connection comes about within `timeout_s`, or fails; once it stood, it is kept up for
+ever.
 """
 
 import asyncio
@@ -18,7 +19,9 @@ from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ledger.nats.connection")
-_DENIED: Final = re.compile(r"permissions violation for \w+ to \"(?P<subject>[^\"]+)\"", re.IGNORECASE)
+_DENIED: Final = re.compile(
+    r"permissions violation for \w+ to \"(?P<subject>[^\"]+)\"", re.IGNORECASE
+)
 
 type OnDenied = Callable[[str], None]
 
@@ -31,11 +34,13 @@ class Connection:
         self.client = Client()
         parser = Parser(self.client)
         parse_with(self.client, parser)
-        #: Who takes the messages of a subscription as they are read off the connection, by its number.
+        #: Who takes the messages of a subscription as they are read off the connection, by its
+        #: number.
         self.straight = parser.straight
         self.inbox = f"_INBOX.{login.user}" if login.user else "_INBOX"
         self._on_denied: list[OnDenied] = []
-        #: nats-py says so only to its error callback: what `connect` raises is that no server was left to try.
+        #: nats-py says so only to its error callback: what `connect` raises is that no server was
+        #: left to try.
         self._not_known = False
         self._is_open = False
         self._is_away = False
@@ -77,7 +82,8 @@ class Connection:
             await self.client.close()  # a half-open socket, if it came so far
             if self._not_known:
                 raise BrokerRefused(
-                    f"the broker at {login.url} does not accept the credentials of {login.user or 'nobody'!r}. "
+                    f"the broker at {login.url} does not accept the credentials of "
+                    f"{login.user or 'nobody'!r}. "
                     "Give the store that it runs from (--store), or a URL with user and password."
                 ) from None
             raise BrokerAway(

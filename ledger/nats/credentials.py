@@ -1,7 +1,8 @@
 """Where a broker is, and how to sign on to it as a role.
 
-A store is a directory that a broker runs from. It says so in `address.json`, which only its owner can read: the
-URL while the broker runs, and a password for each user name. A broker that runs elsewhere is named by its URL.
+A store is a directory that a broker runs from. It says so in `address.json`, which only its owner
+can read: the URL while the broker runs, and a password for each user name. A broker that runs
+elsewhere is named by its URL.
 """
 
 import errno
@@ -47,11 +48,14 @@ class Login(Struct, frozen=True):
         if not host:
             # Without citing it: it may hold a password.
             raise BadInput(
-                "the broker's URL has no host, or no sound port. It looks like nats://127.0.0.1:4222."
+                "the broker's URL has no host, or no sound port. It looks like "
+                "nats://127.0.0.1:4222."
             )
         host = f"[{host}]" if ":" in host else host
         return cls(
-            f"{parts.scheme}://{host}:{port}", unquote(parts.username or ""), unquote(parts.password or "")
+            f"{parts.scheme}://{host}:{port}",
+            unquote(parts.username or ""),
+            unquote(parts.password or ""),
         )
 
 
@@ -71,11 +75,16 @@ class Store:
 
     def __init__(self, path: Path | str | None = None) -> None:
         named = path or os.environ.get("AYES_STORE")
-        self.path = Path(named).expanduser().absolute() if named else user_data_path("approval-ledger")
+        self.path = (
+            Path(named).expanduser().absolute() if named else user_data_path("approval-ledger")
+        )
 
     @classmethod
-    def login_for(cls, role: str, *, store: Path | str | None = None, url: str | None = None) -> Login:
-        """The login for the broker at `url` if one is given, else for `role` at the one that runs from `store`.
+    def login_for(
+        cls, role: str, *, store: Path | str | None = None, url: str | None = None
+    ) -> Login:
+        """The login for the broker at `url` if one is given, else for `role` at the one that runs
+        from `store`.
 
         With neither, `$AYES_URL` names the broker if it is set.
 
@@ -96,11 +105,15 @@ class Store:
         """
         address = self.read()
         if not address.url:
-            raise BrokerAway(f"no broker runs in {self.path}; start one with `ayes up --store {self.path}`.")
+            raise BrokerAway(
+                f"no broker runs in {self.path}; start one with `ayes up --store {self.path}`."
+            )
         if role not in address.passwords:
             raise BrokerRefused(
-                f"the broker in {self.path} has no account {role!r}, only {', '.join(sorted(address.passwords))}. "
-                "Use one of these; a reviewer's is made by `ayes approve --as NAME` on the machine it runs on."
+                f"the broker in {self.path} has no account {role!r}, only "
+                f"{', '.join(sorted(address.passwords))}. "
+                "Use one of these; a reviewer's is made by `ayes approve --as NAME` on the "
+                "machine it runs on."
             )
         return Login(address.url, role, address.passwords[role])
 
@@ -129,10 +142,13 @@ class Store:
         """Refuse a store that somebody else prepared, or could exchange.
 
         Raises:
-            BadInput: the directory, or what is in it, is another user's or a symbolic link; or others may rename it.
+            BadInput: the directory, or what is in it, is another user's or a symbolic link; or
+                others may rename it.
         """
         if self.path.is_symlink():
-            raise BadInput(f"{self.path} is a symbolic link. Name the directory itself with --store.")
+            raise BadInput(
+                f"{self.path} is a symbolic link. Name the directory itself with --store."
+            )
         for one in (self.path, *self.path.iterdir()):
             try:
                 there = one.lstat()
@@ -144,7 +160,8 @@ class Store:
         for parent in self.path.resolve().parents:
             if _others_may_write(parent.stat()):
                 raise BadInput(
-                    f"{parent} can be written by other users, who could put another store in place of {self.path}. Make it "
+                    f"{parent} can be written by other users, who could put another store in "
+                    f"place of {self.path}. Make it "
                     "private (chmod go-w), or name another with --store."
                 )
 
@@ -191,7 +208,8 @@ def open_own(file: Path, flags: int) -> int:
 def _refuse_foreign(path: Path, there: os.stat_result) -> None:
     if there.st_uid != os.geteuid():
         raise BadInput(
-            f"{path} belongs to another user (id {there.st_uid}), who may know its passwords. Run this as that user, or name "
+            f"{path} belongs to another user (id {there.st_uid}), who may know its passwords. Run "
+            "this as that user, or name "
             "another store with --store."
         )
 
@@ -201,7 +219,9 @@ def _a_link(path: Path) -> BadInput:
 
 
 def _others_may_write(there: os.stat_result) -> bool:
-    """May anybody but its owner, root and the members of our own group rename what is in this directory?"""
+    """May anybody but its owner, root and the members of our own group rename what is in this
+    directory?
+    """
     if there.st_mode & stat.S_ISVTX:
         return False
     by_group = there.st_mode & stat.S_IWGRP and there.st_gid not in {0, os.getegid()}

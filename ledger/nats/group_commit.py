@@ -1,10 +1,11 @@
 """Group commit: while one commit is in flight, the next one collects.
 
-The broker fsyncs each single publish by itself, but an atomic batch (ADR-50) once. A batch costs about 2 ms whatever
-its size, so it pays from about 15 waiting appends. A lone append is published at once; there is no timer.
+The broker fsyncs each single publish by itself, but an atomic batch (ADR-50) once. A batch costs
+about 2 ms whatever its size, so it pays from about 15 waiting appends. A lone append is published
+at once; there is no timer.
 
-A batch is all or nothing. When one of its slots is taken the broker refuses it whole, and its members are published
-one by one, so that each gets its own answer.
+A batch is all or nothing. When one of its slots is taken the broker refuses it whole, and its
+members are published one by one, so that each gets its own answer.
 """
 
 import asyncio
@@ -21,7 +22,8 @@ BATCH_FROM: Final = 15
 #: The server's limits: 1,000 messages a batch. The bytes are ours, so that staging one stays small.
 BATCH_MOST: Final = 1000
 BATCH_BYTES: Final = 8 * 1024 * 1024
-#: So many passes at most, though each brings more. From being handed a fact to appending one takes about three.
+#: So many passes at most, though each brings more. From being handed a fact to appending one takes
+#: about three.
 _PASSES: Final = 8
 
 
@@ -68,7 +70,9 @@ class GroupCommit:
             self._committing = False
 
     async def _gathered(self) -> None:
-        """Wait as long as each pass of the event loop brings more: whoever was woken together with us."""
+        """Wait as long as each pass of the event loop brings more: whoever was woken together with
+        us.
+        """
         count = 0
         for _ in range(_PASSES):
             if count == len(self._waiting):
@@ -112,18 +116,29 @@ class GroupCommit:
         batch = new_id()
         *members, last = group
         frames = [
-            frame(one.subject, one.raw, headers={"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)})
+            frame(
+                one.subject,
+                one.raw,
+                headers={"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)},
+            )
             for number, one in enumerate(members, 1)
         ]
-        headers = {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(len(group)), "Nats-Batch-Commit": "1"}
+        headers = {
+            "Nats-Batch-Id": batch,
+            "Nats-Batch-Sequence": str(len(group)),
+            "Nats-Batch-Commit": "1",
+        }
         try:
             async with asyncio.timeout(PATIENCE_S):
-                sent = await self._requests.send(last.subject, last.raw, headers, after=b"".join(frames))
+                sent = await self._requests.send(
+                    last.subject, last.raw, headers, after=b"".join(frames)
+                )
                 ack = ack_of(await sent)
         except TimeoutError:
             raise _no_answer(last.subject) from None
         except BrokerRefused:
-            # These credentials may not write the last one's slot. That says nothing about the others.
+            # These credentials may not write the last one's slot. That says nothing about the
+            # others.
             await self._commit_singly(group)
             return
         if ack.error is not None:

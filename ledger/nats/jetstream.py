@@ -1,9 +1,10 @@
 """The log over NATS JetStream.
 
-Who may answer a read (docs/decisions/0026): on three nodes any replica answers a direct get, and it may not have what
-was acknowledged a millisecond ago. So a port remembers the last fact that it was told of, by an acknowledgement, a
-delivery or a read, and takes no answer from before it: a replica says up to where it has the log
-(`Nats-UpTo-Sequence`). That nothing is there is believed from the stream's leader alone.
+Who may answer a read (docs/decisions/0026): on three nodes any replica answers a direct get, and it
+may not have what was acknowledged a millisecond ago. So a port remembers the last fact that it was
+told of, by an acknowledgement, a delivery or a read, and takes no answer from before it: a replica
+says up to where it has the log (`Nats-UpTo-Sequence`). That nothing is there is believed from the
+stream's leader alone.
 """
 
 import asyncio
@@ -38,7 +39,8 @@ from ayes.schemas.slots import ROOT, CallRef, Slot, subject_text
 APPEND_PATIENCE_S: Final = 10.0
 #: How long replicas may take to catch up with what this port was told of.
 _CATCH_UP_S: Final = 5.0
-#: The server answers `multi_last` for at most so many subjects (ADR-31); beyond, a thread is read in pages.
+#: The server answers `multi_last` for at most so many subjects (ADR-31); beyond, a thread is read
+#: in pages.
 _PAGE: Final = 1000
 
 
@@ -64,7 +66,9 @@ class JetStream:
         name: str = "",
         timeout_s: float = 3.0,
     ) -> AsyncGenerator[Self]:
-        """The log on a connection of its own; parameters and errors as of `LedgerClient.connect`."""
+        """The log on a connection of its own; parameters and errors as of
+        `LedgerClient.connect`.
+        """
         connection = Connection(Store.login_for(role, store=store, url=url))
         await connection.open(name=f"ayes {role} {name}".strip(), timeout_s=timeout_s)
         try:
@@ -81,13 +85,15 @@ class JetStream:
         """A key-value bucket, which must be there."""
         return KeyValue(self, name)
 
-    # ------------------------------------------------------------------------------------------ writing
+    # -------------------------------------------------------------------------------------- writing
 
     async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
-        """Fill a slot, and find out what became of it: by reading the slot whenever the answer was not a plain yes.
+        """Fill a slot, and find out what became of it: by reading the slot whenever the answer was
+        not a plain yes.
 
         Raises:
-            BrokerRefused: the broker will never take it: permissions, no such stream, over its limits.
+            BrokerRefused: the broker will never take it: permissions, no such stream, over its
+                limits.
         """
         why = ""
         try:
@@ -101,13 +107,16 @@ class JetStream:
                         why = ack.error.description
                         if why == _FULL:
                             raise BrokerRefused(
-                                "the ledger is full: it holds as many bytes as its stream may (max_bytes), and nothing more "
-                                "can be recorded. An administrator gives it more: `ayes setup --max-bytes`."
+                                "the ledger is full: it holds as many bytes as its stream may "
+                                "(max_bytes), and nothing more "
+                                "can be recorded. An administrator gives it more: `ayes setup "
+                                "--max-bytes`."
                             )
                     except BrokerAway as away:
                         ack, why = Ack(), str(away)
-                    # Taken by somebody, or by this very event before its answer was lost; or refused for a passing
-                    # reason (on three replicas 10164, "in process"; in a batch 10201). The slot itself knows.
+                    # Taken by somebody, or by this very event before its answer was lost; or
+                    # refused for a passing reason (on three replicas 10164, "in process"; in a
+                    # batch 10201). The slot itself knows.
                     if (standing := await self._leaders(slot)) is not None:
                         same = standing.event.id == event_id
                         return AlreadyRecorded(standing.seq) if same else SlotTaken(standing)
@@ -124,7 +133,7 @@ class JetStream:
     def _hear(self, seq: int) -> None:
         self._told = max(self._told, seq)
 
-    # ------------------------------------------------------------------------------------------ reading
+    # -------------------------------------------------------------------------------------- reading
 
     async def latest(self, subjects: str) -> Fact | None:
         message = await self.leaders_message(subscriptions.LEDGER, last_by_subj=subjects)
@@ -140,7 +149,9 @@ class JetStream:
         except ApiError as problem:
             if problem.code == 404:
                 return None
-            raise BrokerAway(f"the broker cannot read {which} of {stream}: {problem.description}.") from None
+            raise BrokerAway(
+                f"the broker cannot read {which} of {stream}: {problem.description}."
+            ) from None
         message = answer["message"]
         return log.RawMessage(
             message["seq"],
@@ -159,20 +170,29 @@ class JetStream:
         """Every message on the subjects, in the order of the stream."""
         found = await self._few(stream, subjects)
         if found is None:
-            found = [raw for one in subjects async for page in self.scan(1, one, stream) for raw in page]
+            found = [
+                raw for one in subjects async for page in self.scan(1, one, stream) for raw in page
+            ]
         each = {raw.seq: raw for raw in found}
         return [each[seq] for seq in sorted(each)]
 
     async def _few(self, stream: str, subjects: tuple[str, ...]) -> list[log.RawMessage] | None:
-        """The last message on each subject; of the log none from before what this client was told."""
-        told, until = self._told if stream == subscriptions.LEDGER else 0, time.monotonic() + _CATCH_UP_S
+        """The last message on each subject; of the log none from before what this client was
+        told.
+        """
+        told, until = (
+            self._told if stream == subscriptions.LEDGER else 0,
+            time.monotonic() + _CATCH_UP_S,
+        )
         while True:
             found, last = await self._get(stream, {"multi_last": list(subjects), "batch": _PAGE})
             if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
                 return None
             if last.status == b"404":
                 # It does not say up to where it has the stream, so the leader is asked.
-                if not any([await self.leaders_message(stream, last_by_subj=one) for one in subjects]):
+                if not any(
+                    [await self.leaders_message(stream, last_by_subj=one) for one in subjects]
+                ):
                     return []
             elif int(last.headers["Nats-UpTo-Sequence"]) >= told:
                 messages = [_direct(msg) for msg in found]
@@ -184,11 +204,15 @@ class JetStream:
     async def scan(
         self, start: int, subjects: str = f"{ROOT}.>", stream: str = subscriptions.LEDGER
     ) -> AsyncGenerator[list[log.RawMessage]]:
-        """The messages from that sequence on, in pages, up to the end. Unlike `raw` it takes no consumer."""
+        """The messages from that sequence on, in pages, up to the end. Unlike `raw` it takes no
+        consumer.
+        """
         seq = start
         until = time.monotonic() + _CATCH_UP_S
         while True:
-            found, last = await self._get(stream, {"seq": seq, "next_by_subj": subjects, "batch": _PAGE})
+            found, last = await self._get(
+                stream, {"seq": seq, "next_by_subj": subjects, "batch": _PAGE}
+            )
             if found:
                 page = [_direct(msg) for msg in found]
                 yield page
@@ -206,7 +230,8 @@ class JetStream:
         """The replica that answered is behind: let another one answer, or this one catch up."""
         if time.monotonic() > until:
             raise Unavailable(
-                f"{', '.join(subjects)} cannot be read as of what is recorded: the replicas that answer are behind."
+                f"{', '.join(subjects)} cannot be read as of what is recorded: the replicas that "
+                "answer are behind."
             )
         await asyncio.sleep(0.005)
 
@@ -214,7 +239,9 @@ class JetStream:
         return await self.leaders_message(subscriptions.LEDGER, seq=seq)
 
     async def _get(self, stream: str, body: dict[str, Any]) -> tuple[list[NatsReply], NatsReply]:
-        found, last = await self.api.collect(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body))
+        found, last = await self.api.collect(
+            f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(body)
+        )
         if last.status not in {b"204", b"404", b"413"}:
             raise BrokerAway(f"the broker cannot read {body}: {last.headers}.")
         return found, last
@@ -222,7 +249,9 @@ class JetStream:
     async def last_seq(self) -> int:
         stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
         if stream is None:
-            raise BrokerRefused(f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it.")
+            raise BrokerRefused(
+                f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it."
+            )
         last = int(stream["state"]["last_seq"])
         self._hear(last)
         return last
@@ -230,7 +259,9 @@ class JetStream:
     async def created(self) -> str:
         stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
         if stream is None:
-            raise BrokerRefused(f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it.")
+            raise BrokerRefused(
+                f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it."
+            )
         return str(stream["created"])
 
     async def progress(self, durable: str) -> log.Progress | None:
@@ -246,7 +277,9 @@ class JetStream:
     async def clock(self) -> datetime:
         stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
         if stream is None:
-            raise BrokerRefused(f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it.")
+            raise BrokerRefused(
+                f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it."
+            )
         return _time(stream["ts"])
 
     async def follow(
@@ -259,7 +292,9 @@ class JetStream:
                 yield [_fact(one) for one in batch]
 
     async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
-        async with aclosing(self.messages(subscriptions.LEDGER, (), start, until_end=until_end)) as batches:
+        async with aclosing(
+            self.messages(subscriptions.LEDGER, (), start, until_end=until_end)
+        ) as batches:
             async for batch in batches:
                 self._hear(batch[-1].seq)
                 yield batch
@@ -277,7 +312,7 @@ class JetStream:
             until_end=until_end,
         )
 
-    # --------------------------------------------------------------------------------------- consumers
+    # ------------------------------------------------------------------------------------ consumers
 
     @asynccontextmanager
     async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[log.Delivery]]:
@@ -287,7 +322,8 @@ class JetStream:
         own = f".{consumer.stream}.{consumer.name}.".encode()
 
         def take(message: NatsMessage) -> None:
-            # Others may be able to publish to this subject; only the broker delivers with such a reply.
+            # Others may be able to publish to this subject; only the broker delivers with such a
+            # reply.
             if own in message[1]:
                 arrived.append(message)
                 something.set()
@@ -300,7 +336,9 @@ class JetStream:
                 await something.wait()
 
         try:
-            async with self.api.straight(streams.deliver_subject(consumer), take, queue=consumer.name):
+            async with self.api.straight(
+                streams.deliver_subject(consumer), take, queue=consumer.name
+            ):
                 yield hand_out()
         finally:
             if not self.connection.client.is_closed:
@@ -330,7 +368,9 @@ class JetStream:
         found = [_parked(one) for one in await self._every(subscriptions.PARKED, (subjects,))]
         marks = {one.number: one for one in found if isinstance(one, log.Mark)}
         every = (
-            structs.replace(one, mark=marks.get(one.number)) for one in found if isinstance(one, log.Parked)
+            structs.replace(one, mark=marks.get(one.number))
+            for one in found
+            if isinstance(one, log.Parked)
         )
         return [one for one in every if whole or one.is_open]
 
@@ -344,7 +384,8 @@ class JetStream:
         await self._publish(subject, msgspec.json.encode(mark))
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
-        # Asked once: while nobody is there the broker says so at once, and whoever asks has another way.
+        # Asked once: while nobody is there the broker says so at once, and whoever asks has another
+        # way.
         try:
             async with asyncio.timeout(patience_s):
                 answer = await (await self.api.send(subject, body))
@@ -356,7 +397,9 @@ class JetStream:
             raise BrokerRefused(f"{subject}: {answer.headers[_REFUSED]}")
         return answer.data
 
-    async def _publish(self, subject: str, raw: bytes, headers: Mapping[str, str] | None = None) -> None:
+    async def _publish(
+        self, subject: str, raw: bytes, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Publish to one of the side streams.
 
         Raises:
@@ -389,7 +432,8 @@ _REFUSED: Final = "Nats-Service-Error"
 #: taken.
 _FULL: Final = "maximum bytes exceeded"
 
-#: Refusals that may be over in a moment: in process on a replica, a batch that was a duplicate, no leader just now.
+#: Refusals that may be over in a moment: in process on a replica, a batch that was a duplicate, no
+#: leader just now.
 _PASSING: Final = frozenset({0, 10008, 10164, 10201, 10077, 10071})
 
 
@@ -412,7 +456,8 @@ class _Delivery:
         await self._requests.tell(self._reply, b'-NAK {"delay": %d}' % int(after_s * 1e9))
 
     async def in_progress(self) -> None:
-        # Asked, not told: while the connection is down nats-py would keep it for later, and we would think we live.
+        # Asked, not told: while the connection is down nats-py would keep it for later, and we
+        # would think we live.
         await self._requests.ask(self._reply, b"+WPI")
 
 
@@ -421,7 +466,9 @@ _OUTRUN: Final = frozenset({10071, 10164})
 
 
 def _handed(raw: log.RawMessage) -> log.Delivered | log.Parked | log.Mark:
-    """What was delivered. Never raises: what it should be and is not becomes a fact that is carried."""
+    """What was delivered. Never raises: what it should be and is not becomes a fact that is
+    carried.
+    """
     match raw.subject.split("."):
         case ["timer", "due", workspace, thread, call]:
             with suppress(BadId):
@@ -438,7 +485,8 @@ _NOBODYS: Final = "_"
 
 
 def _parked(raw: log.RawMessage) -> log.Parked | log.Mark:
-    """An entry of `PARKED`. Never raises: one that is not valid is an entry of no consumer, and says what is wrong.
+    """An entry of `PARKED`. Never raises: one that is not valid is an entry of no consumer, and
+    says what is wrong.
 
     An entry counts only under the name of the consumer's own role, which only that role can write.
     """
@@ -459,7 +507,9 @@ def _parked(raw: log.RawMessage) -> log.Parked | log.Mark:
     said = found.number if isinstance(found, log.Mark) else found.seq
     if (found.consumer, str(said)) != (name, place):
         return _not_parked(raw, "it names another fact than its subject does")
-    return found if isinstance(found, log.Mark) else structs.replace(found, number=raw.seq, mark=None)
+    return (
+        found if isinstance(found, log.Mark) else structs.replace(found, number=raw.seq, mark=None)
+    )
 
 
 def _not_parked(raw: log.RawMessage, why: str) -> log.Parked:
@@ -472,7 +522,9 @@ def _fact(raw: log.RawMessage) -> Fact:
 
 
 def _direct(answer: NatsReply) -> log.RawMessage:
-    """What a direct get answers with (ADR-31): of its seven headers, the three that say where and when it stands."""
+    """What a direct get answers with (ADR-31): of its seven headers, the three that say where and
+    when it stands.
+    """
     if answer.status:
         raise Unavailable(f"the broker cannot read: {answer.status.decode()} {answer.headers}.")
     found = dict(_DIRECT.findall(answer.head))

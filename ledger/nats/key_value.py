@@ -28,7 +28,9 @@ class Streams(Protocol):
 
     async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None: ...
 
-    async def replace(self, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> bool: ...
+    async def replace(
+        self, subject: str, raw: bytes, headers: Mapping[str, str] | None
+    ) -> bool: ...
 
     def messages(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
@@ -49,7 +51,9 @@ class KeyValue:
         self._marker_s = marker_s
 
     async def get(self, key: str) -> tuple[bytes, int]:
-        last = await self._jetstream.leaders_message(self._stream, last_by_subj=f"{self._prefix}{key}")
+        last = await self._jetstream.leaders_message(
+            self._stream, last_by_subj=f"{self._prefix}{key}"
+        )
         return (b"", 0) if last is None else (last.data, last.seq)
 
     async def put(self, key: str, value: bytes, replaces: int) -> bool:
@@ -135,8 +139,14 @@ class KeyValue:
                 await asyncio.gather(coming, return_exceptions=True)
 
     def _read(self, start: Start, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
-        return self._jetstream.messages(self._stream, (f"{self._prefix}>",), start, until_end=until_end)
+        return self._jetstream.messages(
+            self._stream, (f"{self._prefix}>",), start, until_end=until_end
+        )
 
     def _entries(self, batch: list[log.RawMessage]) -> dict[str, bytes]:
         """By key. A subject with bytes that no key can have is not an entry."""
-        return {one.subject.removeprefix(self._prefix): one.data for one in batch if "\\" not in one.subject}
+        return {
+            one.subject.removeprefix(self._prefix): one.data
+            for one in batch
+            if "\\" not in one.subject
+        }

@@ -1,9 +1,10 @@
 """Following a stream in order, without a gap, for as long as it takes.
 
-An ephemeral push consumer without acknowledgements, as ADR-17 describes the "ordered consumer": when a message is
-missing, or nothing is heard for two heartbeats, or the broker was away, it is thrown away and a new one starts
-behind the last message that was seen. nats-py has one too; its watchdog ends with the first reset that gets no
-answer, and a follower whose broker restarts would then wait for ever.
+An ephemeral push consumer without acknowledgements, as ADR-17 describes the "ordered consumer":
+when a message is missing, or nothing is heard for two heartbeats, or the broker was away, it is
+thrown away and a new one starts behind the last message that was seen. nats-py has one too; its
+watchdog ends with the first reset that gets no answer, and a follower whose broker restarts would
+then wait for ever.
 """
 
 import asyncio
@@ -66,24 +67,29 @@ async def follow(
     """Messages of `stream` in order, those together that came together.
 
     Args:
-        subjects: none for all that the stream holds: over a million subjects, counting which of them match takes long.
+        subjects: none for all that the stream holds: over a million subjects, counting which of
+            them match takes long.
         start: from which sequence or time on; None: each subject's last.
         until_end: stop at what was the end when the reading began.
     """
     position = start
     stop: int | None = None
     while True:
-        # An inbox for each consumer: one that was given up lives as long as somebody listens, and what it goes on
-        # saying must not be taken for the next one's.
+        # An inbox for each consumer: one that was given up lives as long as somebody listens, and
+        # what it goes on saying must not be taken for the next one's.
         async with _listening(requests, f"{inbox}.{new_id()}") as (deliver, arrived, heard):
-            created = await _create(requests, stream, subjects, deliver, position, patient=not until_end)
+            created = await _create(
+                requests, stream, subjects, deliver, position, patient=not until_end
+            )
             if isinstance(position, int) and position != start:
                 # Else it would wait behind the end, and pass over what is recorded there anew.
                 last_seq = await _last_seq(requests, stream, patient=not until_end)
                 if last_seq < position - 1:
                     raise LogLost(
-                        f"{stream} ends at {last_seq}, and {position - 1} was read from it before: it has lost its "
-                        "end, or it is another one. Start this again, so that it reads from the beginning."
+                        f"{stream} ends at {last_seq}, and {position - 1} was read from it "
+                        "before: it has lost its "
+                        "end, or it is another one. Start this again, so that it reads from the "
+                        "beginning."
                     )
             if until_end and stop is None:
                 stop = await _last_seq(requests, stream, patient=False)
@@ -94,22 +100,27 @@ async def follow(
             lost = ended = False
             while not (lost or ended):
                 if not arrived and not await heard():
-                    _log.debug("nothing heard, starting a new consumer", stream=stream, position=position)
+                    _log.debug(
+                        "nothing heard, starting a new consumer", stream=stream, position=position
+                    )
                     break
                 found: list[RawMessage] = []
                 while arrived and len(found) < _TOGETHER:
                     subject, reply, data, headers = arrived.popleft()
-                    # What is stored has the stream's reply subject, and may have any headers: also those of a control message.
+                    # What is stored has the stream's reply subject, and may have any headers: also
+                    # those of a control message.
                     if not data and headers.startswith(_CONTROL) and not reply.startswith(_STORED):
                         last = await _answer_control(requests, reply, headers)
                         lost = last is not None and last != expected - 1
                         if lost:
                             break
                         continue
-                    # As in `meta`, but no more of it than keeps the order: this is done for each fact of a replay.
+                    # As in `meta`, but no more of it than keeps the order: this is done for each
+                    # fact of a replay.
                     _, own, place = reply.partition(mine)
                     if not own:
-                        continue  # of a consumer that was asked for in vain, while the broker was away
+                        # of a consumer that was asked for in vain, while the broker was away
+                        continue
                     _tries, seq_, delivery, time, left = place.split(b".")[:5]
                     seq = int(seq_)
                     if lost := int(delivery) != expected:
@@ -126,14 +137,18 @@ async def follow(
             if ended:
                 return
             if lost:
-                _log.debug("messages were lost, starting a new consumer", stream=stream, position=position)
+                _log.debug(
+                    "messages were lost, starting a new consumer", stream=stream, position=position
+                )
 
 
 @asynccontextmanager
 async def _listening(
     requests: Api, deliver: str
 ) -> AsyncGenerator[tuple[str, deque[NatsMessage], Callable[[], Awaitable[bool]]]]:
-    """A subject to deliver to, what has arrived there, and a way to wait for more: False after two silent heartbeats."""
+    """A subject to deliver to, what has arrived there, and a way to wait for more: False after two
+    silent heartbeats.
+    """
     arrived: deque[NatsMessage] = deque()
     something = asyncio.Event()
 
@@ -155,7 +170,13 @@ async def _listening(
 
 
 async def _create(
-    requests: Api, stream: str, subjects: tuple[str, ...], deliver: str, start: Start, *, patient: bool
+    requests: Api,
+    stream: str,
+    subjects: tuple[str, ...],
+    deliver: str,
+    start: Start,
+    *,
+    patient: bool,
 ) -> dict[str, Any]:
     """An ephemeral consumer."""
     match start:
@@ -189,7 +210,9 @@ async def _last_seq(requests: Api, stream: str, *, patient: bool) -> int:
     return int(answer["state"]["last_seq"])
 
 
-async def _asked(requests: Api, stream: str, what: str, body: object, *, patient: bool) -> dict[str, Any]:
+async def _asked(
+    requests: Api, stream: str, what: str, body: object, *, patient: bool
+) -> dict[str, Any]:
     """What the broker says about a stream; the patient wait for as long as it is away."""
     while True:
         try:
@@ -207,7 +230,8 @@ async def _asked(requests: Api, stream: str, what: str, body: object, *, patient
 
 
 async def _answer_control(requests: Api, reply: bytes, headers: bytes) -> int | None:
-    """Flow control: the broker goes on when it hears back, straight or through a heartbeat that says it is stalled.
+    """Flow control: the broker goes on when it hears back, straight or through a heartbeat that
+    says it is stalled.
 
     Answers with how many a heartbeat says were delivered.
     """

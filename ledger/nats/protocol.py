@@ -1,9 +1,10 @@
 """What passes over the connection for each message: read off it and written to it without detours.
 
-nats-py keeps the connection: it connects, authenticates, reconnects, answers pings. But each message that it reads costs
-it two regular expressions, a queue, a task and a dictionary of headers, and each that it writes two checks and two calls
-(docs/performance.md says how much that is). A ledger reads and writes little else than messages, so these two are here:
-a parser that takes messages itself and leaves every other line to nats-py's, and frames of bytes
+nats-py keeps the connection: it connects, authenticates, reconnects, answers pings. But each
+message that it reads costs it two regular expressions, a queue, a task and a dictionary of headers,
+and each that it writes two checks and two calls (docs/performance.md says how much that is). A
+ledger reads and writes little else than messages, so these two are here: a parser that takes
+messages itself and leaves every other line to nats-py's, and frames of bytes
 (docs.nats.io/reference/reference-protocols/nats-protocol).
 
 For that it needs attributes of nats-py that are private, and may change with any minor version. All
@@ -45,7 +46,9 @@ PRIVATE: Final[dict[type, dict[str, str]]] = {
 
 
 class Parser(Theirs):
-    """Hands messages of subscriptions that want them so to whoever takes them, by the number of the subscription."""
+    """Hands messages of subscriptions that want them so to whoever takes them, by the number of the
+    subscription.
+    """
 
     def __init__(self, client: Client) -> None:
         self.straight: dict[bytes, OnMessage] = {}
@@ -76,7 +79,8 @@ class Parser(Theirs):
             start = end + 2
             if data.startswith((b"MSG ", b"HMSG "), begin):
                 try:
-                    # By spaces alone: a subject may hold the other characters that `split()` takes for white space.
+                    # By spaces alone: a subject may hold the other characters that `split()` takes
+                    # for white space.
                     kind, subject, sid, *others, size = data[begin:end].split(b" ")
                     number = int(sid)
                     after = start + int(size)
@@ -108,7 +112,8 @@ class Parser(Theirs):
     async def _hand_on(
         self, number: int, subject: bytes, reply: bytes, data: bytes, head: bytes | None
     ) -> None:
-        """Give a message to nats-py, and pass over one that it cannot read: an error would end its reading for good.
+        """Give a message to nats-py, and pass over one that it cannot read: an error would end its
+        reading for good.
 
         Anybody who may publish chooses a message's headers, and their status need not be text.
         """
@@ -116,7 +121,9 @@ class Parser(Theirs):
             await self.nc._process_msg(number, subject, reply, data, head)  # noqa: SLF001 - as theirs
         except (ValueError, LookupError, TypeError) as problem:
             _log.warning(
-                "a message that cannot be read was passed over", subject=subject, problem=str(problem)
+                "a message that cannot be read was passed over",
+                subject=subject,
+                problem=str(problem),
             )
 
 
@@ -135,25 +142,37 @@ def server_id(client: Client) -> str:
     return str(client._server_info["server_id"])  # noqa: SLF001
 
 
-def frame(subject: str, payload: bytes, reply: str = "", headers: Mapping[str, str] | None = None) -> bytes:
+def frame(
+    subject: str, payload: bytes, reply: str = "", headers: Mapping[str, str] | None = None
+) -> bytes:
     """A message as it is published. Header values are one line each."""
     to = f"{subject} {reply}" if reply else subject
     if not headers:
         return b"PUB %b %d\r\n%b\r\n" % (to.encode(), len(payload), payload)
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     head = f"NATS/1.0\r\n{lines}\r\n".encode()
-    return b"HPUB %b %d %d\r\n%b%b\r\n" % (to.encode(), len(head), len(head) + len(payload), head, payload)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (
+        to.encode(),
+        len(head),
+        len(head) + len(payload),
+        head,
+        payload,
+    )
 
 
 async def write(client: Client, frames: bytes) -> None:
-    """Write frames to the connection; while it is being restored they wait, as far as there is room.
+    """Write frames to the connection; while it is being restored they wait, as far as there is
+    room.
 
     Raises:
         nats.errors.Error: it is closed, or there is no room.
     """
     if client.is_closed:
         raise nats.errors.ConnectionClosedError
-    if not client.is_connected and client._pending_data_size + len(frames) > client._max_pending_size:  # noqa: SLF001
+    if (
+        not client.is_connected
+        and client._pending_data_size + len(frames) > client._max_pending_size  # noqa: SLF001
+    ):
         raise nats.errors.OutboundBufferLimitError
     await client._send_command(frames)  # noqa: SLF001
     if client._flush_queue is not None and client._flush_queue.empty():  # noqa: SLF001

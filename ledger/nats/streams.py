@@ -1,8 +1,9 @@
 """What the broker must hold: streams and durable consumers, declared here and nowhere else.
 
-`ensure` creates what is missing. Of what is there it changes the bounds alone, and only where one is absent or wider than
-declared (`_missing_bounds`); `drift` says where what is there differs from what is declared. The flags of `LEDGER` make it
-a ledger, and an administrator can still switch them off, which is why drift is an alarm (design, section 3).
+`ensure` creates what is missing. Of what is there it changes the bounds alone, and only where one
+is absent or wider than declared (`_missing_bounds`); `drift` says where what is there differs from
+what is declared. The flags of `LEDGER` make it a ledger, and an administrator can still switch them
+off, which is why drift is an alarm (design, section 3).
 """
 
 import secrets
@@ -61,14 +62,18 @@ def _common(replicas: int, max_bytes: int) -> dict[str, Any]:
     }
 
 
-#: What the broker lets a consumer outlive its reader. Not on streams that our durables read: there it
-#: would give them the same end, and a gate that is stopped for five minutes would begin anew
+#: What the broker lets a consumer outlive its reader. Not on streams that our durables read: there
+#: it would give them the same end, and a gate that is stopped for five minutes would begin anew
 #: (decision 0020). `dismiss_abandoned` does it there.
-_READERS_ONLY: Final[dict[str, Any]] = {"consumer_limits": {"inactive_threshold": READER_GONE_S * _SECOND_NS}}
+_READERS_ONLY: Final[dict[str, Any]] = {
+    "consumer_limits": {"inactive_threshold": READER_GONE_S * _SECOND_NS}
+}
 
 
 def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
-    """Each stream's declared configuration, as the JetStream API takes it (ADR-1, ADR-8 for the bucket)."""
+    """Each stream's declared configuration, as the JetStream API takes it (ADR-1, ADR-8 for the
+    bucket).
+    """
     return {
         LEDGER: _common(replicas, MAX_BYTES_OF[LEDGER])
         | {
@@ -85,8 +90,8 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "allow_atomic": True,
             "max_msg_size": MAX_BYTES + 1024,
         },
-        # `discard: new` cannot hold schedules (ADR-51), so deadlines live apart. A work queue: a hint that was
-        # handled is gone. No max_age: it would drop a deadline that is further away.
+        # `discard: new` cannot hold schedules (ADR-51), so deadlines live apart. A work queue: a
+        # hint that was handled is gone. No max_age: it would drop a deadline that is further away.
         TIMERS: _common(replicas, MAX_BYTES_OF[TIMERS])
         | {
             "subjects": ["timer.>"],
@@ -99,13 +104,20 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
         },
         # When it is full, the oldest are let go of: what is parked now matters more.
         PARKED: _common(replicas, MAX_BYTES_OF[PARKED])
-        | {"subjects": ["parked.>"], "retention": "limits", "max_msgs_per_subject": 1, "discard": "old"},
+        | {
+            "subjects": ["parked.>"],
+            "retention": "limits",
+            "max_msgs_per_subject": 1,
+            "discard": "old",
+        },
         PENDING: bucket("pending", replicas),
     }
 
 
 def bucket(name: str, replicas: int = 1) -> dict[str, Any]:
-    """A key-value bucket as every NATS client knows it (ADR-8). Deleted keys leave a marker that ages by itself."""
+    """A key-value bucket as every NATS client knows it (ADR-8). Deleted keys leave a marker that
+    ages by itself.
+    """
     return (
         _common(replicas, MAX_BYTES_OF[PENDING])
         | _READERS_ONLY
@@ -136,7 +148,8 @@ async def ensure_empty(requests: Api, name: str, description: str) -> None:
     there = await info(requests, f"STREAM.INFO.{stream}")
     if there is not None and there["config"].get("description") != description:
         raise BadInput(
-            f"there is a bucket {name!r} already, which was not made for this. Choose another name, or delete it."
+            f"there is a bucket {name!r} already, which was not made for this. Choose another "
+            "name, or delete it."
         )
     if there is None:
         body = {"name": stream, "description": description, **bucket(name)}
@@ -191,11 +204,13 @@ async def ensure(
 
     Args:
         also: which of the optional durables, each with the one for what it parks.
-        max_bytes: the most bytes of `LEDGER`. None: what it is bounded to already, else `MAX_BYTES_OF`.
+        max_bytes: the most bytes of `LEDGER`. None: what it is bounded to already, else
+            `MAX_BYTES_OF`.
 
     Raises:
         BadInput: `max_bytes` is less than the ledger holds already, or than the least.
-        BrokerRefused: the broker does not allow it, has no room for `max_bytes`, or is older than 2.14.
+        BrokerRefused: the broker does not allow it, has no room for `max_bytes`, or is older than
+            2.14.
     """
     await dismiss_abandoned(requests)
     for name, config in streams(replicas).items():
@@ -219,13 +234,18 @@ async def ensure(
         if durable.optional and durable.name.removesuffix("-parked") not in also:
             continue
         what = f"CONSUMER.{{}}.{durable.stream}.{durable.name}"
-        config = _consumer(durable, ack_wait_s) | ({"opt_start_time": _seal()} if _is_sealed(durable) else {})
-        await _ensure(requests, what, {"stream_name": durable.stream, "config": config, "action": "create"})
+        config = _consumer(durable, ack_wait_s) | (
+            {"opt_start_time": _seal()} if _is_sealed(durable) else {}
+        )
+        await _ensure(
+            requests, what, {"stream_name": durable.stream, "config": config, "action": "create"}
+        )
         await _subscribe_to_more(requests, what, durable)
 
 
 async def _subscribe_to_more(requests: Api, what: str, durable: Durable) -> None:
-    """Give a consumer of an earlier version the subjects that were added since; all else stays as it is.
+    """Give a consumer of an earlier version the subjects that were added since; all else stays as
+    it is.
 
     The facts on those subjects are all still to come, so nothing is passed over.
     """
@@ -250,11 +270,15 @@ def _filter(config: dict[str, Any]) -> list[str]:
 
 
 async def _ensure(requests: Api, what: str, body: dict[str, Any], *, exactly: bool = False) -> None:
-    """Create `what`, with INFO or CREATE in its braces, unless it is there. Two who do so at once have made it once."""
+    """Create `what`, with INFO or CREATE in its braces, unless it is there. Two who do so at once
+    have made it once.
+    """
     if await info(requests, what.format("INFO")) is not None:
         return
     try:
-        await _fitting(requests, what.format("CREATE"), body, exactly=exactly or "max_bytes" not in body)
+        await _fitting(
+            requests, what.format("CREATE"), body, exactly=exactly or "max_bytes" not in body
+        )
     except BrokerRefused:
         if await info(requests, what.format("INFO")) is None:
             raise
@@ -275,13 +299,16 @@ async def _fitting(requests: Api, change: str, body: dict[str, Any], *, exactly:
             return
         if exactly or body["max_bytes"] // 2 < LEAST_BYTES:
             raise BrokerRefused(
-                f"the broker refuses {change}: it has no room for {body['max_bytes']:,} bytes. Name fewer with "
+                f"the broker refuses {change}: it has no room for {body['max_bytes']:,} bytes. "
+                "Name fewer with "
                 "--max-bytes, or give it more disk (max_file_store in its configuration)."
             )
         body = body | {"max_bytes": body["max_bytes"] // 2}
 
 
-def _missing_bounds(declared: dict[str, Any], there: dict[str, Any], max_bytes: int | None) -> dict[str, Any]:
+def _missing_bounds(
+    declared: dict[str, Any], there: dict[str, Any], max_bytes: int | None
+) -> dict[str, Any]:
     """Which bounds a stream lacks, or has wider than declared; what is narrower stays."""
     live, held = there["config"], there["state"]["bytes"]
     changes = {}
@@ -300,9 +327,13 @@ def _missing_bounds(declared: dict[str, Any], there: dict[str, Any], max_bytes: 
 
 def _check_bound(max_bytes: int, held: int) -> None:
     if max_bytes < LEAST_BYTES:
-        raise BadInput(f"--max-bytes {max_bytes:,} is too small: the least is {LEAST_BYTES:,} bytes.")
+        raise BadInput(
+            f"--max-bytes {max_bytes:,} is too small: the least is {LEAST_BYTES:,} bytes."
+        )
     if max_bytes < held:
-        raise BadInput(f"--max-bytes {max_bytes:,} is less than the ledger holds already: {held:,} bytes.")
+        raise BadInput(
+            f"--max-bytes {max_bytes:,} is less than the ledger holds already: {held:,} bytes."
+        )
 
 
 def _is_bounded(live: dict[str, Any], key: str) -> bool:
@@ -401,8 +432,8 @@ def _undeclared(stream: str, config: dict[str, Any]) -> Undeclared | None:
 async def dismiss_abandoned(requests: Api) -> list[Undeclared]:
     """Delete the consumers that `undeclared` finds, but no durables.
 
-    Everybody who reads may make one that is kept for years (security review, C6). The broker cannot forbid it on a
-    stream that has durables, so whoever administers it puts an end to it.
+    Everybody who reads may make one that is kept for years (security review, C6). The broker cannot
+    forbid it on a stream that has durables, so whoever administers it puts an end to it.
     """
     gone = [one for one in await undeclared(requests) if not one.durable]
     for one in gone:
@@ -429,24 +460,30 @@ async def _consumers(requests: Api, stream: str) -> list[dict[str, Any]]:
 def _seal() -> str:
     """A start long before the first fact, at a time that nobody can guess.
 
-    Whoever may create an ephemeral consumer may also name a durable one in the request's body, and so rewrite
-    its filter or pause it. The server lets nobody change the start time, so who does not know it can change nothing.
+    Whoever may create an ephemeral consumer may also name a durable one in the request's body, and
+    so rewrite its filter or pause it. The server lets nobody change the start time, so who does not
+    know it can change nothing.
     """
     before = datetime(1990, 1, 1, tzinfo=UTC) + timedelta(microseconds=secrets.randbelow(10**15))
     return before.isoformat().replace("+00:00", "Z")
 
 
 async def drift(requests: Api, *, replicas: int = 1) -> list[str]:
-    """Where the broker differs from what is declared, one sentence each; empty when all is as it should be."""
+    """Where the broker differs from what is declared, one sentence each; empty when all is as it
+    should be.
+    """
     found: list[str] = []
     for name, declared in streams(replicas).items():
         stream = await info(requests, f"STREAM.INFO.{name}")
         if stream is None:
             found.append(f"stream {name} is missing; `ayes up` or an administrator creates it")
             continue
-        found += _differences(f"stream {name}", declared, stream["config"], ignore={"num_replicas", *_BOUNDS})
+        found += _differences(
+            f"stream {name}", declared, stream["config"], ignore={"num_replicas", *_BOUNDS}
+        )
         found += [
-            f"stream {name}: {key} is {stream['config'].get(key)!r}, wider than the declared {declared[key]!r}; "
+            f"stream {name}: {key} is {stream['config'].get(key)!r}, wider than the declared "
+            f"{declared[key]!r}; "
             "`ayes setup` bounds it"
             for key in _BOUNDS
             if key in declared and not _is_as_narrow(key, stream["config"], declared)
@@ -456,7 +493,9 @@ async def drift(requests: Api, *, replicas: int = 1) -> list[str]:
         if consumer is None and durable.optional:
             continue
         if consumer is None:
-            found.append(f"consumer {durable.name} is missing; `ayes up` or an administrator creates it")
+            found.append(
+                f"consumer {durable.name} is missing; `ayes up` or an administrator creates it"
+            )
             continue
         found += _differences(
             f"consumer {durable.name}",
@@ -498,7 +537,9 @@ async def info(requests: Api, subject: str) -> dict[str, Any] | None:
         raise
 
 
-def _differences(what: str, declared: dict[str, Any], live: dict[str, Any], ignore: set[str]) -> list[str]:
+def _differences(
+    what: str, declared: dict[str, Any], live: dict[str, Any], ignore: set[str]
+) -> list[str]:
     # The server leaves out what is at its default; 0, false, empty and absent are one thing.
     live = live | ({"filter_subjects": _filter(live)} if "filter_subject" in live else {})
     return [

@@ -1,16 +1,21 @@
-"""A policy tried on the past: what it would have said to every call that was ever made, beside what really happened.
+"""A policy tried on the past: what it would have said to every call that was ever made, beside what
+really happened.
 
-`backtest` is a function over wishes; where they come from is at the end: the ledger's own calls, or the conversations of
-a file, for which no broker is needed. The rules of this file:
+`backtest` is a function over wishes; where they come from is at the end: the ledger's own calls, or
+the conversations of a file, for which no broker is needed. The rules of this file:
 
-* The candidate is judged as a workspace's policy, with the organisation's beside it; or as the organisation's, with the
-  policy of each workspace beside it. Limits of a thread hold as at the gate.
-* What depends on what people would have said is not tried; `LEFT_OUT` lists it, and every report says so.
-* What the gate puts to nobody counts as the gate would have it: arguments that fit no schema are `invalid`, a question
-  that nobody could answer is `blocked`, and a tool that can change policy is `asked` about instead of `allowed`.
-* Whether arguments fit does not depend on the policy. Where the gate has judged a call, its word is taken for that.
-* Without conditions a verdict does not depend on the arguments, so they are not even parsed, and a verdict is kept for
-  the next call like it.
+* The candidate is judged as a workspace's policy, with the organisation's beside it; or as the
+  organisation's, with the policy of each workspace beside it. Limits of a thread hold as at the
+  gate.
+* What depends on what people would have said is not tried; `LEFT_OUT` lists it, and every report
+  says so.
+* What the gate puts to nobody counts as the gate would have it: arguments that fit no schema are
+  `invalid`, a question that nobody could answer is `blocked`, and a tool that can change policy is
+  `asked` about instead of `allowed`.
+* Whether arguments fit does not depend on the policy. Where the gate has judged a call, its word is
+  taken for that.
+* Without conditions a verdict does not depend on the arguments, so they are not even parsed, and a
+  verdict is kept for the next call like it.
 """
 
 from collections import Counter
@@ -27,7 +32,11 @@ from ayes.ledger.services import Ledger
 from ayes.ledger.verdict import question, unanswerable
 from ayes.ops.rehearsal.transcripts import read_transcripts
 from ayes.ops.terminal.times import parse_time
-from ayes.projections.formats.conversation import ConversationStep, RecordedReply, read_conversations
+from ayes.projections.formats.conversation import (
+    ConversationStep,
+    RecordedReply,
+    read_conversations,
+)
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
 from ayes.schemas.codec import Fact
@@ -123,12 +132,14 @@ class Report(Struct, frozen=True):
     uncertain: int
     #: The most called first.
     by_tool: dict[str, Counts]
-    #: Every rule of the candidate that has effect, in the order of the file, also those that never matched; then those
-    #: of the other policy that counted, and limits of threads. Nothing that is invalid.
+    #: Every rule of the candidate that has effect, in the order of the file, also those that never
+    #: matched; then those of the other policy that counted, and limits of threads. Nothing that is
+    #: invalid.
     by_rule: dict[str, Counts]
     #: What the rules without effect would have said, where they matched.
     shadows: dict[str, Counts]
-    #: What really happened to what the candidate would have asked, allowed, blocked. Empty for conversations.
+    #: What really happened to what the candidate would have asked, allowed, blocked. Empty for
+    #: conversations.
     actual: dict[str, Counts]
     #: What was not tried.
     left_out: tuple[str, ...] = LEFT_OUT
@@ -146,7 +157,9 @@ class Beside(Struct, frozen=True):
 NOTHING_BESIDE: Final = Beside()
 
 
-def backtest(policy: Policy, wishes: Iterable[CandidateCall], beside: Beside = NOTHING_BESIDE) -> Report:
+def backtest(
+    policy: Policy, wishes: Iterable[CandidateCall], beside: Beside = NOTHING_BESIDE
+) -> Report:
     """What the policy would have said to these."""
     trial = Backtest(policy, beside)
     for wished in wishes:
@@ -173,7 +186,8 @@ class Backtest:
         self._policy = policy
         self._beside = beside
         self._counts: Counter[tuple[str, str, _CandidateVerdict]] = Counter()
-        #: By thread, what would be asked there, where only so much may be: as which call of the thread, and the rest.
+        #: By thread, what would be asked there, where only so much may be: as which call of the
+        #: thread, and the rest.
         self._asked: dict[tuple[str, str], list[tuple[int, str, str, _CandidateVerdict]]] = {}
         self._policies: dict[str, Policies] = {}
         self._labels: dict[str, list[str]] = {}
@@ -186,7 +200,10 @@ class Backtest:
         """Judge one more."""
         policies = self._of(wished.workspace)
         said = self._said(policies, wished)
-        calls, questions = policies.limit("calls_per_thread"), policies.limit("questions_per_thread")
+        calls, questions = (
+            policies.limit("calls_per_thread"),
+            policies.limit("questions_per_thread"),
+        )
         if said.word != "invalid" and calls is not None and wished.before >= calls:
             said = _CandidateVerdict("blocked", _limit("calls_per_thread"), shadows=said.shadows)
         if said.word == "asked" and questions is not None:
@@ -228,13 +245,17 @@ class Backtest:
         )
 
     def _all(self) -> Counter[tuple[str, str, _CandidateVerdict]]:
-        """The counts, with what each thread would ask, in the order in which it was requested, up to its limit."""
+        """The counts, with what each thread would ask, in the order in which it was requested, up
+        to its limit.
+        """
         counts = self._counts.copy()
         for (workspace, _thread), waiting in self._asked.items():
             most = self._of(workspace).limit("questions_per_thread")
             assert most is not None
             for place, (_, tool, happened, said) in enumerate(sorted(waiting, key=itemgetter(0))):
-                over = _CandidateVerdict("blocked", _limit("questions_per_thread"), shadows=said.shadows)
+                over = _CandidateVerdict(
+                    "blocked", _limit("questions_per_thread"), shadows=said.shadows
+                )
                 counts[tool, happened, said if place < most else over] += 1
         return counts
 
@@ -242,7 +263,11 @@ class Backtest:
         """The policies by which a workspace's calls are judged."""
         if (found := self._policies.get(workspace)) is None:
             over = self._beside.organisation
-            own = self._policy if over is not None else self._beside.workspaces.get(workspace, Policy())
+            own = (
+                self._policy
+                if over is not None
+                else self._beside.workspaces.get(workspace, Policy())
+            )
             found = Policies(
                 AppliedPolicy(0, own),
                 AppliedPolicy(0, self._policy if over is None else over, organisation=True),
@@ -260,7 +285,9 @@ class Backtest:
             return _CandidateVerdict("blocked", said.rule, said.uncertain, said.shadows)
         return said
 
-    def _ruled(self, policies: Policies, wished: CandidateCall) -> tuple[_CandidateVerdict, PolicyDecision]:
+    def _ruled(
+        self, policies: Policies, wished: CandidateCall
+    ) -> tuple[_CandidateVerdict, PolicyDecision]:
         both = (policies.workspace.policy, policies.organisation.policy)
         tool, workspace = wished.tool, wished.workspace
         if (conditional := self._conditional.get((workspace, tool))) is None:
@@ -270,7 +297,9 @@ class Backtest:
             return self._judged(policies, wished, strict_json.read(wished.arguments))
         if (labels := self._labels.get(workspace)) is None:
             # Only labels that some rule asks for can make a difference.
-            labels = sorted({name for policy in both for rule in policy.rules for name in rule.labels})
+            labels = sorted(
+                {name for policy in both for rule in policy.rules for name in rule.labels}
+            )
             self._labels[workspace] = labels
         key: tuple[object, ...] = (tool, wished.agent, workspace, wished.governs)
         key += tuple(map(wished.labels.get, labels))
@@ -299,7 +328,9 @@ class Backtest:
         rule = judged.rule.name if is_candidates or judged.rule is NO_RULE else _other(ruling)
         return _CandidateVerdict(word, rule, _is_uncertain(judged), ruling.shadows), ruling
 
-    def _can_be_answered(self, policies: Policies, ruling: PolicyDecision, wished: CandidateCall) -> bool:
+    def _can_be_answered(
+        self, policies: Policies, ruling: PolicyDecision, wished: CandidateCall
+    ) -> bool:
         """Are there enough who may vote, without those who do not count?"""
         beside = ruling.beside.rule.name if ruling.beside is not None else ""
         key = (
@@ -313,7 +344,9 @@ class Backtest:
         )
         if (found := self._answerable.get(key)) is None:
             found = not unanswerable(
-                question(policies, ruling, digest="", requester=wished.requester, agent=wished.agent)
+                question(
+                    policies, ruling, digest="", requester=wished.requester, agent=wished.agent
+                )
             )
             if len(self._answerable) < _MOST_KEPT:
                 self._answerable[key] = found
@@ -325,11 +358,15 @@ def _limit(name: str) -> str:
 
 
 def _other(ruling: PolicyDecision) -> str:
-    return f"({'organisation' if ruling.by.organisation else 'workspace'}) {ruling.judged.rule.name}"
+    return (
+        f"({'organisation' if ruling.by.organisation else 'workspace'}) {ruling.judged.rule.name}"
+    )
 
 
 def _is_uncertain(judged: RuleMatch) -> bool:
-    """Is it asked because a condition could not be evaluated? Then its reason is not that of the rule."""
+    """Is it asked because a condition could not be evaluated? Then its reason is not that of the
+    rule.
+    """
     return judged.then == "ask" and judged.reason != judged.rule.reason
 
 
@@ -344,14 +381,15 @@ def _most_first(counts: dict[str, Counts]) -> dict[str, Counts]:
     return dict(sorted(counts.items(), key=lambda one: (-one[1].calls, one[0])))
 
 
-# ------------------------------------------------------------------------------------------------ a file's wishes
+# ---------------------------------------------------------------------------------- a file's wishes
 
 
 def wishes_in(path: str, form: str | None = None, workspace: str = "") -> Iterator[CandidateCall]:
     """Every wish of a file of conversations, which is read whole first.
 
     Args:
-        form: one of `ayes.projections.formats.PROVIDERS`; None: our own (`ayes.projections.formats.conversation`).
+        form: one of `ayes.projections.formats.PROVIDERS`; None: our own
+            (`ayes.projections.formats.conversation`).
         workspace: where they are taken to have been made.
 
     Raises:
@@ -372,7 +410,7 @@ def _wishes(steps: Iterable[ConversationStep]) -> Iterator[e.Wish]:
             yield from step.wishes
 
 
-# ---------------------------------------------------------------------------------------------- the ledger's calls
+# ------------------------------------------------------------------------------- the ledger's calls
 
 
 class Calls:
@@ -453,9 +491,15 @@ class Calls:
 
 
 async def backtest_ledger(
-    ledger: Ledger, policy: Policy, *, workspace: str = "", since: Since = 1, organisation: bool = False
+    ledger: Ledger,
+    policy: Policy,
+    *,
+    workspace: str = "",
+    since: Since = 1,
+    organisation: bool = False,
 ) -> tuple[Report, int]:
-    """What the policy would have said to every call in the ledger, and how many requests could not be read.
+    """What the policy would have said to every call in the ledger, and how many requests could not
+    be read.
 
     Args:
         organisation: is the policy tried as the organisation's? Else as a workspace's.
@@ -464,8 +508,13 @@ async def backtest_ledger(
     """
     where = f"{ROOT}.{token('workspace', workspace) if workspace else '*'}"
     declared = await ledger.read(f"{where}.{TOOL}.*.*")
-    calls, trial = Calls(declared), Backtest(policy, await _beside(ledger, where, organisation=organisation))
-    async for fact in ledger.replay(since, f"{where}.*.call.*.requested", f"{where}.*.call.*.decided"):
+    calls, trial = (
+        Calls(declared),
+        Backtest(policy, await _beside(ledger, where, organisation=organisation)),
+    )
+    async for fact in ledger.replay(
+        since, f"{where}.*.call.*.requested", f"{where}.*.call.*.decided"
+    ):
         if (wished := calls.take(fact)) is not None:
             trial.take(wished)
     for wished in calls.left():
@@ -478,7 +527,9 @@ async def _beside(ledger: Ledger, where: str, *, organisation: bool) -> Beside:
         return Beside((await ledger.policies(ORGANISATION)).organisation.policy)
     applied = await ledger.read(f"{where}.{POLICY}.*")
     named = {fact.slot.workspace for fact in applied} - {ORGANISATION}
-    return Beside(None, {one: (await ledger.policies(one)).workspace.policy for one in sorted(named)})
+    return Beside(
+        None, {one: (await ledger.policies(one)).workspace.policy for one in sorted(named)}
+    )
 
 
 def since(text: str | None) -> Since:
@@ -495,5 +546,6 @@ def since(text: str | None) -> Since:
         return parse_time("--since", text)
     except BadInput:
         raise BadInput(
-            f"--since {text!r} is neither a sequence number nor an ISO time such as 2026-11-21T08:50:00."
+            f"--since {text!r} is neither a sequence number nor an ISO time such as "
+            "2026-11-21T08:50:00."
         ) from None

@@ -25,7 +25,8 @@ PROJECTIONS: Final[dict[str, Projection[Any]]] = {
     fold.name: fold for fold in (OPEN_APPROVALS, HISTORIES, CALLS)
 }
 
-#: Where a replay stops: after a sequence number, after a time, or (None) at what was the end when it began.
+#: Where a replay stops: after a sequence number, after a time, or (None) at what was the end when
+#: it began.
 type Until = int | datetime | None
 
 #: So many facts are folded before what was let go is taken away.
@@ -59,7 +60,8 @@ def until(text: str | None) -> Until:
         return parse_time("--until", text)
     except BadInput:
         raise BadInput(
-            f"--until {text!r} is neither a sequence number nor an ISO time such as 2026-11-21T08:50:00."
+            f"--until {text!r} is neither a sequence number nor an ISO time such as "
+            "2026-11-21T08:50:00."
         ) from None
 
 
@@ -71,7 +73,8 @@ async def replay(
     each: Callable[[Fact], None] = lambda _fact: None,
     batch: Callable[[], Awaitable[None]] | None = None,
 ) -> list[range]:
-    """Go on with a state up to `until`; answers with the facts that the log should have and does not.
+    """Go on with a state up to `until`; answers with the facts that the log should have and does
+    not.
 
     Args:
         each: told of every fact, after it was folded.
@@ -85,7 +88,9 @@ async def replay(
             within = _within(facts, until)
             for fact in within:
                 state.apply(fact)
-                if state.seq < fact.seq:  # the log is read in its order, so what is not there now never comes
+                if (
+                    state.seq < fact.seq
+                ):  # the log is read in its order, so what is not there now never comes
                     gaps.append(state.missing)
                     state.pass_over()
                 if state.to_reload:

@@ -3,12 +3,14 @@
 Three things are compared, and each could fail:
 
 * the queue: what the log says is open, byte for byte with what stands in the key-value bucket;
-* the histories: each reply carries the digest of what its model was sent; made again from the log, it must be the same;
-* the promises: no approval is for other bytes than its call holds, and no tool was started again unless it is declared
-  repeatable.
+* the histories: each reply carries the digest of what its model was sent; made again from the log,
+  it must be the same;
+* the promises: no approval is for other bytes than its call holds, and no tool was started again
+  unless it is declared repeatable.
 
-That nothing starts without an approval of exactly its bytes is not compared: `ayes.ledger.lifecycle` counts no other start.
-What does not count is listed as void, with the reason. It changes nothing, so it is not a difference.
+That nothing starts without an approval of exactly its bytes is not compared:
+`ayes.ledger.lifecycle` counts no other start. What does not count is listed as void, with the
+reason. It changes nothing, so it is not a difference.
 """
 
 import asyncio
@@ -74,7 +76,8 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
     """Fold the whole log, up to a sequence number or time if one is given.
 
     Args:
-        verify: compare with what is live. The queue only where the whole log is folded: it is live at the end.
+        verify: compare with what is live. The queue only where the whole log is folded: it is live
+            at the end.
     """
     begun = time.monotonic()
     tools: dict[str, e.ToolDeclared] = {}
@@ -145,7 +148,9 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
 
 def _void(fact: Fact, why: str) -> VoidFact:
     what = "not a fact" if isinstance(fact.event, e.Carried) else describe(fact)
-    return VoidFact(fact.seq, fact.slot.subject if fact.slot.workspace else fact.slot.tail[0], what, why)
+    return VoidFact(
+        fact.seq, fact.slot.subject if fact.slot.workspace else fact.slot.tail[0], what, why
+    )
 
 
 def _other_histories(thread: Thread) -> list[tuple[int, str]]:
@@ -173,7 +178,9 @@ def _broken_promises(call: Call, tools: dict[str, e.ToolDeclared]) -> list[tuple
     if isinstance(call.decided.event, e.Approved) and call.flaw == "digest_mismatch":
         broken.append((call.decided.seq, f"the approval of {ref} is for other bytes than it holds"))
     if len(call.starts) > 1:
-        declared = tools.get(tool_slot(ref.workspace, call.wish.tool, call.wish.tool_version).subject)
+        declared = tools.get(
+            tool_slot(ref.workspace, call.wish.tool, call.wish.tool_version).subject
+        )
         if declared is None or not declared.repeatable:
             what = f"{ref} was started {len(call.starts)} times and is not repeatable"
             broken.append((call.starts[1].seq, what))
@@ -204,8 +211,8 @@ def _text(value: bytes) -> str:
 async def queue_differences(ledger: Ledger, state: ProjectionState) -> list[Difference]:
     """Where the live queue is not what this state of the whole log shows, by key.
 
-    Facts may come while we look, so the bucket is read between two readings of the log, and each entry may be as
-    it should be at any fact in between.
+    Facts may come while we look, so the bucket is read between two readings of the log, and each
+    entry may be as it should be at any fact in between.
     """
     live = await ledger.log.pending.entries()
     wanted = {row.key: row.value for row in state.rows(OPEN_APPROVALS)}
@@ -225,9 +232,11 @@ async def queue_differences(ledger: Ledger, state: ProjectionState) -> list[Diff
 
 
 async def caught_up(ledger: Ledger) -> None:
-    """Wait until the queue's worker has handled every fact that it is handed, up to the last one that there is now.
+    """Wait until the queue's worker has handled every fact that it is handed, up to the last one
+    that there is now.
 
-    Its acknowledgements tell, and nothing else does: for a moment after an append the broker counts no fact as waiting.
+    Its acknowledgements tell, and nothing else does: for a moment after an append the broker counts
+    no fact as waiting.
 
     Raises:
         Unavailable: it has not. Then there is nothing to compare yet.

@@ -1,27 +1,32 @@
 """Who may say what: one login per role, and what the broker lets it do.
 
-The kind of a fact and the name of the reviewer stand in the subject, so the broker itself sees to it that a model
-cannot decide and that Ana cannot vote as Ben. Three things that are easy to get wrong, all measured on 2.15:
+The kind of a fact and the name of the reviewer stand in the subject, so the broker itself sees to
+it that a model cannot decide and that Ana cannot vote as Ben. Three things that are easy to get
+wrong, all measured on 2.15:
 
-* **Each role is an account of its own**, and imports from `LEDGER`, the account that holds the streams, exactly the
-  subjects that it may use. Permissions of users within one account would not do. They check the subject of a
-  request, not its *reply* subject, and the server answers wherever it is told to: a model that may read could
-  record any bytes as `requested`, then ask for them with `...decided` as the reply subject, and the server would
-  put them there. From another account, the answer goes no further than that account does: on through what it imports
-  word by word, and through nothing that it imports by a wildcard. So no account imports word by word what its login may not
-  publish; what `denied` takes back is imported by wildcards only, and tests try all of it.
-* **Wildcards stand for whole tokens**, so `ledger.*.*.opened` would also let `ledger.<workspace>._policy.opened`
-  pass. What belongs to the workspace is denied to whoever may not write it.
-* **Who may create an ephemeral consumer can change a durable one**, by its name, in the request's body, where no
-  permission looks. What cannot be changed is a consumer's start time, and the server says "no" when it differs.
-  So durables can have an arbitrary start in the past that nobody else knows; `CONSUMER.INFO`, which would tell, is
-  given for one's own durables only.
+* **Each role is an account of its own**, and imports from `LEDGER`, the account that holds the
+  streams, exactly the subjects that it may use. Permissions of users within one account would not
+  do. They check the subject of a request, not its *reply* subject, and the server answers wherever
+  it is told to: a model that may read could record any bytes as `requested`, then ask for them with
+  `...decided` as the reply subject, and the server would put them there. From another account, the
+  answer goes no further than that account does: on through what it imports word by word, and
+  through nothing that it imports by a wildcard. So no account imports word by word what its login
+  may not publish; what `denied` takes back is imported by wildcards only, and tests try all of it.
+* **Wildcards stand for whole tokens**, so `ledger.*.*.opened` would also let
+  `ledger.<workspace>._policy.opened` pass. What belongs to the workspace is denied to whoever may
+  not write it.
+* **Who may create an ephemeral consumer can change a durable one**, by its name, in the request's
+  body, where no permission looks. What cannot be changed is a consumer's start time, and the server
+  says "no" when it differs. So durables can have an arbitrary start in the past that nobody else
+  knows; `CONSUMER.INFO`, which would tell, is given for one's own durables only.
 
-What the queue answers (consumers/pending_service.py) its own account offers, and the others import, each what it may ask. `LEDGER` does not: whoever
-may create a consumer could have it deliver there, and every fact would become a request. The queue may publish one answer for
-each request, to wherever the server says it came from, so nobody can have it write anything.
+What the queue answers (consumers/pending_service.py) its own account offers, and the others import,
+each what it may ask. `LEDGER` does not: whoever may create a consumer could have it deliver there,
+and every fact would become a request. The queue may publish one answer for each request, to
+wherever the server says it came from, so nobody can have it write anything.
 
-The two texts that matter to the broker are made here, and pure: `permissions` and `accounts_config`.
+The two texts that matter to the broker are made here, and pure: `permissions` and
+`accounts_config`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,9 +49,11 @@ from ayes.schemas.slots import CLIENT, DELEGATION, GRANT, ORGANISATION, POLICY, 
 MAX_STREAMS: Final = 64
 MAX_CONSUMERS: Final = 10_000
 
-#: May do everything within the ledger's account. Sets up, and looks for drift; nothing runs on it day by day.
+#: May do everything within the ledger's account. Sets up, and looks for drift; nothing runs on it
+#: day by day.
 ADMIN: Final = "admin"
-#: Tells the server to read its configuration again, and nothing else: it is in another account than the streams.
+#: Tells the server to read its configuration again, and nothing else: it is in another account than
+#: the streams.
 SYSTEM: Final = "system"
 #: Roles that consumers and programs run as. People vote as `reviewer-<name>`.
 WORKERS: Final = ("gate", "model", "executor", "queue")
@@ -57,14 +64,17 @@ REVIEWER: Final = "reviewer-"
 _RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION)
 _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 
-#: In a slot or subject, the reviewer whose login it is; and the role, where each role has a subject of its own.
+#: In a slot or subject, the reviewer whose login it is; and the role, where each role has a subject
+#: of its own.
 _ME: Final = "{me}"
 
-#: Who may fill each slot, by the shape that it has in `ayes.schemas.slots.FILLED_BY`, and by nobody else. What reviewers may
-#: fill has their own name in it. Nobody fills an empty one any more: they are of older logs.
+#: Who may fill each slot, by the shape that it has in `ayes.schemas.slots.FILLED_BY`, and by nobody
+#: else. What reviewers may fill has their own name in it. Nobody fills an empty one any more: they
+#: are of older logs.
 #:
-#: A client has slots of its own for what it runs, so that neither an executor nor a service can forge the other's results.
-#: A model's wishes are requested by the gate, which reads them off the reply.
+#: A client has slots of its own for what it runs, so that neither an executor nor a service can
+#: forge the other's results. A model's wishes are requested by the gate, which reads them off the
+#: reply.
 WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("opened",): ("service",),
     ("said", "*"): ("service",),
@@ -88,7 +98,8 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("call", "*", "reconciled"): (),
     (POLICY, "#"): ("operator",),
     (TOOL, "*", "*"): ("executor", "service"),
-    # Everybody gives in their own name. Anybody may take a standing yes back: it only makes things stricter.
+    # Everybody gives in their own name. Anybody may take a standing yes back: it only makes things
+    # stricter.
     (GRANT, _ME, "*", "given"): (REVIEWER,),
     (GRANT, "*", "*", "revoked"): ("gate",),
     (GRANT, "*", "*", "revoked", _ME): (REVIEWER,),
@@ -117,11 +128,18 @@ BESIDE: Final[dict[str, tuple[str, ...]]] = {
 
 
 def slots_of(role: str) -> tuple[str, ...]:
-    """The subjects of the facts that a role may record, with wildcards; a reviewer is `reviewer-` and the name."""
+    """The subjects of the facts that a role may record, with wildcards; a reviewer is `reviewer-`
+    and the name.
+    """
     kind, me = (REVIEWER, role.removeprefix(REVIEWER)) if role.startswith(REVIEWER) else (role, "")
     return tuple(
         ".".join(
-            (ROOT, "*", *(() if shape[0].startswith("_") else ("*",)), *(_word(one, me) for one in shape))
+            (
+                ROOT,
+                "*",
+                *(() if shape[0].startswith("_") else ("*",)),
+                *(_word(one, me) for one in shape),
+            )
         )
         for shape, roles in WRITERS.items()
         if kind in roles
@@ -132,8 +150,8 @@ def _word(word: str, me: str) -> str:
     return "*" if word == "#" else me if word == _ME else word
 
 
-#: Everybody reads everything. `CONSUMER.CREATE.<stream>`, without a name, creates ephemeral consumers only; they
-#: time out by themselves, so nobody needs to delete one.
+#: Everybody reads everything. `CONSUMER.CREATE.<stream>`, without a name, creates ephemeral
+#: consumers only; they time out by themselves, so nobody needs to delete one.
 READING: Final = (
     "$JS.API.INFO",
     "$JS.API.STREAM.INFO.*",
@@ -148,14 +166,16 @@ READING: Final = (
             f"$JS.FC.{stream}.>",
         )
     ),
-    # What any NATS client asks for when it watches a bucket (many name their ephemeral consumers); no durable reads it.
+    # What any NATS client asks for when it watches a bucket (many name their ephemeral consumers);
+    # no durable reads it.
     f"$JS.API.CONSUMER.CREATE.{PENDING}.>",
     f"$JS.API.CONSUMER.INFO.{PENDING}.*",
     f"$JS.API.CONSUMER.DELETE.{PENDING}.*",
 )
 
-#: The ledger's account offers these; each role's account imports a part. `$JS.API.DIRECT.GET` answers one request
-#: with many messages, so the server must be told to keep the way back open, and to forget it when it falls silent.
+#: The ledger's account offers these; each role's account imports a part. `$JS.API.DIRECT.GET`
+#: answers one request with many messages, so the server must be told to keep the way back open, and
+#: to forget it when it falls silent.
 _EXPORTS: Final = """\
       {service: "ledger.>"}
       {service: "timer.>"}
@@ -171,7 +191,8 @@ _EXPORTS: Final = """\
       {stream: "_INBOX.>"}"""
 
 
-#: What the queue's account offers. Who looks for services (ADR-32) is answered by each that there is.
+#: What the queue's account offers. Who looks for services (ADR-32) is answered by each that there
+#: is.
 _OFFERED: Final = f"""\
     exports: [
       {{service: "{SUBJECT}"}}
@@ -193,7 +214,9 @@ _LOOKING: Final = ("operator", "observer")
 
 
 class Permissions(Struct, frozen=True):
-    """What the broker lets a login do. What is not allowed is denied; `denied` takes back what wildcards let in."""
+    """What the broker lets a login do. What is not allowed is denied; `denied` takes back what
+    wildcards let in.
+    """
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
@@ -214,7 +237,9 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
     if role.startswith(REVIEWER):
         token("reviewer", role.removeprefix(REVIEWER))
     elif role not in ROLES:
-        raise BadInput(f"there is no role {role!r}. There are {', '.join((*ROLES, f'{REVIEWER}NAME'))}.")
+        raise BadInput(
+            f"there is no role {role!r}. There are {', '.join((*ROLES, f'{REVIEWER}NAME'))}."
+        )
     beside = [subject for subject, roles in BESIDE.items() if role in roles]
     facts = (*slots_of(role), *(subject for subject in beside if subject.startswith(f"{ROOT}.")))
     publish = [*dict.fromkeys((*facts, *beside, *READING))]
@@ -250,10 +275,12 @@ def accounts_config(
         if role not in (ADMIN, SYSTEM)
     )
     return (
-        "# Written by ayes; ops/broker/accounts.py says who may do what, and why it looks like this.\n"
+        "# Written by ayes; ops/broker/accounts.py says who may do what, and why it looks like "
+        "this.\n"
         f"system_account: {SYSTEM}\n"
         "accounts {\n"
-        f"  {SYSTEM} {{users: [{{user: {SYSTEM}, password: {_quoted(passwords[SYSTEM])}, permissions: "
+        f"  {SYSTEM} {{users: [{{user: {SYSTEM}, password: {_quoted(passwords[SYSTEM])}, "
+        "permissions: "
         f'{{publish: ["$SYS.REQ.SERVER.*.RELOAD"], subscribe: ["_INBOX.{SYSTEM}.>"]}}}}]}}\n'
         f"  {LEDGER} {{\n"
         f"    jetstream: {{max_streams: {MAX_STREAMS}, max_consumers: {MAX_CONSUMERS}}}\n"
@@ -267,13 +294,18 @@ def accounts_config(
 
 def _role_account(role: str, password: str, may: Permissions, *, is_answered: bool) -> str:
     publish, subscribe = (*may.publish, *may.asked), (*may.subscribe, *may.answered)
-    imports = [f"{{service: {{account: {LEDGER}, subject: {_quoted(subject)}}}}}" for subject in may.publish]
+    imports = [
+        f"{{service: {{account: {LEDGER}, subject: {_quoted(subject)}}}}}"
+        for subject in may.publish
+    ]
     imports += [
-        f"{{stream: {{account: {LEDGER}, subject: {_quoted(subject)}}}}}" for subject in may.subscribe
+        f"{{stream: {{account: {LEDGER}, subject: {_quoted(subject)}}}}}"
+        for subject in may.subscribe
     ]
     if is_answered:
         imports += [
-            f"{{service: {{account: {QUEUE}, subject: {_quoted(subject)}}}}}" for subject in may.asked
+            f"{{service: {{account: {QUEUE}, subject: {_quoted(subject)}}}}}"
+            for subject in may.asked
         ]
     listed = "".join(f"      {line}\n" for line in imports)
     return (

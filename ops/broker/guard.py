@@ -16,7 +16,8 @@ EVERY_S: Final = 60.0
 async def alarms(requests: Api) -> list[str]:
     """What differs from what is declared, and what is at 80 % of its bound: one sentence each.
 
-    Needs no more rights than an operator's. See `readers` for what only an administrator may look at.
+    Needs no more rights than an operator's. See `readers` for what only an administrator may look
+    at.
     """
     return [*await drift(requests), *(str(one) for one in await uses(requests) if one.is_alarming)]
 

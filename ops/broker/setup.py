@@ -42,11 +42,14 @@ async def declare_streams(
         BrokerRefused: the broker does not allow it or cannot hold them.
     """
     async with JetStream.connect(store, url=url, role="admin") as log:
-        await ensure(log.api, replicas=replicas, ack_wait_s=ack_wait_s, also=also, max_bytes=max_bytes)
+        await ensure(
+            log.api, replicas=replicas, ack_wait_s=ack_wait_s, also=also, max_bytes=max_bytes
+        )
 
 
 async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:
-    """Make a file the workspace's policy; answers with its version. The one in force applied again stays.
+    """Make a file the workspace's policy; answers with its version. The one in force applied again
+    stays.
 
     Args:
         workspace: or `ORGANISATION`, for what holds in every workspace.
@@ -63,10 +66,13 @@ async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:
         if newest and _applies(newest, wanted):
             return int(newest.slot.tail[1])
         version = _free(versions)
-        # Somebody else may apply one at the same time: then theirs has this number, and ours comes after it.
+        # Somebody else may apply one at the same time: then theirs has this number, and ours comes
+        # after it.
         if await ledger.try_append(policy_slot(workspace, version), wanted) is None:
             return version
-    raise Defect(f"a hundred other policies were applied to {workspace} meanwhile; please report it")
+    raise Defect(
+        f"a hundred other policies were applied to {workspace} meanwhile; please report it"
+    )
 
 
 def _applies(fact: Fact, wanted: PolicyApplied) -> bool:
@@ -78,14 +84,19 @@ def _applies(fact: Fact, wanted: PolicyApplied) -> bool:
 
 
 def _free(versions: Sequence[Fact]) -> int:
-    """The number after the newest version that counts, or the next one that nothing stands under."""
+    """The number after the newest version that counts, or the next one that nothing stands
+    under.
+    """
     taken = {int(fact.slot.tail[1]) for fact in versions if fact.slot.workspace}
     after = policy_in_force(versions).version + 1
-    return next(number for number in chain(range(after, 10**9), range(1, after)) if number not in taken)
+    return next(
+        number for number in chain(range(after, 10**9), range(1, after)) if number not in taken
+    )
 
 
 async def propose_policy(ledger: Ledger, workspace: str, path: str, requester: str) -> Call:
-    """Put a file to people as the next version of the workspace's policy. The same proposed again is the same call.
+    """Put a file to people as the next version of the workspace's policy. The same proposed again
+    is the same call.
 
     Raises:
         BadFile: the file is wrong; nothing was recorded.
@@ -100,7 +111,8 @@ async def propose_policy(ledger: Ledger, workspace: str, path: str, requester: s
 
 
 async def apply_proposal(operator: Ledger, service: Ledger, ref: CallRef) -> int:
-    """Make a proposal that people approved the workspace's policy; answers with its version. Doing it again is safe.
+    """Make a proposal that people approved the workspace's policy; answers with its version. Doing
+    it again is safe.
 
     Args:
         operator: who may record policies.
@@ -114,11 +126,16 @@ async def apply_proposal(operator: Ledger, service: Ledger, ref: CallRef) -> int
     call = await service.known_call(ref)
     if call.wish.tool != proposals.APPLY.name:
         raise BadInput(
-            f"{ref} is a call of {call.wish.tool!r} and not a proposal. `policy apply --propose` makes one."
+            f"{ref} is a call of {call.wish.tool!r} and not a proposal. `policy apply --propose` "
+            "makes one."
         )
-    if call.status not in (Status.APPROVED, Status.RUNNING, Status.RETURNED) or call.flaw is not None:
+    if (
+        call.status not in (Status.APPROVED, Status.RUNNING, Status.RETURNED)
+        or call.flaw is not None
+    ):
         raise NotOpen(
-            f"{ref} is {call.status.replace('_', ' ')}. Only a proposal that people approved is applied."
+            f"{ref} is {call.status.replace('_', ' ')}. Only a proposal that people approved is "
+            "applied."
         )
     said = msgspec.json.decode(call.arguments)
     text, version = str(said["text"]), int(said["base"]) + 1
@@ -128,7 +145,9 @@ async def apply_proposal(operator: Ledger, service: Ledger, ref: CallRef) -> int
     if first is not None and not (
         isinstance(first.event, PolicyApplied) and first.event.proposal == str(ref)
     ):
-        raise AlreadyFilled(f"version {version} was applied since {ref} was proposed. Propose the file anew.")
+        raise AlreadyFilled(
+            f"version {version} was applied since {ref} was proposed. Propose the file anew."
+        )
     if call.status is Status.APPROVED:
         await service.start(ref)
     if call.status is not Status.RETURNED:

@@ -1,4 +1,5 @@
-"""What was seen of a log, kept outside of its store: so a log that is shorter or other than it was is noticed.
+"""What was seen of a log, kept outside of its store: so a log that is shorter or other than it was
+is noticed.
 
 The broker drops a fact whose bytes were changed on disk, and all behind it, without a word; a
 store may also be replaced by an older copy. Then slots are free again whose facts had effects: the
@@ -101,7 +102,8 @@ def load(store: Store) -> Seen | None:
         return None
     except (OSError, msgspec.MsgspecError) as problem:
         raise Unavailable(
-            f"what was seen of the log in {store.path} cannot be read: {file}: {problem}. Put a copy of that file back, or "
+            f"what was seen of the log in {store.path} cannot be read: {file}: {problem}. Put a "
+            "copy of that file back, or "
             "go on deliberately with --accept-log."
         ) from None
 
@@ -145,7 +147,9 @@ async def difference(log: JetStream, store: Store, *, deep: bool = False) -> str
     if seen is None or seen.seq == 0:
         return None
     stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
-    last = f"fact {seen.seq:,}, recorded at {seen.recorded_at:%Y-%m-%d %H:%M:%S} UTC, was seen before"
+    last = (
+        f"fact {seen.seq:,}, recorded at {seen.recorded_at:%Y-%m-%d %H:%M:%S} UTC, was seen before"
+    )
     if stream is None:
         return f"there is no log, and {last}"
     if stream["created"] != seen.created:
@@ -187,8 +191,10 @@ async def check(store: Store, *, accept: bool) -> None:
         problem = await difference(log, store)
     if problem is not None:
         raise Unavailable(
-            f"the log in {store.path} is not what it was: {problem}. No worker starts on it, since what was paid could "
-            "be paid again. Put the right log back; or look at it with `ayes up --workers none`, and go on "
+            f"the log in {store.path} is not what it was: {problem}. No worker starts on it, "
+            "since what was paid could "
+            "be paid again. Put the right log back; or look at it with `ayes up --workers none`, "
+            "and go on "
             "deliberately with --accept-log."
         )
 
@@ -204,7 +210,8 @@ async def tell(store: Store) -> None:
 class Watched(Struct, frozen=True):
     """A log that is being looked at, or (by default) one that is not."""
 
-    #: To be told of the facts that this process hears of anyway, so that they need not be read again.
+    #: To be told of the facts that this process hears of anyway, so that they need not be read
+    #: again.
     hear: Callable[[list[RawMessage]], None] = lambda _facts: None
     #: Tasks that fail when the log becomes shorter meanwhile.
     ends: tuple[asyncio.Task[None], ...] = ()
@@ -259,7 +266,8 @@ class _Keeper:
         last = stream["state"]["last_seq"] if stream else 0
         if last < before or (stream and self._seen.created not in {"", stream["created"]}):
             raise _Shorter(
-                f"the log in {self._store.path} ends at fact {last:,}, and fact {before:,} was seen in it before. "
+                f"the log in {self._store.path} ends at fact {last:,}, and fact {before:,} was "
+                "seen in it before. "
                 "It has lost its end while the gate was running; start this again."
             )
         if stream is None or last == self._saved:
@@ -274,7 +282,9 @@ class _Keeper:
         self._save()
 
     def _read(self, page: list[RawMessage]) -> None:
-        """Take a page of the log, which leaves nothing out, but for what was heard of while it was read."""
+        """Take a page of the log, which leaves nothing out, but for what was heard of while it was
+        read.
+        """
         for raw in page:
             if raw.seq > self._seen.seq:
                 self._seen = self._seen.add(raw)

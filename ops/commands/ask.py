@@ -30,7 +30,9 @@ _NONE: Final = "-"
 async def ask(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="Which question; else all are listed.", show_default=False),
+        typer.Argument(
+            metavar="NAME", help="Which question; else all are listed.", show_default=False
+        ),
     ] = None,
     show: Annotated[
         bool, typer.Option("--list", help="Do not ask it: show what is asked, its SQL with a name.")
@@ -39,7 +41,9 @@ async def ask(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Ask the lake a saved question: who decides and how fast, what is denied, what waits, what nobody read."""
+    """Ask the lake a saved question: who decides and how fast, what is denied, what waits, what
+    nobody read.
+    """
     if name is None:
         _list(json=json)
     elif show:
@@ -51,7 +55,9 @@ async def ask(
         if json:
             for row in rows:
                 print_data(
-                    msgspec.json.encode({column: _plain(value) for column, value in row.items()}).decode()
+                    msgspec.json.encode(
+                        {column: _plain(value) for column, value in row.items()}
+                    ).decode()
                 )
             return
         print_message(f"{question.title} (the log up to {read_manifest(lake).until:,})")
@@ -60,7 +66,8 @@ async def ask(
                 print_message(f"{left_out} --json gives all of them.")
         else:
             print_message(
-                "There is nothing of the kind in the lake. `ayes lake sync` brings it up to the log."
+                "There is nothing of the kind in the lake. `ayes lake sync` brings it up to the "
+                "log."
             )
 
 
@@ -78,7 +85,9 @@ def _uncited(policies: Sequence[QueryRow], cited: Sequence[QueryRow]) -> list[Qu
     for policy in policies:
         of = policy["policy"]
         try:
-            found += uncited(of, policy["text"], [row["rule"] for row in cited if row["policy"] == of])
+            found += uncited(
+                of, policy["text"], [row["rule"] for row in cited if row["policy"] == of]
+            )
         except BadFile as problem:
             print_message(f"Which of its rules are never cited is not known: {problem}")
     return found

@@ -4,17 +4,19 @@
     > refund {"order":"A-17"}
     ok
 
-People write all sorts of things beside an open question, and none of them may be taken for a yes. So a message is a verdict
-only if all of it is one:
+People write all sorts of things beside an open question, and none of them may be taken for a yes.
+So a message is a verdict only if all of it is one:
 
-* one word that says yes or no, and nothing that could take it back: no second thought, no question mark, no condition;
-* about one call that the message says: by the last parts of its name, by its digest (12 hex digits or more), or by
-  a quote of its question. A bare word was written under some message that is not seen here. That may have been about
-  another call than the one that waits by now, so it is not a verdict, even where only one call waits. The same holds
-  for a quote of the tool's name alone;
+* one word that says yes or no, and nothing that could take it back: no second thought, no question
+  mark, no condition;
+* about one call that the message says: by the last parts of its name, by its digest (12 hex digits
+  or more), or by a quote of its question. A bare word was written under some message that is not
+  seen here. That may have been about another call than the one that waits by now, so it is not a
+  verdict, even where only one call waits. The same holds for a quote of the tool's name alone;
 * after a no a colon and a reason may follow, which the model reads. After a yes nothing may.
 
-Everything else is no verdict, and nothing happens. Reactions are none at all: they can be taken away again, and a vote cannot.
+Everything else is no verdict, and nothing happens. Reactions are none at all: they can be taken
+away again, and a vote cannot.
 """
 
 import re
@@ -45,9 +47,13 @@ _VERDICT: Final = re.compile(
 
 
 def parse_vote(message: str, waiting: Sequence[Entry]) -> ChatVote | None:
-    """The verdict that this whole message is; None if it is none, or if it is not clear about which call."""
+    """The verdict that this whole message is; None if it is none, or if it is not clear about which
+    call.
+    """
     lines = message.strip().splitlines()
-    quoted = [line.strip().removeprefix(">").strip() for line in lines if line.strip().startswith(">")]
+    quoted = [
+        line.strip().removeprefix(">").strip() for line in lines if line.strip().startswith(">")
+    ]
     said = "\n".join(line for line in lines if not line.strip().startswith(">")).strip()
     found = _VERDICT.fullmatch(said)
     if found is None:
@@ -66,13 +72,19 @@ def parse_vote(message: str, waiting: Sequence[Entry]) -> ChatVote | None:
 
 
 def _is_named(one: Entry, ref: str) -> bool:
-    """Is it the call of that name (its own id, with its thread, or with its workspace) or of that digest?"""
+    """Is it the call of that name (its own id, with its thread, or with its workspace) or of that
+    digest?
+    """
     parts = str(one.ref).split("/")
-    return ref in {"/".join(parts[start:]) for start in range(len(parts))} or _begins(one.digest, ref)
+    return ref in {"/".join(parts[start:]) for start in range(len(parts))} or _begins(
+        one.digest, ref
+    )
 
 
 def _is_told_by(one: Entry, quoted: Sequence[str]) -> bool:
-    """Is something quoted that says which call it is about, and not only which tool or workspace?"""
+    """Is something quoted that says which call it is about, and not only which tool or
+    workspace?
+    """
     return any(line not in {"", one.tool, one.workspace} for line in quoted)
 
 

@@ -1,4 +1,6 @@
-"""For whoever keeps it running: is it as it should be, how far behind is what, and does the log bear it out."""
+"""For whoever keeps it running: is it as it should be, how far behind is what, and does the log
+bear it out.
+"""
 
 from datetime import datetime
 from typing import Annotated, Any, Final
@@ -28,7 +30,8 @@ from ayes.schemas.slots import ROOT
 
 app: Final = commands()
 
-#: Who must not be able to write what. Each is tried, in a way that records nothing even where it is allowed.
+#: Who must not be able to write what. Each is tried, in a way that records nothing even where it is
+#: allowed.
 MUST_NOT: Final = (
     ("model", "ledger.doctor.t.call.1-0.decided"),
     ("model", "ledger.doctor.t.call.1-0.vote.ana"),
@@ -54,7 +57,9 @@ READ_WHOLE: Final = 100_000
 
 @command(app)
 async def doctor(
-    deep: Annotated[bool, typer.Option("--deep", help="Look at the whole log, however long it is.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Look at the whole log, however long it is.")
+    ] = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -74,10 +79,16 @@ async def doctor(
             )
         )
         differing = await drift(port.api)
-        checks.append(Check("streams and consumers", not differing, "; ".join(differing) or "as declared"))
+        checks.append(
+            Check("streams and consumers", not differing, "; ".join(differing) or "as declared")
+        )
         abandoned = await readers(port.api)
         checks.append(
-            Check("readers", not abandoned, _told(abandoned) or "no consumer is there that nobody declared")
+            Check(
+                "readers",
+                not abandoned,
+                _told(abandoned) or "no consumer is there that nobody declared",
+            )
         )
         unheard = await _unheard(port)
         checks.append(
@@ -99,17 +110,27 @@ async def doctor(
         void = [] if differing else await _void_facts(ledger)
         said = "not looked at, see above" if differing else "what was recorded last counts"
         checks.append(Check("policies and tools", not void, "; ".join(void) or said))
-        checks.append(Check("parked", not parked, f"{len(parked)} deliveries that no consumer could handle"))
+        checks.append(
+            Check("parked", not parked, f"{len(parked)} deliveries that no consumer could handle")
+        )
         skew = await _skew_s(port)
         checks.append(
-            Check("clock", abs(skew) < 1, f"{skew:+.3f} s from the broker's, on which deadlines are counted")
+            Check(
+                "clock",
+                abs(skew) < 1,
+                f"{skew:+.3f} s from the broker's, on which deadlines are counted",
+            )
         )
     if url is None:
         checks += [await _cannot(role, subject, Store(store)) for role, subject in MUST_NOT]
         checks.append(_private(Store(store)))
     else:
         checks.append(
-            Check("permissions", True, "not tried: one URL is one login. Give --store to try each role's.")
+            Check(
+                "permissions",
+                True,
+                "not tried: one URL is one login. Give --store to try each role's.",
+            )
         )
     if json:
         for one in checks:
@@ -138,7 +159,8 @@ async def _unheard(port: JetStream) -> list[str]:
     ]
     found = [await _consumer(port.api, name) for name in needed]
     return [
-        f"{one['name']}: {one['waiting']:,} {'waits' if one['waiting'] == 1 else 'wait'} and nobody listens; "
+        f"{one['name']}: {one['waiting']:,} {'waits' if one['waiting'] == 1 else 'wait'} and "
+        "nobody listens; "
         f"start it with `ayes work {DURABLES[one['name']].role}`"
         for one in found
         if one["waiting"] and not one["listening"]
@@ -164,7 +186,9 @@ async def _witnessed(log: JetStream, store: Store, *, deep: bool) -> Check:
     try:
         seen = witness.load(store)
         if seen is None:
-            return Check("log", ok=True, detail="nobody has looked at it yet; a gate does while it runs")
+            return Check(
+                "log", ok=True, detail="nobody has looked at it yet; a gate does while it runs"
+            )
         whole = deep or seen.seq <= READ_WHOLE
         problem = await witness.difference(log, store, deep=whole)
     except Unavailable as unreadable:
@@ -186,14 +210,18 @@ async def _promises(ledger: Ledger, *, deep: bool) -> Check:
     if not deep and last > READ_WHOLE:
         return Check("promises", ok=True, detail=f"not looked at: {last:,} facts; --deep does")
     try:
-        differences = list((await rebuild(ledger, until=last, verify=True)).differences) if last else []
+        differences = (
+            list((await rebuild(ledger, until=last, verify=True)).differences) if last else []
+        )
     except Unavailable as problem:
         return Check("promises", ok=False, detail=f"not looked at: {problem}")
     return Check("promises", not differences, _told(differences) or f"kept by all {last:,} facts")
 
 
 async def _cannot(role: str, subject: str, store: Store) -> Check:
-    """Try to write what the role must not. Should it be allowed, the header keeps the broker from recording it."""
+    """Try to write what the role must not. Should it be allowed, the header keeps the broker from
+    recording it.
+    """
     name = f"{role} cannot write {'.'.join(subject.split('.')[3:])}"
     async with JetStream.connect(store.path, role=role) as log:
         try:
@@ -213,7 +241,9 @@ def _private(store: Store) -> Check:
         if file.stat().st_mode & 0o077
     ]
     return Check(
-        "store is private", not wrong, f"others may read {', '.join(wrong)}" if wrong else str(store.path)
+        "store is private",
+        not wrong,
+        f"others may read {', '.join(wrong)}" if wrong else str(store.path),
     )
 
 
@@ -228,14 +258,18 @@ async def _skew_s(log: JetStream) -> float:
 
 
 @command(app)
-async def status(store: StoreOption = None, url: UrlOption = None, json: JsonOption = False) -> None:
+async def status(
+    store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+) -> None:
     """How much there is, how far each consumer is behind, what is parked and what is pending."""
     async with JetStream.connect(store, url=url, role="operator") as port:
         stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
         if stream is None:
             raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
         consumers = [await _consumer(port.api, name) for name in DURABLES]
-        consumers = [one for one in consumers if one["exists"] or not DURABLES[one["name"]].optional]
+        consumers = [
+            one for one in consumers if one["exists"] or not DURABLES[one["name"]].optional
+        ]
         # Those for what was parked: where something is to be tried again.
         consumers = [
             one
@@ -247,7 +281,8 @@ async def status(store: StoreOption = None, url: UrlOption = None, json: JsonOpt
             "facts": stream["state"]["messages"],
             "last_seq": stream["state"]["last_seq"],
             "bytes": stream["state"]["bytes"],
-            # With nothing waiting anywhere a log that stands still looks healthy; whether it should grow, people know.
+            # With nothing waiting anywhere a log that stands still looks healthy; whether it should
+            # grow, people know.
             "head_age_s": _seconds(stream["state"]["last_ts"], stream["ts"])
             if stream["state"]["messages"]
             else None,
@@ -264,7 +299,8 @@ async def status(store: StoreOption = None, url: UrlOption = None, json: JsonOpt
         return
     age = found["head_age_s"]
     print_line(
-        f"{found['url']}   {found['facts']:,} facts, {found['bytes'] / 1e6:,.1f} MB   {found['pending']:,} pending"
+        f"{found['url']}   {found['facts']:,} facts, {found['bytes'] / 1e6:,.1f} MB   "
+        f"{found['pending']:,} pending"
         + ("" if age is None else f"   the last fact came {age:,.0f} s ago")
     )
     keys = ("waiting", "in_hand", "redelivered", "ack_floor")
@@ -277,14 +313,19 @@ async def status(store: StoreOption = None, url: UrlOption = None, json: JsonOpt
         print_line(f"ALARM {alarm}")
     for given_up in parked:
         print_line(
-            f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), {given_up.reason}"
+            f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), "
+            f"{given_up.reason}"
         )
 
 
 async def _void_facts(ledger: Ledger) -> list[str]:
-    """Recorded policies and declarations that do not count; what was in force before them still is."""
+    """Recorded policies and declarations that do not count; what was in force before them still
+    is.
+    """
     try:
-        return [f"{one.subject} (fact {one.seq}) is void: {one.why}" for one in await ledger.alarms()]
+        return [
+            f"{one.subject} (fact {one.seq}) is void: {one.why}" for one in await ledger.alarms()
+        ]
     except Unavailable as problem:
         return [f"policies and tools cannot be read: {problem}"]
 
@@ -301,12 +342,21 @@ def _standing(consumer: dict[str, Any]) -> str:
 async def _consumer(requests: Api, name: str) -> dict[str, Any]:
     """How far one consumer is behind, and since when it took nothing.
 
-    Frozen is: facts wait, and for longer than a worker may be silent none was taken or acknowledged.
+    Frozen is: facts wait, and for longer than a worker may be silent none was taken or
+    acknowledged.
     """
     consumer = await info(requests, f"CONSUMER.INFO.{DURABLES[name].stream}.{name}")
     there = consumer or {"delivered": {}, "ack_floor": {"stream_seq": 0}}
-    active = [there[one]["last_active"] for one in ("delivered", "ack_floor") if "last_active" in there[one]]
-    quiet_s = min(_seconds(since, there["ts"]) for since in (*active, there["created"])) if consumer else 0.0
+    active = [
+        there[one]["last_active"]
+        for one in ("delivered", "ack_floor")
+        if "last_active" in there[one]
+    ]
+    quiet_s = (
+        min(_seconds(since, there["ts"]) for since in (*active, there["created"]))
+        if consumer
+        else 0.0
+    )
     waiting = there.get("num_pending", 0)
     return {
         "name": name,

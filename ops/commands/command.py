@@ -37,7 +37,9 @@ def command[**P](app: typer.Typer, name: str | None = None) -> Callable[[Command
     def register(function: Command[P]) -> Command[P]:
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> None:
-            raise typer.Exit(_exit_code(function(*args, **kwargs), as_json=bool(kwargs.get("json"))))
+            raise typer.Exit(
+                _exit_code(function(*args, **kwargs), as_json=bool(kwargs.get("json")))
+            )
 
         app.command(name)(run)
         return function

@@ -1,10 +1,12 @@
 """For whoever decides, and for whoever asks: what waits, saying yes or no, and waiting for it.
 
-Saying yes or no to all that waits at once is the same vote on each, about what was shown: what fails is told call by
-call and stops nothing. It never edits, answers, breaks the glass or grants anything: those are about one call, looked at.
+Saying yes or no to all that waits at once is the same vote on each, about what was shown: what
+fails is told call by call and stops nothing. It never edits, answers, breaks the glass or grants
+anything: those are about one call, looked at.
 
-What a vote is about is read from the log and shown before the vote is cast, and the vote carries the digest of
-what was shown. The queue is a copy that others could have written to; it is where people look first, and no more.
+What a vote is about is read from the log and shown before the vote is cast, and the vote carries
+the digest of what was shown. The queue is a copy that others could have written to; it is where
+people look first, and no more.
 """
 
 import asyncio
@@ -44,14 +46,28 @@ from ayes.ops.commands.options import (
     UrlOption,
     YesOption,
 )
-from ayes.ops.commands.outcome import GATE_S, is_for_the_gate, open_tally, report, report_end, standing
+from ayes.ops.commands.outcome import (
+    GATE_S,
+    is_for_the_gate,
+    open_tally,
+    report,
+    report_end,
+    standing,
+)
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.prompt import read_line
 from ayes.projections import pending as queue
 from ayes.projections.pending import BadEntry, Entry, PendingFilter
 from ayes.schemas import events as e
-from ayes.schemas.errors import AlreadyDecided, ApprovalsError, BadId, BadInput, DeadlinePassed, NotOpen
+from ayes.schemas.errors import (
+    AlreadyDecided,
+    ApprovalsError,
+    BadId,
+    BadInput,
+    DeadlinePassed,
+    NotOpen,
+)
 from ayes.schemas.ids import token
 from ayes.schemas.slots import CallRef, ThreadRef
 
@@ -81,7 +97,9 @@ async def pending(
     watch: Annotated[
         bool, typer.Option("--watch", help="Go on with what is asked and decided, as it comes.")
     ] = False,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Only the N oldest.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", help="Only the N oldest.")
+    ] = None,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -99,7 +117,9 @@ async def pending(
         if watch:
             await _watch_pending(ledger, workspace, json=json)
             return
-        entries, waiting, unreadable = await pending_client.oldest(ledger, limit, PendingFilter(workspace))
+        entries, waiting, unreadable = await pending_client.oldest(
+            ledger, limit, PendingFilter(workspace)
+        )
     _tell_unreadable(unreadable, json=json)
     if json:
         for entry in entries:
@@ -108,7 +128,9 @@ async def pending(
         output.print_pending(entries, output.console())
         shown = "" if len(entries) == waiting else f", the oldest {len(entries)} shown"
         print_message()
-        print_message(f"{waiting} waiting{shown}. Next: ayes approve CALL --as NAME (or deny, or answer)")
+        print_message(
+            f"{waiting} waiting{shown}. Next: ayes approve CALL --as NAME (or deny, or answer)"
+        )
     else:
         print_message("Nothing waits for a decision.")
 
@@ -125,7 +147,9 @@ async def _watch_pending(ledger: Ledger, workspace: str, *, json: bool) -> None:
 
 
 def _tell_unreadable(unreadable: Sequence[BadEntry], *, json: bool) -> None:
-    """A sentence for each value of the queue that is not an entry; it hinders none of the others."""
+    """A sentence for each value of the queue that is not an entry; it hinders none of the
+    others.
+    """
     for one in unreadable:
         told = {"warning": type(one).__name__, "key": one.key, "message": str(one)}
         print_message(jsonlib.dumps(told) if json else f"warning: {one}")
@@ -135,7 +159,9 @@ def _tell_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> No
     if isinstance(entry, BadEntry):
         _tell_unreadable([entry], json=json)
     elif json:
-        print_data(f'{{"call":"{call}","open":{queue.encode(entry).decode() if entry else "null"}}}')
+        print_data(
+            f'{{"call":"{call}","open":{queue.encode(entry).decode() if entry else "null"}}}'
+        )
     elif entry:
         flaw = f"  [{entry.flaw}]" if entry.flaw else ""
         shown = f"{entry.tool} {entry.arguments}  {entry.digest[: output.SHORT]}{flaw}"
@@ -143,7 +169,9 @@ def _tell_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> No
 
 
 async def _how(ledger: Ledger, call: str) -> str:
-    """How a call was decided, by whom, and how long after people were asked; empty if it was not."""
+    """How a call was decided, by whom, and how long after people were asked; empty if it was
+    not.
+    """
     try:
         known = await ledger.call(CallRef.parse(call))
     except BadId:  # a key that somebody put into the queue by hand
@@ -170,7 +198,8 @@ async def approve(
     name: AsOption,
     call: MaybeCallArgument = None,
     edit: Annotated[
-        str | None, typer.Option("--edit", metavar="JSON", help="Run it with these arguments instead.")
+        str | None,
+        typer.Option("--edit", metavar="JSON", help="Run it with these arguments instead."),
     ] = None,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
@@ -189,7 +218,9 @@ async def approve(
     chosen = PendingFilter(workspace, thread, tool)
     if _is_for_all(call, chosen, every=every, digest=digest):
         return await vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
-    return await vote(call or "", name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
+    return await vote(
+        call or "", name, ballot, sure=yes, digest=digest, store=store, url=url, json=json
+    )
 
 
 @command(app)
@@ -197,7 +228,8 @@ async def deny(
     name: AsOption,
     call: MaybeCallArgument = None,
     halt: Annotated[
-        bool, typer.Option("--halt", help="The model is not asked again before a user says something.")
+        bool,
+        typer.Option("--halt", help="The model is not asked again before a user says something."),
     ] = False,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
@@ -216,7 +248,9 @@ async def deny(
     chosen = PendingFilter(workspace, thread, tool)
     if _is_for_all(call, chosen, every=every, digest=digest):
         return await vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
-    return await vote(call or "", name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
+    return await vote(
+        call or "", name, ballot, sure=yes, digest=digest, store=store, url=url, json=json
+    )
 
 
 def _is_for_all(call: str | None, chosen: tuple[str, ...], *, every: bool, digest: str) -> bool:
@@ -232,7 +266,9 @@ def _is_for_all(call: str | None, chosen: tuple[str, ...], *, every: bool, diges
 @command(app)
 async def answer(
     call: CallArgument,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model gets as the tool's output.")],
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="What the model gets as the tool's output.")
+    ],
     name: AsOption,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
@@ -258,7 +294,9 @@ async def break_glass(
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Let a call run alone, in an emergency, where the policy lets you. It is announced before it is decided."""
+    """Let a call run alone, in an emergency, where the policy lets you. It is announced before it
+    is decided.
+    """
     ballot = VoteInput("break_glass", reason)
     return await vote(call, name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
 
@@ -274,7 +312,8 @@ async def vote(
     url: str | None,
     json: bool,
 ) -> int:
-    """Vote on one call: show what the log has, ask whoever is at the terminal, and vote on that and nothing else.
+    """Vote on one call: show what the log has, ask whoever is at the terminal, and vote on that and
+    nothing else.
 
     Args:
         sure: without asking.
@@ -313,10 +352,13 @@ async def vote_on_all(
     url: str | None,
     json: bool,
 ) -> int:
-    """The same vote on each call that waits and was shown; 0 when all went through, 1 when some did not."""
+    """The same vote on each call that waits and was shown; 0 when all went through, 1 when some did
+    not.
+    """
     if ballot.arguments is not None or ballot.verdict not in {"approve", "deny"}:
         raise BadInput(
-            "--all says the same to each call, with the arguments that it shows. An edit is about one call: name it."
+            "--all says the same to each call, with the arguments that it shows. An edit is about "
+            "one call: name it."
         )
     if chosen.workspace:
         token("workspace", chosen.workspace)
@@ -362,7 +404,8 @@ async def _confirmed(shown: Sequence[Entry], verdict: str) -> bool:
     calls = "1 call waits" if len(shown) == 1 else f"{len(shown):,} calls wait"
     if not sys.stdin.isatty():
         raise BadInput(
-            f"{calls}. Nobody can be asked here, so nothing was recorded. Add --yes to {verdict} all of them."
+            f"{calls}. Nobody can be asked here, so nothing was recorded. Add --yes to {verdict} "
+            "all of them."
         )
     print_message()
     return await _yes(f"{calls}. {verdict.capitalize()} all of them?")
@@ -376,14 +419,18 @@ async def _yes(question: str) -> bool:
 
 @command(app)
 async def hear(
-    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="As somebody wrote it in a chat.")],
+    message: Annotated[
+        str, typer.Argument(metavar="MESSAGE", help="As somebody wrote it in a chat.")
+    ],
     name: AsOption,
     workspace: NamedWorkspaceOption,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Vote as a message says, if all of it is a verdict: `approve CALL`, `deny CALL: why`. Anything else is none."""
+    """Vote as a message says, if all of it is a verdict: `approve CALL`, `deny CALL: why`. Anything
+    else is none.
+    """
     async with as_reviewer(name, store, url) as ledger:
         chosen = PendingFilter(token("workspace", workspace))
         waiting, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
@@ -391,24 +438,35 @@ async def hear(
         found = chat_vote.parse_vote(message, waiting)
         if found is None:
             raise BadInput(
-                f"this is no verdict on one of the {len(waiting):,} calls that wait in {workspace}. "
-                "Write `approve CALL` or `deny CALL: why`, and nothing else; or quote the question and say yes or no."
+                f"this is no verdict on one of the {len(waiting):,} calls that wait in "
+                f"{workspace}. "
+                "Write `approve CALL` or `deny CALL: why`, and nothing else; or quote the "
+                "question and say yes or no."
             )
         if (
-            problem := await _vote_as_shown(ledger, found.about, name, VoteInput(found.verdict, found.reason))
+            problem := await _vote_as_shown(
+                ledger, found.about, name, VoteInput(found.verdict, found.reason)
+            )
         ) is not None:
             raise problem
         return await report_end(ledger, found.about.ref, _WANTED[found.verdict], json=json)
 
 
-async def _vote_as_shown(ledger: Ledger, shown: Entry, name: str, ballot: VoteInput) -> ApprovalsError | None:
+async def _vote_as_shown(
+    ledger: Ledger, shown: Entry, name: str, ballot: VoteInput
+) -> ApprovalsError | None:
     """Vote on what was shown and on nothing else; why not, if not."""
     try:
         known = await ledger.known_call(shown.ref)
         digest = known.approval_request.digest if known.approval_request else ""
-        if (known.wish.tool, known.wish.arguments, digest) != (shown.tool, shown.arguments, shown.digest):
+        if (known.wish.tool, known.wish.arguments, digest) != (
+            shown.tool,
+            shown.arguments,
+            shown.digest,
+        ):
             raise NotOpen(f"{shown.ref} is not what was shown. Look at it by itself: ayes show.")
-        # The wish and the question stand in slots, so what was just compared is what the vote is about.
+        # The wish and the question stand in slots, so what was just compared is what the vote is
+        # about.
         await _vote(ledger, shown.ref, name, ballot, digest)
     except ApprovalsError as problem:
         return problem
@@ -418,7 +476,9 @@ async def _vote_as_shown(ledger: Ledger, shown: Entry, name: str, ballot: VoteIn
 async def _tell_each(
     ledger: Ledger, shown: Sequence[Entry], problems: Sequence[ApprovalsError | None], *, json: bool
 ) -> None:
-    """One line a call: how it stands once the gate has seen the votes, or what went wrong with it."""
+    """One line a call: how it stands once the gate has seen the votes, or what went wrong with
+    it.
+    """
     until = time.monotonic() + GATE_S
     for one, problem in zip(shown, problems, strict=True):
         known = await ledger.call(one.ref)
@@ -440,7 +500,9 @@ async def _tell_each(
             )
     if not json and len(shown) > 1:
         print_message()
-        print_message(f"{sum(problem is None for problem in problems):,} of {len(shown):,} went through.")
+        print_message(
+            f"{sum(problem is None for problem in problems):,} of {len(shown):,} went through."
+        )
 
 
 @command(app)
@@ -462,8 +524,12 @@ async def revoke(
 async def reconcile(
     call: CallArgument,
     name: AsOption,
-    happened: Annotated[bool, typer.Option("--happened/--did-not-happen", help="What you found out.")],
-    output: Annotated[str, typer.Option("--output", metavar="TEXT", help="What the model reads.")] = "",
+    happened: Annotated[
+        bool, typer.Option("--happened/--did-not-happen", help="What you found out.")
+    ],
+    output: Annotated[
+        str, typer.Option("--output", metavar="TEXT", help="What the model reads.")
+    ] = "",
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -477,7 +543,9 @@ async def reconcile(
 
 @asynccontextmanager
 async def as_reviewer(name: str, store: Path | None, url: str | None) -> AsyncGenerator[Ledger]:
-    """Connected as this person. On a store of one's own the account is made when it is first used."""
+    """Connected as this person. On a store of one's own the account is made when it is first
+    used.
+    """
     role = f"reviewer-{token('reviewer', name)}"
     if url is None:
         await ensure_account(store, role)

@@ -35,7 +35,9 @@ app: Final = commands()
 async def give(
     to: Annotated[str, typer.Argument(metavar="NAME", help="Who votes in your place.")],
     name: AsOption,
-    starts: Annotated[str, typer.Option("--from", metavar="TIME", help="ISO, UTC: 2026-11-21T08:00.")],
+    starts: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="ISO, UTC: 2026-11-21T08:00.")
+    ],
     ends: Annotated[str, typer.Option("--until", metavar="TIME", help="The same.")],
     workspace: NamedWorkspaceOption,
     tool: Annotated[

@@ -44,7 +44,10 @@ class _Left(Exception):
 @command(app)
 async def demo(
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Each fact too, and the messages that the model reads.")
+        bool,
+        typer.Option(
+            "-v", "--verbose", help="Each fact too, and the messages that the model reads."
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -60,7 +63,9 @@ async def demo(
         server = await stack.enter_async_context(EmbeddedServer(here / "store"))
         store = server.store.path
         tools = demo_agent.tools_in(files)
-        started = reactions(KINDS, models={demo_agent.PROVIDER: demo_agent.DemoAgent()}, tools=tools)
+        started = reactions(
+            KINDS, models={demo_agent.PROVIDER: demo_agent.DemoAgent()}, tools=tools
+        )
         await declare_streams(store, also=durables(started))
         await server.ensure_account(f"reviewer-{REVIEWER}")
         async with Ledger.connect(store, role="operator") as operator:
@@ -76,8 +81,12 @@ async def demo(
                     f"A broker runs at {server.url}, with a gate, a queue, a model and an executor."
                 )
             print_message(f"An agent works for ben, who asks it: {demo_agent.TASK!r}")
-            print_message(f"The policy lets it look; before it deletes a file, {REVIEWER} is asked.")
-            print_message(f"You are {REVIEWER}." if at_terminal else f"A script answers as {REVIEWER}.")
+            print_message(
+                f"The policy lets it look; before it deletes a file, {REVIEWER} is asked."
+            )
+            print_message(
+                f"You are {REVIEWER}." if at_terminal else f"A script answers as {REVIEWER}."
+            )
             print_message()
         refs = await tools.declare(service, THREAD.workspace)
         opened = e.ThreadOpened(
@@ -86,7 +95,9 @@ async def demo(
         await service.try_append(THREAD.opened, opened)
         await service.try_append(THREAD.said("1"), e.Said(role="user", text=demo_agent.TASK))
         try:
-            thread = await _told(service, person, at_terminal=at_terminal, verbose=verbose, json=json)
+            thread = await _told(
+                service, person, at_terminal=at_terminal, verbose=verbose, json=json
+            )
         except _Left:
             print_message()
             print_message("You left it open, so it did not run. The store is gone again.")
@@ -106,7 +117,9 @@ async def demo(
             print_message("The same as OpenAI Chat messages:")
             print_data(msgspec.json.format(msgspec.json.encode(messages)).decode())
         print_message()
-        print_message(f"Left in the folder: {', '.join(sorted(file.name for file in files.iterdir()))}.")
+        print_message(
+            f"Left in the folder: {', '.join(sorted(file.name for file in files.iterdir()))}."
+        )
     _print_next()
 
 
@@ -133,7 +146,9 @@ def _program() -> str:
         return str(ours)
 
 
-async def _told(service: Ledger, person: Ledger, *, at_terminal: bool, verbose: bool, json: bool) -> Thread:
+async def _told(
+    service: Ledger, person: Ledger, *, at_terminal: bool, verbose: bool, json: bool
+) -> Thread:
     """Tell each fact as it comes and decide what waits, until the agent has nothing more to do.
 
     While a question is open, the facts that come meanwhile are held.
@@ -156,7 +171,9 @@ async def _told(service: Ledger, person: Ledger, *, at_terminal: bool, verbose: 
                 print_message(sentence)
             if ref is not None and isinstance(event, e.ApprovalRequested):
                 verdict, reason = await (_asked() if at_terminal else _scripted(wishes[ref]))
-                await person.reviewer(REVIEWER).vote(ref, verdict, reason=reason, digest=event.digest)
+                await person.reviewer(REVIEWER).vote(
+                    ref, verdict, reason=reason, digest=event.digest
+                )
             last = thread.turns.get(thread.latest)
             if last is not None and last.replied is not None and not last.wishes:
                 return thread

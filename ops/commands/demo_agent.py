@@ -1,7 +1,8 @@
-"""The demo's agent: a model that needs no key, and tools that really do something, in a folder of their own.
+"""The demo's agent: a model that needs no key, and tools that really do something, in a folder of
+their own.
 
-The model is a handful of rules over its history. It is real in what matters here: it reads what its tools gave and
-what people said, and goes on from that.
+The model is a handful of rules over its history. It is real in what matters here: it reads what its
+tools gave and what people said, and goes on from that.
 """
 
 from collections.abc import Sequence
@@ -68,7 +69,9 @@ def tools_in(folder: Path) -> Tools:
     @tools.add(repeatable=True)
     def list_files() -> list[dict[str, str | int]]:
         """The files, with their sizes in bytes."""
-        return [{"name": file.name, "bytes": file.stat().st_size} for file in sorted(folder.iterdir())]
+        return [
+            {"name": file.name, "bytes": file.stat().st_size} for file in sorted(folder.iterdir())
+        ]
 
     @tools.add()
     def delete_file(name: str) -> str:

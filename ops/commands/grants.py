@@ -35,24 +35,34 @@ app: Final = commands()
 @command(app)
 async def give(
     name: AsOption,
-    duration: Annotated[str, typer.Option("--for", metavar="DURATION", help="Until then: 90s, 15m, 8h, 7d.")],
+    duration: Annotated[
+        str, typer.Option("--for", metavar="DURATION", help="Until then: 90s, 15m, 8h, 7d.")
+    ],
     call: Annotated[
         str | None,
-        typer.Argument(metavar="CALL", help="Calls like this: workspace/thread/call", show_default=False),
+        typer.Argument(
+            metavar="CALL", help="Calls like this: workspace/thread/call", show_default=False
+        ),
     ] = None,
-    uses: Annotated[int, typer.Option("--uses", metavar="N", help="So many calls, 1 to 1,000.")] = 1,
+    uses: Annotated[
+        int, typer.Option("--uses", metavar="N", help="So many calls, 1 to 1,000.")
+    ] = 1,
     any_arguments: Annotated[
-        bool, typer.Option("--any-arguments", help="With any arguments; else with exactly the call's.")
+        bool,
+        typer.Option("--any-arguments", help="With any arguments; else with exactly the call's."),
     ] = False,
     when: Annotated[
-        str, typer.Option("--when", metavar="CONDITION", help="With arguments that this CEL holds for.")
+        str,
+        typer.Option("--when", metavar="CONDITION", help="With arguments that this CEL holds for."),
     ] = "",
     any_thread: Annotated[
         bool, typer.Option("--any-thread", help="In any thread; else in the call's.")
     ] = False,
     agent: Annotated[
         str | None,
-        typer.Option("--agent", metavar="PATTERN", help="By such an agent; else by the call's, or any."),
+        typer.Option(
+            "--agent", metavar="PATTERN", help="By such an agent; else by the call's, or any."
+        ),
     ] = None,
     tool: Annotated[
         str | None, typer.Option("--tool", metavar="TOOL", help="Without a call: of this tool.")
@@ -67,15 +77,21 @@ async def give(
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Allow calls like this one until then, so many times. It is your vote, given early; on this call it is given now."""
+    """Allow calls like this one until then, so many times. It is your vote, given early; on this
+    call it is given now.
+    """
     if duration.isdecimal():
-        raise BadInput(f"--for {duration} has no unit. Write {duration}h, or another of s, m and d.")
+        raise BadInput(
+            f"--for {duration} has no unit. Write {duration}h, or another of s, m and d."
+        )
     for_s = parse_duration("--for", duration)
     ref = None if call is None else CallRef.parse(call)
     _make_sense(call, tool, when, any_arguments=any_arguments)
     if ref is None and workspace is None:
         raise BadInput("in which workspace? Name it with -w, since no call does.")
-    grant = GrantRef(ref.workspace if ref else workspace or "", name, named or f"g-{secrets.token_hex(4)}")
+    grant = GrantRef(
+        ref.workspace if ref else workspace or "", name, named or f"g-{secrets.token_hex(4)}"
+    )
     async with as_reviewer(name, store, url) as ledger:
         known = None if ref is None else await ledger.known_call(ref)
         given = await ledger.reviewer(name).grant(
@@ -106,11 +122,15 @@ def _make_sense(call: str | None, tool: str | None, when: str, *, any_arguments:
     if any_arguments and when:
         raise BadInput("--any-arguments and --when say different things. Give one of them.")
     if call is None and not (any_arguments or when):
-        raise BadInput("which calls of the tool? Give --when CONDITION, or --any-arguments for all of them.")
+        raise BadInput(
+            "which calls of the tool? Give --when CONDITION, or --any-arguments for all of them."
+        )
 
 
 async def _vote_too(ledger: Ledger, call: Call | None, name: str, reason: str) -> Refused | None:
-    """Who grants calls like this one agrees to this one, if it waits for them; why their vote was refused, if it was."""
+    """Who grants calls like this one agrees to this one, if it waits for them; why their vote was
+    refused, if it was.
+    """
     if (
         call is None
         or call.approval_request is None
@@ -135,7 +155,9 @@ async def show_grants(
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Every grant of a workspace: in force, revoked, ended or used up; how many uses are left, and until when."""
+    """Every grant of a workspace: in force, revoked, ended or used up; how many uses are left, and
+    until when.
+    """
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         found, now = await ledger.grants(workspace), ledger.now()
     for grant in found:

@@ -1,4 +1,6 @@
-"""For analysts and whoever keeps the data: the log as files that anybody may read, and whether they are what the log says."""
+"""For analysts and whoever keeps the data: the log as files that anybody may read, and whether they
+are what the log says.
+"""
 
 import asyncio
 import re
@@ -19,7 +21,14 @@ from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer, is_running
 from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.options import JsonOption, StoreOption, ToOption, UrlOption
-from ayes.ops.lake.writer import LakeWriter, Manifest, digest_of, microseconds, quoted, read_manifest
+from ayes.ops.lake.writer import (
+    LakeWriter,
+    Manifest,
+    digest_of,
+    microseconds,
+    quoted,
+    read_manifest,
+)
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.workers import until_signalled
@@ -30,13 +39,15 @@ app: Final = commands()
 if TYPE_CHECKING:
     import duckdb
 
-#: Facts of one transaction, and their bytes; and how many bytes may wait while others are handed over.
+#: Facts of one transaction, and their bytes; and how many bytes may wait while others are handed
+#: over.
 _BATCH: Final = 30_000
 _BATCH_BYTES: Final = 16_000_000
 _WAITING_BYTES: Final = 128_000_000
 #: What a fact takes up beside its payload, about.
 _FACT_BYTES: Final = 250
-#: How long a thread may keep the interpreter while another waits for it: the one that writes needs it for moments only.
+#: How long a thread may keep the interpreter while another waits for it: the one that writes needs
+#: it for moments only.
 _SWITCH_S: Final = 0.0005
 #: How long what is fresh may wait for analysts, and how often somebody looks.
 PUBLISH_S: Final = 0.6
@@ -48,12 +59,16 @@ _LOOK_S: Final = 0.05
 @command(app)
 async def sync(
     to: ToOption = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on as facts come, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on as facts come, until Ctrl-C.")
+    ] = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Bring the tables up to the log: from a running broker, or from a store that nobody has open."""
+    """Bring the tables up to the log: from a running broker, or from a store that nobody has
+    open.
+    """
     async with _connected(store, url) as ledger:
         directory = to or default(store)
         log = await _log_of(ledger)
@@ -62,13 +77,16 @@ async def sync(
             before, end = archive.until, await ledger.log.last_seq()
             if end < before:
                 raise BadInput(
-                    f"the archive in {directory} has facts up to {before:,}, and the log ends at {end:,}: it is an older copy of "
-                    "itself. Sync into a new directory; what the archive has beyond that stands nowhere else."
+                    f"the archive in {directory} has facts up to {before:,}, and the log ends at "
+                    f"{end:,}: it is an older copy of "
+                    "itself. Sync into a new directory; what the archive has beyond that stands "
+                    "nowhere else."
                 )
             try:
                 whole = await _written(ledger, archive, end, follow=follow)
             except BaseException:
-                # What came before that may be read; what went wrong is told, not that this went wrong too.
+                # What came before that may be read; what went wrong is told, not that this went
+                # wrong too.
                 with suppress(Unavailable):
                     archive.publish()
                 raise
@@ -84,7 +102,8 @@ async def sync(
         print_data(msgspec.json.encode(told).decode())
     else:
         print_message(
-            f"{until - before:,} facts more in {spent:.1f} s: the lake in {directory / 'lake'} has the log up to {until:,}"
+            f"{until - before:,} facts more in {spent:.1f} s: the lake in {directory / 'lake'} "
+            f"has the log up to {until:,}"
         )
     if not whole and not follow:
         print_message("Stopped. Start it again to go on where it stood.")
@@ -160,8 +179,12 @@ def _size(fact: RawMessage) -> int:
     return len(fact.data) + _FACT_BYTES
 
 
-async def _write(ledger: Ledger, archive: LakeWriter, *, follow: bool, wrote: Callable[[int], None]) -> None:
-    """Read and write at the same time: DuckDB works in a thread, so that the reading never waits for it."""
+async def _write(
+    ledger: Ledger, archive: LakeWriter, *, follow: bool, wrote: Callable[[int], None]
+) -> None:
+    """Read and write at the same time: DuckDB works in a thread, so that the reading never waits
+    for it.
+    """
     waiting = _Waiting()
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
@@ -189,7 +212,9 @@ async def _write(ledger: Ledger, archive: LakeWriter, *, follow: bool, wrote: Ca
 
 
 async def _beside[**P, T](work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Work in a thread. Whoever is stopped meanwhile waits for it: two may not use a connection of DuckDB at once."""
+    """Work in a thread. Whoever is stopped meanwhile waits for it: two may not use a connection of
+    DuckDB at once.
+    """
     working = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
         return await asyncio.shield(working)
@@ -218,7 +243,8 @@ async def verify(
         log = await _log_of(ledger)
         if log != manifest.log:
             problems.append(
-                f"the lake is of another log (created {manifest.log}) than the one that runs ({log})"
+                f"the lake is of another log (created {manifest.log}) than the one that runs "
+                f"({log})"
             )
         elif not problems:
             problems += await _of_rows(ledger, lake, manifest)
@@ -233,7 +259,8 @@ async def verify(
             print_line(f"differs: {problem}")
         if not problems:
             print_line(
-                f"verified: {len(manifest.segments) + 1:,} files, and their events are the log up to {manifest.until:,}"
+                f"verified: {len(manifest.segments) + 1:,} files, and their events are the log up "
+                f"to {manifest.until:,}"
             )
     return 1 if problems else 0
 
@@ -277,7 +304,8 @@ async def _of_rows(ledger: Ledger, lake: Path, manifest: Manifest) -> list[str]:
                         continue
                     if row != (one.seq, microseconds(one.recorded_at), one.subject, one.data):
                         found.append(
-                            f"fact {one.seq:,} of the log ({one.subject}) is not what stands in its row"
+                            f"fact {one.seq:,} of the log ({one.subject}) is not what stands in "
+                            "its row"
                         )
                     row = next(rows, None)
                 else:

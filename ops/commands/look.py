@@ -10,7 +10,13 @@ import typer
 from ayes.ledger.lifecycle import may_be_void
 from ayes.ledger.services import Ledger
 from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.options import CallArgument, JsonOption, StoreOption, ThreadArgument, UrlOption
+from ayes.ops.commands.options import (
+    CallArgument,
+    JsonOption,
+    StoreOption,
+    ThreadArgument,
+    UrlOption,
+)
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
 from ayes.projections.formats import FORMATS, format_named
@@ -39,7 +45,10 @@ async def show(
 
 @command(app)
 async def thread(
-    thread: ThreadArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+    thread: ThreadArgument,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Every fact in a conversation."""
     ref = ThreadRef.parse(thread)
@@ -54,14 +63,20 @@ async def thread(
 async def watch(
     start: Annotated[
         int | None,
-        typer.Option("--from", metavar="SEQ", help="From this fact on; default: only what comes.", min=1),
+        typer.Option(
+            "--from", metavar="SEQ", help="From this fact on; default: only what comes.", min=1
+        ),
     ] = None,
-    until_now: Annotated[bool, typer.Option("--until-now", help="End with the last one there is.")] = False,
+    until_now: Annotated[
+        bool, typer.Option("--until-now", help="End with the last one there is.")
+    ] = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Facts as they are recorded, until Ctrl-C; or with --from 1 --until-now, all that there are."""
+    """Facts as they are recorded, until Ctrl-C; or with --from 1 --until-now, all that there
+    are.
+    """
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         first = start if start is not None else await ledger.log.last_seq() + 1
         console = output.console()
@@ -120,14 +135,18 @@ async def history(
         print_message(f"There is no conversation in {ref}. Its facts: ayes thread {ref}")
     if found.stopped_at is not None:
         print_message(
-            f"It stops before the turn of {found.stopped_at}, which is not settled: no provider takes a call without its result."
+            f"It stops before the turn of {found.stopped_at}, which is not settled: no provider "
+            "takes a call without its result."
         )
 
 
 @command(app)
 async def check(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="JSON: the messages, or the request with them; - for stdin.")
+        str,
+        typer.Argument(
+            metavar="FILE", help="JSON: the messages, or the request with them; - for stdin."
+        ),
     ],
     provider: Annotated[
         str,
@@ -139,7 +158,9 @@ async def check(
     ],
     json: JsonOption = False,
 ) -> int:
-    """What that provider would turn down in a list of messages, and what to do; exit 1 if there is anything."""
+    """What that provider would turn down in a list of messages, and what to do; exit 1 if there is
+    anything.
+    """
     wanted = format_named(provider)
     payload = _read_payload(file)
     problems = wanted.check(payload)
@@ -155,7 +176,8 @@ async def check(
     others = [name for name, other in FORMATS.items() if not other.check(payload)]
     also = f" It would be right for {', '.join(others)}." if others else ""
     print_message(
-        f"{provider} would turn it down: {len(problems)} problem{'s' if len(problems) > 1 else ''}.{also}"
+        f"{provider} would turn it down: {len(problems)} "
+        f"problem{'s' if len(problems) > 1 else ''}.{also}"
     )
     return 1
 
@@ -168,7 +190,8 @@ def _read_payload(file: str) -> dict[str, Any] | list[Any]:
     try:
         payload = strict_json.read(text)
     except strict_json.BadJson as problem:
-        # Only what is no JSON at all has a line; the rest was seen when the text was read to its end.
+        # Only what is no JSON at all has a line; the rest was seen when the text was read to its
+        # end.
         syntax = problem.__context__
         where = f"line {syntax.lineno}" if isinstance(syntax, jsonlib.JSONDecodeError) else ""
         raise BadFile(name, where, f"{problem}.") from None

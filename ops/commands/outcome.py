@@ -20,7 +20,9 @@ GATE_S: Final = 3.0
 
 
 async def report_end(ledger: Ledger, ref: CallRef, wanted: type[e.Event], *, json: bool) -> int:
-    """Say how the call stands once the gate has seen what we did, and whether that is what was wanted."""
+    """Say how the call stands once the gate has seen what we did, and whether that is what was
+    wanted.
+    """
     known = await ledger.known_call(ref)
     if await is_for_the_gate(ledger, known):
         known = await _seen_by_gate(ledger, ref)
@@ -53,7 +55,11 @@ async def _seen_by_gate(ledger: Ledger, ref: CallRef) -> Call:
 
 async def open_tally(ledger: Ledger, call: Call) -> Tally | None:
     """How the vote stands on a call that waits for people."""
-    return await ledger.tally(call) if call.approval_request is not None and call.decided is None else None
+    return (
+        await ledger.tally(call)
+        if call.approval_request is not None and call.decided is None
+        else None
+    )
 
 
 async def report(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) -> None:

@@ -29,7 +29,9 @@ app: Final = commands()
 
 @command(app)
 async def ls(
-    every: Annotated[bool, typer.Option("--all", help="Also what was settled or dropped since.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also what was settled or dropped since.")
+    ] = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
@@ -48,7 +50,10 @@ async def ls(
 
 @command(app)
 async def show(
-    number: NumberArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+    number: NumberArgument,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """One of them, with the payload of its fact as the log has it."""
     async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
@@ -56,19 +61,26 @@ async def show(
         is_fact = one.consumer in DURABLES and DURABLES[one.consumer].stream == LEDGER
         fact = await ledger.log.at(one.seq) if is_fact else None
     if json:
-        print_data(msgspec.json.encode(_as_json(one) | {"fact": fact and _fact_json(fact)}).decode())
+        print_data(
+            msgspec.json.encode(_as_json(one) | {"fact": fact and _fact_json(fact)}).decode()
+        )
         return
     print_line(_in_words(one))
     if fact is None:
         print_message("No fact of the log belongs to it.")
         return
-    print_line(f"fact {fact.seq}, recorded {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC in {fact.subject}:")
+    print_line(
+        f"fact {fact.seq}, recorded {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC in {fact.subject}:"
+    )
     print_line(fact.data.decode("utf-8", "backslashreplace"))
 
 
 @command(app)
 async def retry(
-    numbers: NumbersArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
+    numbers: NumbersArgument,
+    store: StoreOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Have its consumer handle it again, at once or as soon as one works."""
     await _mark("retry", numbers, store=store, url=url, json=json)
@@ -104,14 +116,18 @@ async def _mark(
             marked = Mark(one.consumer, one.number, what, ledger.now(), reason)
             await ledger.log.mark(marked)
             if json:
-                print_data(msgspec.json.encode(_as_json(structs.replace(one, mark=marked))).decode())
+                print_data(
+                    msgspec.json.encode(_as_json(structs.replace(one, mark=marked))).decode()
+                )
             elif what == "retry":
                 print_message(
-                    f"{_name(one)} is handed to {one.consumer} again. What became of it: ayes parked ls"
+                    f"{_name(one)} is handed to {one.consumer} again. What became of it: ayes "
+                    "parked ls"
                 )
             else:
                 print_message(
-                    f"{_name(one)} is off the list. It stays in `ayes parked ls --all`, and its fact in the log."
+                    f"{_name(one)} is off the list. It stays in `ayes parked ls --all`, and its "
+                    "fact in the log."
                 )
 
 
@@ -119,7 +135,8 @@ async def _numbered(ledger: Ledger, numbers: Sequence[int]) -> list[Parked]:
     found = {one.number: one for one in await ledger.log.parked(whole=True)}
     if missing := [str(number) for number in numbers if number not in found]:
         raise BadInput(
-            f"nothing is parked as number {', '.join(missing)}: it has changed since, or never was. "
+            f"nothing is parked as number {', '.join(missing)}: it has changed since, or never "
+            "was. "
             "Look again: ayes parked ls --all"
         )
     return [found[number] for number in dict.fromkeys(numbers)]
@@ -129,15 +146,22 @@ def _may(what: str, one: Parked) -> None:
     if not one.is_open:
         raise BadInput(f"{_name(one)} is {_stands(one)} already: there is nothing to {what}.")
     if one.state == "again":
-        raise BadInput(f"{_name(one)} is being tried again. Wait for what becomes of it: ayes parked ls")
+        raise BadInput(
+            f"{_name(one)} is being tried again. Wait for what becomes of it: ayes parked ls"
+        )
     if what == "retry" and not one.consumer:
         raise BadInput(
-            f"{_name(one)} cannot be tried again, since it belongs to no consumer. It can be dropped."
+            f"{_name(one)} cannot be tried again, since it belongs to no consumer. It can be "
+            "dropped."
         )
 
 
 def _name(one: Parked) -> str:
-    return f"number {one.number} (fact {one.seq}, {one.subject})" if one.consumer else f"number {one.number}"
+    return (
+        f"number {one.number} (fact {one.seq}, {one.subject})"
+        if one.consumer
+        else f"number {one.number}"
+    )
 
 
 def _stands(one: Parked) -> str:

@@ -1,4 +1,6 @@
-"""For whoever writes policies: what a file says, what it would have said to the past, and why a call was judged as it was."""
+"""For whoever writes policies: what a file says, what it would have said to the past, and why a
+call was judged as it was.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,14 +9,27 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from ayes.ledger.explanation import Explained, ExplainedRequest, ExplainedVerdict, Seat, explained, said_to
+from ayes.ledger.explanation import (
+    Explained,
+    ExplainedRequest,
+    ExplainedVerdict,
+    Seat,
+    explained,
+    said_to,
+)
 from ayes.ledger.lifecycle import call_of
 from ayes.ledger.policies import attributed, origin, origin_slots
 from ayes.ledger.services import Ledger
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
 from ayes.ops.commands.command import command
-from ayes.ops.commands.options import CallArgument, JsonOption, StoreOption, UrlOption, WorkspaceOption
+from ayes.ops.commands.options import (
+    CallArgument,
+    JsonOption,
+    StoreOption,
+    UrlOption,
+    WorkspaceOption,
+)
 from ayes.ops.commands.policy_versions import app
 from ayes.ops.terminal.labels import read_labels
 from ayes.ops.terminal.output import print_data, print_line, print_message
@@ -27,19 +42,27 @@ from ayes.schemas.policy import Policy, Rule, read_policy
 from ayes.schemas.slots import CallRef
 from ayes.schemas.toml_files import read_text
 
-# ------------------------------------------------------------------------------------------------ policy test
+# -------------------------------------------------------------------------------------- policy test
 
 
 @command(app, "test")
 async def try_file(
     file: Annotated[str, typer.Argument(metavar="FILE.toml")],
     tool: Annotated[
-        str | None, typer.Option("--tool", metavar="NAME", help="What would it say to a call of this tool?")
+        str | None,
+        typer.Option("--tool", metavar="NAME", help="What would it say to a call of this tool?"),
     ] = None,
-    arguments: Annotated[str, typer.Option("--arguments", metavar="JSON", help="Of that call.")] = "{}",
-    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="Whose agent wishes it.")] = "",
+    arguments: Annotated[
+        str, typer.Option("--arguments", metavar="JSON", help="Of that call.")
+    ] = "{}",
+    agent: Annotated[
+        str, typer.Option("--agent", metavar="NAME", help="Whose agent wishes it.")
+    ] = "",
     requester: Annotated[
-        str, typer.Option("--requester", metavar="NAME", help="On whose behalf: they cannot vote on it.")
+        str,
+        typer.Option(
+            "--requester", metavar="NAME", help="On whose behalf: they cannot vote on it."
+        ),
     ] = "",
     labels: Annotated[
         list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Of its thread.")
@@ -47,7 +70,9 @@ async def try_file(
     workspace: WorkspaceOption = "default",
     json: JsonOption = False,
 ) -> None:
-    """Read a policy file as `apply` does, without a broker; with --tool, say what it would say to such a call."""
+    """Read a policy file as `apply` does, without a broker; with --tool, say what it would say to
+    such a call.
+    """
     policy = read_policy(read_text(file), file)
     if tool is not None:
         wish = _wish(tool, arguments, agent, requester, labels or ())
@@ -58,7 +83,9 @@ async def try_file(
             _print_lines([("", f"{tool} {arguments}"), *_told(word, file)])
         return
     if agent or labels or requester or arguments != "{}":
-        raise BadInput("--arguments, --agent, --requester and --label describe a call: add --tool NAME.")
+        raise BadInput(
+            "--arguments, --agent, --requester and --label describe a call: add --tool NAME."
+        )
     if json:
         print_data(policy.model_dump_json(by_alias=True))
         return
@@ -68,7 +95,9 @@ async def try_file(
     print_message(f"{file} can be applied: {rules}. Next: ayes policy backtest {file}")
 
 
-def _wish(tool: str, arguments: str, agent: str, requester: str, labels: Sequence[str]) -> e.ToolRequested:
+def _wish(
+    tool: str, arguments: str, agent: str, requester: str, labels: Sequence[str]
+) -> e.ToolRequested:
     token("tool", tool)
     named = read_labels(labels)
     return e.ToolRequested(
@@ -109,7 +138,9 @@ def _shared(policy: Policy) -> list[tuple[str, str]]:
         "questions a thread": policy.questions_per_thread,
         "repeats of what was denied": policy.deny_repeats,
     }
-    told = "; ".join(f"{name}: {'no limit' if most is None else most}" for name, most in limits.items())
+    told = "; ".join(
+        f"{name}: {'no limit' if most is None else most}" for name, most in limits.items()
+    )
     return [
         ("pending", f"while a call waits, what a user says: {policy.while_pending}"),
         ("limits", told),
@@ -119,7 +150,7 @@ def _shared(policy: Policy) -> list[tuple[str, str]]:
     ]
 
 
-# --------------------------------------------------------------------------------------------- policy backtest
+# ---------------------------------------------------------------------------------- policy backtest
 
 
 @command(app)
@@ -133,23 +164,31 @@ async def backtest(
             help="The wishes of this file instead of the ledger's calls; needs no broker.",
         ),
     ] = None,
-    form: Annotated[str | None, typer.Option("--form", metavar="PROVIDER", help="As for `rehearse`.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--form", metavar="PROVIDER", help="As for `rehearse`.")
+    ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="SEQ|TIME", help="From there on: a number, or an ISO time (UTC)."),
+        typer.Option(
+            "--since", metavar="SEQ|TIME", help="From there on: a number, or an ISO time (UTC)."
+        ),
     ] = None,
     workspace: Annotated[
         str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
     ] = "",
     organisation: Annotated[
         bool,
-        typer.Option("--organisation", help="Try it as the organisation's, beside each workspace's own."),
+        typer.Option(
+            "--organisation", help="Try it as the organisation's, beside each workspace's own."
+        ),
     ] = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Try a policy on every call that was ever made: what it would have asked, allowed, blocked. Nothing is recorded."""
+    """Try a policy on every call that was ever made: what it would have asked, allowed, blocked.
+    Nothing is recorded.
+    """
     policy = read_policy(read_text(file), file)
     if workspace:
         token("workspace", workspace)
@@ -157,7 +196,9 @@ async def backtest(
     unreadable = 0
     if on is not None:
         if since is not None:
-            raise BadInput("--since is about the ledger's calls. Conversations of a file have no times.")
+            raise BadInput(
+                "--since is about the ledger's calls. Conversations of a file have no times."
+            )
         beside = trying.Beside(None) if organisation else trying.NOTHING_BESIDE
         report = trying.backtest(policy, trying.wishes_in(on, form, workspace), beside)
     elif form is not None:
@@ -174,7 +215,8 @@ async def backtest(
         print_message(f"\nNot tried: {'; '.join(report.left_out)}.")
     if unreadable:
         print_message(
-            f"{unreadable:,} requests are not counted: this program cannot read them. `ayes watch` shows them."
+            f"{unreadable:,} requests are not counted: this program cannot read them. `ayes "
+            "watch` shows them."
         )
 
 
@@ -182,7 +224,9 @@ def _print_report(report: Report) -> None:
     total = f"{report.calls:,} calls: {report.asked:,} asked, {report.allowed:,} allowed, {report.blocked:,} blocked"
     print_line(f"{total}, {report.invalid:,} invalid")
     if report.uncertain:
-        print_line(f"{report.uncertain:,} of those asked only because a condition could not be evaluated")
+        print_line(
+            f"{report.uncertain:,} of those asked only because a condition could not be evaluated"
+        )
     for title, rows in (
         ("tool", report.by_tool),
         ("rule", report.by_rule),
@@ -196,18 +240,22 @@ def _print_report(report: Report) -> None:
 
 def _print_counts(title: str, rows: dict[str, Counts]) -> None:
     columns = Counts.__struct_fields__
-    cells = [[name, *(f"{getattr(counts, one):,}" for one in columns)] for name, counts in rows.items()]
+    cells = [
+        [name, *(f"{getattr(counts, one):,}" for one in columns)] for name, counts in rows.items()
+    ]
     print_table([title, *columns], cells, [False, *(True for _ in columns)])
 
 
-# ---------------------------------------------------------------------------------------------- policy explain
+# ----------------------------------------------------------------------------------- policy explain
 
 
 @command(app)
 async def explain(
     call: CallArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
-    """Why a call stands as it does: its rule, who must agree and who is missing; and what would be said now."""
+    """Why a call stands as it does: its rule, who must agree and who is missing; and what would be
+    said now.
+    """
     async with Ledger.connect(store, url=url, role="observer") as ledger:
         explained = await explanation(ledger, CallRef.parse(call))
     if json:
@@ -243,7 +291,7 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
     )
 
 
-# -------------------------------------------------------------------------------------------------- for people
+# --------------------------------------------------------------------------------------- for people
 
 type _Line = tuple[str, str]
 
@@ -255,14 +303,21 @@ def _lines(one: Explained) -> list[_Line]:
     else:
         lines += _told(one.judged, _origin(one.judged), agreeing=True)
     if one.asked_as_well:
-        lines.append(("as well", f"{', '.join(one.asked_as_well)}, since nobody had decided in time"))
+        lines.append(
+            ("as well", f"{', '.join(one.asked_as_well)}, since nobody had decided in time")
+        )
     for vote in one.votes:
         whose = f"{vote.reviewer} for {vote.on_behalf_of}" if vote.on_behalf_of else vote.reviewer
-        said = f"{whose}: {vote.verdict.replace('_', ' ')}{f', {vote.reason}' if vote.reason else ''}"
+        said = (
+            f"{whose}: {vote.verdict.replace('_', ' ')}{f', {vote.reason}' if vote.reason else ''}"
+        )
         lines.append(("vote", f"{said} (does not count: {vote.flaw})" if vote.flaw else said))
     if one.next_stage is not None:
         lines.append(
-            ("next", f"{', '.join(one.next_stage.voters)} are asked as well at {_at(one.next_stage.at)}")
+            (
+                "next",
+                f"{', '.join(one.next_stage.voters)} are asked as well at {_at(one.next_stage.at)}",
+            )
         )
     if one.expires_at is not None and not one.decided:
         lines.append(("until", _at(one.expires_at)))
@@ -271,7 +326,10 @@ def _lines(one: Explained) -> list[_Line]:
     if one.decided:
         lines.append(("decided", one.decided))
     if one.by_now is not None:
-        lines += [("", "What is in force now says something else:"), *_told(one.by_now, _origin(one.by_now))]
+        lines += [
+            ("", "What is in force now says something else:"),
+            *_told(one.by_now, _origin(one.by_now)),
+        ]
     return lines
 
 
@@ -281,13 +339,18 @@ def _told(word: ExplainedVerdict, origin: str, *, agreeing: bool = False) -> lis
     if (asks := word.asks) is not None:
         lines += [("must agree", _needs(seat, agreeing=agreeing)) for seat in asks.quorums]
         lines += [
-            ("and also", f"{_needs(seat, agreeing=agreeing)}, by the same votes") for seat in asks.besides
+            ("and also", f"{_needs(seat, agreeing=agreeing)}, by the same votes")
+            for seat in asks.besides
         ]
-        ends = "one no ends it" if asks.denials_needed == 1 else f"{asks.denials_needed} must say no"
+        ends = (
+            "one no ends it" if asks.denials_needed == 1 else f"{asks.denials_needed} must say no"
+        )
         lines.append(("deny", ends))
         lines += [("not", f"{person}, who {why}") for person, why in asks.excluded.items()]
         if asks.may_break_glass:
-            lines.append(("emergency", f"any of {', '.join(asks.may_break_glass)} alone, with a reason"))
+            lines.append(
+                ("emergency", f"any of {', '.join(asks.may_break_glass)} alone, with a reason")
+            )
         lines.append(("time", _time(asks)))
     lines += [("shadow", f"{one.rule!r} has no effect; it says {one.then}") for one in word.shadows]
     return lines
@@ -312,7 +375,8 @@ def _time(asks: ExplainedRequest) -> str:
         return "it never expires"
     then = {"deny": "it expires", "stay": "it goes on waiting"}.get(asks.on_timeout, "")
     more = ", then ".join(
-        ", ".join(one.voters) + (f" for {one.expires_in_s:g} s" if one.expires_in_s is not None else "")
+        ", ".join(one.voters)
+        + (f" for {one.expires_in_s:g} s" if one.expires_in_s is not None else "")
         for one in asks.stages
     )
     return f"after {asks.expires_in_s:g} s {then or f'these are asked as well: {more}'}"
@@ -321,9 +385,7 @@ def _time(asks: ExplainedRequest) -> str:
 def _origin(word: ExplainedVerdict) -> str:
     if not word.policy_version:
         return "the empty policy (none was ever applied)"
-    return (
-        f"the {'organisation' if word.organisation else 'workspace'}'s policy, version {word.policy_version},"
-    )
+    return f"the {'organisation' if word.organisation else 'workspace'}'s policy, version {word.policy_version},"
 
 
 def _at(time: datetime | None) -> str:

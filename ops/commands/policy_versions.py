@@ -12,7 +12,13 @@ from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.broker.setup import apply_policy, apply_proposal, propose_policy
 from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.options import JsonOption, OrganisationOption, StoreOption, UrlOption, WorkspaceOption
+from ayes.ops.commands.options import (
+    JsonOption,
+    OrganisationOption,
+    StoreOption,
+    UrlOption,
+    WorkspaceOption,
+)
 from ayes.ops.commands.outcome import PENDING
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
@@ -24,7 +30,9 @@ from ayes.schemas.toml_files import read_text
 
 app: Final = commands()
 
-_ONE_OWNER: Final = "the organisation's policy holds in every workspace. Leave out -w or --organisation."
+_ONE_OWNER: Final = (
+    "the organisation's policy holds in every workspace. Leave out -w or --organisation."
+)
 
 
 @command(app)
@@ -36,18 +44,23 @@ async def apply(
     ] = None,
     organisation: OrganisationOption = False,
     propose: Annotated[
-        bool, typer.Option("--propose", help="Only propose it: somebody else must approve it first.")
+        bool,
+        typer.Option("--propose", help="Only propose it: somebody else must approve it first."),
     ] = False,
     requester: Annotated[
         str,
         typer.Option(
-            "--for", metavar="NAME", help="With --propose: whose proposal it is; they cannot vote on it."
+            "--for",
+            metavar="NAME",
+            help="With --propose: whose proposal it is; they cannot vote on it.",
         ),
     ] = "",
     proposal: Annotated[
         str | None,
         typer.Option(
-            "--proposal", metavar="CALL", help="Apply what was proposed and approved, in place of a file."
+            "--proposal",
+            metavar="CALL",
+            help="Apply what was proposed and approved, in place of a file.",
         ),
     ] = None,
     dry_run: Annotated[
@@ -57,14 +70,18 @@ async def apply(
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Make a file the policy of a workspace from now on. What was asked before stays as it was asked."""
+    """Make a file the policy of a workspace from now on. What was asked before stays as it was
+    asked.
+    """
     if (file is None) == (proposal is None):
         raise BadInput(
-            "a policy is applied from FILE.toml or as it was proposed with --proposal: give one of them."
+            "a policy is applied from FILE.toml or as it was proposed with --proposal: give one "
+            "of them."
         )
     if (propose and (proposal or organisation or not requester)) or (requester and not propose):
         raise BadInput(
-            "--propose goes with FILE.toml, -w and --for NAME, whose proposal it is; --for with it alone."
+            "--propose goes with FILE.toml, -w and --for NAME, whose proposal it is; --for with "
+            "it alone."
         )
     if dry_run and (propose or proposal):
         raise BadInput("--dry-run goes with FILE.toml alone. Leave out --propose or --proposal.")
@@ -75,7 +92,8 @@ async def apply(
         return 0
     if file is None or (workspace is None and not organisation):
         raise BadInput(
-            "whose policy is it? Name the workspace with -w, or give --organisation for all of them."
+            "whose policy is it? Name the workspace with -w, or give --organisation for all of "
+            "them."
         )
     read_policy(read_text(file), file)
     if propose:
@@ -128,7 +146,8 @@ async def show(
         print_data(output.fact_json(fact))
     else:
         print_message(
-            f"Version {fact.slot.tail[1]} of {whose}, applied {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC."
+            f"Version {fact.slot.tail[1]} of {whose}, applied "
+            f"{fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC."
         )
         for one in text.rstrip("\n").split("\n"):
             print_line(one)
@@ -162,19 +181,29 @@ async def apply_file(
         if json:
             print_data(msgspec.json.encode(whose | {"version": applied}).decode())
         else:
-            print_message(f"{file} is version {applied} of {_whose(workspace, organisation=organisation)}.")
+            print_message(
+                f"{file} is version {applied} of {_whose(workspace, organisation=organisation)}."
+            )
     elif json:
         print_data(msgspec.json.encode(whose | {"in_force": version, "changes": changes}).decode())
     else:
         in_force = f"Version {version} stays in force" if version else "There is no version yet"
-        print_message(f"{in_force} of {_whose(workspace, organisation=organisation)}. Nothing was recorded.")
+        print_message(
+            f"{in_force} of {_whose(workspace, organisation=organisation)}. Nothing was recorded."
+        )
 
 
 async def _changes(ledger: Ledger, owner: str, file: str) -> tuple[int, list[str]]:
-    """The version in force, 0 where there is none, and the lines of a unified diff from it to the file."""
+    """The version in force, 0 where there is none, and the lines of a unified diff from it to the
+    file.
+    """
     facts = await ledger.read(policies(owner))
     version = policy_in_force(facts).version
-    texts = {fact.slot.tail[1]: fact.event.text for fact in facts if isinstance(fact.event, PolicyApplied)}
+    texts = {
+        fact.slot.tail[1]: fact.event.text
+        for fact in facts
+        if isinstance(fact.event, PolicyApplied)
+    }
     before = texts.get(str(version), "").splitlines()
     after = read_text(file).splitlines()
     return version, [*unified_diff(before, after, f"version {version}", file, lineterm="")]
@@ -187,16 +216,21 @@ async def _propose(
     async with Ledger.connect(store, url=url, role="service") as ledger:
         call = await propose_policy(ledger, workspace, file, requester)
     if json:
-        print_data(msgspec.json.encode({"workspace": workspace, "proposal": str(call.ref)}).decode())
+        print_data(
+            msgspec.json.encode({"workspace": workspace, "proposal": str(call.ref)}).decode()
+        )
     else:
         print_message(
-            f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved {call.ref}: "
+            f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved "
+            f"{call.ref}: "
             f"ayes policy apply --proposal {call.ref}"
         )
     return PENDING
 
 
-async def _apply_proposal(proposal: str, *, store: Path | None, url: str | None, json: bool) -> None:
+async def _apply_proposal(
+    proposal: str, *, store: Path | None, url: str | None, json: bool
+) -> None:
     ref = CallRef.parse(proposal)
     async with (
         Ledger.connect(store, url=url, role="service") as service,

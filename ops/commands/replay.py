@@ -1,4 +1,6 @@
-"""For whoever wants to know whether the log bears it out: fold it again, show what it gives, compare, and repair."""
+"""For whoever wants to know whether the log bears it out: fold it again, show what it gives,
+compare, and repair.
+"""
 
 import functools
 from collections.abc import Awaitable, Callable
@@ -56,7 +58,9 @@ async def replay(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="SEQ|TIME", help="Stop there: a number, or an ISO time (UTC)."),
+        typer.Option(
+            "--until", metavar="SEQ|TIME", help="Stop there: a number, or an ISO time (UTC)."
+        ),
     ] = None,
     into: Annotated[
         str | None,
@@ -68,18 +72,26 @@ async def replay(
         ),
     ] = None,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Say where the live queue is not what the log gives; then exit 1.")
+        bool,
+        typer.Option(
+            "--diff", help="Say where the live queue is not what the log gives; then exit 1."
+        ),
     ] = False,
-    swap: Annotated[bool, typer.Option("--swap", help="Make the live queue what the log gives.")] = False,
+    swap: Annotated[
+        bool, typer.Option("--swap", help="Make the live queue what the log gives.")
+    ] = False,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Rebuild every projection from the first fact, or one; with --verify, exit 1 at the first difference."""
+    """Rebuild every projection from the first fact, or one; with --verify, exit 1 at the first
+    difference.
+    """
     if projection is None:
         if into is not None or diff or swap:
             raise BadInput(
-                "--into, --diff and --swap need to know of which projection: add --projection pending."
+                "--into, --diff and --swap need to know of which projection: add --projection "
+                "pending."
             )
         return await verified(verify=verify, until=until, store=store, url=url, json=json)
     if verify:
@@ -99,18 +111,24 @@ async def verified(
     if json:
         print_data(msgspec.json.encode(rebuilt).decode())
     else:
-        calls = ", ".join(f"{count} {status}" for status, count in rebuilt.calls.items()) or "no calls"
+        calls = (
+            ", ".join(f"{count} {status}" for status, count in rebuilt.calls.items()) or "no calls"
+        )
         print_line(
             f"{rebuilt.facts:,} facts up to {rebuilt.until:,} in {rebuilt.seconds:.1f} s: "
             f"{rebuilt.threads:,} threads; {calls}; {rebuilt.pending:,} pending"
         )
         if verify and not rebuilt.differences:
             queue = "the live queue is what the log gives; " if stop is None else ""
-            print_line(f"verified: {queue}{rebuilt.histories:,} histories are what their models were sent")
+            print_line(
+                f"verified: {queue}{rebuilt.histories:,} histories are what their models were sent"
+            )
         for void in rebuilt.void[:_VOID_SHOWN]:
             print_line(str(void))
         if len(rebuilt.void) > _VOID_SHOWN:
-            print_line(f"and {len(rebuilt.void) - _VOID_SHOWN:,} more that are void; --json lists them")
+            print_line(
+                f"and {len(rebuilt.void) - _VOID_SHOWN:,} more that are void; --json lists them"
+            )
         for difference in rebuilt.differences[:1]:
             print_line(f"differs: {difference}")
         if len(rebuilt.differences) > 1:
@@ -129,11 +147,14 @@ async def projected(
     url: str | None,
     json: bool,
 ) -> int:
-    """One projection: shown, or put into a bucket beside the live one, compared with it, and put in its place."""
+    """One projection: shown, or put into a bucket beside the live one, compared with it, and put in
+    its place.
+    """
     fold, stop = projection_named(name), read_until(until)
     if (diff or swap) and fold is not OPEN_APPROVALS:
         raise BadInput(
-            f"there is no live copy of {name} to compare with: only the queue ({OPEN_APPROVALS.name}) has one. "
+            f"there is no live copy of {name} to compare with: only the queue "
+            f"({OPEN_APPROVALS.name}) has one. "
             "`ayes replay --verify` holds every history against what its model was sent."
         )
     if swap and stop is not None:
@@ -141,7 +162,9 @@ async def projected(
             "--swap with --until would put the past in place of the present. Leave one of them out."
         )
     if into is not None and token("bucket", into) == OPEN_APPROVALS.name:
-        raise BadInput(f"{into!r} is the live queue itself. Choose another name for --into, or use --swap.")
+        raise BadInput(
+            f"{into!r} is the live queue itself. Choose another name for --into, or use --swap."
+        )
     role = "admin" if into or swap else "operator"
     async with JetStream.connect(store, url=url, role=role) as log:
         ledger = Ledger.on(log, role)
@@ -153,7 +176,9 @@ async def projected(
             show = _nothing
         state, rows, read = await _folded(ledger, fold, stop, show)
         what = f" in bucket {into}" if into else ""
-        print_message(f"{fold.name}: {rows:,} rows as of fact {state.seq:,}, {read:,} facts read{what}")
+        print_message(
+            f"{fold.name}: {rows:,} rows as of fact {state.seq:,}, {read:,} facts read{what}"
+        )
         if not diff and not swap:
             return 0
         if stop is not None:
@@ -166,14 +191,17 @@ async def projected(
         if not swap:
             return 1 if differences else 0
         await _swap(ledger, state, differences)
-        print_message(f"swapped: the live queue is what the log gives; {len(differences):,} entries were not")
+        print_message(
+            f"swapped: the live queue is what the log gives; {len(differences):,} entries were not"
+        )
         return 0
 
 
 async def _folded(
     ledger: Ledger, fold: Projection[Any], stop: Until, show: Show
 ) -> tuple[ProjectionState, int, int]:
-    """The state of the log up to there, how many rows were shown of it, and how many facts were read.
+    """The state of the log up to there, how many rows were shown of it, and how many facts were
+    read.
 
     What comes to rest is shown when it is let go, and once more should it go on: the last row of a
     key counts.
@@ -194,7 +222,9 @@ async def _folded(
                 shown += 1
 
     for gap in await replay_log(ledger, state, until=stop, each=each, batch=batch):
-        print_message(f"the log does not have facts {gap.start:,} to {gap.stop - 1:,}; see `ayes doctor`")
+        print_message(
+            f"the log does not have facts {gap.start:,} to {gap.stop - 1:,}; see `ayes doctor`"
+        )
     for row in state.rows(fold):
         await show(row)
         shown += 1
@@ -222,7 +252,9 @@ def _tell(differences: list[Difference], *, json: bool) -> None:
 
 
 def _as_json(live: bytes) -> object:
-    """What stands in the bucket, on one line of JSON: as it is, or its text where it is not JSON."""
+    """What stands in the bucket, on one line of JSON: as it is, or its text where it is not
+    JSON.
+    """
     try:
         found = msgspec.json.decode(live or b"null")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -231,7 +263,9 @@ def _as_json(live: bytes) -> object:
 
 
 async def _swap(ledger: Ledger, state: ProjectionState, differences: list[Difference]) -> None:
-    """Make the live queue what the log gives, key by key, so that whoever watches it sees just what changes."""
+    """Make the live queue what the log gives, key by key, so that whoever watches it sees just what
+    changes.
+    """
     for _ in range(_ROUNDS):
         if not differences:
             return
@@ -244,9 +278,11 @@ async def _swap(ledger: Ledger, state: ProjectionState, differences: list[Differ
 
 
 async def _put_right(ledger: Ledger, name: str) -> None:
-    """As the queue's own worker does it: the revision first, then the facts. Who has the older facts loses.
+    """As the queue's own worker does it: the revision first, then the facts. Who has the older
+    facts loses.
 
-    And who has written looks again: a decision that was recorded meanwhile may have found no entry to delete.
+    And who has written looks again: a decision that was recorded meanwhile may have found no entry
+    to delete.
     """
     live = ledger.log.pending
     while True:
@@ -275,7 +311,8 @@ async def _nothing(_row: ProjectedRow) -> None:
 async def _set(bucket: Pending, row: ProjectedRow) -> None:
     if len(row.value) > _MAX_ROW:
         raise TooLarge(
-            f"the row of {row.key} has {len(row.value):,} bytes, and a bucket takes {_MAX_ROW:,}. Leave out --into to have it printed."
+            f"the row of {row.key} has {len(row.value):,} bytes, and a bucket takes {_MAX_ROW:,}. "
+            "Leave out --into to have it printed."
         )
     won = await bucket.put(row.key, row.value, 0)
     while not won:  # it went on after it had come to rest

@@ -24,12 +24,15 @@ async def report(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """The lake as one page with plots: readable offline, in light and in dark, and nothing in it runs."""
+    """The lake as one page with plots: readable offline, in light and in dark, and nothing in it
+    runs.
+    """
     try:
         page = render((to or default(store)) / "lake", title)
     except ModuleNotFoundError as missing:
         raise BadInput(
-            f"a report needs {missing.name}, which is not installed. It comes with the extra `reports`: "
+            f"a report needs {missing.name}, which is not installed. It comes with the extra "
+            "`reports`: "
             "pip install 'ayes[analytics,reports]'."
         ) from None
     beside = output.with_name(f".{output.name}.writing")

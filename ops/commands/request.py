@@ -1,4 +1,6 @@
-"""For services and scripts that ask: request a call, wait for the decision, and run it themselves."""
+"""For services and scripts that ask: request a call, wait for the decision, and run it
+themselves.
+"""
 
 from typing import Annotated, Final
 
@@ -22,13 +24,18 @@ app: Final = commands()
 async def request(
     call: CallArgument,
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="A tool declared in the workspace.")],
-    arguments: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments; - for stdin.")] = "{}",
+    arguments: Annotated[
+        str, typer.Argument(metavar="JSON", help="Its arguments; - for stdin.")
+    ] = "{}",
     requester: Annotated[
         str, typer.Option("--for", metavar="NAME", help="On whose behalf: they cannot vote on it.")
     ] = "",
-    agent: Annotated[str, typer.Option("--agent", metavar="NAME", help="The agent that wishes it.")] = "",
+    agent: Annotated[
+        str, typer.Option("--agent", metavar="NAME", help="The agent that wishes it.")
+    ] = "",
     labels: Annotated[
-        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="What rules may ask for.")
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="What rules may ask for."),
     ] = None,
     store: StoreOption = None,
     url: UrlOption = None,
@@ -66,7 +73,9 @@ async def doubt(
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Say that whoever ran a call is gone, and nobody knows how it ended. Then a person reconciles it."""
+    """Say that whoever ran a call is gone, and nobody knows how it ended. Then a person reconciles
+    it.
+    """
     async with Ledger.connect(store, url=url, role="service") as ledger:
         known = await ledger.doubt(call, reason)
         await report(ledger, known, f"{call} is in doubt. Next: ayes reconcile {call}", json=json)
@@ -76,7 +85,9 @@ async def doubt(
 async def start(
     call: CallArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
 ) -> None:
-    """Claim an approved call that you run yourself: only when this ends with 0 may you run it. Then: ayes finish."""
+    """Claim an approved call that you run yourself: only when this ends with 0 may you run it.
+    Then: ayes finish.
+    """
     async with Ledger.connect(store, url=url, role="service") as ledger:
         known = await ledger.start(call)
         told = f"{call} is yours to run, with {known.arguments}. Next: ayes finish {call}"
@@ -87,10 +98,12 @@ async def start(
 async def finish(
     call: CallArgument,
     text: Annotated[
-        str | None, typer.Option("--output", metavar="TEXT", help="What the model reads; - for stdin.")
+        str | None,
+        typer.Option("--output", metavar="TEXT", help="What the model reads; - for stdin."),
     ] = None,
     error: Annotated[
-        str | None, typer.Option("--error", metavar="TEXT", help="It ran and failed with this; - for stdin.")
+        str | None,
+        typer.Option("--error", metavar="TEXT", help="It ran and failed with this; - for stdin."),
     ] = None,
     store: StoreOption = None,
     url: UrlOption = None,
@@ -104,7 +117,9 @@ async def finish(
     async with Ledger.connect(store, url=url, role="service") as ledger:
         if not (await ledger.known_call(ref)).claims:
             await ledger.start(ref)
-        known = await (ledger.finish(ref, error=said) if text is None else ledger.finish(ref, output=said))
+        known = await (
+            ledger.finish(ref, error=said) if text is None else ledger.finish(ref, output=said)
+        )
         await report(ledger, known, f"{call} has {known.status}.", json=json)
 
 
@@ -112,13 +127,16 @@ async def finish(
 async def wait(
     call: CallArgument,
     timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="DURATION", help="Such as 90s; for ever by default.")
+        str | None,
+        typer.Option("--timeout", metavar="DURATION", help="Such as 90s; for ever by default."),
     ] = None,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Wait until a call is decided: exit 0 approved, 5 denied, 6 expired, 3 timed out (8 with --timeout 0)."""
+    """Wait until a call is decided: exit 0 approved, 5 denied, 6 expired, 3 timed out (8 with
+    --timeout 0).
+    """
     ref = CallRef.parse(call)
     timeout_s = None if timeout is None else parse_duration("--timeout", timeout)
     async with Ledger.connect(store, url=url, role="observer") as ledger:

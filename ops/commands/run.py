@@ -63,16 +63,22 @@ async def up(
     workers: Annotated[
         str,
         typer.Option(
-            "--workers", metavar="KINDS", help="Comma-separated: gate,queue,model,executor; or none."
+            "--workers",
+            metavar="KINDS",
+            help="Comma-separated: gate,queue,model,executor; or none.",
         ),
     ] = "gate,queue,model,executor",
     ack_wait: Annotated[
         str,
-        typer.Option("--ack-wait", metavar="DURATION", help="A worker silent for so long is taken for dead."),
+        typer.Option(
+            "--ack-wait", metavar="DURATION", help="A worker silent for so long is taken for dead."
+        ),
     ] = "30s",
     sync: Annotated[
         str,
-        typer.Option("--sync", help="Flush to disk: always (before each ack), or an interval such as 2m."),
+        typer.Option(
+            "--sync", help="Flush to disk: always (before each ack), or an interval such as 2m."
+        ),
     ] = "always",
     max_bytes: MaxBytesOption = None,
     accept_log: AcceptLogOption = False,
@@ -91,7 +97,10 @@ async def up(
         await declare_streams(
             server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
         )
-        async with witnessed(server.store, chosen, accept_log=accept_log) as watched, guarded(server.store):
+        async with (
+            witnessed(server.store, chosen, accept_log=accept_log) as watched,
+            guarded(server.store),
+        ):
             if policy is not None:
                 await apply_file(policy, workspace, store=server.store.path, url=None, json=False)
             if registry is not None:
@@ -110,7 +119,9 @@ async def up(
 
 @command(app)
 async def work(
-    kinds: Annotated[list[str], typer.Argument(metavar="KIND...", help="gate, queue, model, executor")],
+    kinds: Annotated[
+        list[str], typer.Argument(metavar="KIND...", help="gate, queue, model, executor")
+    ],
     recording: RecordingOption = None,
     tools: ToolsOption = None,
     workspace: WorkspaceOption = "default",
@@ -127,7 +138,9 @@ async def work(
     chosen = _kinds(kinds)
     registry = load(tools) if tools is not None else None
     recordings = (
-        None if recording is None else {name: one for name, (_, one) in read_recordings(recording).items()}
+        None
+        if recording is None
+        else {name: one for name, (_, one) in read_recordings(recording).items()}
     )
     if registry is not None:
         await _declare(registry, workspace, store=store, url=url)
@@ -143,14 +156,19 @@ async def work(
 @command(app)
 async def setup(
     replicas: Annotated[
-        int, typer.Option("--replicas", help="Copies of each stream: 1, or 3 on a cluster.", min=1, max=5)
+        int,
+        typer.Option(
+            "--replicas", help="Copies of each stream: 1, or 3 on a cluster.", min=1, max=5
+        ),
     ] = 1,
     max_bytes: MaxBytesOption = None,
     store: StoreOption = None,
     url: UrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Create the streams and consumers on a broker of your own, as its administrator. `up` does it by itself."""
+    """Create the streams and consumers on a broker of your own, as its administrator. `up` does it
+    by itself.
+    """
     await declare_streams(
         store, url=url, replicas=replicas, also=tuple(DURABLES), max_bytes=bytes_of(max_bytes)
     )
@@ -159,7 +177,9 @@ async def setup(
         differing = await replicas_differ(ledger.log.api, replicas) + await drift(ledger.log.api)
     if json:
         there: dict[str, Any] = {"streams": list(streams()), "consumers": list(DURABLES)}
-        print_data(msgspec.json.encode(there | ({"differing": differing} if differing else {})).decode())
+        print_data(
+            msgspec.json.encode(there | ({"differing": differing} if differing else {})).decode()
+        )
     elif differing:
         for one in differing:
             print_line(one)
@@ -173,37 +193,48 @@ async def setup(
 @command(app)
 async def rehearse(
     file: Annotated[
-        str, typer.Argument(metavar="FILE.jsonl", help="Conversations, one a line: id and messages.")
+        str,
+        typer.Argument(metavar="FILE.jsonl", help="Conversations, one a line: id and messages."),
     ],
     form: Annotated[
         str | None,
         typer.Option(
             "--form",
             metavar="PROVIDER",
-            help="FILE as another system keeps it: openai-chat, openai-responses, anthropic, gemini, ai-sdk, ai-sdk-ui, pydantic-ai",
+            help="FILE as another system keeps it: openai-chat, openai-responses, anthropic, "
+            "gemini, ai-sdk, ai-sdk-ui, pydantic-ai",
             show_default=False,
         ),
     ] = None,
     policy: PolicyOption = None,
     reviewer: Annotated[
         str,
-        typer.Option("--reviewer", metavar="approve|deny|FILE.toml", help="How the scripted reviewer votes."),
+        typer.Option(
+            "--reviewer", metavar="approve|deny|FILE.toml", help="How the scripted reviewer votes."
+        ),
     ] = "approve",
     workspace: WorkspaceOption = "rehearsal",
     workers: Annotated[
         bool,
-        typer.Option("--workers/--no-workers", help="Answer from the recording here, or in `ayes work`."),
+        typer.Option(
+            "--workers/--no-workers", help="Answer from the recording here, or in `ayes work`."
+        ),
     ] = True,
-    ack_wait: Annotated[str, typer.Option("--ack-wait", metavar="DURATION", help="As for `up`.")] = "30s",
+    ack_wait: Annotated[
+        str, typer.Option("--ack-wait", metavar="DURATION", help="As for `up`.")
+    ] = "30s",
     store: GivenStoreOption = None,
     url: GivenUrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Drive recorded conversations through the real thing: model and tools answer as they once did."""
+    """Drive recorded conversations through the real thing: model and tools answer as they once
+    did.
+    """
     ack_wait_s = _ack_wait_s(ack_wait)
     if form is not None and not workers:
         raise BadInput(
-            "`ayes work --recording` reads no other form than our own. Leave out --no-workers, or --form."
+            "`ayes work --recording` reads no other form than our own. Leave out --no-workers, or "
+            "--form."
         )
     # All three files are read before anything is recorded.
     recorded = read_recordings(file, form)
@@ -257,7 +288,7 @@ async def rehearse(
     return 0
 
 
-# ------------------------------------------------------------------------------------------------- helpers
+# ------------------------------------------------------------------------------------------ helpers
 
 
 def _ack_wait_s(text: str) -> float:
@@ -274,7 +305,9 @@ def bytes_of(text: str | None) -> int | None:
         return None
     found = re.fullmatch(r"(\d{1,15})\s*(KB|MB|GB|TB|KiB|MiB|GiB|TiB|B)?", text.strip())
     if found is None:
-        raise BadInput(f"--max-bytes {text!r} is not a number of bytes. It looks like 20GB or 500MiB.")
+        raise BadInput(
+            f"--max-bytes {text!r} is not a number of bytes. It looks like 20GB or 500MiB."
+        )
     number, unit = found.groups(default="B")
     base = 1024 if "i" in unit else 1000
     size = int(number)
@@ -290,7 +323,9 @@ async def _declare_missing(
     url: str | None,
     ack_wait_s: float,
 ) -> None:
-    """On a broker of one's own, create what these read from. Elsewhere an administrator did: `ayes setup`."""
+    """On a broker of one's own, create what these read from. Elsewhere an administrator did: `ayes
+    setup`.
+    """
     if url is None:
         await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
 
@@ -302,7 +337,9 @@ async def _declare(tools: Tools, workspace: str, *, store: Path | None, url: str
 
 def _kinds(named: Sequence[str]) -> list[str]:
     if unknown := [kind for kind in named if kind not in KINDS]:
-        raise BadInput(f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(KINDS)}.")
+        raise BadInput(
+            f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(KINDS)}."
+        )
     return list(named)
 
 
@@ -339,10 +376,15 @@ async def guarded(store: Store) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def _own_server(store: Path | None) -> AsyncGenerator[Path]:
-    """A broker for as long as the block: in `store`, which stays, or in a temporary one, which goes."""
+    """A broker for as long as the block: in `store`, which stays, or in a temporary one, which
+    goes.
+    """
     async with AsyncExitStack() as stack:
         if store is None:
-            store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-"))) / "store"
+            store = (
+                Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-")))
+                / "store"
+            )
         server = await stack.enter_async_context(EmbeddedServer(store))
         yield server.store.path
 
@@ -356,7 +398,12 @@ async def _broker_gone(server: EmbeddedServer) -> None:
 
 def _greet(server: EmbeddedServer, kinds: Sequence[str], *, json: bool) -> None:
     if json:
-        ready = {"url": server.url, "store": str(server.store.path), "workers": kinds, "pid": server.pid}
+        ready = {
+            "url": server.url,
+            "store": str(server.store.path),
+            "workers": kinds,
+            "pid": server.pid,
+        }
         print_data(msgspec.json.encode(ready).decode())
         return
     where = "" if server.store.path == Store().path else f" --store {server.store.path}"
@@ -377,9 +424,16 @@ def _tell_working(kinds: Sequence[str], *, json: bool) -> None:
 
 def _tell_stalled(waiting: int, workspace: str, store: Path | None, url: str | None) -> None:
     calls = "1 call waits" if waiting == 1 else f"{waiting:,} calls wait"
-    where = " --url URL" if url else "" if store in {None, Store().path} else f" --store {quote(str(store))}"
+    where = (
+        " --url URL"
+        if url
+        else ""
+        if store in {None, Store().path}
+        else f" --store {quote(str(store))}"
+    )
     print_message(
-        f"{calls} for people and nothing else goes on: the script leaves this open, or more votes are needed. "
+        f"{calls} for people and nothing else goes on: the script leaves this open, or more votes "
+        "are needed. "
         f"To decide by hand: ayes pending -w {workspace}{where}"
     )
 
@@ -396,5 +450,6 @@ def _report(summary: Summary, *, json: bool) -> None:
     output.console().print(table)
     if summary.seconds:
         print_message(
-            f"{summary.facts / summary.seconds:,.0f} facts/s, {summary.conversations / summary.seconds:,.1f} conversations/s"
+            f"{summary.facts / summary.seconds:,.0f} facts/s, "
+            f"{summary.conversations / summary.seconds:,.1f} conversations/s"
         )

@@ -38,7 +38,8 @@ Form = Literal["table", "json", "csv", "raw csv"]
 _ROWS: Final = 200
 _BYTES: Final = {"MB": 10**6, "GB": 10**9, "MIB": 2**20, "GIB": 2**30}
 _MEMORY: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(MB|GB|MIB|GIB)", re.ASCII | re.IGNORECASE)
-#: What a spreadsheet takes for the beginning of a formula; the last four are the wide forms of the first four.
+#: What a spreadsheet takes for the beginning of a formula; the last four are the wide forms of the
+#: first four.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 #: Less than that and DuckDB does not start.
 _LEAST_MEMORY: Final = 50_000_000
@@ -56,18 +57,25 @@ async def sql(
         bool,
         typer.Option(
             "--csv",
-            help="CSV, with a line of names; an apostrophe before text that a spreadsheet would take for a formula.",
+            help="CSV, with a line of names; an apostrophe before text that a spreadsheet would "
+            "take for a formula.",
         ),
     ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="With --csv: the text exactly as it is.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="With --csv: the text exactly as it is.")
+    ] = False,
     parquet: Annotated[
         Path | None,
         typer.Option(
-            "--parquet", metavar="FILE", help="Write the rows to this file instead.", show_default=False
+            "--parquet",
+            metavar="FILE",
+            help="Write the rows to this file instead.",
+            show_default=False,
         ),
     ] = None,
     timeout: Annotated[
-        str, typer.Option("--timeout", metavar="DURATION", help="A query that takes longer is stopped.")
+        str,
+        typer.Option("--timeout", metavar="DURATION", help="A query that takes longer is stopped."),
     ] = "30s",
     memory: Annotated[
         str, typer.Option("--memory", metavar="SIZE", help="A query that needs more is stopped.")
@@ -109,7 +117,8 @@ def bytes_of(option: str, text: str) -> int:
     found = _MEMORY.fullmatch(text.strip())
     if found is None:
         raise BadInput(
-            f"{option} {text!r} is no amount of memory. Write a number and its unit, as in 500MB or 2GB."
+            f"{option} {text!r} is no amount of memory. Write a number and its unit, as in 500MB "
+            "or 2GB."
         )
     amount = int(float(found[1]) * _BYTES[found[2].upper()])
     if amount < _LEAST_MEMORY:
@@ -147,7 +156,7 @@ def _ctrl_c() -> Generator["list[Answer]"]:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-# ------------------------------------------------------------------------------------------- how rows are shown
+# ------------------------------------------------------------------------------- how rows are shown
 
 
 def show(answer: Answer) -> None:
@@ -166,10 +175,13 @@ def show(answer: Answer) -> None:
     left_out = print_table(names, shown, [_is_number(field) for field in answer.schema])
     print_message(f"{_count(count, 'row')} in {answer.seconds:.2f} s")
     if count > len(shown):
-        print_message(f"The first {len(shown)} are shown. --json, --csv and --parquet FILE give all of them.")
+        print_message(
+            f"The first {len(shown)} are shown. --json, --csv and --parquet FILE give all of them."
+        )
     if left_out:
         print_message(
-            f"{left_out} Name those that you want; --json, --csv and --parquet FILE give all of them."
+            f"{left_out} Name those that you want; --json, --csv and --parquet FILE give all of "
+            "them."
         )
 
 
@@ -177,7 +189,9 @@ def _is_number(field: Any) -> bool:
     import pyarrow as pa
 
     kind = field.type
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
 
 
 def _count(count: int, what: str) -> str:
@@ -195,9 +209,13 @@ def _print_csv(answer: Answer, *, exact: bool) -> None:
     # On a terminal it is read by a person, and nothing in it may act.
     shown = visible if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([shown(name if exact else unlike_formula(name)) for name in answer.schema.names])
+    writer.writerow(
+        [shown(name if exact else unlike_formula(name)) for name in answer.schema.names]
+    )
     for batch in answer.batches():
-        writer.writerows([shown(_csv_cell(value, exact=exact)) for value in row] for row in _rows(batch))
+        writer.writerows(
+            [shown(_csv_cell(value, exact=exact)) for value in row] for row in _rows(batch)
+        )
     sys.stdout.flush()
 
 
@@ -208,7 +226,9 @@ def _csv_cell(value: Any, *, exact: bool) -> str:
 
 
 def unlike_formula(text: str) -> str:
-    """With an apostrophe before it where a spreadsheet would take it for a formula (OWASP, "CSV injection")."""
+    """With an apostrophe before it where a spreadsheet would take it for a formula (OWASP, "CSV
+    injection").
+    """
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
@@ -234,7 +254,9 @@ def _json(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: bytes as text where they are that, else in base64; and a map as an object."""
+    """A value as JSON has it: bytes as text where they are that, else in base64; and a map as an
+    object.
+    """
     match value:
         case bytes():
             try:
@@ -289,7 +311,9 @@ def write_parquet(answer: Answer, file: Path) -> int:
             os.fsync(content.fileno())
         beside.replace(file)
     except OSError as problem:
-        raise BadInput(f"{file} cannot be written: {problem.strerror or problem}. Nothing was.") from None
+        raise BadInput(
+            f"{file} cannot be written: {problem.strerror or problem}. Nothing was."
+        ) from None
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
@@ -299,5 +323,6 @@ def write_parquet(answer: Answer, file: Path) -> int:
 def _refuse_inside(file: Path, archive: Path) -> None:
     if file.resolve().is_relative_to(archive.resolve()):
         raise BadInput(
-            f"{file} would be in the archive, where only the archivist writes. Name a file elsewhere."
+            f"{file} would be in the archive, where only the archivist writes. Name a file "
+            "elsewhere."
         )

@@ -72,4 +72,6 @@ async def show_tools(
         else:
             print_line(f"{name}  version {tool.version}")
     if not newest and not json:
-        print_message(f"No tool is declared in {workspace}. Next: ayes tool declare FILE.toml -w {workspace}")
+        print_message(
+            f"No tool is declared in {workspace}. Next: ayes tool declare FILE.toml -w {workspace}"
+        )

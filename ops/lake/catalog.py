@@ -1,4 +1,6 @@
-"""Our own questions to the lake: those of `ask` and of the report. What anybody else types goes through `ops/lake/sql.py`."""
+"""Our own questions to the lake: those of `ask` and of the report. What anybody else types goes
+through `ops/lake/sql.py`.
+"""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -13,7 +15,8 @@ type QueryRow = Mapping[str, Any]
 
 @contextmanager
 def connect(lake: Path) -> Generator[Callable[[str], list[QueryRow]]]:
-    """What a query answers, each row by its columns: from one state of the lake, however many are asked.
+    """What a query answers, each row by its columns: from one state of the lake, however many are
+    asked.
 
     Raises:
         BadInput: there is no lake, not one of this version, or no DuckDB to ask it with.
@@ -39,5 +42,6 @@ def connect(lake: Path) -> Generator[Callable[[str], list[QueryRow]]]:
         said = str(problem).partition("\n")[0]
         raise Unavailable(
             f"the lake in {lake} cannot be asked: {said} "
-            "`ayes lake verify` finds what is wrong with it; `ayes lake sync` writes the catalog anew."
+            "`ayes lake verify` finds what is wrong with it; `ayes lake sync` writes the catalog "
+            "anew."
         ) from None

@@ -1,7 +1,8 @@
 """A report of the lake: one page that holds all it shows, readable offline, in light and in dark.
 
-Each plot is drawn twice, as SVG and without a browser, and the page shows the one that fits: no script runs in it, so it can be
-mailed, filed and read in ten years. What it says is asked of the same tables that analysts ask.
+Each plot is drawn twice, as SVG and without a browser, and the page shows the one that fits: no
+script runs in it, so it can be mailed, filed and read in ten years. What it says is asked of the
+same tables that analysts ask.
 """
 
 import html
@@ -38,8 +39,10 @@ def _much(field: str, title: str) -> dict[str, Any]:
 PLOTS: Final[tuple[Plot, ...]] = (
     Plot(
         "Calls by day",
-        "What became of each call, by the day on which it was requested. Open calls have no decision yet.",
-        "SELECT strftime(requested_at, '%Y-%m-%d') AS day, coalesce(verdict, 'open') AS verdict, count(*) AS calls "
+        "What became of each call, by the day on which it was requested. Open calls have no "
+        "decision yet.",
+        "SELECT strftime(requested_at, '%Y-%m-%d') AS day, coalesce(verdict, 'open') AS verdict, "
+        "count(*) AS calls "
         "FROM calls GROUP BY ALL ORDER BY ALL",
         "bar",
         {
@@ -50,17 +53,26 @@ PLOTS: Final[tuple[Plot, ...]] = (
     ),
     Plot(
         "How calls ended, by tool",
-        "What the model was told. A refusal by people, by the policy and by time are different endings.",
-        "SELECT tool, coalesce(outcome, 'open') AS outcome, count(*) AS calls FROM calls GROUP BY ALL ORDER BY ALL",
+        "What the model was told. A refusal by people, by the policy and by time are different "
+        "endings.",
+        "SELECT tool, coalesce(outcome, 'open') AS outcome, count(*) AS calls FROM calls GROUP BY "
+        "ALL ORDER BY ALL",
         "bar",
-        {"x": _much("calls", "calls"), "y": _by("tool", ""), "color": _by("outcome", "", sort="ascending")},
+        {
+            "x": _much("calls", "calls"),
+            "y": _by("tool", ""),
+            "color": _by("outcome", "", sort="ascending"),
+        },
     ),
     Plot(
         "How long people took, by tool",
-        "From the question to the decision, in seconds: half of the calls, and nine of ten, were decided within this.",
+        "From the question to the decision, in seconds: half of the calls, and nine of ten, were "
+        "decided within this.",
         "SELECT tool, unnest(['half of them', 'nine of ten']) AS share, unnest(["
-        "quantile_cont(epoch(decided_at - gated_at), 0.5), quantile_cont(epoch(decided_at - gated_at), 0.9)]) AS seconds "
-        "FROM calls WHERE gated_at IS NOT NULL AND decided_at IS NOT NULL GROUP BY tool ORDER BY ALL",
+        "quantile_cont(epoch(decided_at - gated_at), 0.5), quantile_cont(epoch(decided_at - "
+        "gated_at), 0.9)]) AS seconds "
+        "FROM calls WHERE gated_at IS NOT NULL AND decided_at IS NOT NULL GROUP BY tool ORDER BY "
+        "ALL",
         "bar",
         {
             "x": _much("seconds", "seconds"),
@@ -85,14 +97,18 @@ PLOTS: Final[tuple[Plot, ...]] = (
 #: Nothing is fetched and nothing runs, whatever a text of the page may say.
 _CSP: Final = (
     '<meta http-equiv="Content-Security-Policy" '
-    "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'\">"
+    "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action "
+    "'none'\">"
 )
 
 #: The figures at the top: what they say, and the query for each.
 FIGURES: Final[tuple[tuple[str, str], ...]] = (
     ("calls", "SELECT count(*) FROM calls"),
     ("put to people", "SELECT count(*) FROM calls WHERE asked"),
-    ("denied by people", "SELECT count(*) FROM calls WHERE verdict = 'Denied' AND ground = 'people'"),
+    (
+        "denied by people",
+        "SELECT count(*) FROM calls WHERE verdict = 'Denied' AND ground = 'people'",
+    ),
     ("changed by a reviewer", "SELECT count(*) FROM calls WHERE edited"),
     ("expired", "SELECT count(*) FROM calls WHERE verdict = 'Expired'"),
     ("open now", "SELECT count(*) FROM open_calls"),
@@ -125,7 +141,10 @@ def _svg(plot: Plot, rows: Sequence[QueryRow], theme: Literal["dark"] | None) ->
     import altair as alt
     import vl_convert
 
-    values = [{name: line(one) if isinstance(one, str) else one for name, one in row.items()} for row in rows]
+    values = [
+        {name: line(one) if isinstance(one, str) else one for name, one in row.items()}
+        for row in rows
+    ]
     spec = {
         "data": {"values": values},
         "mark": {"type": plot.mark},
@@ -133,7 +152,8 @@ def _svg(plot: Plot, rows: Sequence[QueryRow], theme: Literal["dark"] | None) ->
         "width": 560,
         "background": "transparent",
     }
-    # Altair says what is wrong with a plot, where the drawing would leave out what it does not know.
+    # Altair says what is wrong with a plot, where the drawing would leave out what it does not
+    # know.
     checked = alt.Chart.from_dict(spec).to_dict()
     svg: str = vl_convert.vegalite_to_svg(checked, theme=theme)
     return svg

@@ -1,17 +1,20 @@
-"""A question to the lake, asked by anybody: it can read the lake, and nothing else, whatever it says.
+"""A question to the lake, asked by anybody: it can read the lake, and nothing else, whatever it
+says.
 
 No single check holds, so each of these does its part:
 
-* It is one statement, a SELECT or the EXPLAIN of one. In DuckDB a SELECT can have a COPY, an INSERT or a DELETE inside, so its plan
-  is looked at before it runs: steps and table functions that are not known to only read are turned down.
-* It runs in a transaction that only reads, on a catalog that was opened to be read, with settings that it cannot change: no file
-  outside the lake, no extension, no variable of ours, no file for what memory does not hold.
-* It runs in a process of its own that may write no byte to any file, take no more memory than it was given, and has nothing
-  of our environment. DuckDB's own limits are not enough: one long string is not counted, and one long step hears no
-  interrupt. Who is out of time is killed.
+* It is one statement, a SELECT or the EXPLAIN of one. In DuckDB a SELECT can have a COPY, an INSERT
+  or a DELETE inside, so its plan is looked at before it runs: steps and table functions that are
+  not known to only read are turned down.
+* It runs in a transaction that only reads, on a catalog that was opened to be read, with settings
+  that it cannot change: no file outside the lake, no extension, no variable of ours, no file for
+  what memory does not hold.
+* It runs in a process of its own that may write no byte to any file, take no more memory than it
+  was given, and has nothing of our environment. DuckDB's own limits are not enough: one long string
+  is not counted, and one long step hears no interrupt. Who is out of time is killed.
 
-The rows come as Arrow, a batch at a time, so that a long answer needs no more memory than a short one. The catalog is opened anew
-for each question: it is as fresh as the lake.
+The rows come as Arrow, a batch at a time, so that a long answer needs no more memory than a short
+one. The catalog is opened anew for each question: it is as fresh as the lake.
 """
 
 import json
@@ -45,7 +48,9 @@ _BATCH: Final = 20_000
 #: What the process needs beside the question: batches on their way, and the stacks of threads.
 _BESIDE: Final = 500_000_000
 #: Of our environment the process gets what it needs to start.
-_ENVIRONMENT: Final = frozenset({"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "SYSTEMROOT", "TMPDIR"})
+_ENVIRONMENT: Final = frozenset(
+    {"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "SYSTEMROOT", "TMPDIR"}
+)
 
 #: The steps of a plan that only read; DuckDB's names for them.
 _STEPS: Final = frozenset({
@@ -53,7 +58,8 @@ _STEPS: Final = frozenset({
     "DELIM_JOIN", "DEPENDENT_JOIN", "DISTINCT", "DUMMY_SCAN", "EMPTY_RESULT", "EXCEPT", "EXPRESSION_GET", "FILTER", "INTERSECT",
     "LIMIT", "ORDER_BY", "POSITIONAL_JOIN", "PROJECTION", "REC_CTE", "REC_CTE_SCAN", "SAMPLE", "TOP_N", "UNION", "UNNEST", "WINDOW",
 })  # fmt: skip
-#: The table functions that only read: the lake's files, numbers, and what DuckDB knows about itself.
+#: The table functions that only read: the lake's files, numbers, and what DuckDB knows about
+#: itself.
 _FUNCTIONS: Final = frozenset({
     "DUCKDB_COLUMNS", "DUCKDB_CONSTRAINTS", "DUCKDB_DATABASES", "DUCKDB_EXTENSIONS", "DUCKDB_FUNCTIONS", "DUCKDB_INDEXES",
     "DUCKDB_KEYWORDS", "DUCKDB_SCHEMAS", "DUCKDB_SETTINGS", "DUCKDB_TABLES", "DUCKDB_TYPES", "DUCKDB_VARIABLES", "DUCKDB_VIEWS",
@@ -62,7 +68,8 @@ _FUNCTIONS: Final = frozenset({
     "READ_PARQUET", "READ_TEXT", "REPEAT", "REPEAT_ROW",
 })  # fmt: skip
 _EXPLAIN: Final = re.compile(
-    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b(?:\s+ANALYZE\b)?(?:\s*\([^()]*\))?\s*", re.IGNORECASE | re.DOTALL
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b(?:\s+ANALYZE\b)?(?:\s*\([^()]*\))?\s*",
+    re.IGNORECASE | re.DOTALL,
 )
 _PLAN: Final = "EXPLAIN (FORMAT json) "
 
@@ -71,7 +78,10 @@ class Answer:
     """The rows of a question, as they come."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", timeout_s: float, begun: "Callable[[Answer], None]"
+        self,
+        process: "subprocess.Popen[bytes]",
+        timeout_s: float,
+        begun: "Callable[[Answer], None]",
     ) -> None:
         self._process = process
         self._timeout_s = timeout_s
@@ -142,7 +152,8 @@ class Answer:
             return Stopped("the query was stopped.")
         if self._late:
             return WaitTimedOut(
-                f"the query ran longer than {self._timeout_s:g} s and was stopped. Ask for less, or give it longer: --timeout."
+                f"the query ran longer than {self._timeout_s:g} s and was stopped. Ask for less, "
+                "or give it longer: --timeout."
             )
         try:
             problem = msgspec.json.decode(said.rpartition("\n")[2], type=_Problem)
@@ -190,7 +201,8 @@ def ask(
     try:
         answer = _asked(question, timeout_s, begun)
     except _Gone:
-        # Files that were put together are removed after a while; the new catalog names the new ones.
+        # Files that were put together are removed after a while; the new catalog names the new
+        # ones.
         answer = _asked(question, timeout_s, begun)
     try:
         yield answer
@@ -249,11 +261,13 @@ def _apart(schema: Any) -> Any:
     return pa.schema(list(found.values()))
 
 
-# ------------------------------------------------------------------------- in the process that runs the query
+# --------------------------------------------------------------- in the process that runs the query
 
 
 def _answer() -> None:
-    """Read the question from stdin, and write its rows to stdout; or to stderr, why there are none."""
+    """Read the question from stdin, and write its rows to stdout; or to stderr, why there are
+    none.
+    """
     import duckdb
 
     # Ctrl-C is for whoever asked; they end us.
@@ -271,7 +285,8 @@ def _answer() -> None:
     except duckdb.Error as problem:
         _tell(
             "gone",
-            f"the catalog of the lake cannot be opened: {_said(problem)} `ayes lake sync` writes it anew.",
+            f"the catalog of the lake cannot be opened: {_said(problem)} `ayes lake sync` writes "
+            "it anew.",
         )
 
 
@@ -291,7 +306,9 @@ def _confine(memory: int) -> None:
         pa.set_memory_pool(pa.system_memory_pool())
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        taken = int(re.findall(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) * 1024
+        taken = (
+            int(re.findall(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) * 1024
+        )
         most = taken + memory + _BESIDE
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     except (ImportError, OSError):  # another system than Linux; what DuckDB does remains
@@ -348,10 +365,14 @@ def checked(db: "duckdb.DuckDBPyConnection", question: _Question) -> str:
             found = _EXPLAIN.match(query)
             start = found.end() if found else 0
             inner = db.extract_statements(query[start:])
-            if [one.type for one in inner] != [StatementType.SELECT] or query[start : start + 1] == "(":
+            if [one.type for one in inner] != [StatementType.SELECT] or query[
+                start : start + 1
+            ] == "(":
                 raise NotAllowed(f"{_ONLY_READS} EXPLAIN explains a SELECT.")
         case StatementType.MULTI:
-            raise BadInput("PIVOT needs to be told the columns here: PIVOT ... ON column IN ('a', 'b').")
+            raise BadInput(
+                "PIVOT needs to be told the columns here: PIVOT ... ON column IN ('a', 'b')."
+            )
         case other:
             raise NotAllowed(f"{_ONLY_READS} This is {other.name.replace('_', ' ')}.")
     db.execute("SET explain_output = 'all'")
@@ -374,7 +395,9 @@ def _steps(plan: Any) -> Iterator[str]:
 
 
 def _write(db: "duckdb.DuckDBPyConnection", query: str, rows: int) -> None:
-    """The rows as a stream; nothing of it before the first ones are there, so that what fails at once fails whole."""
+    """The rows as a stream; nothing of it before the first ones are there, so that what fails at
+    once fails whole.
+    """
     import pyarrow as pa
 
     relation = db.sql(query)
@@ -402,7 +425,8 @@ def _telling(question: _Question, shift: int = 0) -> Generator[None]:
         yield
     except (duckdb.OutOfMemoryException, MemoryError):
         raise BadInput(
-            f"the query needs more than {question.memory / 1e6:,.0f} MB of memory. Ask for less, or give it more: --memory."
+            f"the query needs more than {question.memory / 1e6:,.0f} MB of memory. Ask for less, "
+            "or give it more: --memory."
         ) from None
     except duckdb.PermissionException as problem:
         raise NotAllowed(
@@ -410,7 +434,8 @@ def _telling(question: _Question, shift: int = 0) -> Generator[None]:
         ) from None
     except duckdb.IOException as problem:
         raise _Gone(
-            f"a file of the lake cannot be read: {_told(problem, question, shift)} Ask again; `ayes lake verify` looks at them all."
+            f"a file of the lake cannot be read: {_told(problem, question, shift)} Ask again; "
+            "`ayes lake verify` looks at them all."
         ) from None
     except duckdb.Error as problem:
         raise BadInput(_told(problem, question, shift)) from None

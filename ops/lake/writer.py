@@ -7,12 +7,13 @@
            manifest.json     which files there are, up to which fact, with their digests
            catalog.duckdb    views over these files; swapped by rename
 
-Rows and checkpoint are one transaction, so a crash at any moment loses none and doubles none. Which files belong to the lake
-stands in the working file too: one that was written and not entered is removed at the next start, and one that was replaced
-stays for as long as somebody may have the catalog open that names it. All of it can be rebuilt from the log; delete it, and it is.
+Rows and checkpoint are one transaction, so a crash at any moment loses none and doubles none. Which
+files belong to the lake stands in the working file too: one that was written and not entered is
+removed at the next start, and one that was replaced stays for as long as somebody may have the
+catalog open that names it. All of it can be rebuilt from the log; delete it, and it is.
 
-Only the archivist opens the working file. DuckDB locks it against everybody else, and a lock that an analyst held would stop the
-writing; so analysts get files that nobody writes to.
+Only the archivist opens the working file. DuckDB locks it against everybody else, and a lock that
+an analyst held would stop the writing; so analysts get files that nobody writes to.
 """
 
 import hashlib
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger("ayes.ops.lake.writer")
 
-#: A file's rows at most, once small ones are put together; half of that stays as it is. Larger ones are not read faster by
-#: as much as it matters (0.2 ms a file), and are held in memory while they are written.
+#: A file's rows at most, once small ones are put together; half of that stays as it is. Larger ones
+#: are not read faster by as much as it matters (0.2 ms a file), and are held in memory while they
+#: are written.
 ROWS_A_FILE: Final = 250_000
 #: And its bytes, for facts that are large.
 BYTES_A_FILE: Final = 128_000_000
@@ -49,10 +51,12 @@ SMALL_FILES: Final = 16
 #: How long a file stays that was put together with others, for whoever is reading it.
 KEEP_S: Final = 60.0
 
-#: The default checkpoint after 16 MB rewrites the last row group each time: up to fifteen times slower at the worst moment.
-#: One thread: a second hardly makes it faster, and each holds rows of its own in memory.
+#: The default checkpoint after 16 MB rewrites the last row group each time: up to fifteen times
+#: slower at the worst moment. One thread: a second hardly makes it faster, and each holds rows of
+#: its own in memory.
 _SETTINGS: Final = {"wal_autocheckpoint": "256MB", "threads": "1", "memory_limit": "2GB"}
-#: What the lake has files of, in the order of the log: events, and calls by the fact with which they ended.
+#: What the lake has files of, in the order of the log: events, and calls by the fact with which
+#: they ended.
 _TABLES: Final = ("events", "calls")
 #: What files it writes into the lake; anything else there is somebody else's, and stays.
 _OURS: Final = re.compile(
@@ -160,7 +164,8 @@ class LakeWriter:
         return tuple(one for one in self._entered() if one.table in _TABLES)
 
     def take(self, batch: Sequence[RawMessage]) -> None:
-        """Write the next facts of the log, and how far it came, or nothing; what it has already is passed over.
+        """Write the next facts of the log, and how far it came, or nothing; what it has already is
+        passed over.
 
         Args:
             batch: in the order of the log.
@@ -195,7 +200,9 @@ class LakeWriter:
         subject = "array_to_string(string_split(subject, '.')[:5], '.')"
         sources = ["fresh"]
         if files := [one.file for one in self._entered() if one.table == "events"]:
-            sources.append(f"read_parquet([{', '.join(quoted(self.lake / file) for file in files)}])")
+            sources.append(
+                f"read_parquet([{', '.join(quoted(self.lake / file) for file in files)}])"
+            )
         found: list[RawMessage] = []
         for source in reversed(sources):
             # Which they are is found without their bytes, which are most of what a file holds.
@@ -209,7 +216,8 @@ class LakeWriter:
                     [[seq for (seq,) in seqs]],
                 ).fetchall()
                 found += [
-                    RawMessage(seq, at.replace(tzinfo=UTC), where, data) for seq, at, where, data in rows
+                    RawMessage(seq, at.replace(tzinfo=UTC), where, data)
+                    for seq, at, where, data in rows
                 ]
         return found
 
@@ -230,7 +238,9 @@ class LakeWriter:
             return until
 
     def _hand_over(self) -> None:
-        """Make files of what is fresh, and of the calls that ended with it; in the working file that is one step."""
+        """Make files of what is fresh, and of the calls that ended with it; in the working file
+        that is one step.
+        """
         with self._transaction():
             ((first, last, rows),) = self._db.execute(
                 "SELECT min(seq), max(seq), count(*) FROM fresh"
@@ -242,13 +252,16 @@ class LakeWriter:
                 self._db.execute("DELETE FROM fresh")
 
     def _end_calls(self, events: str, first: int) -> None:
-        """Make a file of the calls that ended with these events, and keep what is of those that are open.
+        """Make a file of the calls that ended with these events, and keep what is of those that are
+        open.
 
-        Once for all that is handed over together: done at each batch, this cost more than the writing of it.
+        Once for all that is handed over together: done at each batch, this cost more than the
+        writing of it.
         """
         key = "workspace, thread, call"
         self._db.execute(
-            f"CREATE TEMP TABLE story AS SELECT {', '.join(tables.OF_CALLS)} FROM {events} WHERE stands_as IS NOT NULL"
+            f"CREATE TEMP TABLE story AS SELECT {', '.join(tables.OF_CALLS)} FROM {events} WHERE "
+            "stands_as IS NOT NULL"
         )
         # Of the calls that were open, only those are gone through that ended.
         self._db.execute(
@@ -266,41 +279,52 @@ class LakeWriter:
             self._enter(self._export("calls", "FROM calls", begin, end, rows))
         self._db.execute(f"DELETE FROM open_events WHERE ({key}) IN (SELECT ({key}) FROM calls)")
         self._db.execute(
-            f"INSERT INTO open_events SELECT * FROM story ANTI JOIN calls USING ({key}) WHERE seq >= {first}"
+            f"INSERT INTO open_events SELECT * FROM story ANTI JOIN calls USING ({key}) WHERE seq "
+            f">= {first}"
         )
         self._db.execute("DROP TABLE story")
         self._db.execute("DROP TABLE calls")
 
-    # --------------------------------------------------------------------------------------- the working file
+    # ----------------------------------------------------------------------------- the working file
 
     def _begin(self) -> None:
         with self._transaction():
             self._db.execute(f"CREATE TABLE IF NOT EXISTS fresh ({tables.RAW})")
             # The events of calls without an end.
-            wanted = [one for one in tables.COLUMNS.split(", ") if one.split()[0] in tables.OF_CALLS]
+            wanted = [
+                one for one in tables.COLUMNS.split(", ") if one.split()[0] in tables.OF_CALLS
+            ]
             self._db.execute(f"CREATE TABLE IF NOT EXISTS open_events ({', '.join(wanted)})")
             # The calls that the lifecycle was asked about; see projections/lake/counting.py.
             self._db.execute("CREATE TABLE IF NOT EXISTS odd_calls (call VARCHAR)")
             self._db.execute(
                 "CREATE TABLE IF NOT EXISTS segments "
-                "(kind VARCHAR, file VARCHAR, first UBIGINT, last UBIGINT, rows UBIGINT, bytes UBIGINT, sha256 VARCHAR)"
+                "(kind VARCHAR, file VARCHAR, first UBIGINT, last UBIGINT, rows UBIGINT, bytes "
+                "UBIGINT, sha256 VARCHAR)"
             )
-            # Files that were replaced, and since when no catalog names them; no time while one does.
+            # Files that were replaced, and since when no catalog names them; no time while one
+            # does.
             self._db.execute("CREATE TABLE IF NOT EXISTS retired (file VARCHAR, since DOUBLE)")
             self._db.execute(
-                "CREATE TABLE IF NOT EXISTS checkpoint (seq UBIGINT, log VARCHAR, version INTEGER, shown_in VARCHAR)"
+                "CREATE TABLE IF NOT EXISTS checkpoint (seq UBIGINT, log VARCHAR, version "
+                "INTEGER, shown_in VARCHAR)"
             )
             if not self._one("SELECT count(*) FROM checkpoint"):
-                self._db.execute("INSERT INTO checkpoint VALUES (0, ?, ?, NULL)", [self.log, tables.VERSION])
+                self._db.execute(
+                    "INSERT INTO checkpoint VALUES (0, ?, ?, NULL)", [self.log, tables.VERSION]
+                )
         log, version = self._db.execute("SELECT log, version FROM checkpoint").fetchall()[0]
         if log != self.log:
             raise BadInput(
-                f"the archive in {self.directory} is of another log than the one that runs (created {log}, not {self.log}). "
-                "LakeWriter this one into a directory of its own; if the other log is gone, that archive is what is left of it."
+                f"the archive in {self.directory} is of another log than the one that runs "
+                f"(created {log}, not {self.log}). "
+                "LakeWriter this one into a directory of its own; if the other log is gone, that "
+                "archive is what is left of it."
             )
         if version != tables.VERSION:
             raise BadInput(
-                f"the archive in {self.directory} is of version {version}, and this program writes version {tables.VERSION}. "
+                f"the archive in {self.directory} is of version {version}, and this program "
+                f"writes version {tables.VERSION}. "
                 "Sync into a new directory: all of it is in the log."
             )
         self._judge = self._new_judge()
@@ -311,13 +335,18 @@ class LakeWriter:
         """The lake of another working file is never swept away, nor written over."""
         shown = _read_manifest(self.lake)
         if isinstance(shown, Manifest):
-            ours = (shown.version, shown.log) == (tables.VERSION, self.log) and shown.until <= self.until
+            ours = (shown.version, shown.log) == (
+                tables.VERSION,
+                self.log,
+            ) and shown.until <= self.until
         else:
-            # A manifest that is lost or broken is written anew, by whoever knows which files there are.
+            # A manifest that is lost or broken is written anew, by whoever knows which files there
+            # are.
             ours = isinstance(shown, FileNotFoundError) or bool(self._entered())
         if not ours:
             raise BadInput(
-                f"the lake in {self.lake} is not what the working file beside it has written, which came to fact {self.until:,}. "
+                f"the lake in {self.lake} is not what the working file beside it has written, "
+                f"which came to fact {self.until:,}. "
                 "Move both away, or sync into a new directory: all of it is in the log."
             )
 
@@ -343,14 +372,16 @@ class LakeWriter:
             yield
         except (duckdb.Error, OSError) as problem:
             raise Unavailable(
-                f"the archive in {self.directory} cannot be written: {_first_line(problem)} What it has is whole, and the rest is "
-                "in the log. Make room, or look after the disk, and sync again; if that does not help, sync into a new directory."
+                f"the archive in {self.directory} cannot be written: {_first_line(problem)} What "
+                "it has is whole, and the rest is "
+                "in the log. Make room, or look after the disk, and sync again; if that does not "
+                "help, sync into a new directory."
             ) from None
 
     def _one(self, query: str) -> Any:
         return self._db.execute(query).fetchall()[0][0]
 
-    # ----------------------------------------------------------------------------------------------- the lake
+    # ------------------------------------------------------------------------------------- the lake
 
     def _export(self, table: str, query: str, first: int, last: int, rows: int) -> Segment:
         """Write rows of a table, in the order of the log, to a file of the lake."""
@@ -362,7 +393,8 @@ class LakeWriter:
         """Write a file whole or not at all; answers with its digest."""
         beside = file.with_suffix(".writing")
         self._db.execute(
-            f"COPY ({query}) TO {quoted(beside)} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+            f"COPY ({query}) TO {quoted(beside)} (FORMAT parquet, COMPRESSION zstd, "
+            "COMPRESSION_LEVEL 1)"
         )
         digest = digest_of(beside)
         _rename(beside, file)
@@ -377,7 +409,8 @@ class LakeWriter:
             self._db.execute("DELETE FROM segments WHERE file = ?", [one.file])
             self._db.execute("INSERT INTO retired VALUES (?, NULL)", [one.file])
         self._db.execute(
-            "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)", list(msgspec.structs.astuple(segment))
+            "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)",
+            list(msgspec.structs.astuple(segment)),
         )
 
     def _compact(self, small: Sequence[Segment]) -> None:
@@ -389,7 +422,9 @@ class LakeWriter:
             self._enter(whole, instead_of=small)
 
     def _show(self, until: int) -> None:
-        """Let everybody see the lake as it is now: a catalog of views, and then the manifest, which says that this was done."""
+        """Let everybody see the lake as it is now: a catalog of views, and then the manifest, which
+        says that this was done.
+        """
         file = self.lake / f"open-{until:012d}.parquet"
         digest = self._write(file, tables.calls("open_events"))
         rows = int(self._one(f"SELECT count(*) FROM read_parquet({quoted(file)})"))
@@ -399,7 +434,10 @@ class LakeWriter:
             self._enter(shown, instead_of=before)
         manifest = self._manifest()
         write_catalog(self._db, self.lake, manifest)
-        _write_text(self.lake / "manifest.json", msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        _write_text(
+            self.lake / "manifest.json",
+            msgspec.json.format(msgspec.json.encode(manifest), indent=1),
+        )
         self._db.execute("UPDATE retired SET since = ? WHERE since IS NULL", [time.time()])
         self._db.execute("UPDATE checkpoint SET shown_in = ?", [str(self.lake)])
 
@@ -420,7 +458,9 @@ class LakeWriter:
         )
 
     def _sweep(self, keep_s: float) -> None:
-        """Remove what belongs to nothing: half-written files, and those that were replaced a while ago."""
+        """Remove what belongs to nothing: half-written files, and those that were replaced a while
+        ago.
+        """
         self._db.execute("DELETE FROM retired WHERE since <= ?", [time.time() - keep_s])
         if not self.lake.is_dir():
             return
@@ -446,7 +486,8 @@ def read_manifest(lake: Path) -> Manifest:
         )
     if manifest.version != tables.VERSION:
         raise BadInput(
-            f"the lake in {lake} is of version {manifest.version}, and this program reads version {tables.VERSION}. "
+            f"the lake in {lake} is of version {manifest.version}, and this program reads version "
+            f"{tables.VERSION}. "
             "Use the program that wrote it, or sync into a new directory."
         )
     return manifest
@@ -461,19 +502,23 @@ def _read_manifest(lake: Path) -> Manifest | Exception:
 
 
 def write_catalog(db: "duckdb.DuckDBPyConnection", lake: Path, manifest: Manifest) -> None:
-    """A DuckDB file with nothing in it but views of the lake's files; swapped in by rename, so readers keep what they opened."""
+    """A DuckDB file with nothing in it but views of the lake's files; swapped in by rename, so
+    readers keep what they opened.
+    """
     import duckdb
 
     beside = lake / f"catalog.{os.getpid()}.writing"
     beside.unlink(missing_ok=True)
-    # Beside what the connection has open already: a database of its own takes twice as long to come up. Older DuckDBs can open it.
+    # Beside what the connection has open already: a database of its own takes twice as long to come
+    # up. Older DuckDBs can open it.
     db.execute(f"ATTACH {quoted(beside)} AS catalog (STORAGE_VERSION 'v1.2.0')")
     try:
         db.execute("USE catalog")
         db.execute("BEGIN TRANSACTION")
         db.execute(f"CREATE VIEW events AS {_reading(lake, manifest, 'events')}")
         db.execute(
-            f"CREATE VIEW open_calls AS SELECT * FROM read_parquet({quoted(lake / manifest.open.file)})"
+            "CREATE VIEW open_calls AS SELECT * FROM "
+            f"read_parquet({quoted(lake / manifest.open.file)})"
         )
         ended = _reading(lake, manifest, "calls")
         db.execute(f"CREATE VIEW calls AS ({ended}) UNION ALL SELECT * FROM open_calls")
@@ -498,12 +543,18 @@ def _reading(lake: Path, manifest: Manifest, table: str) -> str:
         return f"SELECT * FROM read_parquet([{files}])"
     if table == "calls":
         return "SELECT * FROM open_calls LIMIT 0"
-    columns = (column.split(maxsplit=1) for column in tables.EVENTS.replace(" NOT NULL", "").split(", "))
-    return f"SELECT {', '.join(f'CAST(NULL AS {kind}) AS {name}' for name, kind in columns)} LIMIT 0"
+    columns = (
+        column.split(maxsplit=1) for column in tables.EVENTS.replace(" NOT NULL", "").split(", ")
+    )
+    return (
+        f"SELECT {', '.join(f'CAST(NULL AS {kind}) AS {name}' for name, kind in columns)} LIMIT 0"
+    )
 
 
 def _together(segments: Iterable[Segment]) -> Sequence[Segment]:
-    """The files of a table that are to be made one: so many small ones in a row that it pays, or as much as one may hold."""
+    """The files of a table that are to be made one: so many small ones in a row that it pays, or as
+    much as one may hold.
+    """
     for table in _TABLES:
         found: list[Segment] = []
         for segment in segments:
@@ -527,7 +578,10 @@ def _arrow(batch: Sequence[RawMessage], judged: Judged) -> Any:
     import pyarrow as pa
 
     # What fills a place in a row counts; the rest is said of the few that are not of a plain story.
-    counts, void = [place is not None for place in judged.stands_as], pa.nulls(len(batch), pa.string())
+    counts, void = (
+        [place is not None for place in judged.stands_as],
+        pa.nulls(len(batch), pa.string()),
+    )
     if judged.others:
         for index, one in judged.others.items():
             counts[index] = one.counts
@@ -558,10 +612,12 @@ def _cannot_open(path: Path, problem: Exception) -> Unavailable:
     said = _first_line(problem)
     if "Could not set lock" in said:
         return Unavailable(
-            f"another process writes the archive in {path.parent}. One at a time does; stop that one first."
+            f"another process writes the archive in {path.parent}. One at a time does; stop that "
+            "one first."
         )
     return Unavailable(
-        f"the working file {path} cannot be opened: {said} If the disk is full, make room; if it is broken, move it and {path.parent / 'lake'} away, and sync "
+        f"the working file {path} cannot be opened: {said} If the disk is full, make room; if it "
+        f"is broken, move it and {path.parent / 'lake'} away, and sync "
         "again: all of it is in the log."
     )
 

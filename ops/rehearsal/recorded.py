@@ -1,10 +1,11 @@
-"""Answering from a recording: a model that says again what it once said, and tools that give again what they gave.
+"""Answering from a recording: a model that says again what it once said, and tools that give again
+what they gave.
 
-For rehearsals: everything between the model and the tools is the real thing. Recorded tools have no effect, so they
-are declared repeatable, and a rehearsal that was killed goes on where it stood.
+For rehearsals: everything between the model and the tools is the real thing. Recorded tools have no
+effect, so they are declared repeatable, and a rehearsal that was killed goes on where it stood.
 
-Several rehearsals may share a broker, and then its consumers. Each is handed threads of the others too, and leaves
-them alone: whoever has their recording is handed them in its turn.
+Several rehearsals may share a broker, and then its consumers. Each is handed threads of the others
+too, and leaves them alone: whoever has their recording is handed them in its turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,9 @@ PROVIDER: Final = "recorded"
 
 
 class Exchange(Struct, frozen=True):
-    """One turn of a recording: what was said before it, what the model answered, what its tools gave."""
+    """One turn of a recording: what was said before it, what the model answered, what its tools
+    gave.
+    """
 
     said: tuple[recorded.Spoken, ...]
     #: None at the end: something was said, and the model was not asked again.
@@ -50,18 +53,25 @@ class Recording(Struct, frozen=True):
 
     @property
     def tools(self) -> tuple[str, ...]:
-        return tuple(sorted({wish.tool for one in self.exchanges if one.reply for wish in one.reply.wishes}))
+        return tuple(
+            sorted({wish.tool for one in self.exchanges if one.reply for wish in one.reply.wishes})
+        )
 
 
 def recording(
-    name: str, steps: Sequence[recorded.ConversationStep], path: str, place: str, *, as_it_came: bool = False
+    name: str,
+    steps: Sequence[recorded.ConversationStep],
+    path: str,
+    place: str,
+    *,
+    as_it_came: bool = False,
 ) -> Recording:
     """Cut a conversation into turns.
 
     Args:
         place: where it stands in the file at `path`; empty if it is all of it.
-        as_it_came: with whatever is said between two replies. Else only a user's message stands there, after system
-            messages at the very beginning.
+        as_it_came: with whatever is said between two replies. Else only a user's message stands
+            there, after system messages at the very beginning.
 
     Raises:
         BadFile: it did not go turn by turn, so no live conversation could go the same way again.
@@ -78,7 +88,9 @@ def recording(
                 if as_it_came:
                     pass
                 elif said and said[-1].role == "user":
-                    raise refuse("something is said after a user's message and before the model answers.")
+                    raise refuse(
+                        "something is said after a user's message and before the model answers."
+                    )
                 elif exchanges and exchanges[-1].outputs:
                     raise refuse("a tool's output is followed by something said, not by the model.")
                 elif exchanges and role == "system":
@@ -104,7 +116,9 @@ def message_id(exchange: int, number: int) -> str:
 
 
 def recorded_spec(tool: str) -> ToolSpec:
-    """A recorded tool's contract: the arguments are whatever the recording has, so any object fits."""
+    """A recorded tool's contract: the arguments are whatever the recording has, so any object
+    fits.
+    """
     return ToolSpec(
         name=tool,
         description="Answers from a recording.",
@@ -135,7 +149,9 @@ class RecordedModel:
 class RecordedAsker(ModelWorker):
     """Asks the recorded model, about the threads of its recordings."""
 
-    def __init__(self, recordings: Mapping[str, Recording], *, durable: str = "model-recorded") -> None:
+    def __init__(
+        self, recordings: Mapping[str, Recording], *, durable: str = "model-recorded"
+    ) -> None:
         super().__init__({PROVIDER: RecordedModel(recordings)}, durable=durable)
         self._known = frozenset(recordings)
         self._said_before = {
@@ -151,7 +167,9 @@ class RecordedAsker(ModelWorker):
         return seen
 
     def decide(self, seen: Thread, handed: Delivered) -> Sequence[Effect[Ask]]:
-        """As the live one does, but never before all that the recording has before a reply was said."""
+        """As the live one does, but never before all that the recording has before a reply was
+        said.
+        """
         return [step for step in super().decide(seen, handed) if not self._is_early(seen, step)]
 
     def _is_early(self, seen: Thread, step: Effect[Ask]) -> bool:
@@ -164,7 +182,9 @@ class RecordedAsker(ModelWorker):
 class RecordedExecutor(Executor):
     """Gives for each call of a thread what its tool gave in the recording."""
 
-    def __init__(self, recordings: Mapping[str, Recording], *, durable: str = "executor-recorded") -> None:
+    def __init__(
+        self, recordings: Mapping[str, Recording], *, durable: str = "executor-recorded"
+    ) -> None:
         self._outputs = {
             (name, f"{turn}-{index}"): output
             for name, found in recordings.items()
@@ -179,7 +199,9 @@ class RecordedExecutor(Executor):
     async def load(self, ledger: Ledger, handed: Delivered) -> ExecutorState:
         seen = await super().load(ledger, handed)
         call = seen.call
-        ours = call.requested is None or call.wish.run_by != PROVIDER or call.ref.thread in self._known
+        ours = (
+            call.requested is None or call.wish.run_by != PROVIDER or call.ref.thread in self._known
+        )
         if not ours and self.decide(seen, handed):
             raise _not_ours(call.ref.thread_ref)
         return seen
@@ -187,7 +209,9 @@ class RecordedExecutor(Executor):
     async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed:
         output = self._outputs.get((work.call.thread, work.call.call))
         if output is None:
-            return e.ToolFailed(error=f"the recording has no output for {work.call}", attempt=work.attempt)
+            return e.ToolFailed(
+                error=f"the recording has no output for {work.call}", attempt=work.attempt
+            )
         if output.is_error:
             return e.ToolFailed(error=output.text, attempt=work.attempt)
         return e.ToolReturned(output=output.text, attempt=work.attempt)

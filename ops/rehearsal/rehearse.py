@@ -1,9 +1,11 @@
-"""Rehearsing recorded conversations: the real ledger, gate and people's side; model and tools answer as they once did.
+"""Rehearsing recorded conversations: the real ledger, gate and people's side; model and tools
+answer as they once did.
 
-For each conversation a driver says what the user said, each time when the recording has it, and waits until the
-model has answered and all its calls are settled. It can be killed anywhere: every fact it appends has a place of
-its own, so starting again goes on where it stood. Starting another one in the same workspace, with another file,
-policy or reviewer, would answer from facts of the first: `refuse_other` looks for that before anything is recorded.
+For each conversation a driver says what the user said, each time when the recording has it, and
+waits until the model has answered and all its calls are settled. It can be killed anywhere: every
+fact it appends has a place of its own, so starting again goes on where it stood. Starting another
+one in the same workspace, with another file, policy or reviewer, would answer from facts of the
+first: `refuse_other` looks for that before anything is recorded.
 """
 
 import asyncio
@@ -18,7 +20,14 @@ from msgspec import Struct
 from ayes.consumers.pending_view import changes
 from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.services import Ledger
-from ayes.ops.rehearsal.recorded import PROVIDER, Exchange, Recording, message_id, recorded_spec, recording
+from ayes.ops.rehearsal.recorded import (
+    PROVIDER,
+    Exchange,
+    Recording,
+    message_id,
+    recorded_spec,
+    recording,
+)
 from ayes.ops.rehearsal.scripted_reviewer import Script, ScriptedVerdict, vote
 from ayes.ops.rehearsal.transcripts import payload_of, read_transcripts
 from ayes.projections.formats import FORMATS, Payload
@@ -41,7 +50,9 @@ QUIET_S: Final = 3.0
 
 
 class Summary(Struct, frozen=True):
-    """What came of it. `gated`, `approved` and `denied` count the calls that people were asked about."""
+    """What came of it. `gated`, `approved` and `denied` count the calls that people were asked
+    about.
+    """
 
     conversations: int = 0
     calls: int = 0
@@ -60,9 +71,10 @@ class Summary(Struct, frozen=True):
 class Expected(Struct, frozen=True):
     """What a conversation's history must be written as, if all went as it was recorded.
 
-    Of our own form these are the messages as they stand in the file. A transcript in another form may say one thing
-    in several ways, so what counts is its steps: they are written by the same writer, without a ledger. What the
-    form cannot carry is then lost on both sides, and is no difference.
+    Of our own form these are the messages as they stand in the file. A transcript in another form
+    may say one thing in several ways, so what counts is its steps: they are written by the same
+    writer, without a ledger. What the form cannot carry is then lost on both sides, and is no
+    difference.
     """
 
     form: str
@@ -150,13 +162,16 @@ async def refuse_other(
         policy: the text that is about to be applied; None: the one in force stays.
 
     Raises:
-        AlreadyFilled: an earlier rehearsal was of another file, or went by another policy or reviewer.
+        AlreadyFilled: an earlier rehearsal was of another file, or went by another policy or
+            reviewer.
     """
     if await service.log.latest(f"{ROOT}.{workspace}.*.opened") is None:
         return
     applied = await service.read(policies(workspace))
     texts = {
-        int(fact.slot.tail[1]): fact.event.text for fact in applied if isinstance(fact.event, e.PolicyApplied)
+        int(fact.slot.tail[1]): fact.event.text
+        for fact in applied
+        if isinstance(fact.event, e.PolicyApplied)
     }
     wanted = texts.get(max(texts, default=0), "") if policy is None else policy
     same = frozenset(version for version, text in {0: "", **texts}.items() if text == wanted)
@@ -164,7 +179,9 @@ async def refuse_other(
         ref = ThreadRef(workspace, found.id)
         thread = thread_of(ref, await service.read(ref))
         if other := _other(thread, found, script, same):
-            raise AlreadyFilled(f"{ref} was rehearsed before, and {other}. Choose another workspace with -w.")
+            raise AlreadyFilled(
+                f"{ref} was rehearsed before, and {other}. Choose another workspace with -w."
+            )
 
 
 def _other(thread: Thread, found: Recording, script: Script, versions: frozenset[int]) -> str:
@@ -188,9 +205,7 @@ def _other_call(call: Call, found: Recording, script: Script, versions: frozense
             and not event.organisation
             and event.policy_version not in versions
         ):
-            return (
-                f"{call.ref} was judged by version {event.policy_version} of the policy, which is another one"
-            )
+            return f"{call.ref} was judged by version {event.policy_version} of the policy, which is another one"
     if call.requested is None:
         return ""
     says = vote(script, call.wish.tool)
@@ -238,8 +253,8 @@ async def review(reviewer: Ledger, workspace: str, script: Script) -> None:
             ballot = vote(script, entry.tool)
             if ballot is None:
                 continue
-            # Decided meanwhile, or voted on before this was started again. Not being allowed to is no such thing:
-            # nobody else would vote, and the rehearsal would wait for ever.
+            # Decided meanwhile, or voted on before this was started again. Not being allowed to is
+            # no such thing: nobody else would vote, and the rehearsal would wait for ever.
             with suppress(AlreadyDecided, AlreadyFilled, NotOpen, DeadlinePassed):
                 await reviewer.reviewer(script.name).vote(
                     entry.ref,
@@ -309,7 +324,9 @@ async def _watching(service: Ledger, workspace: str) -> AsyncGenerator[_Seen]:
 
 
 async def _notice(seen: _Seen, stalled: Callable[[int], None], quiet_s: float) -> None:
-    """Tell of each silence in which calls wait for people, once: it may be that nobody will decide them."""
+    """Tell of each silence in which calls wait for people, once: it may be that nobody will decide
+    them.
+    """
     told = 0
     while True:
         before = seen.facts
@@ -333,7 +350,8 @@ async def _drive(
     first = await service.try_append(ref.opened, opened)
     if first is not None and not _is_same(opened, first.event):
         raise AlreadyFilled(
-            f"thread {ref} exists and is no rehearsal of this {found.id}. Choose another workspace with -w."
+            f"thread {ref} exists and is no rehearsal of this {found.id}. Choose another "
+            "workspace with -w."
         )
     turn = 0
     for place, exchange in enumerate(found.exchanges):
@@ -344,7 +362,9 @@ async def _drive(
 
 
 def _is_same(opened: e.ThreadOpened, there: object) -> bool:
-    """Whether a thread was opened for this recording: another one of the same name has other turns or tools."""
+    """Whether a thread was opened for this recording: another one of the same name has other turns
+    or tools.
+    """
     return isinstance(there, e.ThreadOpened) and all(
         getattr(there, field) == getattr(opened, field) for field in ("model", "tools", "max_turns")
     )
@@ -356,7 +376,8 @@ async def _say(service: Ledger, ref: ThreadRef, exchange: Exchange, place: int) 
         first = await service.try_append(slot, e.Said(role=said.role, text=said.text))
         if first is not None and getattr(first.event, "text", None) != said.text:
             raise AlreadyFilled(
-                f"{slot.subject} holds something else than the recording. Choose another workspace with -w."
+                f"{slot.subject} holds something else than the recording. Choose another "
+                "workspace with -w."
             )
 
 

@@ -49,7 +49,9 @@ class ScriptedVote(TomlModel):
     def _goes_with_verdict[T](cls, value: T, info: ValidationInfo) -> T:
         goes_with = {"arguments": "approve", "answer": "answer"}[info.field_name or ""]
         if (verdict := info.data.get("verdict", goes_with)) != goes_with:
-            raise ValueError(f'only a vote with verdict = "{goes_with}" has this; here it is {verdict!r}.')
+            raise ValueError(
+                f'only a vote with verdict = "{goes_with}" has this; here it is {verdict!r}.'
+            )
         return value
 
     @field_validator("arguments")
@@ -61,7 +63,9 @@ class ScriptedVote(TomlModel):
     @model_validator(mode="after")
     def _answers_something(self) -> Self:
         if self.verdict == "answer" and not self.answer:
-            raise mistake('a vote with verdict = "answer" needs an answer: what the model is to read.')
+            raise mistake(
+                'a vote with verdict = "answer" needs an answer: what the model is to read.'
+            )
         return self
 
 

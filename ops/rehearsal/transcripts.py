@@ -1,12 +1,15 @@
-"""Transcripts: conversations as other systems keep them, in any form that `ayes.projections.formats` reads.
+"""Transcripts: conversations as other systems keep them, in any form that
+`ayes.projections.formats` reads.
 
-A file is JSON Lines, a conversation a line, or one JSON document with one conversation in it. A conversation is the
-provider's payload, or its list of messages alone. It is called by the `id` that it has; without one by its line
-(`line-7`), or, in a document, by the file's name.
+A file is JSON Lines, a conversation a line, or one JSON document with one conversation in it. A
+conversation is the provider's payload, or its list of messages alone. It is called by the `id` that
+it has; without one by its line (`line-7`), or, in a document, by the file's name.
 
-* What was said is read by the form's reader, or refused. Nothing is guessed, and nothing that somebody said is
-  passed over: what would say something in another form (`SAYING`) may not stand beside the messages in this one.
-* How a model was to be asked (its name, its tools, its settings) is not what was said, and is not read.
+* What was said is read by the form's reader, or refused. Nothing is guessed, and nothing that
+  somebody said is passed over: what would say something in another form (`SAYING`) may not stand
+  beside the messages in this one.
+* How a model was to be asked (its name, its tools, its settings) is not what was said, and is not
+  read.
 * A file is read whole before anything is returned, so nothing is ever recorded from a bad one.
 """
 
@@ -34,7 +37,8 @@ READ: Final[dict[str, frozenset[str]]] = {
     "anthropic": _MESSAGES | {"system"},
     "gemini": frozenset({"contents", "systemInstruction", "system_instruction"}),
 }
-#: Where something is said, in one form or another: in requests, and in the answers that are logged beside them.
+#: Where something is said, in one form or another: in requests, and in the answers that are logged
+#: beside them.
 SAYING: Final = _MESSAGES.union(*READ.values()) | {
     *("prompt", "history", "response", "responses", "output", "choices", "candidates", "completion")
 }
@@ -55,7 +59,8 @@ def read_transcripts(path: str | Path, form: str) -> list[Transcript]:
 
     Raises:
         BadInput: there is no such form.
-        BadFile: with the line of the first mistake, and where the reader knows it the message, counted from 0.
+        BadFile: with the line of the first mistake, and where the reader knows it the message,
+            counted from 0.
     """
     format_named(form)
     place_of: dict[str, str] = {}
@@ -77,7 +82,9 @@ def read_transcripts(path: str | Path, form: str) -> list[Transcript]:
 
 
 def entries_of(steps: Sequence[ConversationStep]) -> tuple[Entry, ...]:
-    """The history that the steps are, as if every fact had been recorded and nothing had come in between."""
+    """The history that the steps are, as if every fact had been recorded and nothing had come in
+    between.
+    """
     entries: list[Entry] = []
     turn = index = 0
     for step in steps:
@@ -96,7 +103,7 @@ def entries_of(steps: Sequence[ConversationStep]) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-# ------------------------------------------------------------------------------------------------------- the file
+# ----------------------------------------------------------------------------------------- the file
 
 
 class _Text(NamedTuple):
@@ -149,7 +156,7 @@ def _is_conversation(value: Any) -> bool:
     return isinstance(value, list)
 
 
-# ----------------------------------------------------------------------------------------------- the conversation
+# --------------------------------------------------------------------------------- the conversation
 
 
 def _steps(value: Any, form: str) -> tuple[ConversationStep, ...]:
@@ -181,7 +188,9 @@ def _read(value: Any, form: str) -> tuple[ConversationStep, ...]:
     beside = value if isinstance(value, dict) else {}
     for key in sorted((SAYING - READ.get(form, _MESSAGES)) & beside.keys()):
         if beside[key] not in (None, "", [], {}):
-            raise BadInput(f"{key!r} beside the messages is not read in this form. Put it among them.")
+            raise BadInput(
+                f"{key!r} beside the messages is not read in this form. Put it among them."
+            )
     return steps
 
 
@@ -216,5 +225,7 @@ def _described(step: ConversationStep) -> str:
 
 
 def payload_of(steps: Sequence[ConversationStep], form: str) -> Payload:
-    """The steps as the form's writer writes them: what a history that went as they did is written as."""
+    """The steps as the form's writer writes them: what a history that went as they did is written
+    as.
+    """
     return FORMATS[form].write(entries_of(steps))

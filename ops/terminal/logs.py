@@ -1,4 +1,5 @@
-"""What programs say about themselves while they run: to stderr, readable for people, JSON lines for machines.
+"""What programs say about themselves while they run: to stderr, readable for people, JSON lines for
+machines.
 
 Set up once, by whoever is the program. Everything else calls `get_logger` of `schemas/logs.py`.
 """
@@ -37,14 +38,19 @@ def setup(*, verbose: bool = False, json: bool | None = None) -> None:
     else:
         # https://no-color.org: set to anything, it means no.
         colors = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        last += [_visible, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback)]
+        last += [
+            _visible,
+            structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback),
+        ]
     structlog.configure(
         processors=[*common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.stdlib.LoggerFactory(),
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=common, processors=last))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=common, processors=last)
+    )
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
@@ -55,11 +61,16 @@ def setup(*, verbose: bool = False, json: bool | None = None) -> None:
 
 def _visible(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """What a line says may come from a fact. The colours are added later, and are ours."""
-    return {line(name): line(value) if isinstance(value, str) else value for name, value in event.items()}
+    return {
+        line(name): line(value) if isinstance(value, str) else value
+        for name, value in event.items()
+    }
 
 
 def _traceback(out: TextIO, problem: ExcInfo) -> None:
-    """Without the local variables, which hold what people said; and the message may come from a fact."""
+    """Without the local variables, which hold what people said; and the message may come from a
+    fact.
+    """
     plain = io.StringIO()
     structlog.dev.plain_traceback(plain, problem)
     out.write("\n".join(map(line, plain.getvalue().split("\n"))))

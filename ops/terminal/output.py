@@ -1,10 +1,11 @@
 """Facts, calls and the queue for people and for programs: rich tables, or JSON.
 
-The JSON is the contract and stays as it is; the tables may change. This is where text leaves, and what it
-leaves through makes it safe to look at (`ops/terminal/visible.py`):
+The JSON is the contract and stays as it is; the tables may change. This is where text leaves, and
+what it leaves through makes it safe to look at (`ops/terminal/visible.py`):
 
 * `out`: a line of data on stdout; on a terminal in ASCII alone, else byte for byte as it is;
-* `print_line`: lines for people on stdout, and `say` on stderr; `console` for what has columns or styles.
+* `print_line`: lines for people on stdout, and `say` on stderr; `console` for what has columns or
+  styles.
 """
 
 import json
@@ -62,7 +63,9 @@ def say_error(problem: Exception) -> None:
 
 
 def fact_json(fact: Fact, void: str = "") -> str:
-    """A fact as one line: its place, and the event as it stands in the log, byte for byte; why it is void, if it is."""
+    """A fact as one line: its place, and the event as it stands in the log, byte for byte; why it
+    is void, if it is.
+    """
     place = {"seq": fact.seq, "recorded_at": fact.recorded_at, "subject": fact.slot.subject}
     head = msgspec.json.encode(place).decode()
     if isinstance(fact.event, e.Carried) and fact.event.problem:
@@ -74,7 +77,9 @@ def fact_json(fact: Fact, void: str = "") -> str:
 
 
 def call_json(call: Call, stands: Tally | None = None) -> str:
-    """A call as one line: what it is, how it stands, and who decided; while it is open, how the vote stands."""
+    """A call as one line: what it is, how it stands, and who decided; while it is open, how the
+    vote stands.
+    """
     wish = call.wish
     decision = call.decided
     standing: dict[str, Any] = {
@@ -98,7 +103,10 @@ def call_json(call: Call, stands: Tally | None = None) -> str:
             "requested_digest": wish.digest,
         }
     if stands is not None and not decision:
-        lacking = [{"voters": one.voters, "votes_needed": one.votes_needed} for one in missing(call, stands)]
+        lacking = [
+            {"voters": one.voters, "votes_needed": one.votes_needed}
+            for one in missing(call, stands)
+        ]
         standing |= {
             "votes": stands.approvals,
             "votes_needed": stands.needed,
@@ -117,14 +125,18 @@ def is_edited(call: Call) -> bool:
 
 
 def edit_words(call: Call) -> str:
-    """What an approval changed about the call, and the digest of what runs; empty where it changed nothing."""
+    """What an approval changed about the call, and the digest of what runs; empty where it changed
+    nothing.
+    """
     if not is_edited(call):
         return ""
     return f"edited: {changes(call.wish.arguments, call.arguments)} (digest {call.digest[:SHORT]})"
 
 
 def changes(before: str, after: str) -> str:
-    """What an edit changed, as `amount 5 → 4`; the whole of the new arguments where that does not say it."""
+    """What an edit changed, as `amount 5 → 4`; the whole of the new arguments where that does not
+    say it.
+    """
     try:
         old, new = _fields.decode(before), _fields.decode(after)
     except (msgspec.MsgspecError, UnicodeError):
@@ -157,13 +169,16 @@ def vote_words(call: Call, stands: Tally) -> str:
 
 def _edit_words(call: Call, arguments: str, editor: str) -> str:
     return (
-        f"{editor} approved it with other arguments, and whoever edits does not count. Somebody else must approve "
+        f"{editor} approved it with other arguments, and whoever edits does not count. Somebody "
+        "else must approve "
         f"the same: ayes approve {call.ref} --edit {shlex.quote(visible(arguments))}"
     )
 
 
 def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
-    """How many of whom must still agree with those who do, as the question says; an edit may need others too."""
+    """How many of whom must still agree with those who do, as the question says; an edit may need
+    others too.
+    """
     asking = call.approval_request
     assert asking, "only a call that people were asked about lacks votes"
     people = set(stands.people)
@@ -183,7 +198,8 @@ def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
             others = tuple(
                 voter
                 for voter in voters
-                if voter not in have_voted and not is_excluded(voter, asking.excluded, asking.people)
+                if voter not in have_voted
+                and not is_excluded(voter, asking.excluded, asking.people)
             )
             if left > 0:
                 lacking[e.Quorum(others, left)] = None
@@ -205,11 +221,15 @@ def grant_json(grant: Grant, now: datetime) -> str:
             "thread": granted.thread,
             "uses": granted.uses,
             "left": grant.left,
-            "used_by": [fact.event.call for fact in grant.used if isinstance(fact.event, e.GrantUsed)],
+            "used_by": [
+                fact.event.call for fact in grant.used if isinstance(fact.event, e.GrantUsed)
+            ],
             "given_at": grant.given.recorded_at,
             "ends_at": grant.ends_at,
             "reason": granted.reason,
-            "revoked_by": revoked.reviewer or revoked.call if isinstance(revoked, e.GrantRevoked) else "",
+            "revoked_by": revoked.reviewer or revoked.call
+            if isinstance(revoked, e.GrantRevoked)
+            else "",
         }
     ).decode()
 
@@ -251,7 +271,8 @@ def delegation_words(delegation: Delegation, now: datetime) -> str:
     given = delegation.delegated
     tools = "" if given.tools == ("*",) else f"  {', '.join(given.tools)}"
     return (
-        f"{delegation.ref}  {_delegation_standing(delegation, now)}  {given.to} for {delegation.ref.giver}, "
+        f"{delegation.ref}  {_delegation_standing(delegation, now)}  {given.to} for "
+        f"{delegation.ref.giver}, "
         f"{given.starts_at:%Y-%m-%d %H:%M:%S} to {given.ends_at:%Y-%m-%d %H:%M:%S} UTC{tools}"
     )
 
@@ -283,7 +304,8 @@ def print_facts(
     wishes: Wishes | None = None,
     voids: Mapping[int, str] | None = None,
 ) -> None:
-    """A line for each fact, its columns in line with each other; what is too long for the terminal wraps.
+    """A line for each fact, its columns in line with each other; what is too long for the terminal
+    wraps.
 
     Args:
         full: with the whole subject, for facts of different threads.
@@ -308,7 +330,9 @@ def print_facts(
 
 
 def voids_of(facts: Sequence[Fact]) -> dict[int, str]:
-    """Why each of these facts of calls does not count, by its sequence; as far as these facts tell."""
+    """Why each of these facts of calls does not count, by its sequence; as far as these facts
+    tell.
+    """
     by_call: defaultdict[CallRef, list[Fact]] = defaultdict(list)
     for fact in facts:
         if (ref := fact.slot.call_ref) is not None:
@@ -318,7 +342,9 @@ def voids_of(facts: Sequence[Fact]) -> dict[int, str]:
 
 
 def styled_line(console: Console, *parts: tuple[str, str]) -> None:
-    """A line of several styles. It is one line, whatever its parts hold, and says what to be warned of."""
+    """A line of several styles. It is one line, whatever its parts hold, and says what to be warned
+    of.
+    """
     whole = Text()
     for text, style in parts:
         whole.append(visible(text), style)
@@ -410,7 +436,10 @@ def _what(event: e.Event) -> str:
             | e.Denied(ground=ground, rule=rule, voters=voters)
         ):
             behalf = event.on_behalf_of
-            who = ", ".join(f"{one} for {behalf[one]}" if one in behalf else one for one in voters) or ground
+            who = (
+                ", ".join(f"{one} for {behalf[one]}" if one in behalf else one for one in voters)
+                or ground
+            )
             if ground in {"grant", "broken_glass"}:
                 who += f" ({ground.replace('_', ' ')})"
             reason = f": {event.reason}" if event.reason else ""
@@ -430,7 +459,9 @@ def _what(event: e.Event) -> str:
             return f"digest {digest[:12]}…"
         case _:
             fields = ("reason", "answer", "model")
-            return _short(next((value for name in fields if (value := getattr(event, name, ""))), ""))
+            return _short(
+                next((value for name in fields if (value := getattr(event, name, ""))), "")
+            )
 
 
 def _part(part: e.Part) -> str:
@@ -449,7 +480,9 @@ def _short(text: str, most: int = 100) -> str:
 
 
 def print_pending(entries: Sequence[Entry], console: Console) -> None:
-    """A card for each call that waits. The arguments are always whole: nobody should approve what they did not read."""
+    """A card for each call that waits. The arguments are always whole: nobody should approve what
+    they did not read.
+    """
     for entry in entries:
         what = "expires" if entry.expires_at else "asks more people"
         until = f", {what} {entry.due_at:%m-%d %H:%M:%S}" if entry.due_at else ""
@@ -499,9 +532,13 @@ def _asks(quorum: e.Quorum) -> str:
 
 
 class _Console(Console):
-    """A console on which only its styles act: every character of a text is made visible, whoever prints it."""
+    """A console on which only its styles act: every character of a text is made visible, whoever
+    prints it.
+    """
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -515,5 +552,9 @@ def console(*, stderr: bool = False) -> Console:
     plain = bool(os.environ.get("NO_COLOR"))
     # Text of others is no markup.
     return _Console(
-        stderr=stderr, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto"
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        color_system=None if plain else "auto",
     )

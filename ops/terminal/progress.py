@@ -16,7 +16,9 @@ from ayes.ops.terminal import output
 
 
 def bar(total: int) -> Progress:
-    """A bar with what is done, the time it took, the rate and the time left; nothing where nobody sees it move."""
+    """A bar with what is done, the time it took, the rate and the time left; nothing where nobody
+    sees it move.
+    """
     console = output.console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),

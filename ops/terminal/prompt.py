@@ -7,7 +7,8 @@ import sys
 async def read_line() -> str | None:
     """The line that is typed next, stripped; None when the input ends (Ctrl-D).
 
-    Other tasks run meanwhile, and Ctrl-C ends it at once: a thread that reads would wait for a line.
+    Other tasks run meanwhile, and Ctrl-C ends it at once: a thread that reads would wait for a
+    line.
     """
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()

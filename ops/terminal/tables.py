@@ -14,7 +14,9 @@ from ayes.ops.terminal.visible import line, visible, warning
 _CELL: Final = 60
 
 
-def print_table(names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[bool]) -> str:
+def print_table(
+    names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[bool]
+) -> str:
     """Print rows of text below the names of their columns, on stdout.
 
     At a terminal long cells are cut, and columns that do not fit are left out. Elsewhere every

@@ -1,7 +1,7 @@
 """Durations and times as people write them in options: `90s`, `15m`, `8h`, `7d`, and ISO times.
 
-Nothing is guessed: a number alone is seconds, a time without an offset is UTC, and whatever else somebody may have meant
-is asked for again.
+Nothing is guessed: a number alone is seconds, a time without an offset is UTC, and whatever else
+somebody may have meant is asked for again.
 """
 
 import re
@@ -23,7 +23,8 @@ def parse_duration(option: str, text: str, *, least: float = 0) -> float:
     found = _DURATION.fullmatch(text)
     if found is None:
         raise BadInput(
-            f"{option} {text!r} is no duration. Write a number and its unit, as in 90s, 15m, 8h or 7d; "
+            f"{option} {text!r} is no duration. Write a number and its unit, as in 90s, 15m, 8h "
+            "or 7d; "
             "a number alone is seconds."
         )
     duration = float(found[1]) * _UNITS[found[2]]
@@ -43,6 +44,7 @@ def parse_time(option: str, text: str) -> datetime:
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise BadInput(
-            f"{option} {text!r} is no time. Write it as in 2026-11-21T08:50, in UTC, or with an offset as in "
+            f"{option} {text!r} is no time. Write it as in 2026-11-21T08:50, in UTC, or with an "
+            "offset as in "
             "2026-11-21T08:50+01:00."
         ) from None

@@ -1,13 +1,15 @@
-r"""Text of others, made safe to look at: nothing in it acts on a terminal, and nothing in it is hidden.
+r"""Text of others, made safe to look at: nothing in it acts on a terminal, and nothing in it is
+hidden.
 
-Whatever came from a fact, a bucket or a file passes through here before it reaches a terminal, a page or
-a log. There are two answers, and `line` gives both:
+Whatever came from a fact, a bucket or a file passes through here before it reaches a terminal, a
+page or a log. There are two answers, and `line` gives both:
 
-* `visible`: characters that cannot be seen, or that reorder or rewrite what can, are spelled `\u202e` or
-  `\U000e0041`. It can be applied twice without harm.
-* `flags`: what a reader should be warned of, since spelling it out is easily overlooked (hidden characters)
-  or impossible (a word that mixes scripts looks like another word). The idea is that of UTS #39, "highly
-  restrictive": Latin with Chinese, Japanese or Korean is ordinary, Latin with Cyrillic in one word is not.
+* `visible`: characters that cannot be seen, or that reorder or rewrite what can, are spelled
+  `\u202e` or `\U000e0041`. It can be applied twice without harm.
+* `flags`: what a reader should be warned of, since spelling it out is easily overlooked (hidden
+  characters) or impossible (a word that mixes scripts looks like another word). The idea is that of
+  UTS #39, "highly restrictive": Latin with Chinese, Japanese or Korean is ordinary, Latin with
+  Cyrillic in one word is not.
 """
 
 import re
@@ -16,7 +18,8 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Final
 
-#: Printable for Python, invisible on a screen: Unicode's Default_Ignorable_Code_Point, and the Braille blank.
+#: Printable for Python, invisible on a screen: Unicode's Default_Ignorable_Code_Point, and the
+#: Braille blank.
 _UNSEEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
 )
@@ -29,7 +32,9 @@ _WIDTHS: Final = ("FULLWIDTH ", "HALFWIDTH ")
 
 
 def visible(text: str) -> str:
-    """The text, with every character spelled out that would not be seen, or would act on the others."""
+    """The text, with every character spelled out that would not be seen, or would act on the
+    others.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if _is_seen(one) else _spelled(one) for one in text)
@@ -41,7 +46,8 @@ def flags(text: str) -> tuple[str, ...]:
         return ()
     plain = text.replace("\r\n", "\n")
     hidden = any(
-        not _is_seen(one) and one not in _LAYOUT and unicodedata.category(one) != "Zs" for one in plain
+        not _is_seen(one) and one not in _LAYOUT and unicodedata.category(one) != "Zs"
+        for one in plain
     )
     mixed: dict[str, None] = {}
     for scripts in map(_scripts, _words(_ESCAPE.sub(" ", plain))):
@@ -57,7 +63,9 @@ def line(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """The same for text of several lines: those behind the first are indented, so none poses as a line of ours."""
+    """The same for text of several lines: those behind the first are indented, so none poses as a
+    line of ours.
+    """
     first, *rest = text.rstrip("\n").split("\n")
     return "\n".join((line(first), *(f"  {line(one)}" for one in rest)))
 
@@ -68,7 +76,9 @@ def warning(text: str) -> str:
 
 
 def ascii_json(text: str) -> str:
-    """JSON in ASCII alone, with the same meaning. What is not ASCII stands in strings, where it has escapes."""
+    """JSON in ASCII alone, with the same meaning. What is not ASCII stands in strings, where it has
+    escapes.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if " " <= one <= "~" or one == "\n" else _json_escape(one) for one in text)
@@ -111,7 +121,9 @@ def _scripts(word: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _script(letter: str) -> str:
-    """The script of a letter, as its name has it; empty for signs and marks, which belong to all of them."""
+    """The script of a letter, as its name has it; empty for signs and marks, which belong to all of
+    them.
+    """
     name = unicodedata.name(letter, "")
     for width in _WIDTHS:
         name = name.removeprefix(width)

@@ -34,7 +34,9 @@ class Format(NamedTuple):
 
 FORMATS: Final[dict[str, Format]] = {
     "openai-chat": Format(openai_chat.write, openai_chat.check, openai_chat.read),
-    "openai-responses": Format(openai_responses.write, openai_responses.check, openai_responses.read),
+    "openai-responses": Format(
+        openai_responses.write, openai_responses.check, openai_responses.read
+    ),
     "anthropic": Format(anthropic.write, anthropic.check, anthropic.read),
     "gemini": Format(gemini.write, gemini.check, gemini.read),
     "ai-sdk": Format(ai_sdk.write, ai_sdk_ui.check_either, ai_sdk_ui.read_either),

@@ -80,7 +80,9 @@ class Problems(list[FormatProblem]):
         """The id of a call, or of `what` it is, is neither empty nor in `used`. Adds it there."""
         if not id_ or id_ in used:
             repeated = f"{id_!r} stands for an earlier {what} too"
-            self.add(rule, message, f"{repeated if id_ else f"a {what}'s id is empty"}. Mint another.")
+            self.add(
+                rule, message, f"{repeated if id_ else f"a {what}'s id is empty"}. Mint another."
+            )
         used.add(id_)
 
     def in_order(self) -> list[FormatProblem]:
@@ -144,7 +146,9 @@ def append_or_merge(messages: list[JsonObject], message: JsonObject, *, by: str,
 
 def leading_system_count(entries: Sequence[Entry]) -> int:
     """How many system texts open the history."""
-    return next((at for at, entry in enumerate(entries) if not isinstance(entry, System)), len(entries))
+    return next(
+        (at for at, entry in enumerate(entries) if not isinstance(entry, System)), len(entries)
+    )
 
 
 # ------------------------------------------------------------------------------------------- texts
@@ -193,7 +197,9 @@ def unreadable(at: int, sentence: str) -> BadInput:
 
 
 def tool_name(wished: str) -> str:
-    """The tool's name as every provider takes it: a model's invention must not spoil the history."""
+    """The tool's name as every provider takes it: a model's invention must not spoil the
+    history.
+    """
     return re.sub(r"[^a-zA-Z0-9_-]", "_", wished, flags=re.ASCII)[:64] or "nameless"
 
 

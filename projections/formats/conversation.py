@@ -83,7 +83,9 @@ def read_conversations(path: str | Path) -> list[RecordedConversation]:
             raise BadFile(str(path), f"line {number}{wrong.where}", wrong.problem) from None
         if first := line_of.get(conversation.id):
             raise BadFile(
-                str(path), f"line {number}", f"the id {conversation.id!r} stands on line {first} already."
+                str(path),
+                f"line {number}",
+                f"the id {conversation.id!r} stands on line {first} already.",
             )
         line_of[conversation.id] = number
         conversations.append(conversation)
@@ -213,7 +215,9 @@ def _steps(messages: Sequence[_Said | _Replied | _Returned]) -> tuple[Conversati
             steps.append(Output(message.tool_call_id, message.name, message.content))
             continue
         if answered < len(wishes):
-            raise _Mistake(f"{_call(wishes[answered])} has no tool message before this one.", number)
+            raise _Mistake(
+                f"{_call(wishes[answered])} has no tool message before this one.", number
+            )
         wishes, answered = (), 0
         if isinstance(message, _Said):
             steps.append(Spoken(message.role, message.content))
@@ -237,11 +241,14 @@ def _wishes(message: _Replied, number: int) -> tuple[e.Wish, ...]:
     return tuple(e.Wish(call.function.name, call.function.arguments, call.id) for call in calls)
 
 
-def _check_output(message: _Returned, wishes: tuple[e.Wish, ...], answered: int, number: int) -> None:
+def _check_output(
+    message: _Returned, wishes: tuple[e.Wish, ...], answered: int, number: int
+) -> None:
     asked = [wish.provider_id for wish in wishes]
     if message.tool_call_id not in asked:
         raise _Mistake(
-            f"tool_call_id {message.tool_call_id!r} is no call of the assistant message before it.", number
+            f"tool_call_id {message.tool_call_id!r} is no call of the assistant message before it.",
+            number,
         )
     wish = wishes[asked.index(message.tool_call_id)]
     if wish in wishes[:answered]:

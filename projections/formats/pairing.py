@@ -42,7 +42,9 @@ def pair_turns(entries: Sequence[Entry]) -> Iterator[System | User | Note | Pair
                 outcomes: dict[str, Outcome] = {}
                 while len(outcomes) < len(wishes) and at < len(entries):
                     following = entries[at]
-                    if not isinstance(following, Outcome) or not following.call.startswith(f"{turn}-"):
+                    if not isinstance(following, Outcome) or not following.call.startswith(
+                        f"{turn}-"
+                    ):
                         break
                     outcomes[following.call] = following
                     at += 1

@@ -1,11 +1,13 @@
 """Which facts of a call count, and as what: decided while the log is read, fact by fact.
 
-`ayes.ledger.lifecycle` says it, and says it here too. But nearly every call has the plain story (requested, asked about,
-voted on, decided, started, ended), and asking the lifecycle about each of those would cost half of what the lake
-costs. So plain stories are known by sight: `_Story` takes a fact only where the lifecycle is certain to count it, and
-declines what it does not know. A call of which one fact was declined is asked of the lifecycle, with all its facts.
+`ayes.ledger.lifecycle` says it, and says it here too. But nearly every call has the plain story
+(requested, asked about, voted on, decided, started, ended), and asking the lifecycle about each of
+those would cost half of what the lake costs. So plain stories are known by sight: `_Story` takes a
+fact only where the lifecycle is certain to count it, and declines what it does not know. A call of
+which one fact was declined is asked of the lifecycle, with all its facts.
 
-Whether a fact counts depends on the facts before it and on nothing later, so what was decided is never decided again.
+Whether a fact counts depends on the facts before it and on nothing later, so what was decided is
+never decided again.
 """
 
 import functools
@@ -30,13 +32,15 @@ class Judgement(NamedTuple):
     """Whether a fact counts."""
 
     counts: bool
-    #: The place that it fills in its call's row: mostly the one where it stands. None where it is not part of the row.
+    #: The place that it fills in its call's row: mostly the one where it stands. None where it is
+    #: not part of the row.
     stands_as: str | None = None
     #: Why it does not count. None too where a newer program may know what it says.
     void: str | None = None
 
 
-#: The facts of these calls that were recorded before, in the order of the log; a call is named by `_key`.
+#: The facts of these calls that were recorded before, in the order of the log; a call is named by
+#: `_key`.
 type Earlier = Callable[[Collection[str]], Iterable[RawMessage]]
 
 #: Of what is not about a call.
@@ -50,7 +54,8 @@ class Judged(NamedTuple):
 
     #: Of each fact, the place that it fills in its call's row.
     stands_as: list[str | None]
-    #: What else there is to say about those that are not of a plain story: by their number in the batch.
+    #: What else there is to say about those that are not of a plain story: by their number in the
+    #: batch.
     others: dict[int, Judgement]
 
 
@@ -58,7 +63,8 @@ class Judge:
     """Decides about the facts of a log as they come.
 
     Args:
-        odd: the calls that the lifecycle was asked about before; `odd` has those that came since, too.
+        odd: the calls that the lifecycle was asked about before; `odd` has those that came since,
+            too.
     """
 
     def __init__(self, odd: Iterable[str] = ()) -> None:
@@ -85,7 +91,10 @@ class Judge:
                 if (story := stories.get(key)) is not None:
                     place = story.take(raw, tail)
                 elif (
-                    tail == "requested" and key not in odd and _are_names(*parts[1:3]) and _is_name(parts[4])
+                    tail == "requested"
+                    and key not in odd
+                    and _are_names(*parts[1:3])
+                    and _is_name(parts[4])
                 ):
                     stories[key] = story = _Story()
                     place = story.begin(raw)
@@ -102,7 +111,11 @@ class Judge:
         return Judged(found, others)
 
     def _ask(
-        self, batch: Sequence[RawMessage], asked: set[str], earlier: Earlier, others: dict[int, Judgement]
+        self,
+        batch: Sequence[RawMessage],
+        asked: set[str],
+        earlier: Earlier,
+        others: dict[int, Judgement],
     ) -> None:
         known: defaultdict[str, list[RawMessage]] = defaultdict(list)
         for raw in earlier(asked):
@@ -145,7 +158,12 @@ def judgements(raws: Iterable[RawMessage]) -> list[Judgement]:
 def _judged(ref: CallRef, facts: list[Fact]) -> list[Judgement]:
     call = call_of(ref, facts)
     void = {one.fact.seq: one.why for one in voids(call)}
-    several = {"vote": call.votes, "escalated": call.escalated, "claim": call.claims, "late": call.late}
+    several = {
+        "vote": call.votes,
+        "escalated": call.escalated,
+        "claim": call.claims,
+        "late": call.late,
+    }
     alone = {name: getattr(call, name) for name in _ALONE}
     places = {fact.seq: place for place, found in several.items() for fact in found}
     places |= {fact.seq: place for place, fact in alone.items() if fact is not None}
@@ -168,7 +186,7 @@ def _is_in_doubt(fact: Fact | None) -> bool:
     return fact is not None and isinstance(fact.event, e.InDoubt)
 
 
-# -------------------------------------------------------------------------------------------- the plain story
+# ---------------------------------------------------------------------------------- the plain story
 
 
 _DECISIONS: Final = frozenset(EVENTS_BY_PLACE["decided"])
@@ -275,7 +293,9 @@ class _Story:
 
 
 def _plain(raws: Sequence[RawMessage]) -> tuple[list[Judgement], _Story | None] | None:
-    """What counts among the facts of a call, and its story if it goes on; None if the story is not plain."""
+    """What counts among the facts of a call, and its story if it goes on; None if the story is not
+    plain.
+    """
     story: _Story | None = None
     found: list[Judgement] = []
     for raw in raws:

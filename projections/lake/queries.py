@@ -5,11 +5,13 @@
 
 The rules:
 
-* Each is one SELECT over the catalog's tables (`projections/lake/tables.py`), so that it can be copied and changed elsewhere.
+* Each is one SELECT over the catalog's tables (`projections/lake/tables.py`), so that it can be
+  copied and changed elsewhere.
 * Each row stands in an order of its own: the same lake gives the same answer, to the byte.
-* "Now" is when the newest fact was recorded, never the clock: a lake that nobody syncs does not age.
-* Times are UTC. Durations are counted on the broker's clock in whole microseconds and shown in seconds (`_s`); so sums do not
-  depend on the order in which they are added up.
+* "Now" is when the newest fact was recorded, never the clock: a lake that nobody syncs does not
+  age.
+* Times are UTC. Durations are counted on the broker's clock in whole microseconds and shown in
+  seconds (`_s`); so sums do not depend on the order in which they are added up.
 * A share is of what stands before it in the row, and NULL where that is none.
 """
 
@@ -164,7 +166,8 @@ GROUP BY tool, rule HAVING expired > 0 ORDER BY expired DESC, tool, rule
     SavedQuery(
         "rubber-stamping",
         # A lower bound: a vote counts as if its question had been the only one, put to all at once.
-        "How many votes came sooner after the question than anybody reads it (25 characters a second, at least 2 seconds)?",
+        "How many votes came sooner after the question than anybody reads it (25 characters a "
+        "second, at least 2 seconds)?",
         """
 WITH asked AS (
     SELECT workspace, thread, call, gated_at, gated_seq, decided_seq,
@@ -186,7 +189,8 @@ FROM seen GROUP BY reviewer ORDER BY faster_share DESC, votes DESC, reviewer
     ),
     SavedQuery(
         "cost-of-waiting",
-        "How much of the time from request to end do calls that ended spend waiting for people, by tool?",
+        "How much of the time from request to end do calls that ended spend waiting for people, "
+        "by tool?",
         """
 SELECT tool, count(*) AS calls, count(*) FILTER (asked) AS asked,
     round(sum(lived_us) / 1e6, 3) AS lived_s,
@@ -219,9 +223,10 @@ ORDER BY standing <> 'in force', given_at, workspace, giver, name
     ),
     SavedQuery(
         "rules",
-        "Which rules do questions and decisions cite, and which rules of the policy in force do they never?",
-        # `uncited` finds the second half: DuckDB reads no TOML, and a pattern over the text would take a group's `name`, or a
-        # name in a comment, for a rule.
+        "Which rules do questions and decisions cite, and which rules of the policy in force do "
+        "they never?",
+        # `uncited` finds the second half: DuckDB reads no TOML, and a pattern over the text would
+        # take a group's `name`, or a name in a comment, for a rule.
         """
 SELECT CASE WHEN organisation THEN '_organisation' ELSE workspace END AS policy, rule,
     'cited' AS standing,
@@ -344,10 +349,11 @@ QUALIFY version = max(version) OVER (PARTITION BY workspace) ORDER BY policy
 
 
 def uncited(policy: str, text: str, cited: Iterable[str]) -> tuple[dict[str, object], ...]:
-    """The rules of a policy that nothing cites, as rows of the answer to `rules`, in the order of the file.
+    """The rules of a policy that nothing cites, as rows of the answer to `rules`, in the order of
+    the file.
 
-    A rule in the shadow judges without effect, so nothing ever cites it. Where the organisation's rule and a workspace's both
-    ask, the organisation's is cited.
+    A rule in the shadow judges without effect, so nothing ever cites it. Where the organisation's
+    rule and a workspace's both ask, the organisation's is cited.
 
     Raises:
         BadFile: this program cannot read the policy.

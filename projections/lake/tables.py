@@ -4,18 +4,21 @@
     calls        one row a call that was requested, from its request to its end; `open_calls` are those without an end
     votes, grants, delegations, policies, tools, threads    what one would ask `events` for again and again
 
-Whoever fills a table and whoever recomputes it from `events` use the text that stands here, so that they cannot differ.
+Whoever fills a table and whoever recomputes it from `events` use the text that stands here, so that
+they cannot differ.
 
 The rules:
 
 * Times are UTC and `TIMESTAMP`: with a time zone each comparison costs twenty times as much.
-* A field that a fact does not have is NULL. So is every field of a payload that is no JSON; its bytes stand in `payload` as they
-  came, as everybody's do: extracting JSON writes it anew, so a digest can only be checked against these.
-* Only what counts for `ayes.ledger.lifecycle` counts in `calls`; `ayes.projections.lake.counting` asks it while the log is read, so that
-  which facts count is not said again in SQL. What is void is in `events`, with the reason. A subject that is no slot has no
-  place at all.
-* A call's row counts what was recorded from its request to its end. What comes later (a late result, a vote that lost) stands
-  in `events` alone, so a row that was written once is never written again.
+* A field that a fact does not have is NULL. So is every field of a payload that is no JSON; its
+  bytes stand in `payload` as they came, as everybody's do: extracting JSON writes it anew, so a
+  digest can only be checked against these.
+* Only what counts for `ayes.ledger.lifecycle` counts in `calls`; `ayes.projections.lake.counting`
+  asks it while the log is read, so that which facts count is not said again in SQL. What is void is
+  in `events`, with the reason. A subject that is no slot has no place at all.
+* A call's row counts what was recorded from its request to its end. What comes later (a late
+  result, a vote that lost) stands in `events` alone, so a row that was written once is never
+  written again.
 """
 
 import json
@@ -27,7 +30,8 @@ from ayes.schemas.slots import FILLED_BY, ORGANISATION, ROOT
 #: A newer number is another lake: one is rebuilt from the log, never guessed at.
 VERSION: Final = 2
 
-#: The fields of facts that are columns of `events`: column, where it stands in the payload, and its type.
+#: The fields of facts that are columns of `events`: column, where it stands in the payload, and its
+#: type.
 FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("type", "type", "VARCHAR"),
     ("id", "id", "VARCHAR"),
@@ -88,7 +92,9 @@ FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
 
 
 def _shape() -> str:
-    """What `json_transform` makes of a payload: the fields by their names, nested where they are."""
+    """What `json_transform` makes of a payload: the fields by their names, nested where they
+    are.
+    """
     found: dict[str, Any] = {}
     for _, path, kind in FIELDS:
         *outer, last = path.split(".")
@@ -117,7 +123,8 @@ def _slots() -> str:
     return f"{ROOT}[.]({some}|{ORGANISATION})[.](({some}[.]({threads}))|{own})"
 
 
-#: Where a fact stands, read off its subject `ledger.<workspace>.<thread>.<tail>` or `ledger.<workspace>._<kind>.<rest>`.
+#: Where a fact stands, read off its subject `ledger.<workspace>.<thread>.<tail>` or
+#: `ledger.<workspace>._<kind>.<rest>`.
 _PLACE: Final = """
     s[2] AS workspace,
     CASE WHEN s[3][1] <> '_' THEN s[3] END AS thread,
@@ -138,8 +145,8 @@ _PLACE: Final = """
 """
 
 
-#: What `ayes.projections.lake.counting` says of a fact: whether it counts; the place that it fills in its call's row, which is
-#: NULL where it is not part of the row; and why it is void, if it is.
+#: What `ayes.projections.lake.counting` says of a fact: whether it counts; the place that it fills
+#: in its call's row, which is NULL where it is not part of the row; and why it is void, if it is.
 JUDGED: Final = "counts BOOLEAN NOT NULL, stands_as VARCHAR, void VARCHAR"
 #: The columns of `events`, but for the bytes.
 COLUMNS: Final = ", ".join(
@@ -194,18 +201,27 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     ("arguments", _of("requested", "arguments")),
     ("digest", _of("requested", "digest")),
     ("rule", f"coalesce({_of('decided', 'rule')}, {_of('gated', 'rule')})"),
-    ("policy_version", f"coalesce({_of('decided', 'policy_version')}, {_of('gated', 'policy_version')})"),
+    (
+        "policy_version",
+        f"coalesce({_of('decided', 'policy_version')}, {_of('gated', 'policy_version')})",
+    ),
     # Are rule and version the organisation's?
     (
         "organisation",
-        f"coalesce(any_value(coalesce(organisation, false)) FILTER (stands_as = 'decided' AND rule IS NOT NULL), {_of('gated', 'organisation')}, false)",
+        (
+            "coalesce(any_value(coalesce(organisation, false)) FILTER (stands_as = 'decided' AND "
+            f"rule IS NOT NULL), {_of('gated', 'organisation')}, false)"
+        ),
     ),
     ("asked", "bool_or(stands_as = 'gated')"),
     # Why people were asked; why it was decided as it was, says `reason`.
     ("question", _of("gated", "reason")),
     (
         "votes_needed",
-        f"CASE WHEN bool_or(stands_as = 'gated') THEN coalesce({_of('gated', 'votes_needed')}, 1) END",
+        (
+            f"CASE WHEN bool_or(stands_as = 'gated') THEN coalesce({_of('gated', 'votes_needed')}, 1) "
+            "END"
+        ),
     ),
     ("votes", "count(*) FILTER (stands_as = 'vote')"),
     ("escalations", "count(*) FILTER (stands_as = 'escalated')"),
@@ -216,16 +232,25 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     ("edited", f"coalesce({_of('decided', 'arguments')} IS NOT NULL, false)"),
     ("edited_arguments", _of("decided", "arguments")),
     ("grants", _of("decided", "grants")),
-    # Who took the approval back. In logs from before the slot named the reviewer, it is what the fact says.
+    # Who took the approval back. In logs from before the slot named the reviewer, it is what the
+    # fact says.
     (
         "revoked_by",
-        "any_value(CASE place WHEN 'revoked' THEN which ELSE reviewer END) FILTER (stands_as = 'revoked')",
+        (
+            "any_value(CASE place WHEN 'revoked' THEN which ELSE reviewer END) FILTER (stands_as = "
+            "'revoked')"
+        ),
     ),
     ("attempts", "count(*) FILTER (stands_as = 'claim' AND type = 'ToolStarted')"),
     # How it ended: as what the model was told says, or in doubt until a person finds out.
     (
         "outcome",
-        f"CASE WHEN bool_or(stands_as = 'reconciled') THEN 'reconciled' ELSE CASE {_of('finished', 'type')} WHEN 'ToolReturned' THEN 'returned' WHEN 'ToolFailed' THEN 'failed' WHEN 'InDoubt' THEN 'in_doubt' WHEN 'ToolRefused' THEN {_of('finished', 'ending')} END END",
+        (
+            "CASE WHEN bool_or(stands_as = 'reconciled') THEN 'reconciled' ELSE CASE "
+            f"{_of('finished', 'type')} WHEN 'ToolReturned' THEN 'returned' WHEN 'ToolFailed' THEN "
+            "'failed' WHEN 'InDoubt' THEN 'in_doubt' WHEN 'ToolRefused' THEN "
+            f"{_of('finished', 'ending')} END END"
+        ),
     ),
     ("output", f"coalesce({_of('reconciled', 'output')}, {_of('finished', 'output')})"),
     ("error", _of("finished", "error")),
@@ -254,7 +279,9 @@ OF_CALLS: Final = tuple(
 
 
 def calls(source: str) -> str:
-    """One row for each call that was requested, out of some rows of `events` (a table, or a query in brackets)."""
+    """One row for each call that was requested, out of some rows of `events` (a table, or a query
+    in brackets).
+    """
     columns = ",\n        ".join(f"{made} AS {column}" for column, made in CALLS)
     key = "workspace, thread, call"
     return f"""

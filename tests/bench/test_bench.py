@@ -1,7 +1,8 @@
-"""The benchmarks, as short as they get: that each runs, does its work, and tells what it measured. Never how fast.
+"""The benchmarks, as short as they get: that each runs, does its work, and tells what it measured.
+Never how fast.
 
-Each workload checks its own work (facts folded, rows written, answers counted) and ends with an error where it falls
-short, so a line that comes is one that was earned.
+Each workload checks its own work (facts folded, rows written, answers counted) and ends with an
+error where it falls short, so a line that comes is one that was earned.
 """
 
 import json
@@ -25,14 +26,18 @@ AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_workload_tells_what_it_measured_one_json_line_a_result(workload, tmp_path):
-    """Each line has every declared field and no other, and says on which log and with which versions it was measured."""
+    """Each line has every declared field and no other, and says on which log and with which
+    versions it was measured.
+    """
     lines = bench("bench", workload, "--json", cwd=tmp_path)
     assert len(lines) == WORKLOADS[workload]
     for line in lines:
         result = msgspec.json.decode(line, type=Result)
         assert set(json.loads(line)) == set(Result.__struct_encode_fields__)
         assert result.workload == workload
-        assert all(math.isfinite(one) and one > 0 for one in (result.value, result.floor, result.ratio))
+        assert all(
+            math.isfinite(one) and one > 0 for one in (result.value, result.floor, result.ratio)
+        )
         assert result.facts >= FACTS // 5
         assert result.versions.nats_server.startswith("2.")
         assert result.versions.nats_py
@@ -45,7 +50,10 @@ def test_a_workload_tells_what_it_measured_one_json_line_a_result(workload, tmp_
 )
 def test_a_ratio_is_held_against_its_target(better, target, met):
     """The best round of ours over the best of the floor; what misses its target says so."""
-    best = {"higher": ([5.0, 1.0, 3.0], [10.0, 2.0, 9.0]), "lower": ([5.0, 9.0, 8.0], [10.0, 12.0, 11.0])}
+    best = {
+        "higher": ([5.0, 1.0, 3.0], [10.0, 2.0, 9.0]),
+        "lower": ([5.0, 9.0, 8.0], [10.0, 12.0, 11.0]),
+    }
     ours, floor = best[better]
     result = compared(
         "one", "thing", "s", ours, floor,
@@ -59,7 +67,9 @@ def test_a_ratio_is_held_against_its_target(better, target, met):
 
 @pytest.mark.parametrize(("facts", "at_once"), [(500, 3), (4000, 20), (10_000, 7)])
 def test_a_log_of_any_length_ends_with_the_same_number_of_open_approvals(facts, at_once):
-    """Short logs and long ones differ in what was recorded, not in what is open, and every fact stands where it may."""
+    """Short logs and long ones differ in what was recorded, not in what is open, and every fact
+    stands where it may.
+    """
     log = [
         fact_of(seq, AT, slot.subject, encode(event))
         for seq, (slot, event) in enumerate(logs.mixed(facts, at_once), 1)
@@ -70,5 +80,7 @@ def test_a_log_of_any_length_ends_with_the_same_number_of_open_approvals(facts, 
     by_thread = {fact.slot.thread_ref: [] for fact in log}
     for fact in log:
         by_thread[fact.slot.thread_ref].append(fact)
-    calls = [call for ref, facts in by_thread.items() for call in thread_of(ref, facts).calls.values()]
+    calls = [
+        call for ref, facts in by_thread.items() for call in thread_of(ref, facts).calls.values()
+    ]
     assert sum(entry(call) is not None for call in calls) == at_once

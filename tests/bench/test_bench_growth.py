@@ -1,7 +1,8 @@
-"""How cost grows, the charts, and what is calculated from both: at the smallest sizes, and never how fast.
+"""How cost grows, the charts, and what is calculated from both: at the smallest sizes, and never
+how fast.
 
-What is measured is measured for real, so a line that comes was earned. What is drawn and calculated must be what the lines
-say, and docs/capacity.md must be what its own figures give.
+What is measured is measured for real, so a line that comes was earned. What is drawn and calculated
+must be what the lines say, and docs/capacity.md must be what its own figures give.
 """
 
 import itertools
@@ -39,7 +40,9 @@ OF_THE_LOG = {
 OF_PROCESSES = {growth.CYCLES, growth.VOTE_TO_START, growth.WORKER}
 
 
-def program(*arguments: object, timeout_s: float = 100, **variables: str) -> subprocess.CompletedProcess[str]:
+def program(
+    *arguments: object, timeout_s: float = 100, **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", *map(str, arguments)],
         env=environment(BENCH_DATE="2026-11-21", **variables),
@@ -52,20 +55,30 @@ def program(*arguments: object, timeout_s: float = 100, **variables: str) -> sub
 
 
 def result(workload="growth", what="disk", value=2.0, floor=1.0, facts=1_000, **more) -> Result:
-    told = {"unit": "MB", "beside": "with 500 facts", "better": "lower", "target": None, "sync": SYNC} | more
+    told = {
+        "unit": "MB",
+        "beside": "with 500 facts",
+        "better": "lower",
+        "target": None,
+        "sync": SYNC,
+    } | more
     unit = told.pop("unit")
-    return compared(workload, what, unit, [value], [floor], facts=facts, nats_server="2.15.0", **told)
+    return compared(
+        workload, what, unit, [value], [floor], facts=facts, nats_server="2.15.0", **told
+    )
 
 
 def of_cost(cost: Cost, facts: int, value: float) -> Result:
     return result(what=cost.what, unit=cost.unit, better=cost.better, facts=facts, value=value)
 
 
-# ---------------------------------------------------------------------------------------------------- growth
+# ------------------------------------------------------------------------------------------- growth
 
 
 def test_growth_tells_every_cost_at_every_size_beside_the_first():
-    """One JSON line a cost and size, on logs of exactly these sizes; a target only where nothing may grow, and not at first."""
+    """One JSON line a cost and size, on logs of exactly these sizes; a target only where nothing
+    may grow, and not at first.
+    """
     done = program(
         *("bench.growth", "--facts", ",".join(map(str, SIZES)), "--processes", ",".join(map(str, COUNTS))),
         *("--cycles", CYCLES, "--rounds", 1, "--json"),
@@ -73,11 +86,14 @@ def test_growth_tells_every_cost_at_every_size_beside_the_first():
     assert done.returncode == 0, done.stderr
     found = [msgspec.json.decode(line, type=Result) for line in done.stdout.splitlines()]
     assert all(
-        set(json.loads(line)) == set(Result.__struct_encode_fields__) for line in done.stdout.splitlines()
+        set(json.loads(line)) == set(Result.__struct_encode_fields__)
+        for line in done.stdout.splitlines()
     )
     told = {(one.workload, one.what, one.facts): one for one in found}
     wanted = {
-        ("growth", cost.what, facts): (cost, facts > SIZES[0]) for cost in OF_THE_LOG for facts in SIZES
+        ("growth", cost.what, facts): (cost, facts > SIZES[0])
+        for cost in OF_THE_LOG
+        for facts in SIZES
     }
     wanted |= {
         ("processes", f"{cost.what}, {words}", 6 * CYCLES): (cost, words != "1 process")
@@ -88,7 +104,9 @@ def test_growth_tells_every_cost_at_every_size_beside_the_first():
     assert told.keys() == wanted.keys()
     for key, (cost, later) in wanted.items():
         one = told[key]
-        assert all(math.isfinite(figure) and figure > 0 for figure in (one.value, one.floor, one.ratio))
+        assert all(
+            math.isfinite(figure) and figure > 0 for figure in (one.value, one.floor, one.ratio)
+        )
         assert (one.unit, one.better, one.date) == (cost.unit, cost.better, "2026-11-21")
         assert bool(one.target) == (cost.flat and later)
         if not later:
@@ -105,7 +123,9 @@ def test_growth_tells_every_cost_at_every_size_beside_the_first():
 
 
 async def test_a_store_grows_by_what_comes_next_also_after_it_was_left(tmp_path):
-    """The same facts stand there whether a log grew at once or in steps, and nothing is written twice."""
+    """The same facts stand there whether a log grew at once or in steps, and nothing is written
+    twice.
+    """
     growing = Growing(tmp_path / "store")
     held = await growing.begin()
     for facts in (held + 300, held + 700):
@@ -125,21 +145,27 @@ async def test_a_log_that_was_begun_elsewhere_is_left_alone(tmp_path):
     async with EmbeddedServer(tmp_path / "store"):
         await declare_streams(tmp_path / "store")
         async with Ledger.connect(tmp_path / "store", role="admin") as ledger:
-            await logs.append_all(ledger, logs.calling(ThreadRef("shop", "order-17").call("refund-1")))
+            await logs.append_all(
+                ledger, logs.calling(ThreadRef("shop", "order-17").call("refund-1"))
+            )
     with pytest.raises(BadInput, match=r"was not begun here. Name another store"):
         await Growing(tmp_path / "store").begin()
 
 
 def test_sizes_that_cannot_be_made_are_refused(tmp_path):
     """A log does not shrink, and below the smallest there is no room for what is measured."""
-    done = program("bench.growth", "--facts", "100", "--processes", "", "--store", tmp_path / "store")
+    done = program(
+        "bench.growth", "--facts", "100", "--processes", "", "--store", tmp_path / "store"
+    )
     assert done.returncode == 1
     assert "a log of 100 facts cannot be made" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_the_table_says_by_how_much_a_million_more_facts_cost():
-    """What grows has its slope, what must not says so, and what is better when it is higher is the best all the same."""
+    """What grows has its slope, what must not says so, and what is better when it is higher is the
+    best all the same.
+    """
     sizes = {
         10_000: {growth.DISK: [6.0, 5.0], growth.CALL: [0.5], growth.APPENDS: [8_000.0, 9_000.0]},
         60_000: {growth.DISK: [30.0, 31.0], growth.CALL: [0.6], growth.APPENDS: [4_500.0]},
@@ -164,7 +190,7 @@ def test_a_figure_has_three_digits_that_count_and_no_exponent(value, told):
     assert float(told.replace(",", "")) == pytest.approx(value, rel=0.01)
 
 
-# ---------------------------------------------------------------------------------------------------- charts
+# ------------------------------------------------------------------------------------------- charts
 
 
 LINES = [
@@ -194,7 +220,9 @@ def points(file: Path) -> dict[str, tuple[float, float]]:
 
 
 def test_the_same_lines_give_the_same_charts_anywhere(tmp_path):
-    """Byte for byte, in this process and in another one with another hash seed: nothing random, and no date."""
+    """Byte for byte, in this process and in another one with another hash seed: nothing random, and
+    no date.
+    """
     lines = tmp_path / "results.jsonl"
     lines.write_bytes(b"\n".join(map(msgspec.json.encode, LINES)))
     here = charts.draw(read_results(lines), tmp_path / "here")
@@ -208,7 +236,9 @@ def test_the_same_lines_give_the_same_charts_anywhere(tmp_path):
 
 
 def test_what_is_drawn_is_what_the_lines_say(tmp_path):
-    """Each figure stands in its chart as text and as a point, ours and the floor; so does what missed its target."""
+    """Each figure stands in its chart as text and as a point, ours and the floor; so does what
+    missed its target.
+    """
     files = {file.stem: texts(file) for file in charts.draw(LINES, tmp_path)}
     for one in LINES:
         assert growth.figure(one.value) in files[one.workload]
@@ -216,7 +246,10 @@ def test_what_is_drawn_is_what_the_lines_say(tmp_path):
         assert growth.figure(one.floor) in files["append"]
     assert "64 writers: missed, beside batches of $100" in files["append"]
     assert {"disk", "reading a call, p50: missed", "ours", "floor"} <= set(files["growth"])
-    rate, row = "facts/s (higher is better, logarithmic)", "64 writers: missed, beside batches of $100"
+    rate, row = (
+        "facts/s (higher is better, logarithmic)",
+        "64 writers: missed, beside batches of $100",
+    )
     assert set(points(tmp_path / "append.svg")) == {
         f"{rate}: 8,470; row: {row}; whose: ours",
         f"{rate}: 16,600; row: {row}; whose: floor",
@@ -233,7 +266,9 @@ def test_what_is_drawn_is_what_the_lines_say(tmp_path):
 
 
 def test_points_stand_where_their_figures_say(tmp_path):
-    """Over the logarithm of the size, and as high as the cost; on one line's axis with its floor."""
+    """Over the logarithm of the size, and as high as the cost; on one line's axis with its
+    floor.
+    """
     charts.draw(LINES, tmp_path)
     stand = points(tmp_path / "growth.svg")
     first, middle, last = (
@@ -245,16 +280,21 @@ def test_points_stand_where_their_figures_say(tmp_path):
     high = (first[1] - middle[1]) / (first[1] - last[1])
     assert high == pytest.approx((27.3 - 5.6) / (49 - 5.6), rel=0.001)
     assert stand["facts in the log: 90,000; MB: 5.6; whose: floor"] == (last[0], first[1])
-    by_row = {label: at for label, at in points(tmp_path / "append.svg").items() if "64 writers" in label}
+    by_row = {
+        label: at for label, at in points(tmp_path / "append.svg").items() if "64 writers" in label
+    }
     [(ours, row), (floor, floor_row)] = (
-        next(at for label, at in by_row.items() if label.endswith(whose)) for whose in ("ours", "floor")
+        next(at for label, at in by_row.items() if label.endswith(whose))
+        for whose in ("ours", "floor")
     )
     assert ours < floor
     assert row == floor_row
 
 
 def test_axes_have_units(tmp_path):
-    """Every panel says what it is in, and which way is better where that is not the size of the log."""
+    """Every panel says what it is in, and which way is better where that is not the size of the
+    log.
+    """
     told = {file.stem: set(texts(file)) for file in charts.draw(LINES, tmp_path)}
     assert {"facts/s (higher is better, logarithmic)", "s (lower is better)"} <= told["append"]
     assert {"MB", "ms", "facts in the log", "10,000", "40,004"} <= told["growth"]
@@ -262,23 +302,31 @@ def test_axes_have_units(tmp_path):
 
 def test_figures_that_are_nothing_are_drawn(tmp_path):
     """A logarithm has no nought, so its axis is linear."""
-    [file] = charts.draw([result("append", "lost", 0.0, 4.0), result("append", "kept", 900.0, 4.0)], tmp_path)
+    [file] = charts.draw(
+        [result("append", "lost", 0.0, 4.0), result("append", "kept", 900.0, 4.0)], tmp_path
+    )
     assert "MB (lower is better)" in texts(file)
     assert "MB (lower is better): 0; row: lost, beside with 500 facts; whose: ours" in points(file)
 
 
 def test_charts_can_be_read_on_white_and_on_black(tmp_path):
-    """Nothing is painted behind them, and each colour differs from both grounds by 4 to 1 or more (WCAG's measure)."""
+    """Nothing is painted behind them, and each colour differs from both grounds by 4 to 1 or more
+    (WCAG's measure).
+    """
 
     def light(colour: str) -> float:
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         parts = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
-        return sum(part * weight for part, weight in zip(parts, (0.2126, 0.7152, 0.0722), strict=True))
+        return sum(
+            part * weight for part, weight in zip(parts, (0.2126, 0.7152, 0.0722), strict=True)
+        )
 
     for file in charts.draw(LINES, tmp_path):
         seen = [one.attrib for one in ET.parse(file).iter() if one.get("opacity") != "0"]
         assert {one.get("opacity", "1") for one in seen} == {"1"}
-        painted = {one[paint] for one in seen for paint in ("fill", "stroke") if paint in one} - {"none"}
+        painted = {one[paint] for one in seen for paint in ("fill", "stroke") if paint in one} - {
+            "none"
+        }
         assert painted
         for colour in painted:
             for ground in ("#ffffff", "#0d1117"):
@@ -328,7 +376,7 @@ def test_only_drawing_loads_what_draws():
     assert done.stdout.strip() == "[]"
 
 
-# -------------------------------------------------------------------------------------------------- capacity
+# ----------------------------------------------------------------------------------------- capacity
 
 
 def test_the_page_is_what_its_figures_give():
@@ -343,7 +391,9 @@ def test_another_figure_is_another_page(what):
     page = capacity.PAGE.read_text()
     before = capacity.figures_in(page)
     changed = before | {what: msgspec.structs.replace(before[what], value=before[what].value * 2)}
-    ours, others = ([set(table.splitlines()) for table in capacity.tables(one)] for one in (before, changed))
+    ours, others = (
+        [set(table.splitlines()) for table in capacity.tables(one)] for one in (before, changed)
+    )
     assert ours[0] != others[0]
     assert ours[1:] != others[1:]
 
@@ -377,7 +427,9 @@ def test_the_facts_of_an_approval_are_counted():
 
 
 def test_figures_come_from_the_lines():
-    """Slopes between the smallest log and the largest; of the rest the largest log, and the best number of processes."""
+    """Slopes between the smallest log and the largest; of the rest the largest log, and the best
+    number of processes.
+    """
     rate = {"unit": "cycles/s", "better": "higher", "facts": 600}
     lines = [
         of_cost(growth.WRITTEN, 1_000_000, 200 + 30),
@@ -391,7 +443,13 @@ def test_figures_come_from_the_lines():
         result(lake.WORKLOAD, "Parquet a fact", 47, 372, 10_000_000, unit="bytes"),
         result(cycle.WORKLOAD, growth.CYCLES.what, 292, 1_500, **rate),
         result(growth.PROCESSES, f"{growth.CYCLES.what}, 4 processes", 410, 292, **rate),
-        result(cycle.WORKLOAD, f"{growth.CYCLES.what}, not durable", 900, 1_500, **rate | {"sync": "2m"}),
+        result(
+            cycle.WORKLOAD,
+            f"{growth.CYCLES.what}, not durable",
+            900,
+            1_500,
+            **rate | {"sync": "2m"},
+        ),
     ]
     found = capacity.slopes_of(lines)
     assert {what: one.value for what, one in found.items()} == {

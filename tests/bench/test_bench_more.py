@@ -1,6 +1,8 @@
-"""The workloads with brokers of their own, as short as they get: that each does its work and tells what it measured.
+"""The workloads with brokers of their own, as short as they get: that each does its work and tells
+what it measured.
 
-As in `test_bench.py`, never how fast: each checks its own work and ends with an error where it falls short.
+As in `test_bench.py`, never how fast: each checks its own work and ends with an error where it
+falls short.
 """
 
 import asyncio
@@ -17,7 +19,8 @@ from bench.logs import Log
 from bench.results import SYNC, Result, compared, told
 
 FACTS = 128
-#: How many lines each tells of a store that is flushed before each acknowledgement, and of one that is not.
+#: How many lines each tells of a store that is flushed before each acknowledgement, and of one that
+#: is not.
 LINES = {
     append: {"always": 3, "2m": 3},
     cycle: {"always": 7, "2m": 7},
@@ -37,14 +40,18 @@ async def test_a_workload_tells_what_it_measured(workload, tmp_path):
         assert msgspec.json.decode(line, type=Result) == result
         assert set(json.loads(line)) == set(Result.__struct_encode_fields__)
         assert result.workload == workload.WORKLOAD
-        assert all(math.isfinite(one) and one > 0 for one in (result.value, result.floor, result.ratio))
+        assert all(
+            math.isfinite(one) and one > 0 for one in (result.value, result.floor, result.ratio)
+        )
         assert result.facts > 0
         assert result.versions.nats_server.startswith("2.")
     assert len({(one.what, one.beside) for one in results}) == len(results)
 
 
 def test_what_is_not_durable_says_so_in_words():
-    """Two lines of one workload that differ in nothing else can be told apart, by people and by programs."""
+    """Two lines of one workload that differ in nothing else can be told apart, by people and by
+    programs.
+    """
     assert append.named("one writer", SYNC) == "one writer"
     assert append.named("one writer", append.LATER) == "one writer, not durable"
     for sync in (SYNC, append.LATER):
@@ -102,7 +109,9 @@ async def plain(tmp_path):
 
 @pytest.mark.parametrize("at_once", [1, 3])
 async def test_the_bare_chain_is_six_facts_a_cycle_of_the_size_of_ours(at_once, plain):
-    """It tells a wait for each cycle, each tool starts after its vote, and facts are as long as those of a real call."""
+    """It tells a wait for each cycle, each tool starts after its vote, and facts are as long as
+    those of a real call.
+    """
     store, jetstream = plain
     rate, waits = await chain.chain_cycles(store, jetstream, 7, at_once)
     assert rate > 0
@@ -115,7 +124,9 @@ async def test_the_bare_chain_is_six_facts_a_cycle_of_the_size_of_ours(at_once, 
 
 @pytest.mark.parametrize("more", ["bare.claim.c1", "bare.claim.other", "bare.other.c1"])
 async def test_a_chain_that_did_anything_else_is_no_measurement(more, plain):
-    """A tool that did not run, one that ran twice, a call nobody made, and a fact that is none of the six: each is seen."""
+    """A tool that did not run, one that ran twice, a call nobody made, and a fact that is none of
+    the six: each is seen.
+    """
     _, jetstream = plain
     await append.afresh(jetstream)
     *facts, last = [f"bare.{place}.{call}" for call in ("c0", "c1") for place in chain.PLACES]

@@ -1,7 +1,9 @@
-"""Rivals beside ours, with a small stand-in for their programs: nobody needs the rivals themselves to run the tests.
+"""Rivals beside ours, with a small stand-in for their programs: nobody needs the rivals themselves
+to run the tests.
 
-The stand-in prints what the real programs print. Where their directory is at hand, `../shared/bench/peers`, it is held to
-the lines that their own code prints, and the table of rivals to what they measured.
+The stand-in prints what the real programs print. Where their directory is at hand,
+`../shared/bench/peers`, it is held to the lines that their own code prints, and the table of rivals
+to what they measured.
 """
 
 import asyncio
@@ -92,7 +94,9 @@ def line(name, unit, *runs, **config):
 
 
 def test_each_workload_is_followed_by_its_rivals_in_the_same_form(directory, tmp_path):
-    """Ours as it was measured, the rival where the floor is otherwise; no target, so none is missed."""
+    """Ours as it was measured, the rival where the floor is otherwise; no target, so none is
+    missed.
+    """
     done = bench(tmp_path, "--json", "--peers", str(directory), PEERS_PYTHON=sys.executable)
     assert (done.returncode, done.stderr) == (0, "")
     results = [msgspec.json.decode(one, type=Result) for one in done.stdout.splitlines()]
@@ -115,7 +119,14 @@ def test_each_workload_is_followed_by_its_rivals_in_the_same_form(directory, tmp
 @pytest.mark.parametrize(
     ("name", "unit", "runs", "unit_of_ours", "better", "expected"),
     [
-        ("dbos/sqlite/approve_to_tool.c1.p50", "ms", (8.0, 2.0, 4.0), "ms", "lower", (2.0, 4.0, 2.0, 1.25)),
+        (
+            "dbos/sqlite/approve_to_tool.c1.p50",
+            "ms",
+            (8.0, 2.0, 4.0),
+            "ms",
+            "lower",
+            (2.0, 4.0, 2.0, 1.25),
+        ),
         (
             "langgraph/sqlite/history.p50",
             "us",
@@ -124,14 +135,30 @@ def test_each_workload_is_followed_by_its_rivals_in_the_same_form(directory, tmp
             "lower",
             (2.0, 4.0, 2.0, 1.25),
         ),
-        ("dbos/sqlite/append.seq", "events/s", (8.0, 2.0, 4.0), "facts/s", "higher", (8.0, 4.0, 0.75, 1.25)),
-        ("dbos/sqlite/approval_cycle.c64", "cycles/s", (8.0,), "cycles/s", "higher", (8.0, 8.0, 0.75, 0.625)),
+        (
+            "dbos/sqlite/append.seq",
+            "events/s",
+            (8.0, 2.0, 4.0),
+            "facts/s",
+            "higher",
+            (8.0, 4.0, 0.75, 1.25),
+        ),
+        (
+            "dbos/sqlite/approval_cycle.c64",
+            "cycles/s",
+            (8.0,),
+            "cycles/s",
+            "higher",
+            (8.0, 8.0, 0.75, 0.625),
+        ),
     ],
 )
 def test_the_best_rounds_are_compared_and_the_medians_in_our_unit(
     name, unit, runs, unit_of_ours, better, expected
 ):
-    """The best is the quickest: the highest rate, the shortest time. Theirs are told in our unit."""
+    """The best is the quickest: the highest rate, the shortest time. Theirs are told in our
+    unit.
+    """
     result = peers.beside(ours(unit=unit_of_ours, better=better), line(name, unit, *runs))
     assert (result.floor, result.floor_median, result.ratio, result.ratio_of_medians) == expected
     assert (result.unit, result.beside, result.rounds) == (unit_of_ours, name, 3)
@@ -140,8 +167,12 @@ def test_the_best_rounds_are_compared_and_the_medians_in_our_unit(
 @pytest.mark.parametrize(
     "workload", [append, cycle, pending, consumer, history], ids=lambda one: one.WORKLOAD
 )
-async def test_every_row_of_the_table_names_a_line_of_ours(workload, directory, tmp_path, monkeypatch):
-    """And one that is durable: what is not flushed is compared to nobody, except where nothing waits for the disk."""
+async def test_every_row_of_the_table_names_a_line_of_ours(
+    workload, directory, tmp_path, monkeypatch
+):
+    """And one that is durable: what is not flushed is compared to nobody, except where nothing
+    waits for the disk.
+    """
     facts = 8 if workload is cycle else 128
     monkeypatch.setattr(history, "_RUNS", 2)
     if workload is history:
@@ -160,7 +191,10 @@ async def test_every_row_of_the_table_names_a_line_of_ours(workload, directory, 
 
 async def test_a_workload_without_rivals_is_followed_by_nothing(directory):
     """No program is started for it."""
-    assert await peers.measure(peers.Peers(directory, Path("/nowhere")), "replay", [], 1) == ([], [])
+    assert await peers.measure(peers.Peers(directory, Path("/nowhere")), "replay", [], 1) == (
+        [],
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,7 +223,9 @@ def test_without_the_programs_nothing_is_measured(directory, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["beside the programs", "here"])
-def test_the_environment_is_found_where_the_readme_has_it_made(where, directory, tmp_path, monkeypatch):
+def test_the_environment_is_found_where_the_readme_has_it_made(
+    where, directory, tmp_path, monkeypatch
+):
     """Beside the programs, or in the working directory; `PEERS_PYTHON` comes before both."""
     monkeypatch.delenv("PEERS_PYTHON", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -199,11 +235,15 @@ def test_the_environment_is_found_where_the_readme_has_it_made(where, directory,
     python.symlink_to(sys.executable)
     assert peers.found(directory) == peers.Peers(directory, python)
     monkeypatch.setenv("PEERS_PYTHON", sys.executable)
-    assert peers.found(directory, quick=True) == peers.Peers(directory, Path(sys.executable), quick=True)
+    assert peers.found(directory, quick=True) == peers.Peers(
+        directory, Path(sys.executable), quick=True
+    )
 
 
 def test_a_rival_that_fails_takes_no_result_with_it(directory, tmp_path):
-    """Ours are told, the others' and what it told before; then why it ended, in a sentence, and exit code 1. Nothing lost."""
+    """Ours are told, the others' and what it told before; then why it ended, in a sentence, and
+    exit code 1. Nothing lost.
+    """
     (directory / "eventsourcing_peer.py").write_text("import a_package_of_theirs")
     told = 'tell("dbos/postgres", "append.seq.steps", "events/s")\nraise OSError("the disk is full\\n(see the manual)")'
     (directory / "dbos_peer.py").write_text(f"{STAND_IN}\n{told}")
@@ -215,33 +255,46 @@ def test_a_rival_that_fails_takes_no_result_with_it(directory, tmp_path):
     assert any(one["beside"].startswith("dbos/postgres/append.seq.steps") for one in results)
     theirs, dbos = done.stderr.splitlines()
     assert theirs.startswith(
-        "error: eventsourcing_peer.py ended with 1: ModuleNotFoundError: No module named 'a_package_of_theirs'."
+        "error: eventsourcing_peer.py ended with 1: ModuleNotFoundError: No module named "
+        "'a_package_of_theirs'."
     )
     assert dbos.startswith("error: dbos_peer.py ended with 1: OSError: the disk is full.")
     assert dbos.endswith(
-        "Without it there is no dbos/postgres/append.conc64.steps, dbos/sqlite/append.conc64.steps, "
+        "Without it there is no dbos/postgres/append.conc64.steps, "
+        "dbos/sqlite/append.conc64.steps, "
         "dbos/sqlite/append.seq.steps."
     )
 
 
 async def test_what_is_no_result_is_said_and_the_others_stand(directory):
-    """A line that is none, a rate of nothing, a unit that is not ours, a metric that did not come."""
+    """A line that is none, a rate of nothing, a unit that is not ours, a metric that did not
+    come.
+    """
     (directory / "pydantic_ai_peer.py").write_text(
         f"{STAND_IN}\nprint('Warning: slow disk')\n"
         'tell("pydantic-ai/sqlite", "approve_to_tool.c1.p50", "ms")\n'
         'tell("pydantic-ai/sqlite", "approve_to_tool.c1.p99", "hours")\n'
     )
     whats = ("approval cycles, 64 at once", "vote to tool started, one at a time, p50")
-    measured = [ours(whats[0], "cycles/s", "higher"), ours(whats[1]), ours(whats[1].replace("p50", "p99"))]
+    measured = [
+        ours(whats[0], "cycles/s", "higher"),
+        ours(whats[1]),
+        ours(whats[1].replace("p50", "p99")),
+    ]
     there = peers.Peers(directory, Path(sys.executable))
     results, problems = await peers.measure(there, "cycle", measured, 1)
     assert len(results) == len([one for one in NAMES if "appro" in one]) - 2
-    assert "pydantic-ai/sqlite/approve_to_tool.c1.p50: rival 1.2, to disk" in {one.beside for one in results}
+    assert "pydantic-ai/sqlite/approve_to_tool.c1.p50: rival 1.2, to disk" in {
+        one.beside for one in results
+    }
     wrong, hours, missing = problems
-    assert wrong.startswith("pydantic_ai_peer.py, line 1 of its output is no result and was left out: ")
+    assert wrong.startswith(
+        "pydantic_ai_peer.py, line 1 of its output is no result and was left out: "
+    )
     assert wrong.endswith("It begins: Warning: slow disk")
     assert hours == (
-        "pydantic-ai/sqlite/approve_to_tool.c1.p99 is in hours and ours in ms: they cannot be compared."
+        "pydantic-ai/sqlite/approve_to_tool.c1.p99 is in hours and ours in ms: they cannot be "
+        "compared."
     )
     assert missing.startswith(
         "pydantic_ai_peer.py told nothing of pydantic-ai/sqlite/approval_cycle.c64. See whether"
@@ -284,14 +337,16 @@ async def test_who_stops_the_measuring_lets_the_rival_stop_its_servers(directory
     assert int((directory / "begun").read_text()) != os.getpgrp()
 
 
-# ------------------------------------------------------------------------------------ held to the real programs
+# ------------------------------------------------------------------------ held to the real programs
 
 real = pytest.mark.skipif(not REAL.is_dir(), reason="the rivals' programs are not at hand")
 
 
 @real
 def test_the_stand_in_prints_what_the_real_programs_print(directory):
-    """Their own command line, measuring and printing, for a rate and for a latency: the same fields in both."""
+    """Their own command line, measuring and printing, for a rate and for a latency: the same fields
+    in both.
+    """
     work = directory / "work.py"
     work.write_text(
         f"import sys; sys.path.insert(0, {str(REAL)!r})\n"
@@ -307,7 +362,12 @@ def test_the_stand_in_prints_what_the_real_programs_print(directory):
     )
     # What they make their events with; they print with the standard library.
     (directory / "orjson.py").write_text("from json import dumps, loads\n")
-    only = ("--only", "dbos/postgres/append.seq.steps,dbos/postgres/approve_to_tool.c1", "--repeat", "2")
+    only = (
+        "--only",
+        "dbos/postgres/append.seq.steps,dbos/postgres/approve_to_tool.c1",
+        "--repeat",
+        "2",
+    )
     told = [
         subprocess.run(
             [sys.executable, "-B", str(program), *only],

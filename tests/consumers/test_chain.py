@@ -1,7 +1,9 @@
-"""The whole chain, from what a user says to what the model reads in the end; nothing in it is made up but the model.
+"""The whole chain, from what a user says to what the model reads in the end; nothing in it is made
+up but the model.
 
-The real gate, model worker, executor and queue run side by side, on the log in memory and on a real broker; and on a
-log in memory whose replicas are behind, where each of them is another client (docs/decisions/0026).
+The real gate, model worker, executor and queue run side by side, on the log in memory and on a real
+broker; and on a log in memory whose replicas are behind, where each of them is another client
+(docs/decisions/0026).
 """
 
 import asyncio
@@ -57,7 +59,11 @@ async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     """The log, and a third time in memory as the clients of a cluster see it."""
     if request.param != "jetstream":
         log = Memory()
-        yield log if request.param == "memory" else Lagging(log, random.Random(request.node.name), late=0.3)
+        yield (
+            log
+            if request.param == "memory"
+            else Lagging(log, random.Random(request.node.name), late=0.3)
+        )
         return
     async with (
         broker(tmp_path / "store") as server,
@@ -66,11 +72,13 @@ async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield ledger.log
 
 
-# ------------------------------------------------------------------------------------------- approved
+# ----------------------------------------------------------------------------------------- approved
 
 
 async def test_from_what_is_said_to_what_is_read(port: EventLog):
-    """Said, asked, wished, gated, shown, voted on, decided, run once, told, and gone on from (B86, B43, B51, B53, B72, I1)."""
+    """Said, asked, wished, gated, shown, voted on, decided, run once, told, and gone on from (B86,
+    B43, B51, B53, B72, I1).
+    """
     chain = Chain(port, Script([e.Text("Let me see."), REFUND], [DONE]))
     await chain.begin()
     async with chain.at_work():
@@ -104,7 +112,9 @@ async def test_from_what_is_said_to_what_is_read(port: EventLog):
 
 
 async def test_every_fact_names_the_one_that_caused_it(port: EventLog):
-    """What a worker records says which earlier fact of the thread it reacted to, and which call it belongs to (B22)."""
+    """What a worker records says which earlier fact of the thread it reacted to, and which call it
+    belongs to (B22).
+    """
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(ALLOW)
     async with chain.at_work():
@@ -126,7 +136,12 @@ async def test_what_the_policy_allows_asks_nobody(port: EventLog):
     await chain.begin(ALLOW)
     async with chain.at_work():
         thread = await chain.answered(2)
-    assert await kinds(chain.ledger, FIRST) == ["ToolRequested", "Approved", "ToolStarted", "ToolReturned"]
+    assert await kinds(chain.ledger, FIRST) == [
+        "ToolRequested",
+        "Approved",
+        "ToolStarted",
+        "ToolReturned",
+    ]
     assert thread.call(FIRST).decided
     assert describe(thread.call(FIRST).decided).startswith("Approved by policy rule 'freely' at ")  # type: ignore[arg-type]
     assert chain.ran == ["A-17"]
@@ -165,7 +180,9 @@ async def test_the_same_wish_again_is_asked_about_again(port: EventLog):
 
 
 async def test_a_tool_that_fails_has_failed(port: EventLog):
-    """Approved, run, and gone wrong: told as a failure, never as a no; and the model goes on (B34, B47)."""
+    """Approved, run, and gone wrong: told as a failure, never as a no; and the model goes on (B34,
+    B47).
+    """
     chain = Chain(port, Script([REFUND, OTHER], [DONE]), fails=True)
     await chain.begin(ALLOW)
     async with chain.at_work():
@@ -176,11 +193,13 @@ async def test_a_tool_that_fails_has_failed(port: EventLog):
     ]
 
 
-# ---------------------------------------------------------------------------------------- not approved
+# ------------------------------------------------------------------------------------- not approved
 
 
 async def test_a_no_is_told_with_its_reason(port: EventLog):
-    """The tool does not run; the model reads who said no and why, under the tool's own name, and answers (B2, B5, B32, B33)."""
+    """The tool does not run; the model reads who said no and why, under the tool's own name, and
+    answers (B2, B5, B32, B33).
+    """
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin()
     async with chain.at_work():
@@ -205,7 +224,9 @@ async def test_a_no_is_told_with_its_reason(port: EventLog):
 
 
 async def test_a_no_that_halts_waits_for_the_user(port: EventLog):
-    """Denied, and the model does not go on by itself, also when its worker comes back; with the user's next word it reads why (B32, B33, B53)."""
+    """Denied, and the model does not go on by itself, also when its worker comes back; with the
+    user's next word it reads why (B32, B33, B53).
+    """
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin()
     async with chain.at_work():
@@ -242,12 +263,16 @@ async def test_an_answer_takes_the_tools_place(port: EventLog):
 
 
 async def test_nobody_answers_in_time(port: EventLog):
-    """The broker's clock ends it, nobody being connected; the model hears that nobody said no; a late click is refused (B36, B37, B38, I4, I5)."""
+    """The broker's clock ends it, nobody being connected; the model hears that nobody said no; a
+    late click is refused (B36, B37, B38, I4, I5).
+    """
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(ASK_BRIEFLY)
     async with chain.at_work():
         thread = await chain.answered(2)
-        with pytest.raises(DeadlinePassed, match="shop/t1/1-0 is already decided: Expired by gate at 20"):
+        with pytest.raises(
+            DeadlinePassed, match="shop/t1/1-0 is already decided: Expired by gate at 20"
+        ):
             await chain.ledger.reviewer("ana").approve(FIRST)
     call = thread.call(FIRST)
     assert call.decided
@@ -277,7 +302,9 @@ async def test_the_requester_takes_it_back(port: EventLog):
 
 @pytest.mark.parametrize("run_by", ["executor", "client"])
 async def test_an_approval_is_taken_back_before_it_runs(port: EventLog, run_by: str):
-    """Whoever would have run it: it does not run, the model is told, and the turn goes on (B8, B33)."""
+    """Whoever would have run it: it does not run, the model is told, and the turn goes on (B8,
+    B33).
+    """
     chain = Chain(port, Script([REFUND], [DONE]), run_by=run_by)
     await chain.begin()
     async with chain.at_work("gate", "queue", "model"):
@@ -297,11 +324,15 @@ async def test_an_approval_is_taken_back_before_it_runs(port: EventLog, run_by: 
             await chain.answered(2)
     [told] = chain.model.read(2)
     assert (told.kind, chain.ran) == ("revoked", [])
-    assert told.text.endswith("took the approval back before it started. Their reason: wrong customer")
+    assert told.text.endswith(
+        "took the approval back before it started. Their reason: wrong customer"
+    )
 
 
 async def test_a_tool_that_is_gone_is_told(port: EventLog):
-    """Approved, but the executor does not have it any more: it declines, the model is told, and the turn goes on (B8, B9)."""
+    """Approved, but the executor does not have it any more: it declines, the model is told, and the
+    turn goes on (B8, B9).
+    """
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(ALLOW)
     without = Executor({}, hand_on_for_s=0)
@@ -316,11 +347,18 @@ async def test_a_tool_that_is_gone_is_told(port: EventLog):
         "unknown_tool",
         "`refund` did not run: there is no such tool here any more.",
     )
-    assert await kinds(chain.ledger, FIRST) == ["ToolRequested", "Approved", "Declined", "ToolRefused"]
+    assert await kinds(chain.ledger, FIRST) == [
+        "ToolRequested",
+        "Approved",
+        "Declined",
+        "ToolRefused",
+    ]
 
 
 async def test_what_could_never_run_asks_nobody(port: EventLog):
-    """An unknown tool, malformed and misfit arguments: denied in words at once, no person is bothered, the model goes on (B17, B25, B66, I4)."""
+    """An unknown tool, malformed and misfit arguments: denied in words at once, no person is
+    bothered, the model goes on (B17, B25, B66, I4).
+    """
     wishes = [
         e.Wish(tool="constructor", arguments="{}"),
         e.Wish(tool="refund", arguments='{"order":'),
@@ -331,7 +369,12 @@ async def test_what_could_never_run_asks_nobody(port: EventLog):
     await chain.begin()
     async with chain.at_work():
         thread = await chain.answered(2)
-    assert [told.kind for told in chain.model.read(2)] == ["unknown_tool", "denied", "denied", "denied"]
+    assert [told.kind for told in chain.model.read(2)] == [
+        "unknown_tool",
+        "denied",
+        "denied",
+        "denied",
+    ]
     assert all(call.gated is None for call in thread.calls.values())
     assert chain.ran == []
 
@@ -349,11 +392,13 @@ async def test_what_the_policy_blocks_is_told(port: EventLog):
     )
 
 
-# ------------------------------------------------------------------------------- siblings, and coming back
+# ------------------------------------------------------------------------ siblings, and coming back
 
 
 async def test_two_wishes_in_one_turn(port: EventLog):
-    """One approved and one denied: neither touches the other, and the model goes on once, after both (B11, B12, B43, B44, B45)."""
+    """One approved and one denied: neither touches the other, and the model goes on once, after
+    both (B11, B12, B43, B44, B45).
+    """
     chain = Chain(port, Script([REFUND, OTHER], [DONE]))
     await chain.begin()
     async with chain.at_work():
@@ -374,7 +419,9 @@ async def test_two_wishes_in_one_turn(port: EventLog):
 
 
 async def test_an_open_approval_outlives_every_worker(port: EventLog):
-    """All is stopped while a call waits; it is voted on meanwhile; whoever comes next goes on from there (B46, B51, B53, I8)."""
+    """All is stopped while a call waits; it is voted on meanwhile; whoever comes next goes on from
+    there (B46, B51, B53, I8).
+    """
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin()
     async with chain.at_work():
@@ -402,11 +449,13 @@ async def test_two_of_everything(port: EventLog):
     ]  # fmt: skip
 
 
-# ------------------------------------------------------------------------------- on the real broker alone
+# ------------------------------------------------------------------------- on the real broker alone
 
 
 async def test_under_each_roles_own_credentials(store: Path):
-    """Every worker signed on as itself, with no more than it is allowed, and a reviewer as herself (B40, B68)."""
+    """Every worker signed on as itself, with no more than it is allowed, and a reviewer as herself
+    (B40, B68).
+    """
     await ensure_account(store, "reviewer-ana")
     async with (
         Ledger.connect(store, role="service", name="desk") as service,
@@ -417,11 +466,18 @@ async def test_under_each_roles_own_credentials(store: Path):
         chain.ledger = service
         await operator.append(policy_slot("shop", 1), applied(ASK + "expires_in_s = 60\n"))
         ref = await service.declare("shop", chain.spec)
-        await service.append(THREAD.opened, e.ThreadOpened(requester="rita", model="test:m", tools=(ref,)))
+        await service.append(
+            THREAD.opened, e.ThreadOpened(requester="rita", model="test:m", tools=(ref,))
+        )
         await chain.say("m1", "refund A-17")
         executor = Executor({"refund": Registered(chain.spec, chain.refund)})
         asker = ModelWorker({"test": chain.model})
-        started = [("gate", Gate()), ("queue", PendingProjector()), ("model", asker), ("executor", executor)]
+        started = [
+            ("gate", Gate()),
+            ("queue", PendingProjector()),
+            ("model", asker),
+            ("executor", executor),
+        ]
         async with working(started, store=store):
             [entry] = await chain.shown()
             await ana.reviewer("ana").approve(entry.ref)
@@ -449,7 +505,9 @@ async def click(ledger: Ledger, ref: CallRef, verdict: str) -> Click:
 
 
 async def test_two_reviewers_at_the_same_moment_five_hundred_times(store: Path):
-    """Yes and no at once: one decision each, that of the first vote in the log; who lost is told who won, and when (B27, B28, B29, B44, I6)."""
+    """Yes and no at once: one decision each, that of the first vote in the log; who lost is told
+    who won, and when (B27, B28, B29, B44, I6).
+    """
     for name in ("reviewer-ana", "reviewer-ben"):
         await ensure_account(store, name)
     async with (
@@ -462,14 +520,22 @@ async def test_two_reviewers_at_the_same_moment_five_hundred_times(store: Path):
         await service.declare("shop", ToolSpec(name="refund", schema=SCHEMA))
         refs = [THREAD.call(f"c{number}") for number in range(500)]
         async with working([("gate", Gate())], store=store):
-            await asyncio.gather(*(service.request(ref, "refund", {"order": ref.call}) for ref in refs))
+            await asyncio.gather(
+                *(service.request(ref, "refund", {"order": ref.call}) for ref in refs)
+            )
             await _seen(service, len(refs), "gated")
             clicks = await asyncio.gather(
-                *(asyncio.gather(click(ana, ref, "approve"), click(ben, ref, "deny")) for ref in refs)
+                *(
+                    asyncio.gather(click(ana, ref, "approve"), click(ben, ref, "deny"))
+                    for ref in refs
+                )
             )
             await _seen(service, len(refs), "decided")
             again = await asyncio.gather(
-                *(asyncio.gather(click(ana, ref, "approve"), click(ben, ref, "deny")) for ref in refs)
+                *(
+                    asyncio.gather(click(ana, ref, "approve"), click(ben, ref, "deny"))
+                    for ref in refs
+                )
             )
         calls = {ref: Call(ref) for ref in refs}
         for call in thread_of(THREAD, await service.read(THREAD)).calls.values():

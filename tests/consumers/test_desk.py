@@ -1,4 +1,6 @@
-"""The desk: a page of what waits in one request, the same as the bucket gives. Against a real broker, whatever becomes of either."""
+"""The desk: a page of what waits in one request, the same as the bucket gives. Against a real
+broker, whatever becomes of either.
+"""
 
 import asyncio
 import json
@@ -120,7 +122,7 @@ async def refused(client: Client, body: bytes) -> tuple[str, str]:
     return headers["Nats-Service-Error-Code"], headers["Nats-Service-Error"]
 
 
-# ------------------------------------------------------------------------------- the same result either way
+# ----------------------------------------------------------------------- the same result either way
 
 CHOICES = [
     NO_FILTER,
@@ -135,7 +137,9 @@ CHOICES = [
 
 
 async def fill(bucket: Any, many: int, size: Callable[[int], int] = lambda seq: 0) -> None:
-    """Asked in no order, of two workspaces and three tools; of some more people are asked, and some were decided."""
+    """Asked in no order, of two workspaces and three tools; of some more people are asked, and some
+    were decided.
+    """
     for seq in random.Random(5).sample(range(many), many):
         entry = question(seq, workspace=("acme", "shop")[seq % 2], size=size(seq))
         entry = msgspec.structs.replace(entry, tool=TOOLS[seq % 3])
@@ -148,9 +152,15 @@ async def fill(bucket: Any, many: int, size: Callable[[int], int] = lambda seq: 
 
 
 async def test_the_desk_and_the_bucket_say_the_same(store: Path, admin: Ledger, observer: Ledger):
-    """Whatever is chosen, so many as are wanted, and how many there are; none there is an answer too (B72)."""
+    """Whatever is chosen, so many as are wanted, and how many there are; none there is an answer
+    too (B72).
+    """
     async with open_desk(store):
-        assert await asks(observer) == ([], 0, []) == await pending_client._read(observer, 50, NO_FILTER)
+        assert (
+            await asks(observer)
+            == ([], 0, [])
+            == await pending_client._read(observer, 50, NO_FILTER)
+        )
         await fill(admin.log.pending, 60)
         for chosen in CHOICES:
             for most in (1, 7, 50, 1_000):
@@ -167,8 +177,12 @@ async def test_the_desk_and_the_bucket_say_the_same(store: Path, admin: Ledger, 
 
 
 async def test_large_entries_come_on_several_pages(store: Path, admin: Ledger, observer: Ledger):
-    """As many as fit into a message, then those behind; together it is what the bucket holds, byte for byte."""
-    await fill(admin.log.pending, 24, size=lambda seq: 400_000 * (seq % 4 == 0) + 60_000 * (seq % 4 == 1))
+    """As many as fit into a message, then those behind; together it is what the bucket holds, byte
+    for byte.
+    """
+    await fill(
+        admin.log.pending, 24, size=lambda seq: 400_000 * (seq % 4 == 0) + 60_000 * (seq % 4 == 1)
+    )
     there = await admin.log.pending.entries()
     async with open_desk(store), plain_client(store, "service") as client:
         for chosen in CHOICES[:6]:
@@ -182,9 +196,12 @@ async def test_large_entries_come_on_several_pages(store: Path, admin: Ledger, o
             if not page["more"]:
                 break
             asked["after"] = page["after"]
-        assert [one["seq"] for one in raw] == sorted(json.loads(value)["seq"] for value in there.values())
+        assert [one["seq"] for one in raw] == sorted(
+            json.loads(value)["seq"] for value in there.values()
+        )
         assert all(
-            json.loads(there[f"{one['workspace']}.{one['thread']}.{one['call']}"]) == one for one in raw
+            json.loads(there[f"{one['workspace']}.{one['thread']}.{one['call']}"]) == one
+            for one in raw
         )
         assert len(set(lengths)) > 1
         assert max(lengths) == 9
@@ -216,7 +233,7 @@ async def test_an_entry_that_no_answer_holds_is_read(store: Path, admin: Ledger,
         assert await pending_client.oldest(observer, 2) == ([question(1), large], 2, [])
 
 
-# ------------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------- what is refused
 
 NO_REQUESTS = [
     b"most=5",
@@ -257,8 +274,12 @@ async def test_what_is_no_request_is_told_why(store: Path, admin: Ledger, observ
         assert await asks(observer) == ([question(1)], 1, [])
 
 
-async def test_an_answer_that_is_sent_to_the_desk_does_no_harm(store: Path, admin: Ledger, observer: Ledger):
-    """Somebody names the desk as where an answer goes. It is no request, there is nobody to tell so, and the next one is answered."""
+async def test_an_answer_that_is_sent_to_the_desk_does_no_harm(
+    store: Path, admin: Ledger, observer: Ledger
+):
+    """Somebody names the desk as where an answer goes. It is no request, there is nobody to tell
+    so, and the next one is answered.
+    """
     await put(admin.log.pending, question(1))
     async with open_desk(store), plain_client(store, "observer") as client:
         await asks(observer)
@@ -279,8 +300,12 @@ UNREADABLE = [
 ]
 
 
-async def test_an_answer_that_cannot_be_read_is_as_good_as_none(store: Path, admin: Ledger, observer: Ledger):
-    """Of a newer program, say: then the bucket is read. So it is when the answer is an error, or none comes in time."""
+async def test_an_answer_that_cannot_be_read_is_as_good_as_none(
+    store: Path, admin: Ledger, observer: Ledger
+):
+    """Of a newer program, say: then the bucket is read. So it is when the answer is an error, or
+    none comes in time.
+    """
     await put(admin.log.pending, question(1))
     async with plain_client(store, "queue") as other:
         answers: list[bytes | dict[str, str] | None] = []
@@ -294,7 +319,11 @@ async def test_an_answer_that_cannot_be_read_is_as_good_as_none(store: Path, adm
 
         await other.subscribe(SUBJECT, cb=answer)
         await other.flush()
-        for said in [*UNREADABLE, {"Nats-Service-Error-Code": "500", "Nats-Service-Error": "oh"}, None]:
+        for said in [
+            *UNREADABLE,
+            {"Nats-Service-Error-Code": "500", "Nats-Service-Error": "oh"},
+            None,
+        ]:
             answers.append(said)
             begun = time.monotonic()
             assert await pending_client.oldest(observer, 5) == ([question(1)], 1, []), said
@@ -302,7 +331,7 @@ async def test_an_answer_that_cannot_be_read_is_as_good_as_none(store: Path, adm
         assert time.monotonic() - begun > pending_client.PATIENCE_S
 
 
-# ------------------------------------------------------------------------------ nobody is there, or not any more
+# ----------------------------------------------------------------- nobody is there, or not any more
 
 
 async def test_where_nobody_answers_the_bucket_is_read_at_once(ledger: Ledger):
@@ -334,7 +363,9 @@ async def at_work(store: Path) -> AsyncIterator[asyncio.subprocess.Process]:
 async def test_the_command_shows_the_same_whatever_becomes_of_the_desk(
     store: Path, admin: Ledger, observer: Ledger, capsys: pytest.CaptureFixture[str]
 ):
-    """Answered by `ayes work queue`; that process stands still, is killed, and the bucket is read (B72)."""
+    """Answered by `ayes work queue`; that process stands still, is killed, and the bucket is read
+    (B72).
+    """
     for seq in range(5):
         await put(admin.log.pending, question(seq))
 
@@ -379,7 +410,9 @@ async def stats(client: Client, desks: int) -> dict[str, int]:
             answers = await client.subscribe(inbox)
             await client.publish(f"$SRV.STATS.{SERVICE}", b"", reply=inbox)
             await asyncio.sleep(0.3)
-            found = [json.loads((await answers.next_msg()).data) for _ in range(answers.pending_msgs)]
+            found = [
+                json.loads((await answers.next_msg()).data) for _ in range(answers.pending_msgs)
+            ]
             await answers.unsubscribe()
             if len(found) == desks:
                 return {one["id"]: one["endpoints"][0]["num_requests"] for one in found}
@@ -403,7 +436,7 @@ async def test_two_desks_share_the_requests(store: Path, admin: Ledger, observer
         await stats(client, 1)
 
 
-# ------------------------------------------------------------------------------------------ never a wrong page
+# ------------------------------------------------------------------------------- never a wrong page
 
 
 async def test_a_page_holds_what_was_written_before_it_was_asked_for(
@@ -419,7 +452,9 @@ async def test_a_page_holds_what_was_written_before_it_was_asked_for(
             assert await asks(observer) == ([], 0, [])
 
 
-async def pages_after(observer: Ledger, expected: list[int], away: Callable[[], Awaitable[None]]) -> None:
+async def pages_after(
+    observer: Ledger, expected: list[int], away: Callable[[], Awaitable[None]]
+) -> None:
     """From then on the desk answers with what is there, or not at all; and soon it answers."""
     await away()
     refusals = 0
@@ -436,8 +471,12 @@ async def pages_after(observer: Ledger, expected: list[int], away: Callable[[], 
                     return
 
 
-async def test_a_desk_that_was_cut_off_says_nothing_old(store: Path, admin: Ledger, observer: Ledger):
-    """What was asked and decided meanwhile is missing in its inbox when it is back: until that has caught up it does not answer."""
+async def test_a_desk_that_was_cut_off_says_nothing_old(
+    store: Path, admin: Ledger, observer: Ledger
+):
+    """What was asked and decided meanwhile is missing in its inbox when it is back: until that has
+    caught up it does not answer.
+    """
     login = Store.login_for("queue", store=store)
     cable = Cable(int(login.url.rpartition(":")[2]))
     async with cable.laid() as port:
@@ -486,7 +525,9 @@ async def test_a_broker_that_is_started_again(tmp_path: Path):
 
 
 async def test_a_desk_without_its_bucket_says_so(store: Path, admin: Ledger, observer: Ledger):
-    """Before all is read, and once it can be read no longer, the answer is 503; when the bucket is there again, a page."""
+    """Before all is read, and once it can be read no longer, the answer is 503; when the bucket is
+    there again, a page.
+    """
     requests = admin.log.api
     await requests.ask("$JS.API.STREAM.DELETE.KV_pending", b"")
     async with open_desk(store), plain_client(store, "observer") as client:
@@ -525,8 +566,9 @@ BAD = {
 async def test_a_value_that_is_not_an_entry_hinders_no_other(
     store: Path, admin: Ledger, observer: Ledger, said: list[Any]
 ):
-    """Each page has all that can be read, from the desk and from the bucket alike, and the first one names what
-    cannot: it is not JSON, not UTF-8, of an older version, or under the key of another call (R8).
+    """Each page has all that can be read, from the desk and from the bucket alike, and the first
+    one names what cannot: it is not JSON, not UTF-8, of an older version, or under the key of
+    another call (R8).
     """
     bucket = admin.log.pending
     await put(bucket, question(1))
@@ -544,16 +586,22 @@ async def test_a_value_that_is_not_an_entry_hinders_no_other(
         for key in BAD:
             _, revision = await bucket.get(key)
             assert await bucket.delete(key, revision)
-        assert await asks(observer, 1) == await pending_client.oldest(observer, 1) == ([question(1)], 1, [])
+        assert (
+            await asks(observer, 1)
+            == await pending_client.oldest(observer, 1)
+            == ([question(1)], 1, [])
+        )
     assert said == []
 
 
-# ------------------------------------------------------------------------------------- what anybody can look at
+# ------------------------------------------------------------------------- what anybody can look at
 
 
 @pytest.mark.parametrize("role", ["operator", "observer"])
 async def test_any_client_can_look_for_it(store: Path, admin: Ledger, observer: Ledger, role: str):
-    """By NATS' own protocol for services (ADR-32): who is there, what they offer, and how they fare."""
+    """By NATS' own protocol for services (ADR-32): who is there, what they offer, and how they
+    fare.
+    """
     await put(admin.log.pending, question(1))
     async with open_desk(store), plain_client(store, role) as client:
         await asks(observer)
@@ -569,12 +617,14 @@ async def test_any_client_can_look_for_it(store: Path, admin: Ledger, observer: 
         assert [(one["name"], one["subject"], one["queue_group"]) for one in info["endpoints"]] == [
             ("oldest", SUBJECT, "q")
         ]
-        [endpoint] = json.loads((await client.request(f"$SRV.STATS.{SERVICE}", b"")).data)["endpoints"]
+        [endpoint] = json.loads((await client.request(f"$SRV.STATS.{SERVICE}", b"")).data)[
+            "endpoints"
+        ]
         assert (endpoint["num_requests"] >= 2, endpoint["num_errors"] >= 1) == (True, True)
         assert endpoint["last_error"].startswith("400:this is no request")
 
 
-# ----------------------------------------------------------------------------------- accounts of an older version
+# --------------------------------------------------------------------- accounts of an older version
 
 
 def older(passwords: dict[str, str]) -> str:
@@ -587,7 +637,9 @@ def older(passwords: dict[str, str]) -> str:
 async def test_on_a_broker_of_an_older_version_the_bucket_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[Any]
 ):
-    """The command shows the same, the worker says what is missing, and the next start of the same store puts it right."""
+    """The command shows the same, the worker says what is missing, and the next start of the same
+    store puts it right.
+    """
     path = tmp_path / "store"
     with monkeypatch.context() as before:
         before.setattr(servers, "accounts_config", older)

@@ -1,4 +1,6 @@
-"""An approval with other arguments is judged again: by the tool's schema, and by the policy that is in force by then."""
+"""An approval with other arguments is judged again: by the tool's schema, and by the policy that is
+in force by then.
+"""
 
 import pytest
 from stories import request
@@ -51,7 +53,9 @@ CALL = CallRef.parse("shop/order-17/refund-1")
 @pytest.fixture
 async def asked(ledger: Ledger):
     """A refund of 100 that one person was asked about."""
-    await ledger.try_append(policy_slot("shop", 1), e.PolicyApplied(text=POLICY, digest=text_digest(POLICY)))
+    await ledger.try_append(
+        policy_slot("shop", 1), e.PolicyApplied(text=POLICY, digest=text_digest(POLICY))
+    )
     await ledger.declare("shop", REFUND)
     await ledger.request(CALL, "refund", {"amount": 100}, requester="rita")
     await settled(ledger)
@@ -78,13 +82,16 @@ async def test_an_edit_that_the_policy_blocks_is_refused_at_once(asked):
     with pytest.raises(NotAllowed) as raised:
         await asked.reviewer("ana").approve(CALL, arguments='{"amount":6000}')
     assert str(raised.value) == (
-        "shop/order-17/refund-1 cannot run so: the policy in force blocks refund with these arguments. Nothing was recorded."
+        "shop/order-17/refund-1 cannot run so: the policy in force blocks refund with these "
+        "arguments. Nothing was recorded."
     )
     assert await asked.log.last_seq() == before
 
 
 async def test_an_edit_that_takes_more_people_needs_those_too(asked):
-    """One yes to a small refund is none to a large one: the edit waits for as many as its own rule asks (B61, I1, I3)."""
+    """One yes to a small refund is none to a large one: the edit waits for as many as its own rule
+    asks (B61, I1, I3).
+    """
     await asked.reviewer("ana").approve(CALL, arguments='{"amount":600}')
     await settled(asked)
     assert (await asked.call(CALL)).status is Status.PENDING
@@ -114,7 +121,9 @@ async def test_an_edit_within_what_was_asked_is_approved(asked):
 
 @pytest.mark.parametrize("arguments", ['{"amount":600}', '{"amount":6000}', '{"amount":"much"}'])
 async def test_the_gate_judges_an_edit_that_nobody_checked(asked, arguments):
-    """A client in another language votes as it likes: the gate judges the edit itself, and goes on waiting (B61, B62, I4)."""
+    """A client in another language votes as it likes: the gate judges the edit itself, and goes on
+    waiting (B61, B62, I4).
+    """
     known = await asked.call(CALL)
     vote = e.Voted(verdict="approve", digest=known.approval_request.digest, arguments=arguments)
     await asked.try_append(CALL.vote("ana"), vote)
@@ -128,17 +137,25 @@ async def test_the_gate_judges_an_edit_that_nobody_checked(asked, arguments):
 
 
 async def test_a_policy_that_came_later_only_tightens(asked):
-    """What was asked about before the policy forbade it cannot be edited into what it forbids, nor is it loosened (I3)."""
+    """What was asked about before the policy forbade it cannot be edited into what it forbids, nor
+    is it loosened (I3).
+    """
     tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\n'
-    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
+    await asked.try_append(
+        policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter))
+    )
     with pytest.raises(NotAllowed, match="the policy in force blocks refund with these arguments"):
         await asked.reviewer("ana").approve(CALL, arguments='{"amount":90}')
 
 
 async def test_what_people_approve_after_it_was_blocked_is_denied(asked):
-    """The policy that came between question and yes blocks it: it wins over people, and says so (I3, B67)."""
+    """The policy that came between question and yes blocks it: it wins over people, and says so
+    (I3, B67).
+    """
     tighter = '[[rule]]\nname = "no more"\ntools = ["*"]\nthen = "block"\nreason = "Closed."\n'
-    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter)))
+    await asked.try_append(
+        policy_slot("shop", 2), e.PolicyApplied(text=tighter, digest=text_digest(tighter))
+    )
     await asked.reviewer("ana").approve(CALL)
     await settled(asked)
     decided = (await asked.call(CALL)).decided
@@ -153,9 +170,13 @@ async def test_what_people_approve_after_it_was_blocked_is_denied(asked):
 
 
 async def test_a_policy_that_came_later_does_not_loosen(asked):
-    """By now the policy allows it freely; the question stands as it was asked, and nothing runs before somebody says yes (I3)."""
+    """By now the policy allows it freely; the question stands as it was asked, and nothing runs
+    before somebody says yes (I3).
+    """
     looser = '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n'
-    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=looser, digest=text_digest(looser)))
+    await asked.try_append(
+        policy_slot("shop", 2), e.PolicyApplied(text=looser, digest=text_digest(looser))
+    )
     await settled(asked)
     assert (await asked.call(CALL)).status is Status.PENDING
     await asked.reviewer("ana").deny(CALL)
@@ -167,9 +188,12 @@ async def test_an_edit_that_asks_others_is_refused_at_once(asked):
     """Nobody whom its rule asks was asked about this call, so it could never run so (B67, I3)."""
     others = (
         POLICY
-        + '[[rule]]\nname = "hers"\ntools = ["*"]\nwhen = "args.amount == 7"\npriority = 9\nthen = "ask"\nvoters = ["rita"]\n'
+        + '[[rule]]\nname = "hers"\ntools = ["*"]\nwhen = "args.amount == 7"\npriority = 9\nthen '
+        '= "ask"\nvoters = ["rita"]\n'
     )
-    await asked.try_append(policy_slot("shop", 2), e.PolicyApplied(text=others, digest=text_digest(others)))
+    await asked.try_append(
+        policy_slot("shop", 2), e.PolicyApplied(text=others, digest=text_digest(others))
+    )
     with pytest.raises(NotAllowed, match="asks others than those who were asked"):
         await asked.reviewer("ana").approve(CALL, arguments='{"amount":7}')
     assert (await asked.call(CALL)).votes == ()

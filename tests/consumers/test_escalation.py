@@ -1,4 +1,5 @@
-"""When those who were asked do not answer, or others answer for them: deadlines, stages, delegation, and broken glass.
+"""When those who were asked do not answer, or others answer for them: deadlines, stages,
+delegation, and broken glass.
 
 With a real gate and real short times, on the log in memory and on a real broker.
 """
@@ -26,7 +27,14 @@ from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.projections import pending
 from ayes.schemas import events as e
-from ayes.schemas.errors import AlreadyFilled, BadId, BadInput, BrokerRefused, DeadlinePassed, NotAllowed
+from ayes.schemas.errors import (
+    AlreadyFilled,
+    BadId,
+    BadInput,
+    BrokerRefused,
+    DeadlinePassed,
+    NotAllowed,
+)
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import DelegationRef, policy_slot
 
@@ -58,11 +66,13 @@ async def entries(shop: Shop) -> list[pending.Entry]:
     return [pending.decode(value) for value in (await shop.log.pending.entries()).values()]
 
 
-# ------------------------------------------------------------------------------------------------ deadlines
+# ---------------------------------------------------------------------------------------- deadlines
 
 
 async def test_deny_it_expires(shop: Shop):
-    """The broker's clock ends it: expired, which is no no, and a late vote is told so (B36, B37, B87, I5)."""
+    """The broker's clock ends it: expired, which is no no, and a late vote is told so (B36, B37,
+    B87, I5).
+    """
     await shop.open(asking(f"expires_in_s = {SOON}"))
     async with shop.gates():
         await shop.request()
@@ -88,7 +98,9 @@ async def test_stay_it_goes_on_waiting(shop: Shop):
 
 @pytest.mark.log("memory", "jetstream")
 async def test_escalate_more_people_are_asked(shop: Shop):
-    """It is recorded that the lead is asked as well, the queue shows it, and the lead's vote decides (B36, B39, B54)."""
+    """It is recorded that the lead is asked as well, the queue shows it, and the lead's vote
+    decides (B36, B39, B54).
+    """
     await shop.open(asking(stages(60)))
     async with shop.gates(queue=True):
         await shop.request()
@@ -124,7 +136,9 @@ async def test_who_was_asked_first_still_counts(shop: Shop):
 
 
 async def test_the_lead_is_not_asked_before_their_time(shop: Shop):
-    """A vote that another program recorded for them too early does not count, not even later (B40)."""
+    """A vote that another program recorded for them too early does not count, not even later
+    (B40).
+    """
     await shop.open(asking(stages(SOON)))
     async with shop.gates():
         await shop.request()
@@ -135,7 +149,9 @@ async def test_the_lead_is_not_asked_before_their_time(shop: Shop):
 
 
 async def test_stage_after_stage_and_then_it_expires(shop: Shop):
-    """The timer is set again for each stage; when the last is over the call expires, with all the time it took (B36, B37, I5)."""
+    """The timer is set again for each stage; when the last is over the call expires, with all the
+    time it took (B36, B37, I5).
+    """
     await shop.open(asking(stages(SOON, SOON)))
     async with shop.gates():
         await shop.request()
@@ -143,7 +159,9 @@ async def test_stage_after_stage_and_then_it_expires(shop: Shop):
     call = await shop.ledger.call(FIRST)
     assert call.gated
     assert call.decided
-    assert [fact.event.voters for fact in call.escalated if isinstance(fact.event, e.Escalated)] == [
+    assert [
+        fact.event.voters for fact in call.escalated if isinstance(fact.event, e.Escalated)
+    ] == [
         ("lea",),
         ("hal",),
     ]
@@ -170,7 +188,9 @@ async def test_a_last_stage_without_an_end_goes_on_waiting(shop: Shop):
 
 @pytest.mark.parametrize("then", ["deny", "escalate"])
 async def test_what_fell_due_while_no_gate_ran_happens_when_one_comes(shop: Shop, then: str):
-    """The broker keeps the time, not the gate: a deadline that nobody was there for is not missed (B37, B53)."""
+    """The broker keeps the time, not the gate: a deadline that nobody was there for is not missed
+    (B37, B53).
+    """
     await shop.open(asking(f"expires_in_s = {SOON}" if then == "deny" else stages(60)))
     async with shop.gates():
         await shop.request()
@@ -189,7 +209,9 @@ async def test_what_fell_due_while_no_gate_ran_happens_when_one_comes(shop: Shop
 
 
 async def test_a_gate_that_died_before_it_set_the_timer(shop: Shop):
-    """It has recorded the question and nothing more: whoever is handed the wish again sets the timer (B37, B46)."""
+    """It has recorded the question and nothing more: whoever is handed the wish again sets the
+    timer (B37, B46).
+    """
     await shop.open(asking(stages(60)))
     await shop.request()
     [handed] = await shop.ledger.read(FIRST.requested)
@@ -202,7 +224,9 @@ async def test_a_gate_that_died_before_it_set_the_timer(shop: Shop):
 
 
 async def test_a_gate_that_died_after_it_escalated(shop: Shop):
-    """The hint is handed out again: nobody is asked twice, and the next stage gets its timer (B37, I13)."""
+    """The hint is handed out again: nobody is asked twice, and the next stage gets its timer (B37,
+    I13).
+    """
     await shop.open(asking(stages(SOON, 60)))
     async with shop.gates():
         await shop.request()
@@ -220,12 +244,14 @@ async def test_a_gate_that_died_after_it_escalated(shop: Shop):
     assert len((await shop.ledger.call(FIRST)).escalated) == 2
 
 
-# ------------------------------------------------------------------------------------------------ delegation
+# --------------------------------------------------------------------------------------- delegation
 
 ANAS = DelegationRef("shop", "ana", "leave")
 
 
-async def delegate(shop: Shop, ref: DelegationRef | str = ANAS, to: str = "ben", **more: Any) -> None:
+async def delegate(
+    shop: Shop, ref: DelegationRef | str = ANAS, to: str = "ben", **more: Any
+) -> None:
     now = shop.ledger.now()
     times = {"starts_at": now - timedelta(hours=1), "ends_at": now + timedelta(hours=1)} | more
     given = DelegationRef.parse(ref) if isinstance(ref, str) else ref
@@ -233,7 +259,9 @@ async def delegate(shop: Shop, ref: DelegationRef | str = ANAS, to: str = "ben",
 
 
 async def test_ben_votes_for_ana(shop: Shop):
-    """He was not asked and she gave him her vote: it counts as hers, and the decision says whose it was (B39, B40)."""
+    """He was not asked and she gave him her vote: it counts as hers, and the decision says whose it
+    was (B39, B40).
+    """
     await shop.open(asking())
     await delegate(shop)
     async with shop.gates():
@@ -263,7 +291,9 @@ NO_WORD: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("given", [pytest.param(given, id=name) for name, given in NO_WORD])
 async def test_a_word_that_does_not_hold_gives_no_vote(shop: Shop, given: dict[str, Any]):
-    """Refused where somebody asks, and not counted where another program records it all the same (B40, B62)."""
+    """Refused where somebody asks, and not counted where another program records it all the same
+    (B40, B62).
+    """
     await shop.open(asking())
     hours = {"starts_at", "ends_at"} & set(given)
     more = given | {name: shop.ledger.now() + timedelta(hours=given[name]) for name in hours}
@@ -304,7 +334,9 @@ async def test_a_word_that_was_ended_gives_no_vote(shop: Shop):
     await shop.ledger.reviewer("ben").approve(SECOND)
     ended = await shop.ledger.reviewer("ana").end_delegation(ANAS, reason="back again")
     assert ended.ended
-    with pytest.raises(AlreadyFilled, match=r"ana\.leave\.ended is taken: DelegationEnded by desk at 20"):
+    with pytest.raises(
+        AlreadyFilled, match=r"ana\.leave\.ended is taken: DelegationEnded by desk at 20"
+    ):
         await shop.ledger.reviewer("ana").end_delegation(ANAS)
     await _gives_no_vote(shop)
     assert (await shop.decided(e.Approved, SECOND)).on_behalf_of == {"ben": "ana"}
@@ -340,7 +372,9 @@ async def test_a_word_is_not_passed_on(shop: Shop):
             with pytest.raises(NotAllowed, match=sentence):
                 await shop.ledger.reviewer("cy").approve(FIRST, on_behalf_of=behalf)
         vote = e.Voted(verdict="approve", digest=asked.digest, on_behalf_of="ana")
-        await shop.ledger.append(FIRST.vote("cy"), vote)  # another program does not ask whether it may
+        await shop.ledger.append(
+            FIRST.vote("cy"), vote
+        )  # another program does not ask whether it may
         await shop.ledger.reviewer("ana").deny(FIRST)
         assert (await shop.decided(e.Denied)).voters == ("ana",)
 
@@ -376,13 +410,18 @@ async def test_who_asks_does_not_vote_in_anybodys_place(shop: Shop):
 
 
 async def test_a_delegation_that_should_not_be_given_is_refused(shop: Shop):
-    """To oneself, to nobody, backwards, over already, or at no time in particular: in words, and nothing is recorded."""
+    """To oneself, to nobody, backwards, over already, or at no time in particular: in words, and
+    nothing is recorded.
+    """
     await shop.open(asking())
     now = shop.ledger.now()
     before = await shop.log.last_seq()
     for more, sentence in (
         ({"to": "ana"}, "ana has their own vote already. Name somebody else."),
-        ({"ends_at": now - timedelta(hours=2)}, r"it ends \(20.* UTC\) before it starts \(20.* UTC\)\."),
+        (
+            {"ends_at": now - timedelta(hours=2)},
+            r"it ends \(20.* UTC\) before it starts \(20.* UTC\)\.",
+        ),
         ({"ends_at": now - timedelta(minutes=1)}, r"it was over at 20.* UTC\. Give a later end\."),
     ):
         with pytest.raises(BadInput, match=sentence):
@@ -395,19 +434,25 @@ async def test_a_delegation_that_should_not_be_given_is_refused(shop: Shop):
         await shop.ledger.reviewer("ana").end_delegation(ANAS)
     assert await shop.log.last_seq() == before
     times = {"starts_at": now, "ends_at": now + timedelta(hours=1)}
-    first, again = [await shop.ledger.reviewer("ana").delegate(ANAS, "ben", **times) for _ in range(2)]
+    first, again = [
+        await shop.ledger.reviewer("ana").delegate(ANAS, "ben", **times) for _ in range(2)
+    ]
     assert first.given.seq == again.given.seq
-    with pytest.raises(AlreadyFilled, match="there is another delegation shop/ana/leave: Delegated by desk"):
+    with pytest.raises(
+        AlreadyFilled, match="there is another delegation shop/ana/leave: Delegated by desk"
+    ):
         await shop.ledger.reviewer("ana").delegate(ANAS, "cy", **times)
 
 
-# ---------------------------------------------------------------------------------------------- broken glass
+# ------------------------------------------------------------------------------------- broken glass
 
 GLASS = rule("money", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2", 'break_glass = ["sam"]')
 
 
 async def test_glass_is_broken_and_the_tool_runs(port: EventLog):
-    """One person lets it run, with a reason: that is announced, then decided, then run, and told like any result (B86, I1)."""
+    """One person lets it run, with a reason: that is announced, then decided, then run, and told
+    like any result (B86, I1).
+    """
     chain = Chain(port, Script([REFUND], [DONE]))
     await chain.begin(GLASS)
     async with chain.at_work():
@@ -420,7 +465,11 @@ async def test_glass_is_broken_and_the_tool_runs(port: EventLog):
     assert call.decided
     assert isinstance(call.decided.event, e.Approved)
     approved = call.decided.event
-    assert (approved.ground, approved.voters, approved.reason) == ("broken_glass", ("sam",), "the shop burns")
+    assert (approved.ground, approved.voters, approved.reason) == (
+        "broken_glass",
+        ("sam",),
+        "the shop burns",
+    )
     assert describe(call.decided).startswith("Approved by sam, who broke the glass at ")
     assert await kinds(chain.ledger, WISHED) == [
         "ToolRequested", "ApprovalRequested", "Voted", "GlassBroken", "Approved", "ToolStarted", "ToolReturned"
@@ -431,13 +480,17 @@ async def test_glass_is_broken_and_the_tool_runs(port: EventLog):
 
 
 async def test_a_gate_that_died_after_the_announcement(shop: Shop):
-    """It is announced and not decided: the next gate decides, and announces nothing twice (B56, I13)."""
+    """It is announced and not decided: the next gate decides, and announces nothing twice (B56,
+    I13).
+    """
     await shop.open(GLASS)
     async with shop.gates():
         await shop.request()
         await shop.asked()
     await shop.ledger.reviewer("sam").break_glass(FIRST, reason="the shop burns")
-    await shop.ledger.append(FIRST.announced, e.GlassBroken(reviewer="sam", reason="the shop burns"))
+    await shop.ledger.append(
+        FIRST.announced, e.GlassBroken(reviewer="sam", reason="the shop burns")
+    )
     async with shop.gates(2):
         assert (await shop.decided(e.Approved)).ground == "broken_glass"
     assert await shop.log.parked() == []
@@ -456,7 +509,9 @@ async def test_glass_cannot_be_broken_against_a_block(shop: Shop):
 
 
 async def test_who_may_not_break_it_breaks_nothing(shop: Shop):
-    """Who is not named, who asks, and who gives no reason, whatever another program records; nor in another's place (B40, B68)."""
+    """Who is not named, who asks, and who gives no reason, whatever another program records; nor in
+    another's place (B40, B68).
+    """
     await shop.open(GLASS.replace('["sam"]', '["sam", "rita", "tom"]'))
     await delegate(shop, "shop/sam/leave", "cy")
     async with shop.gates():
@@ -472,29 +527,37 @@ async def test_who_may_not_break_it_breaks_nothing(shop: Shop):
                 await shop.ledger.reviewer(name).vote(
                     FIRST, "break_glass", reason=reason, on_behalf_of=behalf
                 )
-            vote = e.Voted(verdict="break_glass", digest=asked.digest, reason=reason, on_behalf_of=behalf)
+            vote = e.Voted(
+                verdict="break_glass", digest=asked.digest, reason=reason, on_behalf_of=behalf
+            )
             await shop.ledger.append(FIRST.vote(name), vote)
         await shop.ledger.reviewer("ben").deny(FIRST)
         assert (await shop.decided(e.Denied)).voters == ("ben",)
 
 
 async def test_glass_is_not_broken_for_other_arguments(shop: Shop):
-    """Another program records an edit with it: what would run is not what this person meant, so it counts for nothing (B61, I1)."""
+    """Another program records an edit with it: what would run is not what this person meant, so it
+    counts for nothing (B61, I1).
+    """
     await shop.open(GLASS)
     async with shop.gates():
         await shop.request()
         asked = await shop.asked()
-        edit = e.Voted(verdict="break_glass", digest=asked.digest, reason="fire", arguments='{"amount":1}')
+        edit = e.Voted(
+            verdict="break_glass", digest=asked.digest, reason="fire", arguments='{"amount":1}'
+        )
         await shop.ledger.append(FIRST.vote("sam"), edit)
         await shop.ledger.reviewer("ben").deny(FIRST)
         await shop.decided(e.Denied)
 
 
-# ------------------------------------------------------------------------------- on the real broker alone
+# ------------------------------------------------------------------------- on the real broker alone
 
 
 async def test_everybody_under_their_own_credentials(store: Path):
-    """Only Ana gives Ana's vote away, only Ben uses it as Ben, and the gate alone escalates and announces (B40, B68)."""
+    """Only Ana gives Ana's vote away, only Ben uses it as Ben, and the gate alone escalates and
+    announces (B40, B68).
+    """
     for name in ("ana", "ben", "sam"):
         await ensure_account(store, f"reviewer-{name}")
     async with (

@@ -1,4 +1,6 @@
-"""The executor: what it does with a decided call. Tables over values, and how a Python tool is run."""
+"""The executor: what it does with a decided call. Tables over values, and how a Python tool is
+run.
+"""
 
 import asyncio
 import functools
@@ -55,7 +57,9 @@ def registered(*, repeatable: bool = False, schema: str = '{"type":"object"}') -
 ONCE, REPEATABLE = registered(), registered(repeatable=True)
 
 
-def story(ending: str, tool: Registered = ONCE, run_by: str = "executor") -> list[tuple[Slot, e.AnyEvent]]:
+def story(
+    ending: str, tool: Registered = ONCE, run_by: str = "executor"
+) -> list[tuple[Slot, e.AnyEvent]]:
     """A call's life, with the tool's real version in it."""
     version = tool.version
     told: list[tuple[Slot, e.AnyEvent]] = []
@@ -92,7 +96,8 @@ def reacts(
 
     Args:
         waited_s: how long ago that fact was recorded.
-        declared: the contract that is recorded for the tool; `own`: the one that the call was requested with.
+        declared: the contract that is recorded for the tool; `own`: the one that the call was
+            requested with.
     """
     told = Story()
     for slot, event in facts:
@@ -141,14 +146,21 @@ def declined(why) -> Append:
 
 APPROVED = story("approved")
 EDITED = story("edited")[:3]
-TAMPERED = [*APPROVED[:2], (CALL.decided, approval(e.Wish(tool="refund", arguments='{"order":"A-99"}')))]
-EDITED_TAMPERED = [*APPROVED[:2], (CALL.decided, msgspec.structs.replace(APPROVED[2][1], arguments=EDIT))]
+TAMPERED = [
+    *APPROVED[:2],
+    (CALL.decided, approval(e.Wish(tool="refund", arguments='{"order":"A-99"}'))),
+]
+EDITED_TAMPERED = [
+    *APPROVED[:2],
+    (CALL.decided, msgspec.structs.replace(APPROVED[2][1], arguments=EDIT)),
+]
 STARTED = [*APPROVED, *claims(1)]
 REVOKED = story("revoked")[:-1]
 DECLINED = [*APPROVED, (CALL.claim(1), e.Declined(why="unknown_tool"))]
 STARTED_REPEATABLE = story("approved", REPEATABLE)
 
-#: What stands, what is registered, and the steps that follow when the decision is handed out (again).
+#: What stands, what is registered, and the steps that follow when the decision is handed out
+#: (again).
 ACTS = [
     ("approved: it runs", APPROVED, [ONCE], [run(1)]),
     ("approved with an edit: the edit runs", EDITED, [ONCE], [run(1, arguments=EDIT)]),
@@ -180,15 +192,20 @@ ACTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("facts", "tools", "follows"), [pytest.param(*row, id=name) for name, *row in ACTS])
+@pytest.mark.parametrize(
+    ("facts", "tools", "follows"), [pytest.param(*row, id=name) for name, *row in ACTS]
+)
 def test_what_follows_from_a_decision(facts, tools: list[Registered], follows: Sequence[Effect]):
-    """Only approved bytes run, under a claim; a claim without a result is never run again in silence (I1, I6, I7, B8, B9, B49, B61, B77)."""
+    """Only approved bytes run, under a claim; a claim without a result is never run again in
+    silence (I1, I6, I7, B8, B9, B49, B61, B77).
+    """
     assert reacts(facts, *tools) == follows
     assert reacts(facts, *tools) == follows
 
 
 OTHER = registered(schema='{"type":"object","required":["order"]}')
-#: What is registered, what is recorded as the tool's contract, how long ago it was decided, and what follows.
+#: What is registered, what is recorded as the tool's contract, how long ago it was decided, and
+#: what follows.
 HANDED_ON = [
     ("no such tool here", [], None, 0, HAND_ON_AFTER_S),
     ("another version here", [OTHER], ONCE.spec, 0, HAND_ON_AFTER_S),
@@ -204,8 +221,12 @@ HANDED_ON = [
     ("tools", "recorded_spec", "waited_s", "after_s"),
     [pytest.param(*row, id=name) for name, *row in HANDED_ON],
 )
-def test_what_cannot_run_here_is_handed_on_for_a_while(tools, recorded_spec, waited_s: float, after_s):
-    """Another process may have the tool in that version, so an approved call is declined only when nobody took it (D14)."""
+def test_what_cannot_run_here_is_handed_on_for_a_while(
+    tools, recorded_spec, waited_s: float, after_s
+):
+    """Another process may have the tool in that version, so an approved call is declined only when
+    nobody took it (D14).
+    """
     [step] = reacts(APPROVED, *tools, waited_s=waited_s, declared=recorded_spec)
     if after_s is None:
         assert step == declined("unknown_tool")
@@ -232,7 +253,9 @@ def test_a_repeatable_call_that_was_started_is_handed_on_as_well(tools, declared
 
 
 def test_a_call_with_a_fact_of_a_newer_program_is_left_to_a_newer_program():
-    """Nobody here knows what that fact says: the call is not run, not declined, and not closed (I12)."""
+    """Nobody here knows what that fact says: the call is not run, not declined, and not closed
+    (I12).
+    """
     newer = e.Carried(type="Held", raw=b"{}", id="x", v=9)
     for facts in (APPROVED, STARTED, REVOKED, story("denied")[:-1]):
         for place in (CALL.revoked_by("carl"), CALL.claim(7)):
@@ -240,8 +263,12 @@ def test_a_call_with_a_fact_of_a_newer_program_is_left_to_a_newer_program():
             assert isinstance(step, HandOn)
 
 
-async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(monkeypatch: pytest.MonkeyPatch):
-    """In a rolling upgrade a call runs, whichever process is handed its decision first, and however often (D14)."""
+async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """In a rolling upgrade a call runs, whichever process is handed its decision first, and however
+    often (D14).
+    """
     monkeypatch.setattr(executor, "HAND_ON_AFTER_S", 0.001)
     log = Memory()
     ledger = Ledger(log, e.Author(kind="service", name="tests"))
@@ -273,12 +300,17 @@ async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(monkeypatch
         worker.stop()
     await asyncio.gather(*running)
     assert isinstance(end.event, e.ToolReturned)
-    assert [type(one.event) for one in await ledger.read(CALL)][-2:] == [e.ToolStarted, e.ToolReturned]
+    assert [type(one.event) for one in await ledger.read(CALL)][-2:] == [
+        e.ToolStarted,
+        e.ToolReturned,
+    ]
     assert await log.parked() == []
 
 
 async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
-    """Of forty approved calls of a slow synchronous tool, each that is claimed is running; the others are still approved (R5)."""
+    """Of forty approved calls of a slow synchronous tool, each that is claimed is running; the
+    others are still approved (R5).
+    """
     at_once, ref = 12, THREAD_OF_MANY
     begun, release = threading.Semaphore(0), threading.Event()
 
@@ -296,7 +328,8 @@ async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
         await ledger.append(call.requested, wish)
         digest = call_digest("refund", ONCE.version, WISH.arguments)
         await ledger.append(
-            call.decided, e.Approved(digest=digest, ground="policy", rule="freely", policy_version=1)
+            call.decided,
+            e.Approved(digest=digest, ground="policy", rule="freely", policy_version=1),
         )
     worker = Worker(ledger, Executor({"refund": slow_tool}), concurrency=at_once)
     running = asyncio.create_task(worker.run())
@@ -311,7 +344,10 @@ async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
             assert (await ledger.reviewer("ben").revoke(call)).status is Status.REVOKED
     finally:
         release.set()
-        async with asyncio.timeout(20), aclosing(ledger.watch(1, "ledger.*.*.call.*.finished")) as ends:
+        async with (
+            asyncio.timeout(20),
+            aclosing(ledger.watch(1, "ledger.*.*.call.*.finished")) as ends,
+        ):
             kinds = [type((await anext(ends)).event) for _ in calls]
         worker.stop()
         await running
@@ -321,26 +357,36 @@ async def test_what_is_claimed_runs_and_what_waits_can_be_revoked():
 @pytest.mark.parametrize("run_by", ["executor", "billing", "client"])
 @pytest.mark.parametrize("ending", [*DECISIONS, "revoked"])
 def test_what_was_not_to_run_is_closed_for_all(ending: str, run_by: str):
-    """Each ending is closed with words of its own, whoever would have run it: the model always hears (I5, B2, B32, B33, B37, B52, B87)."""
+    """Each ending is closed with words of its own, whoever would have run it: the model always
+    hears (I5, B2, B32, B33, B37, B52, B87).
+    """
     facts = story(ending, run_by=run_by)[:-1]
     [step] = reacts(facts)
     assert isinstance(step, Append)
     assert step.slot == CALL.finished
     assert isinstance(step.event, e.ToolRefused)
-    assert step.event.ending == {"denied by policy": "denied", "invalid": "denied"}.get(ending, ending)
+    assert step.event.ending == {"denied by policy": "denied", "invalid": "denied"}.get(
+        ending, ending
+    )
     if ending == "denied":
-        assert "a person reviewed this call and said no. Their reason: not this one" in step.event.text
+        assert (
+            "a person reviewed this call and said no. Their reason: not this one" in step.event.text
+        )
 
 
 @pytest.mark.parametrize("run_by", ["executor", "client"])
 def test_it_hears_of_an_approval_that_is_taken_back(run_by: str):
-    """Handed the revocation itself, it tells the model, also about a call which a client would run (B8)."""
+    """Handed the revocation itself, it tells the model, also about a call which a client would run
+    (B8).
+    """
     facts = story("revoked", run_by=run_by)[:-1]
     assert reacts(facts, ONCE, handed="revoked") == [refusal(facts)]
 
 
 def test_what_was_declined_is_told_to_the_model():
-    """The executor takes the claim's slot, so that nobody else can start it, and is handed that in turn (B9, I6)."""
+    """The executor takes the claim's slot, so that nobody else can start it, and is handed that in
+    turn (B9, I6).
+    """
     [step] = reacts(DECLINED, ONCE, handed="claim")
     assert step == refusal(DECLINED)
     assert isinstance(step, Append)
@@ -370,12 +416,16 @@ async def test_the_work_is_the_function_with_the_approved_arguments():
     ledger = await recorded(story("approved", REPEATABLE) + claims(2, REPEATABLE))
     done = await Executor({"refund": REPEATABLE}).execute(ledger, Run(CALL, "refund", EDIT, 2))
     assert done == Append(
-        CALL.finished, e.ToolReturned(output="refunded edited", attempt=2), fallback_slot=CALL.late(1)
+        CALL.finished,
+        e.ToolReturned(output="refunded edited", attempt=2),
+        fallback_slot=CALL.late(1),
     )
 
 
 async def test_a_claim_behind_a_revocation_runs_nothing():
-    """The order of the log decides between a start and a revocation, and the executor looks before it runs (I6, B61)."""
+    """The order of the log decides between a start and a revocation, and the executor looks before
+    it runs (I6, B61).
+    """
     ran: list[str] = []
     tool = Registered(ONCE.spec, ran.append)
     ledger = await recorded([*story("revoked")[:-1], *claims(1)])
@@ -392,7 +442,7 @@ async def recorded(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Ledger:
     return ledger
 
 
-# ------------------------------------------------------------------------------------------ running a tool
+# ----------------------------------------------------------------------------------- running a tool
 
 
 async def later(**_named: object) -> str:
@@ -423,15 +473,19 @@ RUNS = [
     (raises, "{}", e.ToolFailed(error="LookupError: no such order")),
     (raises_nothing_said, "{}", e.ToolFailed(error="LookupError")),
     (exits, "{}", e.ToolFailed(error="SystemExit: 3")),
-    (lambda: object, "{}", e.ToolFailed(error="TypeError: Encoding objects of type type is unsupported")),
+    (lambda: object, "{}", e.ToolFailed(error="TypeError: Encoding objects of type type is "
+                                              "unsupported")),
     (lambda: "half a pair: \ud800", "{}",
-     e.ToolFailed(error="UnicodeEncodeError: 'utf-8' codec can't encode character '\\ud800' in position 13: surrogates not allowed")),
+     e.ToolFailed(error="UnicodeEncodeError: 'utf-8' codec can't encode character '\\ud800' in "
+                        "position 13: surrogates not allowed")),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("function", "arguments", "outcome"), RUNS)
 async def test_what_a_function_does_becomes_a_fact(function, arguments: str, outcome: e.Event):
-    """What it returns is text; whatever it raises, even an exit, is a failure and never a refusal (B34)."""
+    """What it returns is text; whatever it raises, even an exit, is a failure and never a refusal
+    (B34).
+    """
     told = await run_tool(function, arguments, attempt=1)
     assert told == outcome
     assert encode(told)
@@ -465,8 +519,8 @@ async def test_cancelling_gets_through():
 
 
 def test_a_policy_that_came_second_does_not_overtake_people():
-    """Where one gate asked people and another, with another version of the policy, let the call through later, it does
-    not run: nothing undecided is ever taken for a yes (I3, I4).
+    """Where one gate asked people and another, with another version of the policy, let the call
+    through later, it does not run: nothing undecided is ever taken for a yes (I3, I4).
     """
     wish, gated, decided = story("approved")[:3]
     allowed = (CALL.decided, msgspec.structs.replace(decided[1], ground="policy"))

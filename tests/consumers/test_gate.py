@@ -1,4 +1,6 @@
-"""The gate: what it says to a wish, and when it decides. Tables over values; nothing runs but `decide`."""
+"""The gate: what it says to a wish, and when it decides. Tables over values; nothing runs but
+`decide`.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -38,9 +40,7 @@ REFUND = Tool("refund", "v1", e.ToolDeclared(description="", schema=SCHEMA))
 
 ALLOW = '[[rule]]\nname = "freely"\ntools = ["refund"]\nthen = "allow"\nreason = "It is small."\n'
 ASK = '[[rule]]\nname = "money"\ntools = ["re*"]\nthen = "ask"\nreason = "It moves money."\nvoters = ["ana", "ops-*"]\nvotes_needed = 2\nexpires_in_s = 900\n'
-ASK_TWO = (
-    '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "rita"]\nvotes_needed = 2\n'
-)
+ASK_TWO = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "rita"]\nvotes_needed = 2\n'
 BLOCK = '[[rule]]\nname = "never"\ntools = ["*"]\nthen = "block"\nreason = "Not by a machine."\n'
 
 
@@ -60,7 +60,11 @@ def told(*facts: tuple[object, e.AnyEvent], call=CALL) -> Call:
 
 
 def last(call: Call) -> Fact:
-    every = [fact for fact in (call.requested, call.gated, *call.votes, call.withdrawn, call.decided) if fact]
+    every = [
+        fact
+        for fact in (call.requested, call.gated, *call.votes, call.withdrawn, call.decided)
+        if fact
+    ]
     return max(every, key=lambda fact: fact.seq)
 
 
@@ -78,7 +82,7 @@ def invalid(reason: str, rule: str = "freely") -> e.Denied:
     return e.Denied(ground="invalid", rule=rule, policy_version=3, reason=reason)
 
 
-# ---------------------------------------------------------------------------------------------- the wish
+# ----------------------------------------------------------------------------------------- the wish
 
 ASKED = asking(
     digest=DIGEST,
@@ -97,7 +101,9 @@ ASKED_BY_NO_RULE = asking(
     reason="No rule of the policy covers this tool.",
     excluded=("rita",),
 )
-ASKED_TWO = asking(digest=DIGEST, rule="money", policy_version=3, voters=("ana", "rita"), votes_needed=2)
+ASKED_TWO = asking(
+    digest=DIGEST, rule="money", policy_version=3, voters=("ana", "rita"), votes_needed=2
+)
 MISFIT = e.Wish(tool="refund", arguments='{"order":17}')
 BROKEN = e.Wish(tool="refund", arguments='{"order":')
 
@@ -135,39 +141,46 @@ VERDICTS = [
     ("a name out of the language", ALLOW, request(e.Wish(tool="constructor", arguments="{}")), None,
      invalid("There is no tool 'constructor'. Only the tools that were offered can be called.", "no rule")),
     ("misfit arguments, though asked", ASK, request(MISFIT), REFUND,
-     invalid('The arguments of refund do not fit its schema: at /order, the value is not of type "string".', "money")),
+     invalid('The arguments of refund do not fit its schema: at /order, the value is not of type '
+             '"string".', "money")),
     ("malformed arguments, though allowed", ALLOW, request(BROKEN), REFUND,
-     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at character 10).")),
+     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at "
+             "character 10).")),
     ("another digest, though allowed", ALLOW, msgspec.structs.replace(request(WISH), digest="0" * 64), REFUND,
      invalid("The request's digest is not that of its arguments.")),
     ("the digest of other arguments", ALLOW, msgspec.structs.replace(request(WISH), digest=request(MISFIT).digest), REFUND,
      invalid("The request's digest is not that of its arguments.")),
     ("invalid before blocked", BLOCK, request(BROKEN), REFUND,
-     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at character 10).", "never")),
+     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at "
+             "character 10).", "never")),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("text", "wish", "tool", "says"), [pytest.param(*row, id=name) for name, *row in VERDICTS]
 )
-def test_what_the_gate_says_to_a_wish(text: str, wish: e.ToolRequested, tool: Tool | None, says: e.Event):
-    """What could never run is denied before anybody is asked; else the strictest rule counts (B66, I4, B64, B67, B25)."""
+def test_what_the_gate_says_to_a_wish(
+    text: str, wish: e.ToolRequested, tool: Tool | None, says: e.Event
+):
+    """What could never run is denied before anybody is asked; else the strictest rule counts (B66,
+    I4, B64, B67, B25).
+    """
     call = told((CALL.requested, wish))
     assert verdict(case(call, in_force(text), tool), call.requested.recorded_at) == says
     assert (
         verdict(case(call, in_force(text), tool), call.requested.recorded_at) == says
     )  # judging has no side effects (B65)
     slot = CALL.gated if isinstance(says, e.ApprovalRequested) else CALL.decided
-    more = isinstance(says, e.ApprovalRequested) and (says.expires_in_s or says.while_pending == "supersede")
+    more = isinstance(says, e.ApprovalRequested) and (
+        says.expires_in_s or says.while_pending == "supersede"
+    )
     again = [Reload()] if more else []
     assert reacts(call, policy=in_force(text), tool=tool) == [Append(slot, says), *again]
 
 
-# ------------------------------------------------------------------------- its order: each step, and what it goes before
+# ---------------------------------------------------- its order: each step, and what it goes before
 
-FOUR_EYES = (
-    '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "ben"]\nvotes_needed = 2\n'
-)
+FOUR_EYES = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "ben"]\nvotes_needed = 2\n'
 ASK_ONE = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "ben"]\n'
 ASK_ANA = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana"]\n'
 TO_LEADS = 'expires_in_s = 60\non_timeout = "escalate"\nstages = [{voters = ["lea"]}]\n'
@@ -182,13 +195,18 @@ def went(*, calls: int = 0, questions: int = 0, repeats: int | None = None) -> T
     return ThreadUsage(calls, questions, 0, None if repeats is None else NO_TO_IT, repeats or 0)
 
 
-def a_grant(giver: str = "ana", tool: str = "refund", *, uses: int = 1, used: int = 0, **more) -> Grant:
+def a_grant(
+    giver: str = "ana", tool: str = "refund", *, uses: int = 1, used: int = 0, **more
+) -> Grant:
     """A grant that was given an hour before, for two."""
     story, ref = Story(), GrantRef("acme", giver, "g1")
     story.tell(ref.given, e.Granted(tool=tool, expires_in_s=7200, uses=uses, **more))
     for number in range(1, used + 1):
         story.tell(ref.used(number), e.GrantUsed(call=f"acme/t0/c{number}"))
-    early = [msgspec.structs.replace(fact, recorded_at=START - timedelta(hours=1)) for fact in story.facts]
+    early = [
+        msgspec.structs.replace(fact, recorded_at=START - timedelta(hours=1))
+        for fact in story.facts
+    ]
     [grant] = grants_of(early)
     return grant
 
@@ -207,7 +225,9 @@ def refused(ground: e.Ground, reason: str, rule: str = "money") -> e.Denied:
 AGAIN = refused("repeated", "This very call was denied before, as 7-1: not this one")
 TOO_MANY = "The policy lets a thread make 3 calls, and these were made."
 TOO_MUCH = "The policy lets a thread put 3 calls to people, and these were put."
-ASKED_ONE = asking(digest=DIGEST, rule="money", policy_version=3, voters=("ana", "ben"), excluded=("rita",))
+ASKED_ONE = asking(
+    digest=DIGEST, rule="money", policy_version=3, voters=("ana", "ben"), excluded=("rita",)
+)
 BY_BOTH = msgspec.structs.replace(ASKED_ONE, votes_needed=2)
 LOOKS = asking(
     digest=DIGEST, rule="freely", policy_version=3, excluded=("rita",),
@@ -217,7 +237,8 @@ LOOKS = asking(
 #: The step, the policy, the wish, the tool, the past, the grants, and what the gate says.
 STEPS = [
     ("1 invalid, though the limit is reached", f"calls_per_thread = 3\n{ALLOW}", request(BROKEN), REFUND, went(calls=3), (),
-     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at character 10).")),
+     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at "
+             "character 10).")),
     ("2 the limit is not reached", f"calls_per_thread = 3\n{BLOCK}", request(WISH), REFUND, went(calls=2), (),
      refused("policy", "Not by a machine.", "never")),
     ("2 it is, though allowed", f"calls_per_thread = 3\n{ALLOW}", request(WISH), REFUND, went(calls=3), (),
@@ -240,14 +261,17 @@ STEPS = [
     ("4 nobody is left, though it was denied before", ASK_ANA.replace("ana", "rita"), request(WISH), REFUND, went(repeats=0), (),
      refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
     ("4 nor is the agent's owner", f'owners = {{"desk-*" = ["ana"]}}\n{FOUR_EYES}', BY_DESK, REFUND, went(), (),
-     refused("policy", "It needs 1 more who may vote and count: cy asked for it and ana is behind desk-7.")),
+     refused("policy", "It needs 1 more who may vote and count: cy asked for it and ana is behind "
+                       "desk-7.")),
     ("4 nor an owner who is a pattern", f'owners = {{"desk-*" = ["a*"]}}\n{FOUR_EYES}', BY_DESK, REFUND, went(), (),
-     refused("policy", "It needs 1 more who may vote and count: cy asked for it and a* is behind desk-7.")),
+     refused("policy", "It needs 1 more who may vote and count: cy asked for it and a* is behind "
+                       "desk-7.")),
     ("4 the owner of another agent counts", f'owners = {{"shop-*" = ["ana"]}}\n{FOUR_EYES}', BY_DESK, REFUND, went(), (),
      msgspec.structs.replace(BY_BOTH, excluded=("cy",))),
     ("4 who else must agree is missing", ASK_ANA + 'also = [{voters = ["rita"]}]\n', request(WISH), REFUND, went(), (),
      refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
-    ("4 though a pattern stands beside it", 'never_grant = ["*"]\n' + ASK + 'also = [{voters = ["rita"]}]\n', request(WISH), REFUND, went(), (),
+    ("4 though a pattern stands beside it", 'never_grant = ["*"]\n' + ASK + 'also = [{voters = '
+                                                                            '["rita"]}]\n', request(WISH), REFUND, went(), (),
      refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
     ("4 those can who are asked later", ASK_ANA.replace("ana", "rita") + TO_LEADS, request(WISH), REFUND, went(), (),
      msgspec.structs.replace(ASKED_ONE, voters=("rita",), expires_in_s=60, on_timeout="escalate", stages=(e.Stage(("lea",)),))),
@@ -288,7 +312,8 @@ STEPS = [
 
 
 @pytest.mark.parametrize(
-    ("text", "wish", "tool", "past", "grants", "says"), [pytest.param(*row, id=name) for name, *row in STEPS]
+    ("text", "wish", "tool", "past", "grants", "says"),
+    [pytest.param(*row, id=name) for name, *row in STEPS],
 )
 def test_each_step_goes_before_the_next(
     text: str,
@@ -298,7 +323,9 @@ def test_each_step_goes_before_the_next(
     grants: tuple[Grant, ...],
     says: e.Event,
 ):
-    """The steps of `verdict`, by their numbers: the first that has a word has the last one (B66, B67, B68, B69, B76, I4)."""
+    """The steps of `verdict`, by their numbers: the first that has a word has the last one (B66,
+    B67, B68, B69, B76, I4).
+    """
     call = told((CALL.requested, wish))
     seen = case(call, in_force(text), tool, past=past, grants=grants)
     assert verdict(seen, call.requested.recorded_at) == says
@@ -306,7 +333,9 @@ def test_each_step_goes_before_the_next(
 
 
 def test_what_rules_without_effect_would_have_said_is_kept():
-    """In the question, in the approval and in the denial, whichever it comes to; it changes none of them."""
+    """In the question, in the approval and in the denial, whichever it comes to; it changes none of
+    them.
+    """
     shadow = '[[rule]]\nname = "soon"\ntools = ["*"]\nthen = "block"\nshadow = true\n'
     call = told((CALL.requested, request(WISH)))
     for text in (ASK_ONE, ALLOW, BLOCK):
@@ -319,7 +348,9 @@ def test_what_rules_without_effect_would_have_said_is_kept():
 
 
 def test_a_grant_is_spent_before_the_call_is_approved():
-    """First a use is taken in the grant's slot; who has it already, after a crash, takes no second one (I6, B57)."""
+    """First a use is taken in the grant's slot; who has it already, after a crash, takes no second
+    one (I6, B57).
+    """
     call = told((CALL.requested, request(WISH)))
     grant = a_grant(uses=3, used=1)
     seen = case(call, in_force(ASK_ONE), REFUND, past=went(), grants=(grant,))
@@ -341,10 +372,13 @@ _voters = st.lists(_people | st.sampled_from(["*", "?a*", "s*"]), min_size=1, ma
 
 
 @given(
-    st.lists(st.tuples(_voters, st.integers(1, 2)), min_size=1, max_size=3), st.lists(_people, unique=True)
+    st.lists(st.tuples(_voters, st.integers(1, 2)), min_size=1, max_size=3),
+    st.lists(_people, unique=True),
 )
 def test_grants_do_just_what_votes_would(quorums: list[tuple[list[str], int]], givers: list[str]):
-    """Together they let a call run exactly where the votes of the same people would, and none is spent for nothing (B39, B68)."""
+    """Together they let a call run exactly where the votes of the same people would, and none is
+    spent for nothing (B39, B68).
+    """
     sets = tuple(e.Quorum(tuple(voters), needed) for voters, needed in quorums)
     (own, *also), call = sets, told((CALL.requested, request(WISH)))
     rule = Rule.model_construct(
@@ -353,7 +387,9 @@ def test_grants_do_just_what_votes_would(quorums: list[tuple[list[str], int]], g
     )  # fmt: skip
     policy = AppliedPolicy(3, Policy.model_construct(rules=(rule,)))
     grants = tuple(a_grant(giver) for giver in givers)
-    says = verdict(case(call, policy, REFUND, past=went(), grants=grants), call.requested.recorded_at)
+    says = verdict(
+        case(call, policy, REFUND, past=went(), grants=grants), call.requested.recorded_at
+    )
     count = [giver for giver in givers if giver != "rita"]
     assert isinstance(says, e.Approved) is met(sets, count)
     if isinstance(says, e.Approved):
@@ -363,7 +399,9 @@ def test_grants_do_just_what_votes_would(quorums: list[tuple[list[str], int]], g
 
 
 def test_broken_glass_is_announced_once_and_before_it_is_decided():
-    """After a crash between the two, the decision alone is missing: the announcement is not asked for a second time."""
+    """After a crash between the two, the decision alone is missing: the announcement is not asked
+    for a second time.
+    """
     asking = msgspec.structs.replace(question(WISH, expires_in_s=900), may_break_glass=("sam",))
     vote = e.Voted(verdict="break_glass", digest=DIGEST, reason="the shop burns")
     facts = [GATED[0], (CALL.gated, asking), (CALL.vote("sam"), vote)]
@@ -371,7 +409,10 @@ def test_broken_glass_is_announced_once_and_before_it_is_decided():
     decided = Append(CALL.decided, msgspec.structs.replace(
         by_people(), ground="broken_glass", voters=("sam",), reason="the shop burns"))  # fmt: skip
     assert reacts(told(*facts)) == [Append(CALL.announced, announced), decided, CANCEL]
-    assert reacts(told(*facts, (CALL.announced, announced)), Fact(3, START, *facts[2])) == [decided, CANCEL]
+    assert reacts(told(*facts, (CALL.announced, announced)), Fact(3, START, *facts[2])) == [
+        decided,
+        CANCEL,
+    ]
 
 
 def test_without_a_policy_everybody_is_asked():
@@ -381,7 +422,7 @@ def test_without_a_policy_everybody_is_asked():
     assert step == Append(CALL.gated, asked)
 
 
-# ------------------------------------------------------------------------------------------- the decision
+# ------------------------------------------------------------------------------------- the decision
 
 GATED = [(CALL.requested, request(WISH)), (CALL.gated, question(WISH, expires_in_s=900))]
 DEADLINE = START + timedelta(seconds=2 + 900)
@@ -396,10 +437,14 @@ def due(seconds_after: float = 0.0) -> TimerFired:
 
 
 def by_people(**said: object) -> e.Approved:
-    return e.Approved(digest=DIGEST, ground="people", rule="money", policy_version=1, voters=("ana",), **said)
+    return e.Approved(
+        digest=DIGEST, ground="people", rule="money", policy_version=1, voters=("ana",), **said
+    )
 
 
-DENIED = e.Denied(ground="people", rule="money", policy_version=1, reason="wrong order", voters=("ana",))
+DENIED = e.Denied(
+    ground="people", rule="money", policy_version=1, reason="wrong order", voters=("ana",)
+)
 EXPIRED = e.Expired(rule="money", policy_version=1, after_s=900)
 SET, CANCEL = SetTimer(CALL, DEADLINE), CancelTimer(CALL)
 VOTED = [*GATED, (CALL.vote("ana"), YES)]
@@ -433,14 +478,18 @@ DECISIONS = [
     ("facts", "handed", "follows"), [pytest.param(*row, id=name) for name, *row in DECISIONS]
 )
 def test_when_the_gate_decides(facts, handed: Delivered | None, follows: Sequence[Effect]):
-    """Decided once, by people, the requester's side or the broker's clock; then never again (B27, B29, B36, B38, B46, I5)."""
+    """Decided once, by people, the requester's side or the broker's clock; then never again (B27,
+    B29, B36, B38, B46, I5).
+    """
     call = told(*facts)
     assert list(reacts(call, handed)) == list(follows)
     assert list(reacts(call, handed)) == list(follows)
 
 
 def test_the_writers_clock_decides_nothing():
-    """What the writers' clocks say about an expired call changes nothing: only when it was recorded counts (B36)."""
+    """What the writers' clocks say about an expired call changes nothing: only when it was recorded
+    counts (B36).
+    """
     voted = msgspec.structs.replace(YES, at=START)
     story = Story()
     for slot, event in GATED:
@@ -451,14 +500,18 @@ def test_the_writers_clock_decides_nothing():
 
 
 def test_what_never_expires_has_no_timer():
-    """Without a deadline there is nothing to set and nothing to cancel: a slow person fails nothing (B45, B51)."""
+    """Without a deadline there is nothing to set and nothing to cancel: a slow person fails nothing
+    (B45, B51).
+    """
     call = told(GATED[0], (CALL.gated, question(WISH)))
     assert reacts(call) == ()
     assert reacts(call, due(10**6)) == ()
 
 
 def test_an_edit_must_fit_the_schema():
-    """Edited arguments that fit are what is approved; misfit ones, or ones that nobody can check, are no vote (I4, B61)."""
+    """Edited arguments that fit are what is approved; misfit ones, or ones that nobody can check,
+    are no vote (I4, B61).
+    """
     good, bad = '{"order":"A-18"}', '{"order":18}'
     edited = told(*GATED, (CALL.vote("ana"), msgspec.structs.replace(YES, arguments=good)))
     digest = call_digest("refund", "v1", good)
@@ -470,7 +523,9 @@ def test_an_edit_must_fit_the_schema():
 
 
 def test_a_later_policy_does_not_loosen_a_question():
-    """Who may vote was frozen with the question: a policy that allows everything by now decides nothing (I3)."""
+    """Who may vote was frozen with the question: a policy that allows everything by now decides
+    nothing (I3).
+    """
     assert reacts(told(*GATED), policy=in_force(ALLOW, version=9)) == [SET]
 
 
@@ -489,7 +544,9 @@ async def asked_for(ledger: Ledger, wish: e.ToolRequested) -> Fact:
 
 
 async def test_it_sees_the_newest_policy_and_the_very_version_of_the_tool(ledger: Ledger):
-    """The policy in force is the newest; the schema is the one that the wish names, not a newer one."""
+    """The policy in force is the newest; the schema is the one that the wish names, not a newer
+    one.
+    """
     spec = ToolSpec(name="refund", schema=SCHEMA)
     declared = await ledger.declare("acme", spec)
     await ledger.declare("acme", ToolSpec(name="refund", schema='{"type":"object"}'))
@@ -508,8 +565,12 @@ async def test_it_sees_the_newest_policy_and_the_very_version_of_the_tool(ledger
         pytest.param(applied('[[rule]]\nname="x"\ntools=["*"]\nthen="maybe"\n'), id="wrong"),
     ],
 )
-async def test_a_policy_that_could_never_be_read_asks_everybody(ledger: Ledger, policy: e.PolicyApplied):
-    """Where something was applied and nothing of it can be read, people are asked about everything (H5, I4)."""
+async def test_a_policy_that_could_never_be_read_asks_everybody(
+    ledger: Ledger, policy: e.PolicyApplied
+):
+    """Where something was applied and nothing of it can be read, people are asked about everything
+    (H5, I4).
+    """
     await ledger.append(policy_slot("acme", 1), policy)
     declared = await ledger.declare("acme", ToolSpec(name="refund", schema=SCHEMA))
     handed = await asked_for(ledger, request(WISH, declared.version))
@@ -522,20 +583,29 @@ async def test_a_policy_that_could_never_be_read_asks_everybody(ledger: Ledger, 
     assert step.slot == CALL.gated
 
 
-@pytest.mark.parametrize("name", ["refund", "functions.refund", "re fund", "_policy", "", "*", "a" * 80])
+@pytest.mark.parametrize(
+    "name", ["refund", "functions.refund", "re fund", "_policy", "", "*", "a" * 80]
+)
 async def test_a_tool_that_nobody_declared_is_none(ledger: Ledger, name: str):
-    """Whatever a model or a service calls a tool, even what no tool can be called, is denied in words (I4, B17)."""
+    """Whatever a model or a service calls a tool, even what no tool can be called, is denied in
+    words (I4, B17).
+    """
     handed = await asked_for(ledger, request(e.Wish(tool=name, arguments="{}"), "v1"))
     gate = Gate()
     [step] = gate.decide(await gate.load(ledger, handed), handed)
     assert isinstance(step, Append)
     assert step.slot == CALL.decided
     assert isinstance(step.event, e.Denied)
-    assert step.event.reason == f"There is no tool {name!r}. Only the tools that were offered can be called."
+    assert (
+        step.event.reason
+        == f"There is no tool {name!r}. Only the tools that were offered can be called."
+    )
 
 
 async def test_a_deadline_waits_for_its_question(ledger: Ledger):
-    """A hint that comes before its question can be read is not dropped; it is handed out again (B37, B46)."""
+    """A hint that comes before its question can be read is not dropped; it is handed out again
+    (B37, B46).
+    """
     await ledger.append(CALL.requested, request(WISH))
     with pytest.raises(Unavailable, match="the question of acme/t1/1-0 cannot be read yet"):
         await Gate().load(ledger, due())

@@ -1,4 +1,5 @@
-"""Standing approvals, from giving one to the call that it lets run: capped, revoked, ended, and never worth more than a vote.
+"""Standing approvals, from giving one to the call that it lets run: capped, revoked, ended, and
+never worth more than a vote.
 
 With a real gate, on the log in memory and on a real broker.
 """
@@ -59,19 +60,27 @@ async def used(shop: Shop) -> dict[str, str]:
     }
 
 
-# --------------------------------------------------------------------------------------------- what it lets run
+# --------------------------------------------------------------------------------- what it lets run
 
 
 @pytest.mark.log("memory", "jetstream")
 async def test_a_grant_lets_a_call_run_and_is_seen_in_the_decision(shop: Shop):
-    """Nobody is asked; the use is taken first, and the decision says whose yes it was (B73, I1, I6)."""
-    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=2, reason="small ones are fine")
+    """Nobody is asked; the use is taken first, and the decision says whose yes it was (B73, I1,
+    I6).
+    """
+    await shop.ledger.reviewer("ana").grant(
+        ANAS, "refund", for_s=60, uses=2, reason="small ones are fine"
+    )
     async with shop.gates():
         await shop.request()
         approved = await shop.decided(e.Approved)
     call = await shop.ledger.call(FIRST)
     assert call.decided is not None
-    assert (approved.ground, approved.grants, approved.voters) == ("grant", ("ana/small",), ("ana",))
+    assert (approved.ground, approved.grants, approved.voters) == (
+        "grant",
+        ("ana/small",),
+        ("ana",),
+    )
     assert (approved.rule, approved.policy_version) == ("money", 1)
     assert approved.digest == call.wish.digest
     assert (call.gated, call.votes) == (None, ())
@@ -108,7 +117,9 @@ async def test_a_revoked_grant_covers_nothing_more(shop: Shop):
 
 @pytest.mark.log("memory", "jetstream")
 async def test_a_grant_ends_by_the_brokers_clock(shop: Shop):
-    """A call that was made in time is covered also when the gate comes late; one that was made later is not (B36)."""
+    """A call that was made in time is covered also when the gate comes late; one that was made
+    later is not (B36).
+    """
     given = await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=0.4, uses=9)
     await shop.request()
     await asyncio.sleep(0.5)
@@ -120,7 +131,9 @@ async def test_a_grant_ends_by_the_brokers_clock(shop: Shop):
 
 
 async def test_a_grant_is_for_what_comes_after_it(shop: Shop):
-    """A wish that stood before it was given is put to people, however late the gate is: whoever gave it has not seen that one."""
+    """A wish that stood before it was given is put to people, however late the gate is: whoever
+    gave it has not seen that one.
+    """
     await shop.request()
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     async with shop.gates():
@@ -153,8 +166,12 @@ COVERED: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
 @pytest.mark.parametrize(
     ("granted", "wish", "covered"), [pytest.param(*row, id=name) for name, *row in COVERED]
 )
-async def test_what_a_grant_covers(shop: Shop, granted: dict[str, Any], wish: dict[str, Any], covered: bool):
-    """Exact arguments or a condition on them, an agent, a thread; what is uncertain is asked about (B68, B64, I4)."""
+async def test_what_a_grant_covers(
+    shop: Shop, granted: dict[str, Any], wish: dict[str, Any], covered: bool
+):
+    """Exact arguments or a condition on them, an agent, a thread; what is uncertain is asked about
+    (B68, B64, I4).
+    """
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, **granted)
     async with shop.gates():
         await shop.request(**wish)
@@ -166,7 +183,9 @@ async def test_what_a_grant_covers(shop: Shop, granted: dict[str, Any], wish: di
 
 
 async def test_a_rule_that_asks_two_takes_the_grants_of_two(shop: Shop):
-    """A grant is its giver's vote: one does not do, nor two of the same person; two people's do, and each loses a use (B39, I6)."""
+    """A grant is its giver's vote: one does not do, nor two of the same person; two people's do,
+    and each loses a use (B39, I6).
+    """
     await shop.apply(ASK_TWO)
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=2)
     await shop.ledger.reviewer("ana").grant("shop/ana/more", "refund", for_s=60)
@@ -200,11 +219,13 @@ async def test_a_grant_that_came_before_it_was_forbidden_covers_nothing(shop: Sh
         await shop.asked()
 
 
-# --------------------------------------------------------------------------------------------- a later no
+# --------------------------------------------------------------------------------------- a later no
 
 
 async def test_a_no_takes_back_the_grants_that_would_have_covered_it(shop: Shop):
-    """A later no beats an earlier yes: first the grants are revoked, saying for which call, and then it is denied (B29)."""
+    """A later no beats an earlier yes: first the grants are revoked, saying for which call, and
+    then it is denied (B29).
+    """
     await shop.apply(ASK_TWO)
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=9)
     await shop.ledger.reviewer("ana").grant("shop/ana/five", "refund", for_s=60, arguments=FIVE)
@@ -228,7 +249,9 @@ async def test_a_no_takes_back_the_grants_that_would_have_covered_it(shop: Shop)
 
 
 async def test_a_no_does_not_beat_a_later_yes(shop: Shop):
-    """A grant that was given after the no, though before the gate counted it, stands: its giver may have known of the no."""
+    """A grant that was given after the no, though before the gate counted it, stands: its giver may
+    have known of the no.
+    """
     async with shop.gates():
         await shop.request()
         await shop.asked()
@@ -251,11 +274,13 @@ async def test_a_no_of_the_policy_takes_back_nothing(shop: Shop):
     assert grant.revoked is None
 
 
-# ------------------------------------------------------------------------------- crashes, and many at once
+# ------------------------------------------------------------------------ crashes, and many at once
 
 
 async def test_a_gate_that_dies_after_it_took_a_use(shop: Shop):
-    """The use stands and the decision does not: the next look approves by that very use, and takes no second one (I6, B57)."""
+    """The use stands and the decision does not: the next look approves by that very use, and takes
+    no second one (I6, B57).
+    """
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=5)
     await shop.request()
     [handed] = await shop.ledger.read(FIRST.requested)
@@ -272,7 +297,9 @@ async def test_a_gate_that_dies_after_it_took_a_use(shop: Shop):
 
 
 async def test_revoked_between_the_use_and_the_decision(shop: Shop):
-    """The gate died between the two and the grant is gone: people are asked, the use is lost, nothing runs (I4)."""
+    """The gate died between the two and the grant is gone: people are asked, the use is lost,
+    nothing runs (I4).
+    """
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60)
     await shop.request()
     await shop.ledger.append(ANAS.used(1), e.GrantUsed(call=str(FIRST)))
@@ -301,7 +328,9 @@ async def test_two_gates_at_the_same_call_take_one_use(shop: Shop):
 
 @pytest.mark.parametrize("uses", [1, 3, 8])
 async def test_eight_at_once_and_two_gates(store: Path, uses: int):
-    """Each gate under its own credentials and on its own connection: exactly as many run as were granted, the rest are asked about (I6)."""
+    """Each gate under its own credentials and on its own connection: exactly as many run as were
+    granted, the rest are asked about (I6).
+    """
     await ensure_account(store, "reviewer-ana")
     refs = [ThreadRef("shop", f"t{number}").call("c1") for number in range(8)]
     async with (
@@ -338,12 +367,15 @@ async def _either(ledger: Ledger, ref: CallRef) -> str:
     raise AssertionError
 
 
-# ------------------------------------------------------------------------------------- giving and taking back
+# --------------------------------------------------------------------------- giving and taking back
 
 BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    ("without an end", {"for_s": float("inf")}, BadInput, "a grant ends: between now and 366 days from now. inf s is not."),
-    ("over at once", {"for_s": 0}, BadInput, "a grant ends: between now and 366 days from now. 0 s is not."),
-    ("no number", {"for_s": float("nan")}, BadInput, "a grant ends: between now and 366 days from now. nan s is not."),
+    ("without an end", {"for_s": float("inf")}, BadInput, ("a grant ends: between now and 366 days "
+                                                          "from now. inf s is not.")),
+    ("over at once", {"for_s": 0}, BadInput, ("a grant ends: between now and 366 days from now. 0 "
+                                             "s is not.")),
+    ("no number", {"for_s": float("nan")}, BadInput, ("a grant ends: between now and 366 days from "
+                                                     "now. nan s is not.")),
     ("longer than a year", {"for_s": 367 * 86400.0}, BadInput,
      "a grant ends: between now and 366 days from now. 3.17088e+07 s is not."),
     ("no use", {"uses": 0}, BadInput, "a grant has 1 to 1,000 uses, not 0."),
@@ -355,13 +387,17 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("of a tool that nobody declared", {"tool": "wire"}, UnknownTool,
      "no tool 'wire' is declared in workspace 'shop'. Declared are: apply_policy, refund."),
     ("of a tool that governs", {"tool": "apply_policy"}, NotAllowed,
-     "no grant may cover apply_policy: people look at each call of it, as its declaration says. Nothing was recorded."),
+     ("no grant may cover apply_policy: people look at each call of it, as its declaration says. "
+     "Nothing was recorded.")),
     ("of a tool that is never granted", {"policy": 'never_grant = ["ref*"]'}, NotAllowed,
-     "no grant may cover refund: people look at each call of it, as never_grant in the policy says. Nothing was recorded."),
+     ("no grant may cover refund: people look at each call of it, as never_grant in the policy "
+     "says. Nothing was recorded.")),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "kind", "sentence"), [pytest.param(*row, id=name) for name, *row in BAD])
+@pytest.mark.parametrize(
+    ("given", "kind", "sentence"), [pytest.param(*row, id=name) for name, *row in BAD]
+)
 async def test_a_grant_that_should_not_be_given_is_refused(
     shop: Shop, given: dict[str, Any], kind: type[Exception], sentence: str
 ):
@@ -373,7 +409,10 @@ async def test_a_grant_that_should_not_be_given_is_refused(
         name: word for name, word in given.items() if name != "policy"
     }
     await _refused(
-        shop, lambda: shop.ledger.reviewer("ana").grant(ANAS, said.pop("tool"), **said), kind, sentence
+        shop,
+        lambda: shop.ledger.reviewer("ana").grant(ANAS, said.pop("tool"), **said),
+        kind,
+        sentence,
     )
 
 
@@ -387,14 +426,17 @@ async def test_a_condition_that_is_none_is_refused(shop: Shop):
 
 
 async def test_a_grant_is_given_and_taken_back_once(shop: Shop):
-    """Given again as it is, it is the same one; a name stands for one grant, and one that is gone stays gone (B48, B50)."""
+    """Given again as it is, it is the same one; a name stands for one grant, and one that is gone
+    stays gone (B48, B50).
+    """
     first, *others = await asyncio.gather(
         *(shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=2) for _ in range(10))
     )
     assert {one.given.seq for one in others} == {first.given.seq}
     assert (first.left, first.standing(shop.ledger.now())) == (2, "in force")
     with pytest.raises(
-        AlreadyFilled, match=r"there is another grant shop/ana/small: Granted by desk at 20.* Choose"
+        AlreadyFilled,
+        match=r"there is another grant shop/ana/small: Granted by desk at 20.* Choose",
     ):
         await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=3)
     await _refused(
@@ -402,7 +444,9 @@ async def test_a_grant_is_given_and_taken_back_once(shop: Shop):
         "there is no grant shop/ben/small. `ayes grant list` shows those that there are.",
     )  # fmt: skip
     await shop.ledger.reviewer("ben").revoke_grant("shop/ana/small")
-    with pytest.raises(AlreadyFilled, match="shop/ana/small is revoked: GrantRevoked by desk at 20"):
+    with pytest.raises(
+        AlreadyFilled, match="shop/ana/small is revoked: GrantRevoked by desk at 20"
+    ):
         await shop.ledger.reviewer("ana").revoke_grant(ANAS)
     with pytest.raises(BadId):
         await shop.ledger.reviewer("ana").grant("shop/ana/*", "refund", for_s=60)
@@ -419,11 +463,15 @@ async def _refused(
 
 
 async def test_many_wishes_of_one_thread_share_the_uses(shop: Shop):
-    """Eight at once in one thread, two gates: as many run as were granted, and no use is taken twice (I6)."""
+    """Eight at once in one thread, two gates: as many run as were granted, and no use is taken
+    twice (I6).
+    """
     await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=3)
     refs = [THREAD.call(f"r{number}") for number in range(8)]
     async with shop.gates(2):
-        await asyncio.gather(*(shop.request(ref, f'{{"amount":{at}}}') for at, ref in enumerate(refs)))
+        await asyncio.gather(
+            *(shop.request(ref, f'{{"amount":{at}}}') for at, ref in enumerate(refs))
+        )
         ends = [await _either(shop.ledger, ref) for ref in refs]
     assert sorted(ends) == ["decided"] * 3 + ["gated"] * 5
     assert len(await used(shop)) == 3

@@ -1,4 +1,6 @@
-"""Who is the same person as whom: requesters, their accounts, two accounts of one reviewer, and those who edit."""
+"""Who is the same person as whom: requesters, their accounts, two accounts of one reviewer, and
+those who edit.
+"""
 
 import msgspec
 import pytest
@@ -31,7 +33,9 @@ def ledger() -> Ledger:
     return Ledger(Memory(), e.Author(kind="service", name="tests"))
 
 
-async def asked(ledger: Ledger, policy: str, *, requester: str = "rita", over: str = "", **more) -> Call:
+async def asked(
+    ledger: Ledger, policy: str, *, requester: str = "rita", over: str = "", **more
+) -> Call:
     """A call, as the gate has judged it."""
     for workspace, text in (("shop", policy), (ORGANISATION, over)):
         if text:
@@ -54,14 +58,17 @@ async def settled(ledger: Ledger, ref: CallRef = CALL) -> Call:
     return await ledger.call(ref)
 
 
-# ------------------------------------------------------------------------------------------------ requesters
+# --------------------------------------------------------------------------------------- requesters
 
 
 @pytest.mark.parametrize(
-    "requester", ["ben", "Ben", "ben ", "ben@corp.example", "BEN@CORP.example", "slack:U17", "benjamin"]
+    "requester",
+    ["ben", "Ben", "ben ", "ben@corp.example", "BEN@CORP.example", "slack:U17", "benjamin"],
 )
 async def test_no_account_of_the_requester_counts(ledger: Ledger, requester: str):
-    """By whatever account the application names them: neither the person nor a second name of theirs (C5, R2, B40)."""
+    """By whatever account the application names them: neither the person nor a second name of
+    theirs (C5, R2, B40).
+    """
     call = await asked(ledger, PEOPLE + ASK, requester=requester)
     assert call.approval_request is not None
     assert set(call.approval_request.excluded) >= {"ben", "benjamin"}
@@ -85,13 +92,17 @@ UNMAPPED = ["eve@corp.example", "user:ben", "a?a", "*", "[ab]*", "ben.smith"]
 async def test_a_requester_who_could_not_be_kept_from_voting_is_denied(
     ledger: Ledger, requester: str, then: str
 ):
-    """Nobody can say whose the account is. A pattern is one of them, and excludes nobody (C5, M5, R2)."""
+    """Nobody can say whose the account is. A pattern is one of them, and excludes nobody (C5, M5,
+    R2).
+    """
     call = await asked(ledger, PEOPLE + ASK.replace('"ask"', f'"{then}"'), requester=requester)
     assert call.decided is not None
     assert isinstance(call.decided.event, e.Denied)
     assert call.decided.event.reason == (
-        f"The requester {requester!r} could not be a reviewer, so nobody could be kept from approving their own "
-        "request. Name a reviewer, or list the account below [people] in the policy, or write unmapped_requesters = "
+        f"The requester {requester!r} could not be a reviewer, so nobody could be kept from "
+        "approving their own "
+        "request. Name a reviewer, or list the account below [people] in the policy, or write "
+        "unmapped_requesters = "
         '"exclude_nobody" there.'
     )
 
@@ -106,7 +117,9 @@ async def test_an_unmapped_requester_may_exclude_nobody(ledger: Ledger):
 
 
 async def test_the_organisations_word_on_accounts_beats_the_workspaces(ledger: Ledger):
-    """Where both name a person for an account, neither counts; and no workspace lets unmapped requesters through."""
+    """Where both name a person for an account, neither counts; and no workspace lets unmapped
+    requesters through.
+    """
     own = 'unmapped_requesters = "exclude_nobody"\n[people]\nana = ["x@corp.example"]\n' + ASK
     over = 'unmapped_requesters = "deny"\n[people]\nben = ["x@corp.example"]\n'
     call = await asked(ledger, own, over=over, requester="x@corp.example")
@@ -127,7 +140,10 @@ WRONG = [
     ('[people]\nben = ["x"]\nBen = ["y"]\n', "are the same name"),
     ('[people]\nben = [" "]\n', "an account needs a name"),
     ('may_revoke = ["@nobody"]\n', "there is no group 'nobody'"),
-    ('[[rule]]\nname = "a"\ntools = ["*"]\nthen = "allow"\neditor_counts = true\n', "only a rule with then"),
+    (
+        '[[rule]]\nname = "a"\ntools = ["*"]\nthen = "allow"\neditor_counts = true\n',
+        "only a rule with then",
+    ),
     ('unmapped_requesters = "allow"\n', "unmapped_requesters"),
 ]
 
@@ -174,11 +190,16 @@ async def test_the_requesters_own_grant_lets_nothing_run(ledger: Ledger):
 
 
 async def test_who_may_revoke_and_reconcile_is_frozen(ledger: Ledger):
-    """In the question; and where nobody is asked, in the approval, with everybody who asked for it (R3, M3)."""
+    """In the question; and where nobody is asked, in the approval, with everybody who asked for it
+    (R3, M3).
+    """
     keys = 'may_revoke = ["sam"]\nmay_reconcile = ["sue"]\n'
     call = await asked(ledger, keys + PEOPLE + ASK)
     assert call.approval_request is not None
-    assert (call.approval_request.may_revoke, call.approval_request.may_reconcile) == (("sam",), ("sue",))
+    assert (call.approval_request.may_revoke, call.approval_request.may_reconcile) == (
+        ("sam",),
+        ("sue",),
+    )
     allowed = Ledger(Memory(), ledger.author)
     policy = f'{keys}{PEOPLE}[owners]\n"desk" = ["olga"]\n' + ASK.replace('"ask"', '"allow"')
     call = await asked(allowed, policy, requester="slack:U17", agent="desk")
@@ -189,14 +210,14 @@ async def test_who_may_revoke_and_reconcile_is_frozen(ledger: Ledger):
     assert approved.excluded == ("ben", "benjamin", "olga")
 
 
-# --------------------------------------------------------------------------------------------------- editors
+# ------------------------------------------------------------------------------------------ editors
 
 EDIT = '{"amount":1000000}'
 
 
 async def test_whoever_edits_is_not_the_only_vote_for_it(ledger: Ledger):
-    """One reviewer turned 1 into 1,000,000 and approved it alone, and it ran. Somebody else must agree to exactly
-    these bytes (H7).
+    """One reviewer turned 1 into 1,000,000 and approved it alone, and it ran. Somebody else must
+    agree to exactly these bytes (H7).
     """
     await asked(ledger, ASK)
     call = await ledger.reviewer("ana").approve(CALL, arguments=EDIT)
@@ -220,34 +241,42 @@ async def test_the_call_as_it_was_asked_can_still_be_approved(ledger: Ledger):
 
 
 async def test_an_edit_that_nobody_could_agree_to_is_refused(ledger: Ledger):
-    """Where the editor is the only voter; and recorded by another program, it ends the vote with a no (H7, B37)."""
+    """Where the editor is the only voter; and recorded by another program, it ends the vote with a
+    no (H7, B37).
+    """
     call = await asked(ledger, ASK + 'voters = ["ana"]\n')
     with pytest.raises(NotAllowed, match="whoever edits does not count, and too few are left"):
         await ledger.reviewer("ana").approve(CALL, arguments=EDIT)
     assert call.approval_request is not None
     await ledger.try_append(
-        CALL.vote("ana"), e.Voted(verdict="approve", digest=call.approval_request.digest, arguments=EDIT)
+        CALL.vote("ana"),
+        e.Voted(verdict="approve", digest=call.approval_request.digest, arguments=EDIT),
     )
     assert (await settled(ledger)).status is Status.DENIED
 
 
 async def test_a_rule_may_let_the_editor_count(ledger: Ledger):
-    """`editor_counts = true`; and a question of an earlier gate, which did not say, stays as it was asked."""
+    """`editor_counts = true`; and a question of an earlier gate, which did not say, stays as it was
+    asked.
+    """
     await asked(ledger, ASK + "editor_counts = true\n")
     await ledger.reviewer("ana").approve(CALL, arguments=EDIT)
     assert (await settled(ledger)).status is Status.APPROVED
     assert msgspec.json.decode(
-        b'{"type":"ApprovalRequested","digest":"d","rule":"r","policy_version":1}', type=e.ApprovalRequested
+        b'{"type":"ApprovalRequested","digest":"d","rule":"r","policy_version":1}',
+        type=e.ApprovalRequested,
     ).editor_counts
 
 
-# ---------------------------------------------------------------------------------------------------- limits
+# ------------------------------------------------------------------------------------------- limits
 
 LONG = "x" * 200_000
 
 
 async def test_reasons_that_are_joined_stay_within_one_fact(ledger: Ledger):
-    """Three denials with 200 KB each from other programs: the decision is recorded, and says that it was cut (R12, B47)."""
+    """Three denials with 200 KB each from other programs: the decision is recorded, and says that
+    it was cut (R12, B47).
+    """
     call = await asked(ledger, ASK + "denials_needed = 3\n")
     assert call.approval_request is not None
     for name in ("ana", "ben", "cara"):
@@ -270,12 +299,15 @@ async def test_a_long_withdrawal_ends_the_call(ledger: Ledger):
 
 
 async def test_a_long_answer_ends_the_call_and_a_long_edit_does_not_count(ledger: Ledger):
-    """What an answer gives the model is cut and says so; bytes that would run are never cut (R12, I3)."""
+    """What an answer gives the model is cut and says so; bytes that would run are never cut (R12,
+    I3).
+    """
     call = await asked(ledger, ASK + "editor_counts = true\n")
     assert call.approval_request is not None
     edit = f'{{"a":"{"x" * 523_700}"}}'
     await ledger.try_append(
-        CALL.vote("ana"), e.Voted(verdict="approve", digest=call.approval_request.digest, arguments=edit)
+        CALL.vote("ana"),
+        e.Voted(verdict="approve", digest=call.approval_request.digest, arguments=edit),
     )
     assert (await settled(ledger)).status is Status.PENDING
     vote = e.Voted(verdict="answer", digest=call.approval_request.digest, answer="z" * 523_900)
@@ -302,7 +334,9 @@ async def test_what_is_too_long_is_refused_where_it_is_written(ledger: Ledger):
     assert await ledger.log.last_seq() == before
 
 
-@pytest.mark.parametrize("text", ["x" * 50_000, "\x00" * 9_000, "ü" * 9_000, "\ud800" * 30_000, '"' * 9_000])
+@pytest.mark.parametrize(
+    "text", ["x" * 50_000, "\x00" * 9_000, "ü" * 9_000, "\ud800" * 30_000, '"' * 9_000]
+)
 def test_a_cut_text_is_as_long_as_the_limit_lets_it(text: str):
     """Counted in bytes on the wire."""
     short = cut(text, MAX_REASON)
@@ -311,7 +345,7 @@ def test_a_cut_text_is_as_long_as_the_limit_lets_it(text: str):
     assert not fits(text[: len(short)] + "……………… (cut)", MAX_REASON)
 
 
-# ------------------------------------------------------------------------------------------------- proposals
+# ---------------------------------------------------------------------------------------- proposals
 
 OTHER = ASK.replace('"ask"', '"allow"')
 
@@ -319,14 +353,18 @@ OTHER = ASK.replace('"ask"', '"allow"')
 async def proposed(ledger: Ledger, *, requester: str = "rita", base: int = 0) -> CallRef:
     await ledger.declare("shop", proposals.APPLY)
     ref = proposals.proposal_ref("shop", base, text_digest(OTHER))
-    await ledger.request(ref, proposals.APPLY.name, proposals.arguments(OTHER, base), requester=requester)
+    await ledger.request(
+        ref, proposals.APPLY.name, proposals.arguments(OTHER, base), requester=requester
+    )
     await settled(ledger, ref)
     return ref
 
 
 async def test_a_version_counts_only_as_it_was_approved(ledger: Ledger):
     """By somebody else, before it was applied, with this very text, as this very version (H7)."""
-    await ledger.try_append(policy_slot("shop", 1), e.PolicyApplied(text=OTHER, digest=text_digest(OTHER)))
+    await ledger.try_append(
+        policy_slot("shop", 1), e.PolicyApplied(text=OTHER, digest=text_digest(OTHER))
+    )
     ref = await proposed(ledger, base=1)
     applied = e.PolicyApplied(text=OTHER, digest=text_digest(OTHER), proposal=str(ref))
 
@@ -357,7 +395,9 @@ REQUIRED = "policies_need_approval = true\n"
 
 
 async def test_an_organisation_can_require_that_policies_are_approved(ledger: Ledger):
-    """What an operator applies alone is void from then on, what was applied before stays, and an approved one counts (H7)."""
+    """What an operator applies alone is void from then on, what was applied before stays, and an
+    approved one counts (H7).
+    """
     await ledger.try_append(policy_slot("shop", 1), applied(ASK))
     await ledger.try_append(policy_slot(ORGANISATION, 1), applied(REQUIRED))
     assert (await ledger.policies("shop")).workspace.version == 1, (

@@ -1,6 +1,8 @@
-"""What a thread went through counts: a call that people denied is not put to them again at once, nor without end.
+"""What a thread went through counts: a call that people denied is not put to them again at once,
+nor without end.
 
-First what is read off the log, as a table; then with a real gate; then what the model reads in the end.
+First what is read off the log, as a table; then with a real gate; then what the model reads in the
+end.
 """
 
 import asyncio
@@ -34,7 +36,7 @@ def shop(port: EventLog) -> Shop:
     return Shop(port)
 
 
-# ------------------------------------------------------------------------------------------ what is read off the log
+# ------------------------------------------------------------------------- what is read off the log
 
 SAME = e.Wish(tool="refund", arguments='{"order":"A-17"}')
 OTHER = e.Wish(tool="refund", arguments='{"order":"B-40"}')
@@ -47,7 +49,9 @@ def denied(ground: e.Ground = "people") -> e.Denied:
 
 
 def told(*words: str) -> list[Fact]:
-    """A story in words; the call that is looked at is requested at the end, and again `later` things come."""
+    """A story in words; the call that is looked at is requested at the end, and again `later`
+    things come.
+    """
     story = Story()
     asking = e.ApprovalRequested(digest="", rule="money", policy_version=1)
     approved = e.Approved(digest="", ground="people", rule="money", policy_version=1)
@@ -63,7 +67,9 @@ def told(*words: str) -> list[Fact]:
             case ["then", earlier, _]:
                 story.tell(REF.call(earlier).decided, denied())
             case [wish, *ends]:
-                story.tell(ref.requested, request({"same": SAME, "other": OTHER, "spaced": SPACED}[wish]))
+                story.tell(
+                    ref.requested, request({"same": SAME, "other": OTHER, "spaced": SPACED}[wish])
+                )
                 for end in ends:
                     match end:
                         case "asked":
@@ -71,15 +77,20 @@ def told(*words: str) -> list[Fact]:
                         case "approved":
                             story.tell(ref.decided, approved)
                         case "allowed":
-                            story.tell(ref.decided, msgspec.structs.replace(approved, ground="policy"))
+                            story.tell(
+                                ref.decided, msgspec.structs.replace(approved, ground="policy")
+                            )
                         case "expired":
-                            story.tell(ref.decided, e.Expired(rule="money", policy_version=1, after_s=1))
+                            story.tell(
+                                ref.decided, e.Expired(rule="money", policy_version=1, after_s=1)
+                            )
                         case ground:
                             story.tell(ref.decided, denied(ground))  # type: ignore[arg-type]
     return story.facts
 
 
-#: What stands in the log, and how many calls and questions there were; which call was denied, and repeated how often.
+#: What stands in the log, and how many calls and questions there were; which call was denied, and
+#: repeated how often.
 PASTS = [
     ("nothing", "now", (0, 0, None, 0)),
     ("what comes after it does not count", "now same_asked_people user", (0, 0, None, 0)),
@@ -90,8 +101,10 @@ PASTS = [
     ("repeated twice", "same_asked_people same_repeated same_repeated now", (3, 1, "c0", 2)),
     ("repeated, and not decided yet", "same_asked_people same now", (2, 1, "c0", 1)),
     ("other calls between", "same_asked_people other_asked_people other now", (3, 2, "c0", 0)),
-    ("denied again, after people were asked again", "same_asked_people same_repeated same_asked_people now", (3, 2, "c2", 0)),
-    ("and repeated after that", "same_asked_people same_repeated same_asked_people same_repeated now", (4, 2, "c2", 1)),
+    ("denied again, after people were asked again", ("same_asked_people same_repeated "
+                                                    "same_asked_people now"), (3, 2, "c2", 0)),
+    ("and repeated after that", ("same_asked_people same_repeated same_asked_people same_repeated "
+                                "now"), (4, 2, "c2", 1)),
     ("another call was denied", "other_asked_people now", (1, 1, None, 0)),
     ("the same was denied in other bytes (R13, B76)", "spaced_asked_people now", (1, 1, "c0", 0)),
     ("denied by the policy", "same_policy now", (1, 0, None, 0)),
@@ -110,7 +123,9 @@ PASTS = [
 
 @pytest.mark.parametrize(("words", "was"), [pytest.param(*row, id=name) for name, *row in PASTS])
 def test_what_a_thread_went_through(words: str, was: tuple[int, int, str | None, int]):
-    """Only the wishes before it in the log count, so whoever looks later sees the same (B76, I11, I13)."""
+    """Only the wishes before it in the log count, so whoever looks later sees the same (B76, I11,
+    I13).
+    """
     facts = told(*words.split())
     call = call_of(NOW, tuple(facts))
     found = thread_usage(call, facts)
@@ -124,12 +139,14 @@ def test_what_a_thread_went_through(words: str, was: tuple[int, int, str | None,
      ("other now then_c0_people", 0)],
 )  # fmt: skip
 def test_which_earlier_wishes_may_still_become_questions(words: str, unjudged: int):
-    """Those that are neither put to people nor decided, as of now: until there is none, a limit cannot be told (B76)."""
+    """Those that are neither put to people nor decided, as of now: until there is none, a limit
+    cannot be told (B76).
+    """
     facts = told(*words.split())
     assert thread_usage(call_of(NOW, tuple(facts)), facts).unjudged == unjudged
 
 
-# -------------------------------------------------------------------------------------------- with a real gate
+# --------------------------------------------------------------------------------- with a real gate
 
 
 async def numbered(shop: Shop, count: int) -> list[CallRef]:
@@ -155,7 +172,9 @@ async def no(shop: Shop, ref: CallRef, reason: str = "") -> None:
 
 @pytest.mark.log("memory", "jetstream")
 async def test_a_denied_call_is_not_put_to_people_again_at_once(shop: Shop):
-    """Unchanged, it is denied by itself as often as the policy says, then people are asked once more, and so on (B76, B32)."""
+    """Unchanged, it is denied by itself as often as the policy says, then people are asked once
+    more, and so on (B76, B32).
+    """
     await shop.open("deny_repeats = 2\n" + ASK)
     async with shop.gates():
         questions = 0
@@ -169,14 +188,23 @@ async def test_a_denied_call_is_not_put_to_people_again_at_once(shop: Shop):
                     continue
                 again = await shop.decided(e.Denied, ref)
                 assert (again.ground, again.rule, again.policy_version) == ("repeated", "money", 1)
-                assert again.reason == f"This very call was denied before, as {first.call}: not this one"
+                assert (
+                    again.reason
+                    == f"This very call was denied before, as {first.call}: not this one"
+                )
                 assert (await shop.ledger.call(ref)).gated is None
-    asked = [fact for fact in await shop.ledger.read(THREAD) if isinstance(fact.event, e.ApprovalRequested)]
+    asked = [
+        fact
+        for fact in await shop.ledger.read(THREAD)
+        if isinstance(fact.event, e.ApprovalRequested)
+    ]
     assert len(asked) == questions == 3
 
 
 async def test_other_arguments_are_asked_about(shop: Shop):
-    """A no is to these arguments; other ones, or another thread's, are another question (B76, I2)."""
+    """A no is to these arguments; other ones, or another thread's, are another question (B76,
+    I2).
+    """
     await shop.open(ASK)
     async with shop.gates():
         await shop.request()
@@ -205,7 +233,9 @@ async def test_a_word_of_the_user_opens_the_question_again(shop: Shop):
 
 
 async def test_a_grant_opens_it_again(shop: Shop):
-    """The later yes of a person beats their earlier no; when it is used up, the call is asked about like any other (B76)."""
+    """The later yes of a person beats their earlier no; when it is used up, the call is asked about
+    like any other (B76).
+    """
     await shop.open(ASK)
     async with shop.gates():
         await shop.request()
@@ -230,7 +260,9 @@ async def test_by_itself_it_is_denied_three_times(shop: Shop):
 
 
 async def test_a_thread_makes_so_many_calls(shop: Shop):
-    """Also such as nobody is asked about; also when they come all at once and two gates look: the first in the log, and no others (B76)."""
+    """Also such as nobody is asked about; also when they come all at once and two gates look: the
+    first in the log, and no others (B76).
+    """
     await shop.open("calls_per_thread = 3\n" + rule("freely", "allow"))
     async with shop.gates(2):
         refs = await numbered(shop, 8)
@@ -245,8 +277,12 @@ async def test_a_thread_makes_so_many_calls(shop: Shop):
 
 
 async def test_a_thread_puts_so_many_calls_to_people(shop: Shop):
-    """What the policy allows goes on; what would be the next question is denied, and says why (B76)."""
-    await shop.open("questions_per_thread = 2\n" + ASK + rule("freely", "allow", 'when = "args.amount < 5"'))
+    """What the policy allows goes on; what would be the next question is denied, and says why
+    (B76).
+    """
+    await shop.open(
+        "questions_per_thread = 2\n" + ASK + rule("freely", "allow", 'when = "args.amount < 5"')
+    )
     await shop.apply("questions_per_thread = 2\n" + rule("money", "ask", 'when = "args.amount >= 5"')
                      + rule("freely", "allow", 'when = "args.amount < 5"'))  # fmt: skip
     async with shop.gates():
@@ -263,7 +299,9 @@ async def test_a_thread_puts_so_many_calls_to_people(shop: Shop):
 
 
 async def test_many_wishes_at_once_are_no_way_around_it(shop: Shop):
-    """One reply with eight wishes puts no more calls to people than eight replies with one, whoever looks first (B76)."""
+    """One reply with eight wishes puts no more calls to people than eight replies with one, whoever
+    looks first (B76).
+    """
     await shop.open("questions_per_thread = 2\n" + ASK)
     refs = await numbered(shop, 8)
     async with shop.gates(2):
@@ -273,7 +311,9 @@ async def test_many_wishes_at_once_are_no_way_around_it(shop: Shop):
 
 
 async def test_a_wish_waits_for_the_ones_before_it(shop: Shop):
-    """Where it could be one question too many, the gate has it handed out again until they are judged; else it does not wait (B76)."""
+    """Where it could be one question too many, the gate has it handed out again until they are
+    judged; else it does not wait (B76).
+    """
     await shop.open("questions_per_thread = 2\n" + ASK)
     for ref in (FIRST, SECOND, THIRD):
         await shop.request(ref)
@@ -289,7 +329,9 @@ async def test_a_wish_waits_for_the_ones_before_it(shop: Shop):
     await shop.request(back)
     await shop.ledger.withdraw(back)
     [taken_back] = await shop.ledger.read(back.withdrawn)
-    [step] = gate.decide(await gate.load(shop.ledger, taken_back), taken_back)  # that is no question
+    [step] = gate.decide(
+        await gate.load(shop.ledger, taken_back), taken_back
+    )  # that is no question
     assert isinstance(step, Append)
     assert isinstance(step.event, e.Withdrawn)
     decided = e.Denied(ground="policy", rule="money", policy_version=1)
@@ -311,7 +353,9 @@ async def test_the_lower_of_two_limits_counts(shop: Shop):
 
 
 async def test_rules_without_effect_are_recorded(shop: Shop):
-    """With the question and with the policy's own yes and no; what they would have said changes nothing."""
+    """With the question and with the policy's own yes and no; what they would have said changes
+    nothing.
+    """
     shadow = rule("soon", "block", "shadow = true")
     told_ = (e.Shadow("soon", "block"),)
     await shop.open(rule("freely", "allow") + shadow)
@@ -326,11 +370,13 @@ async def test_rules_without_effect_are_recorded(shop: Shop):
         assert (await shop.decided(e.Denied, THIRD)).shadows == told_
 
 
-# ----------------------------------------------------------------------------------------- what the model reads
+# ----------------------------------------------------------------------------- what the model reads
 
 
 async def test_the_model_reads_that_it_was_denied_before(port: EventLog):
-    """Nobody is asked a second time, and the words say so, and why it was denied (B2, B32, B33, B76)."""
+    """Nobody is asked a second time, and the words say so, and why it was denied (B2, B32, B33,
+    B76).
+    """
     chain = Chain(port, Script([REFUND], [REFUND], [DONE]))
     await chain.begin("deny_repeats = 1\n" + ASK)
     async with chain.at_work():
@@ -340,7 +386,8 @@ async def test_the_model_reads_that_it_was_denied_before(port: EventLog):
     first, second = chain.model.read(3)
     assert (first.kind, second.kind, second.tool) == ("denied", "denied", "refund")
     assert second.text == (
-        "`refund` did not run: a person has said no to this very call before, and nothing was said since, so no person "
+        "`refund` did not run: a person has said no to this very call before, and nothing was "
+        "said since, so no person "
         "was asked again. In detail: This very call was denied before, as 1-0: paid before"
     )
     assert chain.ran == []

@@ -1,7 +1,8 @@
-"""The one loop: when it acknowledges, what it does about failures, and how workers die and live side by side.
+"""The one loop: when it acknowledges, what it does about failures, and how workers die and live
+side by side.
 
-All of it on the log in memory and on the real one. `Watched` stands between loop and log: it passes everything on,
-and notes the order.
+All of it on the log in memory and on the real one. `Watched` stands between loop and log: it passes
+everything on, and notes the order.
 """
 
 import asyncio
@@ -45,7 +46,9 @@ def executor(
     return Executor({"refund": tool(function, repeatable=repeatable)}, durable=durable)
 
 
-async def approve(ledger: Ledger, ref: CallRef, *, repeatable: bool = False, arguments: str = "{}") -> None:
+async def approve(
+    ledger: Ledger, ref: CallRef, *, repeatable: bool = False, arguments: str = "{}"
+) -> None:
     """A call that was asked for and approved."""
     declared = await ledger.declare("shop", tool(print, repeatable=repeatable).spec)
     version = declared.version
@@ -88,7 +91,9 @@ async def until(there: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> No
 
 
 class Watched:
-    """A port that notes what was appended, handed out and acknowledged, and does with it what a test wants."""
+    """A port that notes what was appended, handed out and acknowledged, and does with it what a
+    test wants.
+    """
 
     def __init__(self, port: EventLog) -> None:
         self._port = port
@@ -165,7 +170,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "_backoff_s", lambda _tries: 0.01)
 
 
-# ------------------------------------------------------------------------------------------ acknowledging
+# ------------------------------------------------------------------------------------ acknowledging
 
 
 async def test_it_acknowledges_when_all_is_written_down(watched: Watched, ledger: Ledger):
@@ -188,8 +193,12 @@ async def test_it_acknowledges_when_all_is_written_down(watched: Watched, ledger
     assert finish.event.cause == decided.event.id
 
 
-async def test_without_an_outcome_nothing_is_acknowledged(watched: Watched, ledger: Ledger, at_once: None):
-    """When nobody can say whether the claim stands, the tool does not run, and the delivery is tried again (B56, I4)."""
+async def test_without_an_outcome_nothing_is_acknowledged(
+    watched: Watched, ledger: Ledger, at_once: None
+):
+    """When nobody can say whether the claim stands, the tool does not run, and the delivery is
+    tried again (B56, I4).
+    """
     await approve(ledger, ONE)
     answers: list[AppendResult] = [Unconfirmed("no answer")] * 2
 
@@ -197,7 +206,9 @@ async def test_without_an_outcome_nothing_is_acknowledged(watched: Watched, ledg
         return answers.pop() if answers else None
 
     watched.before_append = silent_at_first
-    async with working(Worker(as_("a", watched), executor(lambda: watched.log.append("ran") or "done"))):
+    async with working(
+        Worker(as_("a", watched), executor(lambda: watched.log.append("ran") or "done"))
+    ):
         await finished(ledger, ONE)
         await until(lambda: "ack one decided" in watched.log)
     ours = [line for line in watched.log if line not in {"ack one claim 1", "closed"}]
@@ -213,7 +224,9 @@ async def test_without_an_outcome_nothing_is_acknowledged(watched: Watched, ledg
 
 
 async def test_a_result_is_written_down_however_long_it_takes(watched: Watched, ledger: Ledger):
-    """The broker does not say whether it has the result: it is written again, and stands once; the tool ran once (I7)."""
+    """The broker does not say whether it has the result: it is written again, and stands once; the
+    tool ran once (I7).
+    """
     await approve(ledger, ONE)
     silent = [Unconfirmed("no answer")]
 
@@ -221,11 +234,20 @@ async def test_a_result_is_written_down_however_long_it_takes(watched: Watched, 
         return silent.pop() if slot == ONE.finished and silent else None
 
     watched.before_append = silent_about_results
-    async with working(Worker(as_("a", watched), executor(lambda: watched.log.append("ran") or "done"))):
+    async with working(
+        Worker(as_("a", watched), executor(lambda: watched.log.append("ran") or "done"))
+    ):
         await finished(ledger, ONE)
     assert watched.log.count("ran") == 1
-    assert watched.log.index("Unconfirmed one finished") < watched.log.index("Recorded one finished")
-    assert kinds(await ledger.read(ONE)) == ["ToolRequested", "Approved", "ToolStarted", "ToolReturned"]
+    assert watched.log.index("Unconfirmed one finished") < watched.log.index(
+        "Recorded one finished"
+    )
+    assert kinds(await ledger.read(ONE)) == [
+        "ToolRequested",
+        "Approved",
+        "ToolStarted",
+        "ToolReturned",
+    ]
 
 
 async def test_a_late_result_is_kept_apart_however_long_it_takes(watched: Watched, ledger: Ledger):
@@ -247,7 +269,7 @@ async def test_a_late_result_is_kept_apart_however_long_it_takes(watched: Watche
     assert (await ledger.call(ONE)).status is Status.IN_DOUBT
 
 
-# ------------------------------------------------------------------------------------------------ failures
+# ----------------------------------------------------------------------------------------- failures
 
 
 class Stumbling:
@@ -322,7 +344,9 @@ async def _stands(ledger: Ledger, slot: Slot) -> bool:
 
 
 async def test_what_cannot_be_read_is_parked_at_once(port: EventLog, ledger: Ledger):
-    """A fact from the future, one that stands where it cannot, and bytes that are none: parked, never guessed at (I12, B14)."""
+    """A fact from the future, one that stands where it cannot, and bytes that are none: parked,
+    never guessed at (I12, B14).
+    """
     foreign = {
         "future": b'{"type":"ToolRequested","v":99,"id":"x"}',
         "unknown": b'{"type":"Postponed","id":"x"}',
@@ -362,7 +386,7 @@ async def test_what_kills_its_worker_does_not_do_so_for_ever(
     assert [one.reason for one in await port.parked()] == ["handed out 2 times, never settled"]
 
 
-# ------------------------------------------------------------------------------------------------ stopping
+# ----------------------------------------------------------------------------------------- stopping
 
 
 class Slow:
@@ -380,7 +404,9 @@ class Slow:
 
 
 async def test_draining_finishes_what_is_in_hand(watched: Watched, ledger: Ledger):
-    """Told to stop, it takes nothing more, ends what it began, writes that down, and only then returns."""
+    """Told to stop, it takes nothing more, ends what it began, writes that down, and only then
+    returns.
+    """
     slow = Slow()
     await approve(ledger, ONE)
     worker = Worker(as_("a", watched), executor(slow))
@@ -392,7 +418,12 @@ async def test_draining_finishes_what_is_in_hand(watched: Watched, ledger: Ledge
     assert not running.done()
     slow.may_end.set()
     await running
-    assert kinds(await ledger.read(ONE)) == ["ToolRequested", "Approved", "ToolStarted", "ToolReturned"]
+    assert kinds(await ledger.read(ONE)) == [
+        "ToolRequested",
+        "Approved",
+        "ToolStarted",
+        "ToolReturned",
+    ]
     assert kinds(await ledger.read(TWO)) == ["ToolRequested", "Approved"]
     assert "ack one decided" in watched.log
     async with working(Worker(as_("b", ledger.log), executor(slow))):
@@ -411,11 +442,20 @@ async def test_a_cancelled_worker_finishes_what_is_in_hand(ledger: Ledger):
     slow.may_end.set()
     with suppress(asyncio.CancelledError):
         await running
-    assert kinds(await ledger.read(ONE)) == ["ToolRequested", "Approved", "ToolStarted", "ToolReturned"]
+    assert kinds(await ledger.read(ONE)) == [
+        "ToolRequested",
+        "Approved",
+        "ToolStarted",
+        "ToolReturned",
+    ]
 
 
-async def test_what_has_been_done_is_written_down_by_a_worker_out_of_time(watched: Watched, ledger: Ledger):
-    """Its time to drain is up while the result is on its way into the ledger: it gets there (I7)."""
+async def test_what_has_been_done_is_written_down_by_a_worker_out_of_time(
+    watched: Watched, ledger: Ledger
+):
+    """Its time to drain is up while the result is on its way into the ledger: it gets there
+    (I7).
+    """
     await approve(ledger, ONE)
     writing, may_write = asyncio.Event(), asyncio.Event()
 
@@ -432,7 +472,12 @@ async def test_what_has_been_done_is_written_down_by_a_worker_out_of_time(watche
     await until(lambda: any(task.cancelling() for task in worker._tasks))
     may_write.set()
     await running
-    assert kinds(await ledger.read(ONE)) == ["ToolRequested", "Approved", "ToolStarted", "ToolReturned"]
+    assert kinds(await ledger.read(ONE)) == [
+        "ToolRequested",
+        "Approved",
+        "ToolStarted",
+        "ToolReturned",
+    ]
 
 
 async def test_what_was_handed_out_and_not_begun_goes_to_somebody_else(ledger: Ledger):
@@ -450,7 +495,7 @@ async def test_what_was_handed_out_and_not_begun_goes_to_somebody_else(ledger: L
     assert slow.runs == 10
 
 
-# --------------------------------------------------------------------------------------- dying, and rivals
+# -------------------------------------------------------------------------------- dying, and rivals
 
 
 async def die(running: asyncio.Task[None]) -> None:
@@ -462,7 +507,9 @@ async def die(running: asyncio.Task[None]) -> None:
 
 @pytest.mark.parametrize("ack_wait_s", [0.5])
 async def test_a_crash_between_claim_and_result_is_in_doubt(ledger: Ledger, ack_wait_s: float):
-    """Whoever comes next does not run it again: it is in doubt, and a person says what happened (I7, B49, B34)."""
+    """Whoever comes next does not run it again: it is in doubt, and a person says what happened
+    (I7, B49, B34).
+    """
     slow = Slow()
     await approve(ledger, ONE)
     mortal = Worker(as_("a", ledger.log), executor(slow), ack_wait_s=ack_wait_s, drain_s=0)
@@ -480,15 +527,21 @@ async def test_a_crash_between_claim_and_result_is_in_doubt(ledger: Ledger, ack_
 
 @pytest.mark.parametrize("ack_wait_s", [0.5])
 async def test_a_crash_of_a_repeatable_tool_is_its_next_attempt(ledger: Ledger, ack_wait_s: float):
-    """Declared repeatable, it runs again, under a claim of its own and the same idempotency key (I7, B49)."""
+    """Declared repeatable, it runs again, under a claim of its own and the same idempotency key
+    (I7, B49).
+    """
     slow = Slow()
     await approve(ledger, ONE, repeatable=True)
-    mortal = Worker(as_("a", ledger.log), executor(slow, repeatable=True), ack_wait_s=ack_wait_s, drain_s=0)
+    mortal = Worker(
+        as_("a", ledger.log), executor(slow, repeatable=True), ack_wait_s=ack_wait_s, drain_s=0
+    )
     running = asyncio.create_task(mortal.run())
     await slow.begun.wait()
     await die(running)
     slow.may_end.set()
-    async with working(Worker(as_("b", ledger.log), executor(slow, repeatable=True), ack_wait_s=ack_wait_s)):
+    async with working(
+        Worker(as_("b", ledger.log), executor(slow, repeatable=True), ack_wait_s=ack_wait_s)
+    ):
         [end] = await finished(ledger, ONE)
     assert isinstance(end, e.ToolReturned)
     assert end.attempt == slow.runs == 2
@@ -511,7 +564,9 @@ class Deaf:
 
 
 @pytest.mark.parametrize("ack_wait_s", [0.5])
-async def test_a_crash_while_the_model_is_asked_is_its_next_attempt(ledger: Ledger, ack_wait_s: float):
+async def test_a_crash_while_the_model_is_asked_is_its_next_attempt(
+    ledger: Ledger, ack_wait_s: float
+):
     """Asking twice harms nobody: the next worker asks again, and one answer stands (I8)."""
     deaf = Deaf()
     await ledger.append(THREAD.opened, e.ThreadOpened(requester="rita", model="test:m"))
@@ -554,7 +609,9 @@ async def test_two_copies_of_a_worker_do_each_thing_once(ledger: Ledger):
 class AtOnce(Executor):
     """Two executors that have both looked before either goes on."""
 
-    def __init__(self, function: Callable[..., Any], durable: str, barrier: asyncio.Barrier) -> None:
+    def __init__(
+        self, function: Callable[..., Any], durable: str, barrier: asyncio.Barrier
+    ) -> None:
         super().__init__({"refund": tool(function)}, durable=durable)
         self._barrier = barrier
 
@@ -566,10 +623,13 @@ class AtOnce(Executor):
 
 
 async def test_who_loses_a_claim_leaves_the_work_to_its_rival(ledger: Ledger):
-    """Both saw it approved, one claimed it: the other neither runs it nor calls it in doubt, since the winner lives (I6, I7, B27)."""
+    """Both saw it approved, one claimed it: the other neither runs it nor calls it in doubt, since
+    the winner lives (I6, I7, B27).
+    """
     slow, barrier = Slow(), asyncio.Barrier(2)
     await approve(ledger, ONE)
-    # Two durables are handed the same fact, as two workers are when the first was too slow to say that it lives.
+    # Two durables are handed the same fact, as two workers are when the first was too slow to say
+    # that it lives.
     pair = [
         Worker(as_(durable, ledger.log), AtOnce(slow, durable, barrier))
         for durable in ("executor", "executor-recorded")
@@ -580,7 +640,12 @@ async def test_who_loses_a_claim_leaves_the_work_to_its_rival(ledger: Ledger):
         slow.may_end.set()
         [end] = await finished(ledger, ONE)
     assert isinstance(end, e.ToolReturned)
-    assert kinds(await ledger.read(ONE)) == ["ToolRequested", "Approved", "ToolStarted", "ToolReturned"]
+    assert kinds(await ledger.read(ONE)) == [
+        "ToolRequested",
+        "Approved",
+        "ToolStarted",
+        "ToolReturned",
+    ]
     assert slow.runs == 1
 
 
@@ -588,7 +653,9 @@ async def test_who_loses_a_claim_leaves_the_work_to_its_rival(ledger: Ledger):
 async def test_a_worker_that_was_silent_does_not_begin_what_it_held(
     watched: Watched, ledger: Ledger, ack_wait_s: float
 ):
-    """It was paused for too long, so the broker has given the rest of its work to another; it lets go of that (I6, I7)."""
+    """It was paused for too long, so the broker has given the rest of its work to another; it lets
+    go of that (I6, I7).
+    """
     slow, go = Slow(), asyncio.Event()
     pausing = asyncio.Event()
 
@@ -623,7 +690,9 @@ async def test_a_worker_that_was_silent_does_not_begin_what_it_held(
 async def test_a_worker_that_is_not_heard_does_not_begin_what_it_held(
     watched: Watched, ledger: Ledger, ack_wait_s: float
 ):
-    """It is cut off from the broker: what it says of itself is not heard, so it does not count on it (I6, I7)."""
+    """It is cut off from the broker: what it says of itself is not heard, so it does not count on
+    it (I6, I7).
+    """
     slow = Slow()
 
     async def cut_off() -> None:
@@ -649,10 +718,14 @@ async def test_a_worker_that_is_not_heard_does_not_begin_what_it_held(
 
 @pytest.mark.parametrize("ack_wait_s", [0.6])
 async def test_a_slow_tool_is_not_taken_for_dead(ledger: Ledger, ack_wait_s: float):
-    """A tool may take much longer than a silent worker is waited for: its worker says that it lives."""
+    """A tool may take much longer than a silent worker is waited for: its worker says that it
+    lives.
+    """
     slow = Slow()
     await approve(ledger, ONE)
-    pair = [Worker(as_(name, ledger.log), executor(slow), ack_wait_s=ack_wait_s) for name in ("a", "b")]
+    pair = [
+        Worker(as_(name, ledger.log), executor(slow), ack_wait_s=ack_wait_s) for name in ("a", "b")
+    ]
     async with working(*pair):
         await slow.begun.wait()
         await asyncio.sleep(2.5 * ack_wait_s)
@@ -663,7 +736,9 @@ async def test_a_slow_tool_is_not_taken_for_dead(ledger: Ledger, ack_wait_s: flo
 
 
 @pytest.mark.parametrize("ack_wait_s", [0.3])
-async def test_what_was_settled_is_not_held_for_ever(watched: Watched, ledger: Ledger, ack_wait_s: float):
+async def test_what_was_settled_is_not_held_for_ever(
+    watched: Watched, ledger: Ledger, ack_wait_s: float
+):
     """A sign of life that was on its way while the work ended holds on to nothing."""
     slow = Slow()
     saying, said = asyncio.Event(), asyncio.Event()

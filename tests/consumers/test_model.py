@@ -1,4 +1,6 @@
-"""The model worker: when it is the model's turn, what becomes of its wishes, and what it is sent."""
+"""The model worker: when it is the model's turn, what becomes of its wishes, and what it is
+sent.
+"""
 
 from collections.abc import Sequence
 
@@ -45,7 +47,7 @@ def ask(turn: int, attempt: int = 1) -> Perform[Ask]:
     return Perform(claim, Ask(REF, turn, attempt))
 
 
-# ----------------------------------------------------------------------------------------------- its turn
+# ----------------------------------------------------------------------------------------- its turn
 
 
 def test_nothing_said_nothing_asked():
@@ -58,7 +60,9 @@ def test_nothing_said_nothing_asked():
 
 @pytest.mark.parametrize("role", ["user", "note"])
 def test_it_is_asked_when_something_was_said(role: str):
-    """By a user, or by the system in the midst of things; whoever handed it, the answer is the same."""
+    """By a user, or by the system in the midst of things; whoever handed it, the answer is the
+    same.
+    """
     story = opened()
     story.say("hello", role)
     assert reacts(story) == [ask(1)]
@@ -66,7 +70,9 @@ def test_it_is_asked_when_something_was_said(role: str):
 
 
 def test_it_is_not_asked_about_what_it_was_sent():
-    """After its reply it waits until something new is said; what was said while it answered is new (B4)."""
+    """After its reply it waits until something new is said; what was said while it answered is new
+    (B4).
+    """
     story = opened()
     story.say("hello")
     story.turn(1, e.Text("Hi!"))
@@ -95,7 +101,9 @@ def test_it_is_asked_once_all_its_calls_are_settled():
 
 @pytest.mark.parametrize("ending", SETTLED)
 def test_however_its_calls_end_it_goes_on(ending: str):
-    """Denied, expired, failed or run: the model is always let answer, and a bad sibling holds back nobody (B33, B37, B47)."""
+    """Denied, expired, failed or run: the model is always let answer, and a bad sibling holds back
+    nobody (B33, B37, B47).
+    """
     story = opened()
     story.say("hello")
     story.turn(1, REFUND, AGAIN)
@@ -106,7 +114,9 @@ def test_however_its_calls_end_it_goes_on(ending: str):
 
 @pytest.mark.parametrize("ending", UNSETTLED)
 def test_a_call_that_is_not_settled_holds_it_back(ending: str):
-    """Also when the user goes on talking: a call in doubt waits for a person, not for a guess (B52, B8)."""
+    """Also when the user goes on talking: a call in doubt waits for a person, not for a guess (B52,
+    B8).
+    """
     story = opened()
     story.say("hello")
     story.turn(1, REFUND)
@@ -116,13 +126,17 @@ def test_a_call_that_is_not_settled_holds_it_back(ending: str):
 
 
 def halted(*, before: str = "", second: str = "returned") -> Story:
-    """Two wishes: to the first somebody said no, and that the model shall not go on by itself; the other ended so."""
+    """Two wishes: to the first somebody said no, and that the model shall not go on by itself; the
+    other ended so.
+    """
     story = opened()
     story.say("hello")
     story.turn(1, REFUND, AGAIN)
     if before:
         story.say("hello?", before)
-    no = e.Denied(ground="people", rule="money", policy_version=1, reason="stop", voters=("ana",), halt=True)
+    no = e.Denied(
+        ground="people", rule="money", policy_version=1, reason="stop", voters=("ana",), halt=True
+    )
     for slot, event in life(REF.wish(1, 0), REFUND, "denied"):
         story.tell(slot, no if isinstance(event, e.Denied) else event)
     story.live(1, 1, AGAIN, second)
@@ -131,7 +145,9 @@ def halted(*, before: str = "", second: str = "returned") -> Story:
 
 @pytest.mark.parametrize("second", ["returned", "denied", "failed", "expired"])
 def test_after_a_no_that_halts_it_is_not_asked(second: str):
-    """All its calls are settled, and it does not go on by itself, whatever became of the others and whoever looks (B76)."""
+    """All its calls are settled, and it does not go on by itself, whatever became of the others and
+    whoever looks (B76).
+    """
     story = halted(second=second)
     assert reacts(story) == []
     assert [reacts(story, handed) for handed in range(len(story.facts))] == [[]] * len(story.facts)
@@ -148,7 +164,9 @@ def test_a_word_of_the_user_lets_it_go_on_after_a_halt():
 
 
 def test_what_the_user_said_while_people_were_asked_is_answered_after_a_halt():
-    """Their message waited for the call to be settled; a no to a call is not one to what they said (B4, B33, B58)."""
+    """Their message waited for the call to be settled; a no to a call is not one to what they said
+    (B4, B33, B58).
+    """
     assert reacts(halted(before="user")) == [ask(2)]
 
 
@@ -196,7 +214,9 @@ def test_a_model_that_is_not_here_is_somebody_elses(model: str):
     story = opened(msgspec.structs.replace(OPENED, model=model))
     story.say("hello")
     assert reacts(story) == []
-    assert reacts(story, -1, "test", "other") == ([] if model != "other:m" else [retold(ask(1), model)])
+    assert reacts(story, -1, "test", "other") == (
+        [] if model != "other:m" else [retold(ask(1), model)]
+    )
 
 
 def retold(step: Perform[Ask], model: str) -> Perform[Ask]:
@@ -212,11 +232,13 @@ def test_a_thread_that_was_not_opened_waits():
     assert reacts(story) == [ask(1)]
 
 
-# ------------------------------------------------------------------------------------------------ the claim
+# ---------------------------------------------------------------------------------------- the claim
 
 
 def claimed(cause: str, attempts: int = 1) -> Story:
-    """A user said something, under the id `e-1`; the model was asked because of `cause` and has not answered."""
+    """A user said something, under the id `e-1`; the model was asked because of `cause` and has not
+    answered.
+    """
     story = opened()
     story.tell(REF.said("m1"), e.Said(role="user", text="hello", id="e-1"))
     for attempt in range(1, attempts + 1):
@@ -225,7 +247,9 @@ def claimed(cause: str, attempts: int = 1) -> Story:
 
 
 def test_what_somebody_else_was_handed_is_theirs():
-    """Asked because of another fact: its worker may well be alive, so nothing follows from this one."""
+    """Asked because of another fact: its worker may well be alive, so nothing follows from this
+    one.
+    """
     assert reacts(claimed("e-0"), 1) == []
     story = claimed("e-1")
     story.tell(REF.said("m2"), e.Said(role="user", text="hello?", id="e-2"))
@@ -233,14 +257,18 @@ def test_what_somebody_else_was_handed_is_theirs():
 
 
 def test_handed_the_same_again_the_worker_is_dead():
-    """The fact that the claim was made for is handed out again: the next attempt, and in the end a failure, not silence (B8)."""
+    """The fact that the claim was made for is handed out again: the next attempt, and in the end a
+    failure, not silence (B8).
+    """
     assert reacts(claimed("e-1"), 1) == [ask(1, attempt=2)]
     assert reacts(claimed("e-1", attempts=2), 1) == [ask(1, attempt=3)]
-    failed = e.ModelFailed(error="asked 3 times, and each time the worker died", attempt=MAX_ATTEMPTS)
+    failed = e.ModelFailed(
+        error="asked 3 times, and each time the worker died", attempt=MAX_ATTEMPTS
+    )
     assert reacts(claimed("e-1", attempts=MAX_ATTEMPTS), 1) == [Append(REF.replied(1), failed)]
 
 
-# --------------------------------------------------------------------------------------------- the asking
+# --------------------------------------------------------------------------------------- the asking
 
 
 class Scripted:
@@ -270,7 +298,9 @@ async def recorded(ledger: Ledger, story: Story) -> None:
 
 
 async def test_it_is_sent_what_stood_before_its_claim(ledger: Ledger):
-    """The whole history as of the claim, the tools in the versions of the thread, and a digest of it all (B1, B5, I11)."""
+    """The whole history as of the claim, the tools in the versions of the thread, and a digest of
+    it all (B1, B5, I11).
+    """
     spec = ToolSpec(name="refund", schema='{"type":"object"}', run_by="executor")
     ref = await ledger.declare("acme", spec)
     story = opened(msgspec.structs.replace(OPENED, tools=(ref,)))
@@ -310,7 +340,9 @@ FAILURES = [
 async def test_a_model_that_gives_no_answer_has_failed(
     ledger: Ledger, says: ModelReply | Exception, error: str
 ):
-    """Whatever it raises, and what could not be recorded, is a failed turn that says why; it is not asked again."""
+    """Whatever it raises, and what could not be recorded, is a failed turn that says why; it is not
+    asked again.
+    """
     story = opened(msgspec.structs.replace(OPENED, tools=()))
     story.say("hello")
     story.ask(1)

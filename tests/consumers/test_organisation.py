@@ -1,7 +1,8 @@
-"""Two policies over one wish, the organisation's and the workspace's: the stricter word counts, and nothing weakens it.
+"""Two policies over one wish, the organisation's and the workspace's: the stricter word counts, and
+nothing weakens it.
 
-First the rule as a table, then with a real gate on the log in memory and on a real broker. `Shop` is what the tests of
-grants, limits and escalation begin with, too.
+First the rule as a table, then with a real gate on the log in memory and on a real broker. `Shop`
+is what the tests of grants, limits and escalation begin with, too.
 """
 
 from typing import Any
@@ -31,7 +32,7 @@ def shop(port: EventLog) -> Shop:
     return Shop(port)
 
 
-# ------------------------------------------------------------------------------------------------- the rule
+# ----------------------------------------------------------------------------------------- the rule
 
 CALL = REF.call("c1")
 WISH = request(e.Wish(tool="refund", arguments='{"amount":100}'))
@@ -52,7 +53,8 @@ def judged(own: str, over: str) -> tuple[Policies, PolicyDecision]:
 
 
 HIGH = "priority = 1000"
-#: What the workspace says, what the organisation says, and which word counts: whose, the rule, and the word.
+#: What the workspace says, what the organisation says, and which word counts: whose, the rule, and
+#: the word.
 RULINGS = [
     ("nobody has a rule", "", "", ("workspace", "no rule", "ask")),
     ("the organisation has none for it", rule("own", "allow"), rule("over", "block", tools="wire"), ("workspace", "own", "allow")),
@@ -69,14 +71,18 @@ RULINGS = [
     ("both block: the organisation's is cited", rule("own", "block"), rule("over", "block"), ("organisation", "over", "block")),
     ("a condition of the organisation's that cannot be evaluated", rule("own", "allow", HIGH),
      rule("over", "block", 'when = "args.iban == 1"'), ("organisation", "over", "ask")),
-    ("one that does not hold", rule("own", "allow"), rule("over", "block", 'when = "args.amount > 500"'), ("workspace", "own", "allow")),
+    ("one that does not hold", rule("own", "allow"), rule("over", "block", 'when = "args.amount > '
+                                                                           '500"'), ("workspace", "own", "allow")),
     ("a rule of the organisation's without effect", rule("own", "allow"), rule("over", "block", "shadow = true"), ("workspace", "own", "allow")),
-    ("a rule for other workspaces", rule("own", "allow"), rule("over", "block", 'workspaces = ["bank"]'), ("workspace", "own", "allow")),
+    ("a rule for other workspaces", rule("own", "allow"), rule("over", "block", 'workspaces = '
+                                                                                '["bank"]'), ("workspace", "own", "allow")),
     ("a rule for this workspace", rule("own", "allow"), rule("over", "block", 'workspaces = ["ac*"]'), ("organisation", "over", "block")),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("own", "over", "counts"), [pytest.param(*row, id=name) for name, *row in RULINGS])
+@pytest.mark.parametrize(
+    ("own", "over", "counts"), [pytest.param(*row, id=name) for name, *row in RULINGS]
+)
 def test_the_stricter_word_counts(own: str, over: str, counts: tuple[str, str, str]):
     """A workspace can add to what the organisation says, and take nothing from it (B67, I3, I4)."""
     _, ruling = judged(own, over)
@@ -86,8 +92,12 @@ def test_the_stricter_word_counts(own: str, over: str, counts: tuple[str, str, s
 
 
 def test_where_both_ask_both_must_be_satisfied():
-    """Two sets of quorums, for the same votes; where only one of them asks, or the workspace has no rule, one set."""
-    own = rule("own", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2", 'also = [{voters = ["lea"]}]')
+    """Two sets of quorums, for the same votes; where only one of them asks, or the workspace has no
+    rule, one set.
+    """
+    own = rule(
+        "own", "ask", 'voters = ["ana", "ben"]', "votes_needed = 2", 'also = [{voters = ["lea"]}]'
+    )
     over = rule("over", "ask", 'voters = ["@security"]')
     both, ruling = judged(own, f'[groups]\nsecurity = ["sam"]\n{over}')
     assert required(both, ruling) == (
@@ -111,7 +121,8 @@ def test_the_lower_limit_and_either_list_count():
     """Limits, tools that are never granted, and owners are of both policies together (B68, B76)."""
     both, _ = judged(
         'calls_per_thread = 9\nnever_grant = ["wire"]\n[owners]\n"desk-*" = ["olga"]\n',
-        'calls_per_thread = 5\nquestions_per_thread = 2\nnever_grant = ["pay*"]\n[owners]\n"*" = ["otto"]\n',
+        'calls_per_thread = 5\nquestions_per_thread = 2\nnever_grant = ["pay*"]\n[owners]\n"*" = '
+        '["otto"]\n',
     )
     assert (both.limit("calls_per_thread"), both.limit("questions_per_thread")) == (5, 2)
     assert [both.grantable(tool) for tool in ("wire", "payout", "refund")] == [False, False, True]
@@ -119,7 +130,7 @@ def test_the_lower_limit_and_either_list_count():
     assert both.behind("") == ()
 
 
-# ------------------------------------------------------------------------------------------- with a real gate
+# --------------------------------------------------------------------------------- with a real gate
 
 
 async def test_a_workspace_cannot_allow_what_the_organisation_blocks(shop: Shop):
@@ -136,7 +147,9 @@ async def test_a_workspace_cannot_allow_what_the_organisation_blocks(shop: Shop)
 
 @pytest.mark.log("memory", "jetstream")
 async def test_both_are_satisfied_by_the_same_votes(shop: Shop):
-    """Two of the workspace's people and one of security: who is both counts for both, and one set alone decides nothing (B39, B67)."""
+    """Two of the workspace's people and one of security: who is both counts for both, and one set
+    alone decides nothing (B39, B67).
+    """
     own = rule("own", "ask", 'voters = ["ana", "ben", "sam"]', "votes_needed = 2")
     over = rule("over", "ask", 'voters = ["@security"]', 'reason = "It moves money."')
     await shop.open(own, f'[groups]\nsecurity = ["sam", "sec-*"]\n{over}')
@@ -183,11 +196,17 @@ async def test_an_organisations_policy_that_cannot_be_read_asks_about_everything
         )
         await shop.ledger.reviewer("ana").approve(FIRST)
         approved = await shop.decided(e.Approved)
-    assert (approved.rule, approved.policy_version, approved.organisation) == ("unreadable", 0, True)
+    assert (approved.rule, approved.policy_version, approved.organisation) == (
+        "unreadable",
+        0,
+        True,
+    )
 
 
 async def test_what_the_organisation_blocks_by_now_is_denied_after_all(shop: Shop):
-    """Asked under the workspace's rule, approved by people, and blocked by the organisation since (I3)."""
+    """Asked under the workspace's rule, approved by people, and blocked by the organisation since
+    (I3).
+    """
     await shop.open(rule("own", "ask"))
     async with shop.gates():
         await shop.request()
@@ -219,7 +238,9 @@ async def test_an_edit_is_judged_by_both(shop: Shop):
 
 
 async def test_who_owns_the_agent_does_not_count(shop: Shop):
-    """Neither who asks nor who is behind the agent; a question for these alone is not put to anybody (B67, B68)."""
+    """Neither who asks nor who is behind the agent; a question for these alone is not put to
+    anybody (B67, B68).
+    """
     owners = '[owners]\n"desk-*" = ["olga"]\n'
     await shop.open(owners + rule("own", "ask", 'voters = ["ana", "olga", "rita"]'))
     async with shop.gates():
@@ -260,12 +281,15 @@ async def test_owners_may_be_patterns(shop: Shop):
 
 @pytest.mark.parametrize("then", ["allow", "ask"])
 async def test_a_tool_that_governs_is_looked_at_each_time(shop: Shop, then: str):
-    """It can change what is asked about: no rule lets it run by itself, and no grant covers it (B69)."""
+    """It can change what is asked about: no rule lets it run by itself, and no grant covers it
+    (B69).
+    """
     governing = ToolSpec(name="apply_policy", schema=SCHEMA, governs=True)
     await shop.open(rule("all", then, tools="*"), "", REFUND, governing)
     # Recorded by a program that does not ask the ledger first.
     await shop.ledger.append(
-        Slot("shop", "", ("_grant", "ana", "g1", "given")), e.Granted(tool="apply_policy", expires_in_s=60)
+        Slot("shop", "", ("_grant", "ana", "g1", "given")),
+        e.Granted(tool="apply_policy", expires_in_s=60),
     )
     async with shop.gates():
         await shop.request(FIRST, tool="apply_policy")
@@ -289,14 +313,17 @@ TIMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("over", "own", "time"), [pytest.param(*row, id=name) for name, *row in TIMES])
+@pytest.mark.parametrize(
+    ("over", "own", "time"), [pytest.param(*row, id=name) for name, *row in TIMES]
+)
 async def test_whose_time_counts_where_both_ask(
     port: EventLog, over: tuple[str, ...], own: tuple[str, ...], time: tuple[Any, ...]
 ):
     """One of the two deadlines is the question's, with what happens then (B36, B37)."""
     shop = Shop(port)
     await shop.open(
-        LEADS + rule("own", "ask", *own), LEADS.replace('"lea"', '"lou"') + rule("over", "ask", *over)
+        LEADS + rule("own", "ask", *own),
+        LEADS.replace('"lea"', '"lou"') + rule("over", "ask", *over),
     )
     async with shop.gates():
         await shop.request()
@@ -305,11 +332,14 @@ async def test_whose_time_counts_where_both_ask(
 
 
 @pytest.mark.parametrize(("over", "own", "needed"), [(3, 2, 2), (2, 3, 2), (1, 2, 1), (2, 1, 1)])
-async def test_the_fewer_noes_end_it_where_both_ask(port: EventLog, over: int, own: int, needed: int):
+async def test_the_fewer_noes_end_it_where_both_ask(
+    port: EventLog, over: int, own: int, needed: int
+):
     """Whichever of the two would be satisfied with a no ends it: a no is the stricter word (I4)."""
     shop = Shop(port)
     await shop.open(
-        rule("own", "ask", f"denials_needed = {own}"), rule("over", "ask", f"denials_needed = {over}")
+        rule("own", "ask", f"denials_needed = {own}"),
+        rule("over", "ask", f"denials_needed = {over}"),
     )
     async with shop.gates():
         await shop.request()
@@ -317,7 +347,9 @@ async def test_the_fewer_noes_end_it_where_both_ask(port: EventLog, over: int, o
 
 
 async def test_grants_must_satisfy_both(shop: Shop):
-    """The workspace's Ana does not do for the organisation's security; both of them together do (B39, B67)."""
+    """The workspace's Ana does not do for the organisation's security; both of them together do
+    (B39, B67).
+    """
     await shop.open(rule("own", "ask", 'voters = ["ana"]'), rule("over", "ask", 'voters = ["sam"]'))
     await shop.ledger.reviewer("ana").grant("shop/ana/g1", "refund", for_s=60)
     async with shop.gates():
@@ -331,15 +363,21 @@ async def test_grants_must_satisfy_both(shop: Shop):
 
 
 async def test_only_the_organisations_glass_can_be_broken_where_its_rule_asks(shop: Shop):
-    """A workspace that lets somebody break the glass does not weaken what the organisation asks (B67)."""
-    await shop.open(rule("own", "ask", 'break_glass = ["wim"]'), rule("over", "ask", 'break_glass = ["sam"]'))
+    """A workspace that lets somebody break the glass does not weaken what the organisation asks
+    (B67).
+    """
+    await shop.open(
+        rule("own", "ask", 'break_glass = ["wim"]'), rule("over", "ask", 'break_glass = ["sam"]')
+    )
     async with shop.gates():
         await shop.request()
         assert (await shop.asked()).may_break_glass == ("sam",)
 
 
 async def test_no_policy_is_older_than_what_is_judged_by_it(shop: Shop):
-    """One that is applied just after the call was read is seen: a vote that came behind it may be among what was read."""
+    """One that is applied just after the call was read is seen: a vote that came behind it may be
+    among what was read.
+    """
 
     class Late(Ledger):
         async def read(self, *refs: Any, must_include: Slot | None = None) -> tuple[Fact, ...]:

@@ -1,4 +1,6 @@
-"""What consumers gave up on: tried again by the operator or by a newer program, or dropped (decision 0017)."""
+"""What consumers gave up on: tried again by the operator or by a newer program, or dropped
+(decision 0017).
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -58,7 +60,9 @@ class Mending:
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker logs while another thread sets logging up anew, as each command does: its lines go nowhere."""
+    """The worker logs while another thread sets logging up anew, as each command does: its lines go
+    nowhere.
+    """
     nowhere = structlog.wrap_logger(
         structlog.ReturnLogger(), processors=[], wrapper_class=structlog.BoundLogger
     )
@@ -97,7 +101,9 @@ async def parked_once_more(port: EventLog, before: Parked) -> bool:
 
 
 async def test_what_is_parked_is_tried_again(port: EventLog, ledger: Ledger, at_once: None):
-    """The operator says so, and its consumer is handed the fact as it was; what fails once more is parked again (D12)."""
+    """The operator says so, and its consumer is handed the fact as it was; what fails once more is
+    parked again (D12).
+    """
     await ledger.append(ONE.requested, WISH)
     gate = Mending()
     async with working(Worker(ledger, gate)):
@@ -105,7 +111,11 @@ async def test_what_is_parked_is_tried_again(port: EventLog, ledger: Ledger, at_
         await port.mark(Mark("gate", parked.number, "retry", clock.now()))
         await until(lambda: parked_once_more(port, parked))
         [again] = await until_parked(port, "parked")
-        assert (again.seq, again.reason, again.tries) == (1, parked.reason, 2 * worker_module.MAX_TRIES)
+        assert (again.seq, again.reason, again.tries) == (
+            1,
+            parked.reason,
+            2 * worker_module.MAX_TRIES,
+        )
         gate.is_mended = True
         await port.mark(
             Mark("gate", parked.number, "retry", clock.now())
@@ -119,7 +129,9 @@ async def test_what_is_parked_is_tried_again(port: EventLog, ledger: Ledger, at_
 
 
 async def test_a_retry_waits_for_a_worker(port: EventLog, ledger: Ledger):
-    """What is said while no worker runs is heeded by the next one; so it is for a deadline's hint, which names its call (D12)."""
+    """What is said while no worker runs is heeded by the next one; so it is for a deadline's hint,
+    which names its call (D12).
+    """
     await port.park(Parked("gate-timers", 4, str(TWO), "out of order", 5, clock.now()))
     [parked] = await port.parked()
     await port.mark(Mark("gate-timers", parked.number, "retry", clock.now()))
@@ -135,7 +147,9 @@ async def test_a_retry_waits_for_a_worker(port: EventLog, ledger: Ledger):
 async def test_what_a_newer_program_wrote_is_tried_again_by_it(
     port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    """The older program parks it; the newer one tries it again when it starts, nothing else, and not what was dropped (D12, I12)."""
+    """The older program parks it; the newer one tries it again when it starts, nothing else, and
+    not what was dropped (D12, I12).
+    """
     raw = codec.encode(ledger.with_envelope(WISH))
     newer = raw.replace(b'"ToolRequested"', b'"ToolWished"')
     await port.append(ONE.requested, newer, "x")
@@ -161,7 +175,9 @@ async def test_what_a_newer_program_wrote_is_tried_again_by_it(
 async def test_a_failing_part_does_not_end_a_worker(
     port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    """An error while taking or renewing is told of, that part is started again, and the next call is judged (C2)."""
+    """An error while taking or renewing is told of, that part is started again, and the next call
+    is judged (C2).
+    """
     deliveries, failures = type(port).deliveries, ["gate", "gate-timers", "gate"]
 
     @asynccontextmanager
@@ -186,10 +202,15 @@ async def test_a_failing_part_does_not_end_a_worker(
 async def test_the_operator_and_nobody_else(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], at_once: None
 ):
-    """`parked ls`, `show`, `retry` and `drop` with the operator's real login, beside a gate with its own; no other role can (D12)."""
+    """`parked ls`, `show`, `retry` and `drop` with the operator's real login, beside a gate with
+    its own; no other role can (D12).
+    """
     junk = b'{"type":"ToolRequested","tool":"\xff\x1b[2J"}'
     gate = Mending()
-    async with Ledger.connect(store, role="gate") as own, Ledger.connect(store, role="service") as service:
+    async with (
+        Ledger.connect(store, role="gate") as own,
+        Ledger.connect(store, role="service") as service,
+    ):
         assert isinstance(service.log, JetStream)
         await service.append(ONE.requested, WISH)
         await service.log.append(TWO.requested, junk, "x")
@@ -203,8 +224,15 @@ async def test_the_operator_and_nobody_else(
                 code, _, _ = listed = await approvals("ls", "--json")
                 assert code == 0
                 two, one = sorted(listed.lines, key=lambda each: -each["seq"])
-                assert (one["consumer"], one["seq"], one["subject"]) == ("gate", 1, ONE.requested.subject)
-                assert (one["reason"], one["tries"]) == ("LookupError: out of order", worker_module.MAX_TRIES)
+                assert (one["consumer"], one["seq"], one["subject"]) == (
+                    "gate",
+                    1,
+                    ONE.requested.subject,
+                )
+                assert (one["reason"], one["tries"]) == (
+                    "LookupError: out of order",
+                    worker_module.MAX_TRIES,
+                )
                 plain = await approvals("ls")
                 assert "fact 1" in plain.out
                 assert "LookupError: out of order" in plain.out
@@ -251,7 +279,9 @@ async def test_the_operator_and_nobody_else(
 
 
 async def test_an_entry_counts_under_its_own_roles_name_only(store: Path, at_once: None):
-    """Bytes that are no entry are listed with what is wrong with them and can be dropped; none of them is handled (C2)."""
+    """Bytes that are no entry are listed with what is wrong with them and can be dropped; none of
+    them is handled (C2).
+    """
     async with Ledger.connect(store, role="admin") as ledger:
         port = ledger.log
         assert isinstance(port, JetStream)
@@ -266,7 +296,8 @@ async def test_an_entry_counts_under_its_own_roles_name_only(store: Path, at_onc
         junk = (b"", b"\xff", b"[]", b"[" * 200_000, b'{"consumer":"gate"}')
         frames = [b"PUB %b %d\r\n%b\r\n" % (subject, len(valid), valid) for subject in subjects]
         frames += [
-            b"PUB parked.gate.gate.%d %d\r\n%b\r\n" % (n, len(raw), raw) for n, raw in enumerate(junk, 10)
+            b"PUB parked.gate.gate.%d %d\r\n%b\r\n" % (n, len(raw), raw)
+            for n, raw in enumerate(junk, 10)
         ]
         frames += [b"PUB parked.operator.gate.%d 2\r\n{}\r\n" % 3]
         await port.connection.client._send_command(b"".join(frames))
@@ -279,7 +310,9 @@ async def test_an_entry_counts_under_its_own_roles_name_only(store: Path, at_onc
             await until(lambda: is_decided(port, TWO))
         found = await port.parked()
         assert {one.consumer for one in found} == {""}
-        assert all(one.reason.startswith("this entry is not a valid parked delivery: ") for one in found)
+        assert all(
+            one.reason.startswith("this entry is not a valid parked delivery: ") for one in found
+        )
         assert r"parked.\xff.gate.1" in {one.subject for one in found}
         for one in found:
             await port.mark(Mark(one.consumer, one.number, "drop", clock.now()))
@@ -297,6 +330,9 @@ def test_each_consumer_has_one_for_what_it_parks():
     for one in working_ones:
         again = DURABLES[one.again.name]
         assert (again.role, again.optional) == (one.role, one.optional)
-        assert again.subjects == (f"parked.{one.role}.{one.name}.*", f"parked.operator.{one.name}.*")
+        assert again.subjects == (
+            f"parked.{one.role}.{one.name}.*",
+            f"parked.operator.{one.name}.*",
+        )
     assert "operator" not in {one.role for one in DURABLES.values()}
     assert "operator" in ROLES

@@ -1,7 +1,8 @@
-"""The inbox: what waits, kept at hand. Against a real broker, whatever becomes of the connection to it.
+"""The inbox: what waits, kept at hand. Against a real broker, whatever becomes of the connection to
+it.
 
-`quiet` is the claim of every test here: once nothing changes any more, the inbox has what a fresh listing has, in the
-order of the questions.
+`quiet` is the claim of every test here: once nothing changes any more, the inbox has what a fresh
+listing has, in the order of the questions.
 """
 
 import asyncio
@@ -46,11 +47,13 @@ async def quiet(inbox: PendingView, bucket: Pending, within_s: float = 10.0) -> 
     return [one.seq for one in inbox.oldest()]
 
 
-# --------------------------------------------------------------------------------- both the twin and the real thing
+# ----------------------------------------------------------------- both the twin and the real thing
 
 
 async def test_whoever_enters_has_all_that_waits(ledger: Ledger):
-    """An empty inbox is entered too; a full one shows all at once, the oldest question first, whenever it was written."""
+    """An empty inbox is entered too; a full one shows all at once, the oldest question first,
+    whenever it was written.
+    """
     bucket = ledger.log.pending
     async with PendingView(ledger) as inbox:
         assert inbox.oldest() == []
@@ -81,7 +84,9 @@ async def test_what_changes_is_taken_in_its_place(ledger: Ledger):
 
 
 async def test_each_change_is_told(ledger: Ledger):
-    """First all that waits, oldest first, be it nothing; then what comes and goes. What was decided before is not told."""
+    """First all that waits, oldest first, be it nothing; then what comes and goes. What was decided
+    before is not told.
+    """
     bucket = ledger.log.pending
     for seq in (2, 1, 3):
         await put(bucket, question(seq))
@@ -95,7 +100,9 @@ async def test_each_change_is_told(ledger: Ledger):
 
 
 async def test_whoever_waits_for_it_sees_what_was_written_before(ledger: Ledger):
-    """Put or deleted a moment ago: the inbox that has caught up shows it, also when nothing differs by it."""
+    """Put or deleted a moment ago: the inbox that has caught up shows it, also when nothing differs
+    by it.
+    """
     bucket = ledger.log.pending
     assert await bucket.last_revision() == 0
     async with PendingView(ledger) as inbox:
@@ -118,8 +125,8 @@ async def test_whoever_waits_for_it_sees_what_was_written_before(ledger: Ledger)
 
 
 async def test_thousands_come_and_go(store: Path):
-    """Several write at once while it is read, more comes than it is shown, and at each quiet point the inbox is right;
-    so is one that is entered in the middle of it.
+    """Several write at once while it is read, more comes than it is shown, and at each quiet point
+    the inbox is right; so is one that is entered in the middle of it.
     """
     seqs = [seq for block in range(3) for seq in random.Random(block).sample(range(block * 500, block * 500 + 500), 500)]  # fmt: skip
     async with (
@@ -160,11 +167,14 @@ async def test_thousands_come_and_go(store: Path):
 
 
 async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path):
-    """More people are asked about a call while the queue is being read. Its entry moves to the end of the bucket, and is
-    read there.
+    """More people are asked about a call while the queue is being read. Its entry moves to the end
+    of the bucket, and is read there.
     """
     many = 300
-    async with Ledger.connect(store, role="admin") as admin, Ledger.connect(store, role="observer") as ledger:
+    async with (
+        Ledger.connect(store, role="admin") as admin,
+        Ledger.connect(store, role="observer") as ledger,
+    ):
         bucket = admin.log.pending
         for seq in range(many):
             await put(bucket, question(seq, size=20_000))
@@ -186,7 +196,9 @@ async def test_a_listing_leaves_out_nothing_that_is_written_anew(store: Path):
 
 
 async def test_a_broker_that_is_started_again(tmp_path: Path):
-    """What waited is shown while the broker is away; what comes and goes afterwards is there as before."""
+    """What waited is shown while the broker is away; what comes and goes afterwards is there as
+    before.
+    """
     path = tmp_path / "store"
     async with AsyncExitStack() as open_:
         async with running(path):
@@ -217,8 +229,13 @@ async def behind_a_cable(store: Path) -> AsyncIterator[tuple[Ledger, Cable]]:
 
 
 async def test_a_connection_that_was_cut(store: Path):
-    """What was decided, asked, and decided after being asked while nobody was listening is made up for."""
-    async with behind_a_cable(store) as (ledger, cable), Ledger.connect(store, role="admin") as admin:
+    """What was decided, asked, and decided after being asked while nobody was listening is made up
+    for.
+    """
+    async with (
+        behind_a_cable(store) as (ledger, cable),
+        Ledger.connect(store, role="admin") as admin,
+    ):
         bucket = admin.log.pending
         for seq in range(4):
             await put(bucket, question(seq))
@@ -236,8 +253,13 @@ async def test_a_connection_that_was_cut(store: Path):
 
 
 async def test_a_connection_that_was_cut_for_longer_than_markers_live(store: Path):
-    """Of what was decided meanwhile nothing is left to be read, so all is read again and no ghost stays (B83)."""
-    async with behind_a_cable(store) as (ledger, cable), Ledger.connect(store, role="admin") as admin:
+    """Of what was decided meanwhile nothing is left to be read, so all is read again and no ghost
+    stays (B83).
+    """
+    async with (
+        behind_a_cable(store) as (ledger, cable),
+        Ledger.connect(store, role="admin") as admin,
+    ):
         bucket = of_short_markers(admin)
         of_short_markers(ledger)
         for seq in range(4):
@@ -254,8 +276,8 @@ async def test_a_connection_that_was_cut_for_longer_than_markers_live(store: Pat
 
 
 async def test_all_is_told_again_before_a_marker_can_be_missed(store: Path):
-    """Whoever follows needs to know nothing of gaps: after half the life of a marker the whole of it comes again, and
-    whoever keeps the queue finds no difference.
+    """Whoever follows needs to know nothing of gaps: after half the life of a marker the whole of
+    it comes again, and whoever keeps the queue finds no difference.
     """
     async with Ledger.connect(store, role="admin") as admin:
         bucket = of_short_markers(admin)
@@ -270,7 +292,9 @@ async def test_all_is_told_again_before_a_marker_can_be_missed(store: Path):
 
 
 async def test_an_inbox_knows_that_it_is_whole_when_the_last_marker_has_gone(store: Path):
-    """What was written last is nowhere to be read any more; whoever enters then is not kept waiting for it."""
+    """What was written last is nowhere to be read any more; whoever enters then is not kept waiting
+    for it.
+    """
     async with Ledger.connect(store, role="admin") as admin:
         bucket = of_short_markers(admin)
         await put(bucket, question(1))
@@ -284,8 +308,13 @@ async def test_an_inbox_knows_that_it_is_whole_when_the_last_marker_has_gone(sto
 
 
 async def test_an_inbox_that_cannot_be_kept_up_says_so(store: Path):
-    """The bucket is gone: what is asked of the inbox then is an error, never what was known last."""
-    async with Ledger.connect(store, role="admin") as admin, Ledger.connect(store, role="observer") as ledger:
+    """The bucket is gone: what is asked of the inbox then is an error, never what was known
+    last.
+    """
+    async with (
+        Ledger.connect(store, role="admin") as admin,
+        Ledger.connect(store, role="observer") as ledger,
+    ):
         await put(admin.log.pending, question(1))
         with pytest.raises(BrokerRefused, match="KV_pending"):
             await _lose(admin, ledger)
@@ -363,7 +392,9 @@ async def test_the_command_goes_on_with_what_comes(store: Path, capsys: pytest.C
                     await asyncio.sleep(0.02)
             return [" ".join(line.split()[:2]) for line in lines]
 
-        watching = asyncio.create_task(decide.pending("acme", watch=True, store=store, url=None, json=False))
+        watching = asyncio.create_task(
+            decide.pending("acme", watch=True, store=store, url=None, json=False)
+        )
         try:
             assert await told(2) == ["asked acme/t1/c1", "asked acme/t1/c3"]
             await put(bucket, question(5, workspace="shop"))

@@ -1,4 +1,6 @@
-"""The border to pydantic-ai: our histories in, its responses out. With its own test models, and no network."""
+"""The border to pydantic-ai: our histories in, its responses out. With its own test models, and no
+network.
+"""
 
 import json
 from typing import Any
@@ -11,7 +13,9 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.openai import OpenAIResponsesModel
-from pydantic_ai.models.test import TestModel as ScriptedModel  # under its own name pytest would collect it
+from pydantic_ai.models.test import (
+    TestModel as ScriptedModel,
+)  # under its own name pytest would collect it
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -40,7 +44,10 @@ class Heard:
     """A model that answers with these parts, and remembers what it was sent."""
 
     def __init__(
-        self, *parts: pai.ModelResponsePart, usage: RequestUsage | None = None, finish: str | None = None
+        self,
+        *parts: pai.ModelResponsePart,
+        usage: RequestUsage | None = None,
+        finish: str | None = None,
     ) -> None:
         self.parts, self.usage, self.finish = parts, usage, finish
         self.messages: list[pai.ModelMessage] = []
@@ -73,11 +80,13 @@ def _brief(part: object) -> tuple[object, ...]:
             raise AssertionError(part)
 
 
-# ------------------------------------------------------------------------------------------- what it is sent
+# ---------------------------------------------------------------------------------- what it is sent
 
 
 async def test_a_history_becomes_messages():
-    """Each thing said stands in its place, each call is followed by its result, under ids of our own (B1, B3, B12, B15, B20)."""
+    """Each thing said stands in its place, each call is followed by its result, under ids of our
+    own (B1, B3, B12, B15, B20).
+    """
     heard = Heard(pai.TextPart("Done."))
     again = e.Wish(tool="refund", arguments='{"order":"B-40"}', provider_id="call_a")
     await heard.reply(
@@ -86,7 +95,9 @@ async def test_a_history_becomes_messages():
             User("refund both"),
             Assistant(1, (e.Text("Let me see."), WISH, again)),
             Outcome("1-0", "refund", "call_a", "returned", "done", is_error=False),
-            Outcome("1-1", "refund", "call_a", "denied", "`refund` did not run: no.", is_error=True),
+            Outcome(
+                "1-1", "refund", "call_a", "denied", "`refund` did not run: no.", is_error=True
+            ),
             Note("the shop closes soon", "clock"),
         )
     )
@@ -118,14 +129,20 @@ async def test_a_history_becomes_messages():
     ],
 )
 def test_how_a_call_ended_is_told_in_the_providers_word(kind, is_error: bool, outcome: str):
-    """A no is not a failure, and a failure is not a no; what it was is said in the text all the same (B2, B34, I5)."""
+    """A no is not a failure, and a failure is not a no; what it was is said in the text all the
+    same (B2, B34, I5).
+    """
     wishes = Assistant(1, (WISH,))
-    sent = messages([wishes, Outcome("1-0", "refund", "", kind, "words", is_error)], provider="function")
+    sent = messages(
+        [wishes, Outcome("1-0", "refund", "", kind, "words", is_error)], provider="function"
+    )
     assert brief(sent)[1] == [("return", "refund", "words", "call-1-0", outcome)]
 
 
 async def test_the_tools_are_passed():
-    """Name, description and the very schema that arguments are checked against; and only those of the thread."""
+    """Name, description and the very schema that arguments are checked against; and only those of
+    the thread.
+    """
     heard = Heard(pai.TextPart("Hi!"))
     await heard.reply(question(User("hello"), tools=(REFUND,)))
     assert heard.info
@@ -140,7 +157,9 @@ async def test_the_tools_are_passed():
 
 
 def test_the_calls_of_two_turns_never_share_an_id():
-    """Ids are the ledger's own, so they are unique in the whole request though the provider's were not (B20)."""
+    """Ids are the ledger's own, so they are unique in the whole request though the provider's were
+    not (B20).
+    """
     story = Story()
     story.say("hello")
     for turn in (1, 2, 3):
@@ -149,7 +168,10 @@ def test_the_calls_of_two_turns_never_share_an_id():
         story.live(turn, 1, WISH, "expired")
     sent = messages(history(thread_of(REF, story.facts)).entries, provider="function")
     calls = [
-        part.tool_call_id for message in sent for part in message.parts if isinstance(part, pai.ToolCallPart)
+        part.tool_call_id
+        for message in sent
+        for part in message.parts
+        if isinstance(part, pai.ToolCallPart)
     ]
     returns = [
         part.tool_call_id
@@ -161,7 +183,7 @@ def test_the_calls_of_two_turns_never_share_an_id():
     assert len(set(calls)) == 6
 
 
-# -------------------------------------------------------------------------------------- what it answers with
+# ----------------------------------------------------------------------------- what it answers with
 
 
 async def test_a_response_becomes_parts():
@@ -191,7 +213,9 @@ async def test_a_response_becomes_parts():
     ],
 )
 async def test_arguments_are_what_the_model_wrote(args, arguments: str):
-    """Byte for byte, malformed or ambiguous as they may be: it is for the gate to refuse them, not for us to mend them (B17, B61, I4)."""
+    """Byte for byte, malformed or ambiguous as they may be: it is for the gate to refuse them, not
+    for us to mend them (B17, B61, I4).
+    """
     heard = Heard(pai.ToolCallPart("refund", args, tool_call_id="call_a"))
     reply = await heard.reply(question(User("hello")))
     assert reply.parts == (e.Wish(tool="refund", arguments=arguments, provider_id="call_a"),)
@@ -211,7 +235,7 @@ async def test_a_scripted_model_calls_every_tool():
     assert REFUND.problems(wish.arguments) is None
 
 
-# ------------------------------------------------------------------------------------- what only it understands
+# ------------------------------------------------------------------------- what only it understands
 
 
 async def test_thinking_is_kept_for_its_provider_alone():
@@ -235,7 +259,7 @@ def test_opaque_parts_of_others_leave_the_calls_where_they_were():
     assert (first[3], text, second[3]) == ("call-4-0", ("text", "and"), "call-4-1")
 
 
-# ------------------------------------------------------------------------------------------- one name, both ways
+# ------------------------------------------------------------------------------ one name, both ways
 
 #: What each service answers with, as it stands on its wire, and where its parts are in that.
 ANSWERS: dict[str, dict[str, Any]] = {
@@ -282,14 +306,19 @@ def said(form: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     match form:
         case "anthropic" if "messages" in body:
             return [
-                block for one in body["messages"] if one["role"] == "assistant" for block in one["content"]
+                block
+                for one in body["messages"]
+                if one["role"] == "assistant"
+                for block in one["content"]
             ]
         case "anthropic":
             return list(body["content"])
         case "openai-responses" if "input" in body:
             kinds = ("reasoning", "function_call")
             return [
-                one for one in body["input"] if one.get("type") in kinds or one.get("role") == "assistant"
+                one
+                for one in body["input"]
+                if one.get("type") in kinds or one.get("role") == "assistant"
             ]
         case "openai-responses":
             return list(body["output"])
@@ -299,7 +328,9 @@ def said(form: str, body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Wire:
-    """A real model of the service, whose network is here: it hears one answer, whatever it sends."""
+    """A real model of the service, whose network is here: it hears one answer, whatever it
+    sends.
+    """
 
     def __init__(self, form: str) -> None:
         self.sent: dict[str, Any] = {}
@@ -314,7 +345,9 @@ class Wire:
             case "anthropic":
                 anthropic = AnthropicProvider(api_key="k", http_client=http)
                 settings = {"max_tokens": 100}
-                self.model = AnthropicModel("claude-opus-4-6", provider=anthropic, settings=settings)  # type: ignore[arg-type]
+                self.model = AnthropicModel(
+                    "claude-opus-4-6", provider=anthropic, settings=settings
+                )  # type: ignore[arg-type]
             case "openai-responses":
                 openai = OpenAIProvider(api_key="k", http_client=http)
                 self.model = OpenAIResponsesModel("gpt-5", provider=openai)
@@ -329,21 +362,27 @@ def told(*given: e.Part) -> tuple[Entry, ...]:
 
 
 def bare(form: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Items as both ways have them: a call goes live under an id of ours, without its item's, and Google's package
-    spells base64 in its other alphabet.
+    """Items as both ways have them: a call goes live under an id of ours, without its item's, and
+    Google's package spells base64 in its other alphabet.
     """
     if form != "openai-responses":
         written = json.dumps(items).replace("call-1-0", "call_a").replace("-_8=", "+/8=")
         return json.loads(written)  # type: ignore[no-any-return]
-    kept = [{name: one[name] for name in one if name not in ("call_id", "status", "phase")} for one in items]
+    kept = [
+        {name: one[name] for name in one if name not in ("call_id", "status", "phase")}
+        for one in items
+    ]
     return [
-        {name: one[name] for name in one if (one["type"], name) != ("function_call", "id")} for one in kept
+        {name: one[name] for name in one if (one["type"], name) != ("function_call", "id")}
+        for one in kept
     ]
 
 
 @pytest.mark.parametrize("form", ANSWERS)
 async def test_what_a_service_signed_goes_back_to_it_by_every_way(form):
-    """Recorded live, it stands verbatim in its own payload and in its next live request, and in no other's."""
+    """Recorded live, it stands verbatim in its own payload and in its next live request, and in no
+    other's.
+    """
     wire = Wire(form)
     reply = await PydanticAI(wire.model).reply(question(User("hello")))
     assert {part.provider for part in reply.parts if isinstance(part, e.Opaque)} == {form}
@@ -357,12 +396,16 @@ async def test_what_a_service_signed_goes_back_to_it_by_every_way(form):
     for other in set(ANSWERS) - {form}:
         stranger = Wire(other)
         await PydanticAI(stranger.model).reply(question(*entries))
-        assert not [secret for secret in SECRETS[form] if f'"{secret}"' in json.dumps(stranger.sent)], other
+        assert not [
+            secret for secret in SECRETS[form] if f'"{secret}"' in json.dumps(stranger.sent)
+        ], other
 
 
 @pytest.mark.parametrize("form", ANSWERS)
 async def test_what_was_read_from_a_wire_form_goes_on_live(form):
-    """A transcript of the service's own, and the library's of the same turn, are the same facts as the live turn."""
+    """A transcript of the service's own, and the library's of the same turn, are the same facts as
+    the live turn.
+    """
     wire = Wire(form)
     live = (await PydanticAI(wire.model).reply(question(User("hello")))).parts
     read = FORMATS[form].read(FORMATS[form].write(told(*live)))
@@ -378,9 +421,13 @@ async def test_what_was_read_from_a_wire_form_goes_on_live(form):
     [
         pai.ThinkingPart("hm"),
         pai.ThinkingPart("hm", id="reasoning_content", provider_name="openai"),
-        pai.CompactionPart("in short", provider_name="anthropic", provider_details={"signature": "c2ln"}),
+        pai.CompactionPart(
+            "in short", provider_name="anthropic", provider_details={"signature": "c2ln"}
+        ),
         pai.NativeToolCallPart("web_search", {"q": "x"}, tool_call_id="s", provider_name="openai"),
-        pai.FilePart(pai.BinaryContent(b"\xff", media_type="image/png"), id="f", provider_name="google"),
+        pai.FilePart(
+            pai.BinaryContent(b"\xff", media_type="image/png"), id="f", provider_name="google"
+        ),
     ],
 )
 @pytest.mark.parametrize("provider", ["anthropic", "openai", "google", "google-cloud", "mistral"])
@@ -398,19 +445,25 @@ def test_what_no_wire_form_has_stays_the_librarys(provider, part):
 
 
 def _named(part: Any, provider: str) -> object:
-    [dumped] = pai.ModelMessagesTypeAdapter.dump_python([pai.ModelResponse(parts=[part])], mode="json")
+    [dumped] = pai.ModelMessagesTypeAdapter.dump_python(
+        [pai.ModelResponse(parts=[part])], mode="json"
+    )
     said = dumped["parts"][0]
     return {**said, "provider_name": said["provider_name"] or provider}
 
 
 @pytest.mark.parametrize("service", ["openai", "google", "mistral"])
 def test_what_a_text_and_a_call_have_beside_them_survives(service):
-    """Details, ids and citations come back on the part that they came with; a call's id stays with its own call id."""
+    """Details, ids and citations come back on the part that they came with; a call's id stays with
+    its own call id.
+    """
     details = {"openai": {"phase": "commentary"}, "google": {"thought_signature": "c2ln"}}.get(
         service, {"n": 1}
     )
     text = pai.TextPart("so", id="t_1", provider_name=service, provider_details=details)
-    call = pai.ToolCallPart("refund", "{}", "call-1-0", provider_name=service, provider_details={"x": [1]})
+    call = pai.ToolCallPart(
+        "refund", "{}", "call-1-0", provider_name=service, provider_details={"x": [1]}
+    )
     found = parts(pai.ModelResponse(parts=[text, call]), provider=service)
     assert [part for part in found if not isinstance(part, e.Opaque)] == [
         e.Text("so"), e.Wish("refund", "{}", "call-1-0"),
@@ -422,7 +475,9 @@ def test_what_a_text_and_a_call_have_beside_them_survives(service):
 
 
 def test_in_a_list_of_messages_each_part_says_whose_it_is():
-    """What the service left to its response to say is written with the part, so that nobody else is sent it."""
+    """What the service left to its response to say is written with the part, so that nobody else is
+    sent it.
+    """
     given = parts(pai.ModelResponse(parts=[pai.ThinkingPart("hm")]), provider="bedrock")
     [written] = FORMATS["pydantic-ai"].write([Assistant(1, given)])["messages"]
     assert written["parts"][0]["provider_name"] == "bedrock"

@@ -63,7 +63,9 @@ def test_what_is_shown(facts, value: bytes, revision: int, follows: list[Effect]
 
 @pytest.mark.parametrize("ending", [*SETTLED, *UNSETTLED])
 def test_what_is_decided_is_taken_off(ending: str):
-    """However it was decided, and however far it has come since, no entry is left of it; the entry follows from the verdict (B35, I5)."""
+    """However it was decided, and however far it has come since, no entry is left of it; the entry
+    follows from the verdict (B35, I5).
+    """
     facts = life(CALL, WISH, ending)
     for end in range(3, len(facts) + 1):
         assert reacts(facts[:end], OPEN, 4) == [WritePending(KEY, b"", 4)]
@@ -76,7 +78,9 @@ def test_votes_do_not_change_an_entry():
 
 
 async def test_an_older_view_loses_and_looks_again():
-    """One projector saw the call open, then stalled; what the other wrote meanwhile is not undone (B53, I13)."""
+    """One projector saw the call open, then stalled; what the other wrote meanwhile is not undone
+    (B53, I13).
+    """
     ledger = Ledger(Memory(), e.Author(kind="queue", name="tests"))
     bucket = ledger.log.pending
     facts = life(CALL, WISH, "denied")[:3]
@@ -113,7 +117,9 @@ class Meanwhile(Memory):
 
 
 async def test_the_revision_is_older_than_the_facts():
-    """What is decided and taken off while the facts are being read is not put back on by who read them (I13)."""
+    """What is decided and taken off while the facts are being read is not put back on by who read
+    them (I13).
+    """
     log = Meanwhile()
     ledger = Ledger(log, e.Author(kind="queue", name="tests"))
     facts = life(CALL, WISH, "denied")[:3]
@@ -135,8 +141,8 @@ async def test_the_revision_is_older_than_the_facts():
 
 
 async def test_a_decision_that_was_handled_first_takes_off_what_is_shown_late():
-    """The decision's handler finds no entry and has nothing to delete; the question's then shows one. It looks once more,
-    and takes it off (I13, B77).
+    """The decision's handler finds no entry and has nothing to delete; the question's then shows
+    one. It looks once more, and takes it off (I13, B77).
     """
     ledger = Ledger(Memory(), e.Author(kind="queue", name="tests"))
     bucket = ledger.log.pending

@@ -15,7 +15,9 @@ from ayes.schemas.errors import BadInput
 
 
 def test_a_function_is_declared_by_its_signature():
-    """Name, words and schema come from the function; who runs it and whether it repeats from the registration."""
+    """Name, words and schema come from the function; who runs it and whether it repeats from the
+    registration.
+    """
     tools = Tools()
 
     @tools.add(repeatable=True)
@@ -62,12 +64,16 @@ async def test_what_a_tool_gives_is_what_the_model_reads():
 
 
 async def test_what_a_tool_raises_is_a_failure_and_no_denial():
-    """A failure after approval says what failed (B34), and what cannot be recorded is a failure with its reason."""
+    """A failure after approval says what failed (B34), and what cannot be recorded is a failure
+    with its reason.
+    """
 
     def broken(order: str) -> str:
         raise LookupError(f"no order {order}")
 
-    assert await run_tool(broken, '{"order":"A-17"}', 1) == e.ToolFailed(error="LookupError: no order A-17")
+    assert await run_tool(broken, '{"order":"A-17"}', 1) == e.ToolFailed(
+        error="LookupError: no order A-17"
+    )
     huge = await run_tool(lambda: "x" * MAX_BYTES, "{}", 1)
     assert isinstance(huge, e.ToolFailed)
     assert "over the limit" in huge.error
@@ -77,7 +83,9 @@ async def test_what_a_tool_raises_is_a_failure_and_no_denial():
 
 
 async def test_a_tool_knows_its_idempotency_key():
-    """The same for every attempt at a call, in a thread or not, and of no other call that runs beside it (B49)."""
+    """The same for every attempt at a call, in a thread or not, and of no other call that runs
+    beside it (B49).
+    """
 
     async def later() -> str:
         await asyncio.sleep(0)
@@ -88,7 +96,12 @@ async def test_a_tool_knows_its_idempotency_key():
         for key in ("s/t/a", "s/t/b")
         for function in (later, idempotency_key.get)
     ]
-    assert [told.output for told in await asyncio.gather(*given)] == ["s/t/a", "s/t/a", "s/t/b", "s/t/b"]
+    assert [told.output for told in await asyncio.gather(*given)] == [
+        "s/t/a",
+        "s/t/a",
+        "s/t/b",
+        "s/t/b",
+    ]
     assert idempotency_key.get("none") == "none"
 
 
@@ -111,8 +124,12 @@ async def test_a_slow_synchronous_tool_holds_nothing_up():
 
 
 def test_a_registry_is_loaded_by_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """`module:name`, from the current directory too; each mistake is a sentence that names the place."""
-    (tmp_path / "shop_tools_for_test.py").write_text("from ayes import Tools\ntools = Tools()\nodd = 7\n")
+    """`module:name`, from the current directory too; each mistake is a sentence that names the
+    place.
+    """
+    (tmp_path / "shop_tools_for_test.py").write_text(
+        "from ayes import Tools\ntools = Tools()\nodd = 7\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert isinstance(load("shop_tools_for_test:tools"), Tools)

@@ -1,7 +1,8 @@
-"""What a user says while a call waits for people: it waits, makes the call moot, or may not be said yet.
+"""What a user says while a call waits for people: it waits, makes the call moot, or may not be said
+yet.
 
-First the rules as tables and properties, then the same on the log, in memory and on a real broker: every order in which
-the gate and the user can come, and what the model reads in the end.
+First the rules as tables and properties, then the same on the log, in memory and on a real broker:
+every order in which the gate and the user can come, and what the model reads in the end.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ from ayes.schemas.tools import ToolSpec
 # What is tested here is the gate's; what it rests on is the contract of the log, in test_port.py.
 pytestmark = pytest.mark.log("memory")
 
-# ------------------------------------------------------------------------------------------------ the rules
+# ---------------------------------------------------------------------------------------- the rules
 
 CALL, OWN = REF.wish(1, 0), REF.call("refund-1")
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
@@ -59,7 +60,9 @@ BY_BEN = e.Denied(ground="people", rule="money", policy_version=1, voters=("ben"
 TOO_LATE = e.Expired(rule="money", policy_version=1, after_s=3)
 
 
-def asking(expires_in_s: float | None = None, while_pending: Any = "supersede") -> e.ApprovalRequested:
+def asking(
+    expires_in_s: float | None = None, while_pending: Any = "supersede"
+) -> e.ApprovalRequested:
     return msgspec.structs.replace(question(WISH, expires_in_s), while_pending=while_pending)
 
 
@@ -91,7 +94,9 @@ def seen(facts: Sequence[Fact], call: CallRef = CALL) -> Case:
     return Case(call_of(call, tuple(facts)), Policies(), None, said_since(call, facts))
 
 
-def decided(facts: Sequence[Fact], handed: Delivered | None = None, call: CallRef = CALL) -> e.Event | None:
+def decided(
+    facts: Sequence[Fact], handed: Delivered | None = None, call: CallRef = CALL
+) -> e.Event | None:
     for step in Gate().decide(seen(facts, call), handed or facts[-1]):
         if isinstance(step, Append):
             return step.event
@@ -104,7 +109,8 @@ DECISIONS = [
     ("after the question", "m1 replied requested gated m2", MOOT),
     ("between request and question", "m1 replied requested m2 gated", MOOT),
     ("between reply and request", "m1 replied m2 requested gated", MOOT),
-    ("before the reply: the model's turn had begun, nothing was wished", "m2 replied requested gated", None),
+    ("before the reply: the model's turn had begun, nothing was wished", ("m2 replied requested "
+                                                                         "gated"), None),
     ("a note", "m1 replied requested gated note", None),
     ("the system", "m1 replied requested gated system", None),
     ("a note, and then the user", "m1 replied requested gated note m2", MOOT),
@@ -126,9 +132,13 @@ DECISIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "decision"), [pytest.param(*row, id=name) for name, *row in DECISIONS])
+@pytest.mark.parametrize(
+    ("words", "decision"), [pytest.param(*row, id=name) for name, *row in DECISIONS]
+)
 def test_the_first_that_counts_decides(words: str, decision: e.Event | None):
-    """Of a message, a vote that decides, a withdrawal and the deadline the first in the log wins (B58, I5)."""
+    """Of a message, a vote that decides, a withdrawal and the deadline the first in the log wins
+    (B58, I5).
+    """
     facts = told(*(word.replace("_", " ") for word in words.split()), expires_in_s=3)
     assert decided(facts) == decision
     assert decided(facts) == decision
@@ -144,13 +154,19 @@ def test_the_first_that_counts_decides(words: str, decision: e.Event | None):
     ],
 )
 def test_in_a_loop_of_ones_own_the_request_is_the_wish(words: str, decision: e.Event | None):
-    """A service that has no turns wishes when it requests; what was said before does not count (B58)."""
+    """A service that has no turns wishes when it requests; what was said before does not count
+    (B58).
+    """
     assert decided(told(*words.split(), call=OWN), call=OWN) == decision
 
 
-@pytest.mark.parametrize("call", ["1-x", "x-0", "1", "-", "01-0", "1-00", "1-0-0", "2-0", "refund-1", "1_0"])
+@pytest.mark.parametrize(
+    "call", ["1-x", "x-0", "1", "-", "01-0", "1-00", "1-0-0", "2-0", "refund-1", "1_0"]
+)
 def test_a_name_like_a_wish_is_none(call: str):
-    """Only `<turn>-<index>` is a model's wish: another call of that thread knows nothing of its turn (B58)."""
+    """Only `<turn>-<index>` is a model's wish: another call of that thread knows nothing of its
+    turn (B58).
+    """
     facts = told("replied", "m2", "requested", "gated", call=REF.call(call))
     assert said_since(REF.call(call), facts) is None
 
@@ -159,12 +175,16 @@ def test_it_is_taken_off_the_clock():
     """A call that a message made moot has no deadline any more; one that waits has."""
     facts = told("replied", "requested", "gated", "m2", expires_in_s=9)
     assert Gate().decide(seen(facts), facts[-1]) == [Append(CALL.decided, MOOT), CancelTimer(CALL)]
-    assert Gate().decide(seen(facts[:3]), facts[2]) == [SetTimer(CALL, START + timedelta(seconds=12))]
+    assert Gate().decide(seen(facts[:3]), facts[2]) == [
+        SetTimer(CALL, START + timedelta(seconds=12))
+    ]
 
 
 @pytest.mark.parametrize(("words", "seconds"), [("m2", 1), ("- - m2", 1), ("- - - m2", 60)])
 def test_nobody_more_is_asked_about_what_is_moot(words: str, seconds: float):
-    """A message ends it whenever it comes, also when more people were due to be asked by then and were not yet (B58, I5)."""
+    """A message ends it whenever it comes, also when more people were due to be asked by then and
+    were not yet (B58, I5).
+    """
     facts = list(told("m1", "replied", "requested", "gated", *words.split()))
     later = (e.Stage(("lea",), expires_in_s=seconds),)
     escalating = msgspec.structs.replace(asking(1), on_timeout="escalate", stages=later)
@@ -173,10 +193,16 @@ def test_nobody_more_is_asked_about_what_is_moot(words: str, seconds: float):
 
 
 def test_one_message_ends_every_open_call():
-    """All calls of the turn that are undecided, together; what was decided before stays so (B58)."""
-    others = [told("replied", "requested", "gated", "m2", call=REF.wish(1, index)) for index in range(3)]
+    """All calls of the turn that are undecided, together; what was decided before stays so
+    (B58).
+    """
+    others = [
+        told("replied", "requested", "gated", "m2", call=REF.wish(1, index)) for index in range(3)
+    ]
     cases = [seen(facts, REF.wish(1, index)) for index, facts in enumerate(others)]
-    approved = msgspec.structs.replace(cases[1].call, decided=Fact(9, START, REF.wish(1, 1).decided, BY_ANA))
+    approved = msgspec.structs.replace(
+        cases[1].call, decided=Fact(9, START, REF.wish(1, 1).decided, BY_ANA)
+    )
     cases[1] = msgspec.structs.replace(cases[1], call=approved)
     assert Gate().decide(SupersededCalls(tuple(cases)), others[0][-1]) == [
         Append(REF.wish(1, 0).decided, MOOT),
@@ -186,23 +212,30 @@ def test_one_message_ends_every_open_call():
 
 @st.composite
 def lives(draw) -> tuple[Fact, ...]:
-    """A call that is wished for, asked about, and talked about, in any order that a log can have."""
+    """A call that is wished for, asked about, and talked about, in any order that a log can
+    have.
+    """
     words = draw(st.permutations(["yes", "no", "excluded", "m2", "m3", "note", "-", "-"]))
     deadlines = [None, 1, 2, 4, 99]
     if draw(st.booleans()):
-        # A withdrawal goes before whatever else is not decided yet, message or none; so it is tried by itself.
+        # A withdrawal goes before whatever else is not decided yet, message or none; so it is tried
+        # by itself.
         deadlines = [None, 99]
         words = [*(word for word in words if word not in {"yes", "no"}), "taken back"]
         words = draw(st.permutations(words))
     places = sorted(draw(st.lists(st.integers(0, len(words)), min_size=3, max_size=3)))
-    for offset, (place, word) in enumerate(zip(places, ("replied", "requested", "gated"), strict=True)):
+    for offset, (place, word) in enumerate(
+        zip(places, ("replied", "requested", "gated"), strict=True)
+    ):
         words.insert(place + offset, word)
     return told("m1", *words, expires_in_s=draw(st.sampled_from(deadlines)))
 
 
 @given(lives())
 def test_whoever_looks_and_whenever_comes_to_the_same(facts: tuple[Fact, ...]):
-    """Handed any fact, and reading as much of the log as there then is: nobody decides otherwise than the first (B27, B58)."""
+    """Handed any fact, and reading as much of the log as there then is: nobody decides otherwise
+    than the first (B27, B58).
+    """
     gated = next(place for place, fact in enumerate(facts) if fact.slot == CALL.gated)
     decisions: list[e.Event | None] = []
     for end in range(gated + 1, len(facts) + 1):
@@ -216,7 +249,9 @@ def test_whoever_looks_and_whenever_comes_to_the_same(facts: tuple[Fact, ...]):
 
 @given(lives())
 def test_a_message_always_ends_it(facts: tuple[Fact, ...]):
-    """Once a user has said something after the wish, the call is not open any more, however it ends (B58)."""
+    """Once a user has said something after the wish, the call is not open any more, however it ends
+    (B58).
+    """
     if said_since(CALL, facts) is not None:
         assert decided(facts) is not None
 
@@ -230,14 +265,16 @@ OLD = (
 
 
 def test_a_question_from_before_there_was_a_choice_lets_messages_wait():
-    """Facts that were recorded without this field are read as they were meant, and written with their very bytes (I11, I12)."""
+    """Facts that were recorded without this field are read as they were meant, and written with
+    their very bytes (I11, I12).
+    """
     event = decode(OLD)
     assert isinstance(event, e.ApprovalRequested)
     assert event.while_pending == "queue"
     assert encode(event) == OLD
 
 
-# ------------------------------------------------------------------------- what the gate reads, and how often
+# --------------------------------------------------------------- what the gate reads, and how often
 
 THREAD = ThreadRef("shop", "t1")
 FIRST, SECOND, THIRD = (THREAD.wish(1, index) for index in range(3))
@@ -327,7 +364,9 @@ async def desk(port: EventLog) -> Desk:
 
 
 async def test_a_message_where_nothing_waits_costs_one_request(desk: Desk):
-    """However long the thread: no more than its questions and decisions are read, and nothing follows (B58)."""
+    """However long the thread: no more than its questions and decisions are read, and nothing
+    follows (B58).
+    """
     for number in range(20):
         await desk.hear(f"old-{number}")
     await desk.hear()
@@ -362,12 +401,16 @@ async def test_where_messages_wait_nobody_looks_for_them(port: EventLog, policy:
     await desk.ledger.reviewer("ana").approve(FIRST)
     assert await desk.handed(THREAD.said("m2")) == []
     await desk.handed(FIRST.vote("ana"))
-    assert not [one for one in (*reads, *desk.log.reads) if any("said" in subject for subject in one)]
+    assert not [
+        one for one in (*reads, *desk.log.reads) if any("said" in subject for subject in one)
+    ]
     assert await desk.ended() is e.Approved
 
 
 async def test_a_message_beside_an_open_call_of_another_policy(port: EventLog):
-    """Each question goes by the policy that it was asked under, whatever is in force when the message comes (B58)."""
+    """Each question goes by the policy that it was asked under, whatever is in force when the
+    message comes (B58).
+    """
     desk = Desk(port, "queue")
     await desk.open()
     await desk.request()
@@ -382,14 +425,16 @@ async def test_a_message_beside_an_open_call_of_another_policy(port: EventLog):
     assert (await desk.ledger.call(SECOND)).status is Status.SUPERSEDED
 
 
-# ----------------------------------------------------------------------------------------------- every order
+# -------------------------------------------------------------------------------------- every order
 
 
 @pytest.mark.parametrize(
     "order", list(itertools.permutations(["request", "say", "look at request", "look at said"]))
 )
 async def test_whoever_comes_last_sees_it(order: tuple[str, ...]):
-    """Recorded and handed out in any order, and then once more: a message after the wish ends it, one before it does not (B58)."""
+    """Recorded and handed out in any order, and then once more: a message after the wish ends it,
+    one before it does not (B58).
+    """
     desk = Desk(Memory())
     await desk.open()
     looks = {"look at request": FIRST.requested, "look at said": THREAD.said("m2")}
@@ -411,7 +456,9 @@ async def test_whoever_comes_last_sees_it(order: tuple[str, ...]):
 
 
 async def test_said_before_the_gate_came_to_the_wish(desk: Desk):
-    """A gate that was away while the user thought again asks nobody in earnest: people find nothing to decide (B58)."""
+    """A gate that was away while the user thought again asks nobody in earnest: people find nothing
+    to decide (B58).
+    """
     await desk.request()
     await desk.hear()
     async with desk.gate():
@@ -420,7 +467,9 @@ async def test_said_before_the_gate_came_to_the_wish(desk: Desk):
 
 
 async def test_said_between_the_reading_and_the_question(desk: Desk):
-    """The gate has read that nothing was said, and then it is, before the question is recorded (B58)."""
+    """The gate has read that nothing was said, and then it is, before the question is recorded
+    (B58).
+    """
     desk.log.before[FIRST.gated] = desk.hear
     async with desk.gate():
         await desk.request()
@@ -428,7 +477,9 @@ async def test_said_between_the_reading_and_the_question(desk: Desk):
 
 
 async def test_said_and_looked_at_before_the_question(desk: Desk, monkeypatch: pytest.MonkeyPatch):
-    """The message is handled, and no question stands yet: whoever records it then looks for messages itself (B58)."""
+    """The message is handled, and no question stands yet: whoever records it then looks for
+    messages itself (B58).
+    """
     handled = asyncio.Event()
     look = Gate.load
 
@@ -451,7 +502,9 @@ async def test_said_and_looked_at_before_the_question(desk: Desk, monkeypatch: p
 
 
 async def test_said_just_before_a_vote_is_counted(desk: Desk):
-    """The vote's handler sees the message that came before the vote, whoever of the two is handed out first (B58)."""
+    """The vote's handler sees the message that came before the vote, whoever of the two is handed
+    out first (B58).
+    """
     await desk.request()
     await desk.handed(FIRST.requested)
     await desk.hear()
@@ -461,7 +514,9 @@ async def test_said_just_before_a_vote_is_counted(desk: Desk):
 
 
 async def test_said_just_after_a_vote_is_counted(desk: Desk):
-    """The message's handler sees the vote that came before the message, and lets it stand (B27, B58)."""
+    """The message's handler sees the vote that came before the message, and lets it stand (B27,
+    B58).
+    """
     await desk.request()
     await desk.handed(FIRST.requested)
     await desk.ledger.reviewer("ana").approve(FIRST)
@@ -471,7 +526,9 @@ async def test_said_just_after_a_vote_is_counted(desk: Desk):
 
 
 async def test_an_edit_before_the_message_is_still_checked(desk: Desk):
-    """The message's handler knows the tool's schema too: a misfit edit is no vote, one that fits is (I4, B61)."""
+    """The message's handler knows the tool's schema too: a misfit edit is no vote, one that fits is
+    (I4, B61).
+    """
     for ref, arguments in ((FIRST, '{"order":17}'), (SECOND, '{"order":"A-18"}')):
         await desk.request(ref)
         await desk.handed(ref.requested)
@@ -486,7 +543,9 @@ async def test_an_edit_before_the_message_is_still_checked(desk: Desk):
 
 @pytest.mark.parametrize("behind", list(itertools.product(range(5), repeat=2)))
 async def test_a_replica_that_is_behind_hides_nothing(behind: tuple[int, int]):
-    """However far those are who answer first: neither a message before the question is missed, nor a vote before the message (B58)."""
+    """However far those are who answer first: neither a message before the question is missed, nor
+    a vote before the message (B58).
+    """
     desk = Desk(Memory())
     await desk.open()
     start = await desk.ledger.log.last_seq()
@@ -514,7 +573,9 @@ async def test_a_replica_that_is_behind_hides_nothing(behind: tuple[int, int]):
 @pytest.mark.parametrize("behind", range(5))
 @pytest.mark.parametrize("at_once", [FIRST.vote("ana"), THREAD.said("m2")])
 async def test_a_replica_that_is_behind_loses_nothing(behind: int, at_once: Slot):
-    """Whoever is handed a vote or a message decides as of at least that fact, though the second answer is an older one (B56, B58)."""
+    """Whoever is handed a vote or a message decides as of at least that fact, though the second
+    answer is an older one (B56, B58).
+    """
     desk = Desk(Memory())
     await desk.open()
     await desk.request()
@@ -532,7 +593,9 @@ async def test_a_replica_that_is_behind_loses_nothing(behind: int, at_once: Slot
 
 
 async def test_the_gate_dies_after_the_question(desk: Desk):
-    """It has recorded the question and never looked again: whoever is handed the wish next does (B46, B58)."""
+    """It has recorded the question and never looked again: whoever is handed the wish next does
+    (B46, B58).
+    """
     await desk.request()
     [fact] = await desk.ledger.read(FIRST.requested)
     gate = Gate()
@@ -547,7 +610,9 @@ async def test_the_gate_dies_after_the_question(desk: Desk):
 
 
 async def test_a_deadline_that_comes_after_the_message(desk: Desk):
-    """The timer's hint finds a call that a message had made moot before: superseded, not expired (I5)."""
+    """The timer's hint finds a call that a message had made moot before: superseded, not expired
+    (I5).
+    """
     await desk.ledger.append(
         policy_slot("shop", 2),
         applied(TEXT["supersede"] + "expires_in_s = 60\n"),
@@ -565,7 +630,9 @@ async def test_a_deadline_that_comes_after_the_message(desk: Desk):
 
 
 async def test_handed_out_again_nothing_more_follows(desk: Desk):
-    """Every fact of a thread that ended so, handed out once more in any order, adds none (B56, B58)."""
+    """Every fact of a thread that ended so, handed out once more in any order, adds none (B56,
+    B58).
+    """
     async with desk.gate():
         await desk.request()
         await desk.request(SECOND)
@@ -580,7 +647,7 @@ async def test_handed_out_again_nothing_more_follows(desk: Desk):
     assert await desk.ledger.read(THREAD) == facts
 
 
-# -------------------------------------------------------------------------------------------------- saying it
+# ---------------------------------------------------------------------------------------- saying it
 
 
 async def test_what_is_said_is_a_fact(desk: Desk):
@@ -595,7 +662,9 @@ async def test_what_is_said_is_a_fact(desk: Desk):
 
 async def test_said_again_is_said_once(desk: Desk):
     """A service that retries, twenty times at once or after a restart, has said it once (B26)."""
-    facts = await asyncio.gather(*(desk.ledger.say(THREAD, "hello", message="m1") for _ in range(20)))
+    facts = await asyncio.gather(
+        *(desk.ledger.say(THREAD, "hello", message="m1") for _ in range(20))
+    )
     assert list(await desk.ledger.read(THREAD)) == [facts[0]]
     assert {fact.seq for fact in facts} == {facts[0].seq}
     assert await desk.ledger.say(THREAD, "hello", message="m1") == facts[0]
@@ -605,9 +674,13 @@ async def test_said_again_is_said_once(desk: Desk):
     ("text", "more"), [("good-bye", {}), ("hello", {"name": "rita"}), ("hello", {"role": "note"})]
 )
 async def test_an_id_is_of_one_message(desk: Desk, text: str, more: dict[str, Any]):
-    """Something else under an id that was used is refused, naming what stands there; nothing is lost or changed (B4)."""
+    """Something else under an id that was used is refused, naming what stands there; nothing is
+    lost or changed (B4).
+    """
     first = await desk.ledger.say(THREAD, "hello", message="m1")
-    with pytest.raises(AlreadyFilled, match=r"else was said as 'm1' in shop/t1: Said by desk at 20.* Choose"):
+    with pytest.raises(
+        AlreadyFilled, match=r"else was said as 'm1' in shop/t1: Said by desk at 20.* Choose"
+    ):
         await desk.ledger.say(THREAD, text, message="m1", **more)
     assert list(await desk.ledger.read(THREAD)) == [first]
 
@@ -626,7 +699,9 @@ async def test_an_id_is_of_one_message(desk: Desk, text: str, more: dict[str, An
 async def test_what_cannot_be_said_is_not_recorded(
     desk: Desk, thread: Any, message: str, role: Any, kind: type
 ):
-    """An id, a thread or a role that is none is told in words, and no broken fact gets into the log."""
+    """An id, a thread or a role that is none is told in words, and no broken fact gets into the
+    log.
+    """
     before = await desk.ledger.log.last_seq()
     with pytest.raises(kind):
         await desk.ledger.say(thread, "hello", message=message, role=role)
@@ -643,7 +718,8 @@ async def test_blocked_until_the_call_is_decided(port: EventLog):
     with pytest.raises(StillPending) as raised:
         await desk.ledger.say(THREAD, "wait, it is B-40", message="m2")
     assert str(raised.value) == (
-        "shop/t1/1-0 waits for people, and the policy lets no user say anything before it is decided. "
+        "shop/t1/1-0 waits for people, and the policy lets no user say anything before it is "
+        "decided. "
         "Nothing was recorded. Say it again then, or withdraw the call."
     )
     assert (raised.value.exit_code, await port.last_seq()) == (1, before)
@@ -653,7 +729,9 @@ async def test_blocked_until_the_call_is_decided(port: EventLog):
 
 
 async def test_only_users_and_only_new_words_are_blocked(port: EventLog):
-    """A note of the system, another thread, and what was said before the question are none of its business (B4, B58)."""
+    """A note of the system, another thread, and what was said before the question are none of its
+    business (B4, B58).
+    """
     desk = Desk(port, "block")
     await desk.open()
     first = await desk.ledger.say(THREAD, "refund A-17", message="m1")
@@ -676,13 +754,15 @@ async def test_nobody_is_blocked_by_another_policy(port: EventLog, policy: str):
     await desk.ledger.say(THREAD, "wait, it is B-40", message="m2")
 
 
-# ----------------------------------------------------------------------------------------- the whole chain
+# ---------------------------------------------------------------------------------- the whole chain
 
 NEW = "Stop, I meant B-40."
 
 
 def check_history(thread: Thread, *, messages: int = 1) -> list[Entry]:
-    """What the model goes on from: the message once and after all outcomes, in a form that every provider takes."""
+    """What the model goes on from: the message once and after all outcomes, in a form that every
+    provider takes.
+    """
     entries = history(thread, before_turn=2).entries
     assert [one for one in entries if isinstance(one, User)].count(User(NEW)) == messages
     outcomes = [place for place, one in enumerate(entries) if isinstance(one, Outcome)]
@@ -697,7 +777,9 @@ def check_history(thread: Thread, *, messages: int = 1) -> list[Entry]:
 @pytest.mark.parametrize("verdict", ["approve", "deny"])
 @pytest.mark.parametrize("policy", ["queue", "supersede", "block"])
 async def test_what_the_model_reads_in_the_end(port: EventLog, policy: str, verdict: str):
-    """Said while a call waits, under each policy, approved or denied: the call has its outcome and the message follows it, once (B4, B10, B58, I5)."""
+    """Said while a call waits, under each policy, approved or denied: the call has its outcome and
+    the message follows it, once (B4, B10, B58, I5).
+    """
     chain = Chain(port, Script([e.Text("Let me see."), REFUND], [DONE]))
     await chain.begin(TEXT[policy])
     async with chain.at_work():
@@ -714,7 +796,9 @@ async def test_what_the_model_reads_in_the_end(port: EventLog, policy: str, verd
             with pytest.raises(AlreadyDecided, match="Superseded by gate at 20"):
                 await chain.ledger.reviewer("ana").vote(FIRST, verdict)
         else:
-            await chain.until(lambda thread: THREAD.said("m2") in [fact.slot for fact in thread.said])
+            await chain.until(
+                lambda thread: THREAD.said("m2") in [fact.slot for fact in thread.said]
+            )
             assert (await chain.ledger.call(FIRST)).status is Status.PENDING
             await chain.ledger.reviewer("ana").vote(FIRST, verdict)
         thread = await chain.answered(2)
@@ -723,18 +807,25 @@ async def test_what_the_model_reads_in_the_end(port: EventLog, policy: str, verd
     assert chain.model.asked[1].history == tuple(entries)
     assert len(chain.model.asked) == 2
     [told_] = chain.model.read(2)
-    ending = "superseded" if policy == "supersede" else {"approve": "returned", "deny": "denied"}[verdict]
+    ending = (
+        "superseded"
+        if policy == "supersede"
+        else {"approve": "returned", "deny": "denied"}[verdict]
+    )
     assert told_.kind == ending
     assert chain.ran == (["A-17"] if ending == "returned" else [])
     if policy == "supersede":
         assert told_.text == (
-            "`refund` did not run: something newer came before it was decided, and the call no longer stands. "
+            "`refund` did not run: something newer came before it was decided, and the call no "
+            "longer stands. "
             "What came: The user said something new, message 'm2'."
         )
 
 
 async def test_what_is_approved_goes_on(port: EventLog):
-    """Three calls, one approved before the message: it runs; the other two are superseded together; then the model goes on (B12, B58)."""
+    """Three calls, one approved before the message: it runs; the other two are superseded together;
+    then the model goes on (B12, B58).
+    """
     third = e.Wish(tool="refund", arguments='{"order":"C-3"}', provider_id="call_a")
     chain = Chain(port, Script([REFUND, OTHER, third], [DONE]))
     await chain.begin(TEXT["supersede"])
@@ -751,7 +842,9 @@ async def test_what_is_approved_goes_on(port: EventLog):
 
 
 async def test_the_new_message_gets_a_new_wish(port: EventLog):
-    """The model wishes again after the message, and that question stands: a message ends no call that was wished after it (B20, B58)."""
+    """The model wishes again after the message, and that question stands: a message ends no call
+    that was wished after it (B20, B58).
+    """
     chain = Chain(port, Script([REFUND], [OTHER], [DONE]))
     await chain.begin(TEXT["supersede"])
     async with chain.at_work():
@@ -767,7 +860,9 @@ async def test_the_new_message_gets_a_new_wish(port: EventLog):
 
 @pytest.mark.log("memory", "jetstream")
 async def test_two_of_every_worker_and_a_message(port: EventLog):
-    """Twenty open calls, two gates, two of all: each is superseded once, and the model asked once (B43, B57, B58)."""
+    """Twenty open calls, two gates, two of all: each is superseded once, and the model asked once
+    (B43, B57, B58).
+    """
     wishes = [e.Wish(tool="refund", arguments=f'{{"order":"A-{number}"}}') for number in range(20)]
     chain = Chain(port, Script(wishes, [DONE]))
     await chain.begin(TEXT["supersede"])
@@ -778,16 +873,20 @@ async def test_two_of_every_worker_and_a_message(port: EventLog):
             chain.ledger.say(THREAD, NEW, message="m3"),
         )
         thread = await chain.answered(2)
-    assert {type(call.decided.event) for call in thread.calls.values() if call.decided} == {e.Superseded}
+    assert {type(call.decided.event) for call in thread.calls.values() if call.decided} == {
+        e.Superseded
+    }
     assert (len(thread.calls), len(chain.model.asked), chain.ran) == (20, 2, [])
     check_history(thread, messages=2)
 
 
-# --------------------------------------------------------------------------------- on the real broker alone
+# ------------------------------------------------------------------------- on the real broker alone
 
 
 async def test_two_reviewers_and_the_user_at_the_same_moment(store: Path):
-    """Yes, no and a message at once, two hundred times, each under their own credentials: the first in the log wins, and everybody is told that (B27, B28, B29, B58, I5, I6)."""
+    """Yes, no and a message at once, two hundred times, each under their own credentials: the first
+    in the log wins, and everybody is told that (B27, B28, B29, B58, I5, I6).
+    """
     for name in ("reviewer-ana", "reviewer-ben"):
         await ensure_account(store, name)
     async with (
@@ -813,15 +912,23 @@ async def test_two_reviewers_and_the_user_at_the_same_moment(store: Path):
             clicks = [click(ana, ref, "approve"), click(ben, ref, "deny"), _said(service, ref)]
             luck = random.Random(number)
             async with some:
-                if number % 10 < 3:  # a few are quicker than the others, so that each of them wins somewhere
+                if (
+                    number % 10 < 3
+                ):  # a few are quicker than the others, so that each of them wins somewhere
                     first = await clicks.pop(number % 10)
                     return [first, *await asyncio.gather(*clicks)]
-                return await asyncio.gather(*(_after(luck.uniform(0, 0.005), one) for one in clicks))
+                return await asyncio.gather(
+                    *(_after(luck.uniform(0, 0.005), one) for one in clicks)
+                )
 
         async with working([("gate", Gate()), ("gate", Gate())], store=store):
-            await asyncio.gather(*(service.request(ref, "refund", {"order": ref.thread}) for ref in refs))
+            await asyncio.gather(
+                *(service.request(ref, "refund", {"order": ref.thread}) for ref in refs)
+            )
             await _seen(service, len(refs), "gated")
-            heard = await asyncio.gather(*(all_at_once(number, ref) for number, ref in enumerate(refs)))
+            heard = await asyncio.gather(
+                *(all_at_once(number, ref) for number, ref in enumerate(refs))
+            )
             await _seen(service, len(refs), "decided")
         winners: set[str] = set()
         for ref, words in zip(refs, heard, strict=True):

@@ -1,4 +1,6 @@
-"""Whose wish a call is: the gate requests what a model's reply wishes, and looks up rather than believes the rest."""
+"""Whose wish a call is: the gate requests what a model's reply wishes, and looks up rather than
+believes the rest.
+"""
 
 from collections.abc import Sequence
 
@@ -24,7 +26,9 @@ from ayes.schemas.tools import ToolSpec
 
 REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
 AGAIN = e.Wish(tool="refund", arguments='{"order":"B-40"}', provider_id="call_a")
-SPEC = ToolSpec(name="refund", description="Pays back.", schema='{"type":"object"}', run_by="executor")
+SPEC = ToolSpec(
+    name="refund", description="Pays back.", schema='{"type":"object"}', run_by="executor"
+)
 ALLOW = """
 [[rule]]
 name = "the bot's own"
@@ -55,7 +59,9 @@ def ledger() -> Ledger:
 async def thread(ledger: Ledger, **more: object) -> e.ThreadOpened:
     """A thread that a model answers, in a workspace that has a tool and a policy."""
     tool = await ledger.declare("acme", SPEC)
-    await ledger.try_append(policy_slot("acme", 1), e.PolicyApplied(text=ALLOW, digest=text_digest(ALLOW)))
+    await ledger.try_append(
+        policy_slot("acme", 1), e.PolicyApplied(text=ALLOW, digest=text_digest(ALLOW))
+    )
     opened = e.ThreadOpened(
         requester="rita", agent="desk", model="test:m", tools=(tool,), labels={"tier": "vip"}
     )
@@ -84,7 +90,7 @@ async def denied(ledger: Ledger, ref: CallRef) -> str:
     return decided.event.reason
 
 
-# --------------------------------------------------------------------------------------- what a model wishes
+# ------------------------------------------------------------------------------ what a model wishes
 
 
 async def steps(ledger: Ledger, handed: Slot) -> Sequence[Effect]:
@@ -94,9 +100,13 @@ async def steps(ledger: Ledger, handed: Slot) -> Sequence[Effect]:
 
 
 async def test_each_wish_becomes_one_request(ledger: Ledger):
-    """Under an id of its own, though the provider's is the same for both; what is there is not requested again (B20, B22)."""
+    """Under an id of its own, though the provider's is the same for both; what is there is not
+    requested again (B20, B22).
+    """
     opened = await thread(ledger)
-    await ledger.append(REF.replied(1), e.ModelReplied(parts=(e.Text("Let me see."), REFUND, AGAIN)))
+    await ledger.append(
+        REF.replied(1), e.ModelReplied(parts=(e.Text("Let me see."), REFUND, AGAIN))
+    )
     first, second = (REF.wish(1, index).requested for index in (0, 1))
     both = [Append(first, wished(opened, REFUND)), Append(second, wished(opened, AGAIN))]
     assert await steps(ledger, REF.replied(1)) == both
@@ -126,7 +136,9 @@ async def test_a_reply_without_wishes_asks_for_nothing(ledger: Ledger, reply: e.
 
 
 async def test_a_service_with_its_own_loop_requests_for_itself(ledger: Ledger):
-    """A thread that names no model, or was never opened: what is recorded as its reply is only kept."""
+    """A thread that names no model, or was never opened: what is recorded as its reply is only
+    kept.
+    """
     await ledger.append(REF.replied(1), e.ModelReplied(parts=(REFUND,)))
     assert await steps(ledger, REF.replied(1)) == []
     await thread(ledger, model="")
@@ -145,16 +157,22 @@ async def test_a_wish_for_what_was_not_offered_is_requested_too(ledger: Ledger, 
 
 @pytest.mark.parametrize("arguments", ['{"order": "A-17"}', '{"order":', "", '{"a":1,"a":2}'])
 async def test_arguments_are_kept_as_they_came(ledger: Ledger, arguments: str):
-    """Malformed or oddly spelled: the digest is over the very text, and the gate judges it (B17, B61)."""
+    """Malformed or oddly spelled: the digest is over the very text, and the gate judges it (B17,
+    B61).
+    """
     opened = await thread(ledger)
-    await ledger.append(REF.replied(1), e.ModelReplied(parts=(e.Wish(tool="refund", arguments=arguments),)))
+    await ledger.append(
+        REF.replied(1), e.ModelReplied(parts=(e.Wish(tool="refund", arguments=arguments),))
+    )
     [step] = await steps(ledger, REF.replied(1))
     assert step.event.arguments == arguments
     assert step.event.digest == call_digest("refund", opened.tools[0].version, arguments)
 
 
 async def test_a_reply_whose_wish_cannot_be_requested_is_a_failed_turn(ledger: Ledger):
-    """The request holds more than the wish does; one over the limit of a fact would leave the turn open for ever (R12, B47)."""
+    """The request holds more than the wish does; one over the limit of a fact would leave the turn
+    open for ever (R12, B47).
+    """
     await thread(ledger, labels={"note": "x" * 2000})
     await ledger.append(REF.said("m1"), e.Said(role="user", text="hello"))
     await ledger.append(REF.asked(1, 1), e.ModelAsked(model="test:m"))
@@ -169,7 +187,7 @@ async def test_a_reply_whose_wish_cannot_be_requested_is_a_failed_turn(ledger: L
     assert done.event.error.startswith("TooLarge: a ToolRequested of 52")
 
 
-# ------------------------------------------------------------------------------------------ whose wish it is
+# --------------------------------------------------------------------------------- whose wish it is
 
 FORGED = [
     ("agent", {"agent": "trusted-bot"}),
@@ -180,9 +198,11 @@ FORGED = [
 
 @pytest.mark.parametrize(("what", "named"), FORGED, ids=[one[0] for one in FORGED])
 @pytest.mark.parametrize("call", ["own", "1-0"])
-async def test_a_request_in_anothers_name_is_denied(ledger: Ledger, what: str, named: dict, call: str):
-    """Agent, labels and requester are those that the thread was opened with: others would loosen what a rule
-    asks, or let the requester vote (C5).
+async def test_a_request_in_anothers_name_is_denied(
+    ledger: Ledger, what: str, named: dict, call: str
+):
+    """Agent, labels and requester are those that the thread was opened with: others would loosen
+    what a rule asks, or let the requester vote (C5).
     """
     opened = await thread(ledger)
     await ledger.append(REF.replied(1), e.ModelReplied(parts=(REFUND,)))
@@ -193,7 +213,9 @@ async def test_a_request_in_anothers_name_is_denied(ledger: Ledger, what: str, n
 
 
 async def test_what_a_request_leaves_out_is_the_threads(ledger: Ledger):
-    """Without requester, agent and labels it is judged with those of the thread, and its requester cannot vote (C5)."""
+    """Without requester, agent and labels it is judged with those of the thread, and its requester
+    cannot vote (C5).
+    """
     opened = await thread(ledger, agent="trusted-bot")
     bare = msgspec.structs.replace(wished(opened, REFUND), requester="", agent="", labels={})
     ref = REF.call("own")
@@ -214,24 +236,31 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("_name", "other"), OTHERS, ids=[one[0] for one in OTHERS])
-async def test_what_stands_for_a_models_wish_must_be_that_wish(ledger: Ledger, _name: str, other: dict):
-    """A service that takes the slot of a wish first gets nothing run in the model's name; nor does a wish that was
-    never made (C5).
+async def test_what_stands_for_a_models_wish_must_be_that_wish(
+    ledger: Ledger, _name: str, other: dict
+):
+    """A service that takes the slot of a wish first gets nothing run in the model's name; nor does
+    a wish that was never made (C5).
     """
     opened = await thread(ledger)
     wish = msgspec.structs.replace(wished(opened, REFUND), **other)
-    wish = msgspec.structs.replace(wish, digest=call_digest(wish.tool, wish.tool_version, wish.arguments))
+    wish = msgspec.structs.replace(
+        wish, digest=call_digest(wish.tool, wish.tool_version, wish.arguments)
+    )
     await ledger.append(REF.replied(1), e.ModelReplied(parts=(REFUND,)))
     await ledger.append(REF.wish(1, 0).requested, wish)
     await ledger.append(REF.wish(1, 1).requested, wished(opened, REFUND))
     for index in (0, 1):
         assert await denied(ledger, REF.wish(1, index)) == (
-            f"The model did not wish for this as 1-{index}. A service's own calls need ids of another form."
+            f"The model did not wish for this as 1-{index}. A service's own calls need ids of "
+            "another form."
         )
 
 
 async def test_a_wish_before_its_reply_is_denied(ledger: Ledger):
-    """What is requested before the model has replied was not wished for, though the reply says the same later (C5)."""
+    """What is requested before the model has replied was not wished for, though the reply says the
+    same later (C5).
+    """
     opened = await thread(ledger)
     await ledger.append(REF.wish(1, 0).requested, wished(opened, REFUND))
     assert "did not wish for this" in await denied(ledger, REF.wish(1, 0))
@@ -244,7 +273,11 @@ async def test_a_services_own_calls_stand_beside_a_models(ledger: Ledger):
     """Under an id of its own choice, with what the model never wished for."""
     opened = await thread(ledger)
     call = await ledger.request(REF.call("own"), opened.tools[0], '{"order":"Z"}')
-    assert (call.wish.requester, call.wish.agent, call.wish.labels) == ("rita", "desk", {"tier": "vip"})
+    assert (call.wish.requester, call.wish.agent, call.wish.labels) == (
+        "rita",
+        "desk",
+        {"tier": "vip"},
+    )
     await settled(ledger)
     assert (await ledger.call(call.ref)).status is Status.PENDING
 
@@ -260,7 +293,9 @@ async def test_an_opening_that_cannot_be_read_lets_nothing_run(ledger: Ledger):
 
 
 async def test_who_runs_a_tool_is_as_it_was_declared(ledger: Ledger):
-    """A request that says `client` for an executor's tool could be claimed and answered by whoever asked (R11)."""
+    """A request that says `client` for an executor's tool could be claimed and answered by whoever
+    asked (R11).
+    """
     opened = await thread(ledger)
     wish = msgspec.structs.replace(wished(opened, REFUND), run_by="client")
     await ledger.append(REF.call("own").requested, wish)
@@ -283,7 +318,9 @@ CHANGED = [
 
 @pytest.mark.parametrize(("words", "other"), CHANGED)
 async def test_the_same_id_for_something_else_is_refused(ledger: Ledger, words: str, other: dict):
-    """A call id is used once: for one wish of one requester. The same asked again is the same call (R2)."""
+    """A call id is used once: for one wish of one requester. The same asked again is the same call
+    (R2).
+    """
     for name in ("refund", "look_up"):
         await ledger.declare("acme", SPEC.model_copy(update={"name": name}))
     asked = {
@@ -315,7 +352,7 @@ def test_who_a_wish_is_for_is_looked_at_before_the_rules():
     assert (said.ground, said.rule) == ("invalid", "no")
 
 
-# --------------------------------------------------------------------------------------------- what is malformed
+# -------------------------------------------------------------------------------- what is malformed
 
 
 async def broken(ledger: Ledger, slot: Slot) -> Fact:
@@ -349,8 +386,8 @@ JUNK = (
 
 @pytest.mark.parametrize("tail", JUNK)
 async def test_one_malformed_fact_ends_no_conversation(ledger: Ledger, tail: str):
-    """A call that was denied and told to the model lets it go on, with junk beside it; and so does junk that
-    stands among the messages, which the model is told of (R4, B14, B17, B55).
+    """A call that was denied and told to the model lets it go on, with junk beside it; and so does
+    junk that stands among the messages, which the model is told of (R4, B14, B17, B55).
     """
     await thread(ledger)
     model = Answers(e.Text("Sorry."))
@@ -376,7 +413,9 @@ async def test_one_malformed_fact_ends_no_conversation(ledger: Ledger, tail: str
 
 
 async def test_a_wish_whose_place_is_taken_by_junk_is_told_as_one_that_did_not_run(ledger: Ledger):
-    """It can never be requested, so it must not keep its siblings and the next turn waiting for ever (R4, B47)."""
+    """It can never be requested, so it must not keep its siblings and the next turn waiting for
+    ever (R4, B47).
+    """
     opened = await thread(ledger)
     model = Answers()
     asker = ModelWorker({"test": model})

@@ -1,7 +1,7 @@
 """The analysts' page and notebook: all that they show is run, on lakes with something in them.
 
-One lake is of a town where all sorts of things happen, so that every example has an answer; the other is what the real
-program left: a rehearsal of recorded conversations, and `ayes lake sync`.
+One lake is of a town where all sorts of things happen, so that every example has an answer; the
+other is what the real program left: a rehearsal of recorded conversations, and `ayes lake sync`.
 
 What needs Polars or pandas is skipped where they are not installed, and says so.
 """
@@ -57,7 +57,7 @@ ANSWERS = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------- the lakes
+# ---------------------------------------------------------------------------------------- the lakes
 
 
 def _more() -> list[tuple[Slot, e.AnyEvent]]:
@@ -65,9 +65,15 @@ def _more() -> list[tuple[Slot, e.AnyEvent]]:
     ended = next(fact.slot.call_ref for fact in _recorded() if fact.slot.call_ref)
     away = e.Delegated(to="ben", starts_at=START, ends_at=START + timedelta(days=1))
     return [
-        (Slot.parse("ledger.acme._tool.refund.v1"), e.ToolDeclared(description="pays back", schema="{}")),
+        (
+            Slot.parse("ledger.acme._tool.refund.v1"),
+            e.ToolDeclared(description="pays back", schema="{}"),
+        ),
         (DelegationRef("acme", "ana", "away").given, away),
-        (ThreadRef("acme", "labelled").opened, e.ThreadOpened(requester="rita", labels={"desk": "Köln"})),
+        (
+            ThreadRef("acme", "labelled").opened,
+            e.ThreadOpened(requester="rita", labels={"desk": "Köln"}),
+        ),
         (ended.late(1), e.ToolReturned(output="too late")),
     ]
 
@@ -79,7 +85,8 @@ def facts() -> list[Fact]:
     told = [(fact.slot, fact.event) for fact in _recorded()] + _more()
     last = town[-1].recorded_at
     return town + [
-        Fact(len(town) + number, last + timedelta(seconds=number), *one) for number, one in enumerate(told, 1)
+        Fact(len(town) + number, last + timedelta(seconds=number), *one)
+        for number, one in enumerate(told, 1)
     ]
 
 
@@ -100,7 +107,9 @@ def town(facts, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory) -> Path:
-    """The archive that the real program wrote, of what its own gate, reviewers and executors recorded."""
+    """The archive that the real program wrote, of what its own gate, reviewers and executors
+    recorded.
+    """
     with up(tmp_path_factory.mktemp("rehearsal") / "store") as ready:
         store = Path(ready["store"])
         rehearsed(store, SMALL)
@@ -125,7 +134,7 @@ def opened(archive: Path) -> duckdb.DuckDBPyConnection:
     return duckdb.connect(str(archive / "lake" / "catalog.duckdb"), read_only=True)
 
 
-# ----------------------------------------------------------------------------------------- tables of the tables
+# ----------------------------------------------------------------------------- tables of the tables
 
 
 class Column(NamedTuple):
@@ -138,7 +147,9 @@ def _told(table: str) -> list[Column]:
     """The columns of a table, as the page has them."""
     _, _, rest = PAGE.read_text().partition(f"\n### `{table}`\n")
     rows = re.findall(
-        r"^\| `(\w+)` \| `(.+?)` \| (.+) \|$", re.split(r"^##", rest, flags=re.MULTILINE)[0], re.MULTILINE
+        r"^\| `(\w+)` \| `(.+?)` \| (.+) \|$",
+        re.split(r"^##", rest, flags=re.MULTILINE)[0],
+        re.MULTILINE,
     )
     return [Column(*row) for row in rows]
 
@@ -150,14 +161,18 @@ def _meaning(table: str, column: str) -> str:
 
 @pytest.mark.parametrize("table", [*TABLES, "open_calls", "events_until(9)", "calls_until(9)"])
 def test_the_columns_are_as_documented(db, table):
-    """Names, types and their order, of each table and of each lake; what is like another is said to be."""
+    """Names, types and their order, of each table and of each lake; what is like another is said to
+    be.
+    """
     like = {"open_calls": "calls", "events_until(9)": "events", "calls_until(9)": "calls"}
     described = [(name, kind) for name, kind, *_ in db.execute(f"DESCRIBE FROM {table}").fetchall()]
     assert [(one.name, one.type) for one in _told(like.get(table, table))] == described
 
 
 def test_the_tables_are_as_documented(db):
-    """Each view of the catalog has a row, and each that has a section of its own has one in the test above."""
+    """Each view of the catalog has a row, and each that has a section of its own has one in the
+    test above.
+    """
     _, _, rest = PAGE.read_text().partition("| table | a row is |")
     listed = re.findall(r"^\| `(\w+)` \|", rest.split("\n\n", 1)[0], re.MULTILINE)
     views = db.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
@@ -173,10 +188,16 @@ def _defaults() -> dict[str, set[str]]:
         nested = {"usage": e.Usage} if "usage" in kind.__struct_fields__ else {}
         for prefix, struct in {"": kind, **nested}.items():
             defaults = struct.__struct_defaults__
-            for field, default in zip(struct.__struct_fields__[-len(defaults) :], defaults, strict=True):
+            for field, default in zip(
+                struct.__struct_fields__[-len(defaults) :], defaults, strict=True
+            ):
                 path = f"{prefix}.{field}" if prefix else field
                 # An empty text or list, and None, are NULL for what they are.
-                if path in columns and isinstance(default, str | int | tuple) and default not in ("", ()):
+                if (
+                    path in columns
+                    and isinstance(default, str | int | tuple)
+                    and default not in ("", ())
+                ):
                     found[columns[path]].add((json.dumps(default), name))
     return found
 
@@ -185,7 +206,9 @@ def test_what_is_left_out_is_as_documented():
     """Every default of every field that is a column: NULL stands for it, and the page says so."""
     _, _, rest = PAGE.read_text().partition("| column of `events` | NULL is |")
     told = {}
-    for names, value in re.findall(r"^\| (.+) \| `(.+)` \|$", rest.split("\n\n", 1)[0], re.MULTILINE):
+    for names, value in re.findall(
+        r"^\| (.+) \| `(.+)` \|$", rest.split("\n\n", 1)[0], re.MULTILINE
+    ):
         columns, _, kind = names.partition(" of a")
         for column in re.findall(r"`(\w+)`", columns):
             told[column] = (value, re.findall(r"`(\w+)`", kind))
@@ -216,18 +239,26 @@ def test_values_are_as_documented(town, table, column, known):
     """What may stand in a column is listed whole, and what stands there is among it."""
     assert sorted(re.findall(r"`(\w+)`", _meaning(table, column))) == sorted(known)
     with opened(town) as db:
-        rows = db.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL").fetchall()
+        rows = db.execute(
+            f"SELECT DISTINCT {column} FROM {table} WHERE {column} IS NOT NULL"
+        ).fetchall()
     assert rows
     assert {value for (value,) in rows} <= set(known)
 
 
-# ------------------------------------------------------------------------------------------------------- the page
+# ----------------------------------------------------------------------------------------- the page
 
 
 def _examples() -> dict[int, Block]:
     """The numbered examples."""
-    numbers = (re.findall(r"^\*\*(\d+)\. ", one.before, re.MULTILINE) for one in blocks(PAGE, "sql"))
-    return {int(found[-1]): one for one, found in zip(blocks(PAGE, "sql"), numbers, strict=True) if found}
+    numbers = (
+        re.findall(r"^\*\*(\d+)\. ", one.before, re.MULTILINE) for one in blocks(PAGE, "sql")
+    )
+    return {
+        int(found[-1]): one
+        for one, found in zip(blocks(PAGE, "sql"), numbers, strict=True)
+        if found
+    }
 
 
 @pytest.mark.parametrize("block", blocks(PAGE, "sql"), ids=str)
@@ -255,7 +286,9 @@ def test_each_example_is_looked_at():
 
 
 def test_examples_agree_with_the_tables(db):
-    """Every call is in one row of an example that counts them, and no question is lost in the others."""
+    """Every call is in one row of an example that counts them, and no question is lost in the
+    others.
+    """
 
     def total(number: int, what: str) -> int:
         query = _examples()[number].text.strip().removesuffix(";")
@@ -281,7 +314,11 @@ def test_the_most_that_were_open_at_once(town, facts):
     for fact in facts:
         ref, place, day = fact.slot.call_ref, fact.slot.tail[-1], fact.recorded_at.date()
         gated, decided = at.get((ref, "gated")), at.get((ref, "decided"))
-        if place not in {"gated", "decided"} or gated is None or (decided is not None and decided < gated):
+        if (
+            place not in {"gated", "decided"}
+            or gated is None
+            or (decided is not None and decided < gated)
+        ):
             continue
         waiting ^= {ref}
         most[day] = max(most[day], len(waiting))
@@ -314,7 +351,9 @@ def _packages(block: Block) -> list[str]:
 
 
 def _run_page(*packages: str) -> dict:
-    """The blocks from top to bottom; of those that need more only those that need these packages."""
+    """The blocks from top to bottom; of those that need more only those that need these
+    packages.
+    """
     names: dict = {}
     for block in blocks(PAGE, "python"):
         if set(_packages(block)) <= set(packages):
@@ -347,7 +386,9 @@ def test_the_page_runs(archive, run_page, capsys):
     names = run_page()
     assert "calls" in capsys.readouterr().out
     assert names["events"].num_rows == _count(archive, "SELECT count(*) FROM events")
-    assert names["ended"].shape[0] == _count(archive, "SELECT count(*) FROM calls WHERE ended_at IS NOT NULL")
+    assert names["ended"].shape[0] == _count(
+        archive, "SELECT count(*) FROM calls WHERE ended_at IS NOT NULL"
+    )
     assert len(names["rows"]) == _count(archive, "SELECT count(*) FROM calls WHERE tool = 'refund'")
     (newest,) = names["ask"]("SELECT max(seq) AS seq FROM events").to_pylist()
     assert newest["seq"] == names["events"].num_rows
@@ -378,7 +419,9 @@ def test_pandas_counts_the_same(archive, run_page, db):
     assert frame.groupby("tool").size().to_dict() == found
     assert len(db.sql("FROM calls").df()) == len(frame)
     assert str(frame["policy_version"].dtype).startswith("int32")
-    query = "SELECT tool, median(epoch_us(decided_at) - epoch_us(gated_at)) FROM calls GROUP BY tool"
+    query = (
+        "SELECT tool, median(epoch_us(decided_at) - epoch_us(gated_at)) FROM calls GROUP BY tool"
+    )
     medians = {tool: took for tool, took in db.sql(query).fetchall() if took is not None}
     waited = {tool: one.total_seconds() * 1e6 for tool, one in names["waited"].dropna().items()}
     assert waited == pytest.approx(medians, abs=1)
@@ -403,7 +446,9 @@ def test_commands_are_as_shown(town, monkeypatch):
             case ["jq"]:
                 if shutil.which("jq") is None:
                     pytest.skip("jq is not installed")
-                said = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=True).stdout
+                said = subprocess.run(
+                    ["sh", "-c", line], capture_output=True, text=True, check=True
+                ).stdout
                 assert said.split() == [
                     file.name for file in sorted((town / "lake").glob("events-*.parquet"))
                 ]
@@ -412,12 +457,16 @@ def test_commands_are_as_shown(town, monkeypatch):
                 assert "ipynb" not in line or (ROOT / line.split()[-1]).is_file()
 
 
-# -------------------------------------------------------------------------------------------------- what it warns of
+# --------------------------------------------------------------------------------- what it warns of
 
 
 def test_an_open_catalog_stays_and_then_its_files_go(facts, tmp_path):
-    """As the page says: no new facts, not even for a second connection; then an error with these words; then all of them."""
-    raws = [RawMessage(one.seq, one.recorded_at, one.slot.subject, encode(one.event)) for one in facts]
+    """As the page says: no new facts, not even for a second connection; then an error with these
+    words; then all of them.
+    """
+    raws = [
+        RawMessage(one.seq, one.recorded_at, one.slot.subject, encode(one.event)) for one in facts
+    ]
     with LakeWriter.open(tmp_path, "a log") as archive:
         archive.take(raws[:900])
         archive.publish()
@@ -459,7 +508,9 @@ def test_an_attached_catalog(town, monkeypatch):
 
 
 def test_the_traps_are_there(town):
-    """Arguments that are no JSON end a query, and with `try` they do not; a vote's person is in quotes; `now()` is none of ours."""
+    """Arguments that are no JSON end a query, and with `try` they do not; a vote's person is in
+    quotes; `now()` is none of ours.
+    """
     with opened(town) as db:
         with pytest.raises(duckdb.InvalidInputException, match="Malformed JSON"):
             db.execute("SELECT arguments ->> '$.amount' FROM calls").fetchall()
@@ -480,7 +531,7 @@ def test_the_traps_are_there(town):
         assert db.execute("SELECT count(*) FROM events WHERE rule = ''").fetchall() != [(0,)]
 
 
-# --------------------------------------------------------------------------------------------------- the notebook
+# ------------------------------------------------------------------------------------- the notebook
 
 
 def test_the_notebook_runs(archive, capsys):
@@ -503,13 +554,17 @@ def test_the_notebook_finds_the_lake_below_the_store(town, monkeypatch):
     monkeypatch.delenv("AYES_ARCHIVE", raising=False)
     monkeypatch.setenv("AYES_STORE", str(town.parent))
     names: dict = {}
-    first = next(one for one in json.loads(NOTEBOOK.read_text())["cells"] if one["cell_type"] == "code")
+    first = next(
+        one for one in json.loads(NOTEBOOK.read_text())["cells"] if one["cell_type"] == "code"
+    )
     assert _run_cell("".join(first["source"]), first["id"], names)
     names["db"].close()
 
 
 def _run_cell(source: str, name: str, names: dict) -> str:
-    """Run a cell; answers with what stands below it: the value of its last line, if that is an expression."""
+    """Run a cell; answers with what stands below it: the value of its last line, if that is an
+    expression.
+    """
     tree = ast.parse(source)
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, name, "exec"), names)

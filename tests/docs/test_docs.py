@@ -1,12 +1,17 @@
-"""What the docs show is run: every Python block, every command, every policy, against a real broker (B84).
+"""What the docs show is run: every Python block, every command, every policy, against a real broker
+(B84).
 
 How a page is read: its blocks are a story, in their order, on a broker of their own.
 
-* `python` blocks run: as a program of their own if they have an `asyncio.run`, else with a connected `ledger` at hand.
-* `sh` blocks run line by line; `# exit 5` at the end of a line is the exit code that it must have. Commands that run for
-  ever, or that name another host, are only held against the command line's options.
-* `toml` blocks are read as what they say they are, and written to the file that their first line names.
-* `json` blocks after "Send to `subject`:" are sent there by a plain NATS client; `sql` blocks are asked of DuckDB.
+* `python` blocks run: as a program of their own if they have an `asyncio.run`, else with a
+  connected `ledger` at hand.
+* `sh` blocks run line by line; `# exit 5` at the end of a line is the exit code that it must have.
+  Commands that run for ever, or that name another host, are only held against the command line's
+  options.
+* `toml` blocks are read as what they say they are, and written to the file that their first line
+  names.
+* `json` blocks after "Send to `subject`:" are sent there by a plain NATS client; `sql` blocks are
+  asked of DuckDB.
 
 `docs/commands.md` is written by `python tests/docs/test_docs.py`.
 """
@@ -49,7 +54,10 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CHANGELOG.md"]
 #: Those that somebody follows from top to bottom.
 STORIES = [
     README,
-    *(ROOT / "docs" / name for name in ("services.md", "reviewers.md", "operators.md", "asking.md")),
+    *(
+        ROOT / "docs" / name
+        for name in ("services.md", "reviewers.md", "operators.md", "asking.md")
+    ),
 ]
 COMMANDS = ROOT / "docs" / "commands.md"
 
@@ -63,7 +71,7 @@ def close_account(account: str) -> str:
     return f"{account} is closed"
 
 
-# ------------------------------------------------------------------------------------- the command line
+# --------------------------------------------------------------------------------- the command line
 
 
 def commands(group: Any = CLI, *path: str) -> Iterator[tuple[str, Any]]:
@@ -79,11 +87,19 @@ def written_commands() -> str:
     lines = [
         "# Every command and option",
         "",
-        "`ayes COMMAND --help` says the same. `--store` and `--url` say which broker; see [operators.md](operators.md).",
+        (
+            "`ayes COMMAND --help` says the same. `--store` and `--url` say which broker; see "
+            "[operators.md](operators.md)."
+        ),
         "",
     ]
     for name, command in commands():
-        lines += [f"## `ayes {name}`", "", inspect.cleandoc(command.help or "").replace("\n", " "), ""]
+        lines += [
+            f"## `ayes {name}`",
+            "",
+            inspect.cleandoc(command.help or "").replace("\n", " "),
+            "",
+        ]
         lines += ["| | |", "|---|---|"]
         for one in command.params:
             if one.param_type_name == "option":
@@ -98,7 +114,7 @@ def written_commands() -> str:
 def test_every_command_and_option_is_documented():
     """The page of commands is what the program says; if not: python tests/docs/test_docs.py"""
     assert COMMANDS.read_text() == written_commands(), (
-        "write it anew: .venv/bin/python tests/docs/test_docs.py"
+        "write it anew: PYTHONPATH=tests/support .venv/bin/python tests/docs/test_docs.py"
     )
 
 
@@ -119,15 +135,17 @@ def test_every_documented_command_exists(page):
         assert known, f"ayes {span}"
         options = dict(commands())[max(known, key=len)].params
         given = {word for word in words if word.startswith("--")}
-        assert given <= {opt for one in options for opt in (*one.opts, *one.secondary_opts)} | {"--help"}, (
-            span
-        )
+        assert given <= {opt for one in options for opt in (*one.opts, *one.secondary_opts)} | {
+            "--help"
+        }, span
 
 
 def test_the_readme_shows_both_commands():
     """`make demo` and `make test` are shown, and are targets."""
     shown = set(
-        re.findall(r"^make (\w+)", "\n".join(block.text for block in blocks(README, "sh")), re.MULTILINE)
+        re.findall(
+            r"^make (\w+)", "\n".join(block.text for block in blocks(README, "sh")), re.MULTILINE
+        )
     )
     assert {"demo", "test"} <= shown
     assert shown <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -140,7 +158,7 @@ def test_links_lead_somewhere(page):
         assert "://" in target or (page.parent / target).exists(), target
 
 
-# ------------------------------------------------------------------------- tables that the code knows better
+# ---------------------------------------------------------------- tables that the code knows better
 
 
 def table(page: str, heading: str) -> dict[str, str]:
@@ -165,7 +183,11 @@ def test_the_roles_are_as_documented():
         return rest if rest.startswith("_") else rest.removeprefix("*.")
 
     known = {
-        role: {short(one) for one in accounts.permissions(role).publish if one.startswith(f"{slots.ROOT}.")}
+        role: {
+            short(one)
+            for one in accounts.permissions(role).publish
+            if one.startswith(f"{slots.ROOT}.")
+        }
         for role in (*accounts.ROLES, "reviewer-NAME")
     }
     assert told == known
@@ -179,7 +201,8 @@ def test_the_slots_are_as_documented():
         if name.startswith("`")
     }
     assert told == {
-        ".".join(shape): [kind.__name__ for kind in kinds] for shape, kinds in slots.FILLED_BY.items()
+        ".".join(shape): [kind.__name__ for kind in kinds]
+        for shape, kinds in slots.FILLED_BY.items()
     }
 
 
@@ -202,7 +225,10 @@ def test_the_exit_codes_are_as_documented():
     known = set(
         map(
             int,
-            re.findall(r"(\d) [a-z]", inspect.getdoc(sys.modules["ayes.ops.cli"]).partition("exit codes")[2]),
+            re.findall(
+                r"(\d) [a-z]",
+                inspect.getdoc(sys.modules["ayes.ops.cli"]).partition("exit codes")[2],
+            ),
         )
     )
     assert set(map(int, table("reviewers.md", "| exit code | means |"))) == known | {130}
@@ -219,7 +245,7 @@ def test_the_environment_is_as_documented():
     assert {name.strip("`") for name in table("operators.md", "| variable | is |")} == read
 
 
-# ----------------------------------------------------------------------------------------- files they show
+# ---------------------------------------------------------------------------------- files they show
 
 
 def test_policies_and_scripts_can_be_read():
@@ -228,13 +254,17 @@ def test_policies_and_scripts_can_be_read():
     for page in STORIES:
         for block in blocks(page, "toml"):
             count += 1
-            (read_script if "reviewer" in block.text.splitlines()[0] else read_policy)(block.text, str(page))
+            (read_script if "reviewer" in block.text.splitlines()[0] else read_policy)(
+                block.text, str(page)
+            )
     assert count >= 2
     assert read_policy((ROOT / "examples" / "airline.toml").read_text(), "airline.toml").rules
 
 
 def test_the_readmes_service_is_the_example():
-    """The service in the README is fewer than 25 lines, and is the file; so are the executor's tools."""
+    """The service in the README is fewer than 25 lines, and is the file; so are the executor's
+    tools.
+    """
     [block] = blocks(README, "python")
     assert block.text == (ROOT / "examples" / "service.py").read_text()
     assert len(block.text.splitlines()) < 25
@@ -242,7 +272,7 @@ def test_the_readmes_service_is_the_example():
     assert tools in [block.text for block in blocks(ROOT / "docs" / "services.md", "python")]
 
 
-# ------------------------------------------------------------------------------------------ running them
+# ------------------------------------------------------------------------------------- running them
 
 
 @asynccontextmanager
@@ -272,7 +302,12 @@ async def up(here: Path, *options: str) -> AsyncIterator[dict[str, str]]:
 
 
 async def run(
-    command: list[str], cwd: Path, environment: dict[str, str], *, within_s: float = 20, typed: str = ""
+    command: list[str],
+    cwd: Path,
+    environment: dict[str, str],
+    *,
+    within_s: float = 20,
+    typed: str = "",
 ) -> tuple[int, str, str]:
     """Its exit code and what it wrote. `ayes` is forked: 40 starts a page would take long."""
     program = Started if command[0] == "ayes" else subprocess.Popen
@@ -325,7 +360,9 @@ async def run_line(line: str, cwd: Path, environment: dict[str, str]) -> None:
     assert code == wanted, f"{shown}\nended with {code}, not {wanted}\n{out}{err}"
 
 
-async def run_python(block: Block, cwd: Path, environment: dict[str, str], names: dict[str, Any]) -> None:
+async def run_python(
+    block: Block, cwd: Path, environment: dict[str, str], names: dict[str, Any]
+) -> None:
     if "asyncio.run(" in block.text:
         code, out, err = await run([sys.executable, "-c", block.text], cwd, environment)
         assert code == 0, f"{block}\n{out}{err}"
@@ -343,7 +380,9 @@ async def prepare(store: str) -> None:
         await ledger.declare("shop", spec_of(refund))
         await ledger.declare("shop", spec_of(close_account))
         await ledger.declare("shop", spec_of(refund, name="payout"))
-        call = await ledger.request("shop/order-22/payout-1", "payout", {"order": "A-22", "amount": 48})
+        call = await ledger.request(
+            "shop/order-22/payout-1", "payout", {"order": "A-22", "amount": 48}
+        )
         call = await ledger.decision(call.ref)
         started = ToolStarted(digest=call.wish.digest, idempotency_key=str(call.ref))
         await ledger.try_append(call.ref.client_claim(1), started)
@@ -354,7 +393,9 @@ async def prepare(store: str) -> None:
 async def shop(tmp_path: Path) -> AsyncIterator[tuple[Path, dict[str, str]]]:
     """A broker, workers, tools of the workspace `shop`, a call in doubt, and a file `shop.toml`."""
     policy = next(
-        block for block in blocks(ROOT / "docs" / "reviewers.md", "toml") if "shop.toml" in block.text
+        block
+        for block in blocks(ROOT / "docs" / "reviewers.md", "toml")
+        if "shop.toml" in block.text
     )
     free = tmp_path / "free.toml"
     free.write_text('[[rule]]\nname = "free"\ntools = ["payout"]\nthen = "allow"\n')
@@ -468,11 +509,15 @@ async def test_the_analysts_page_works(shop):
 
 
 async def test_the_readme_works(tmp_path):
-    """The service of the README asks, ana approves, it runs, and `ayes watch` sees all of it from another process."""
+    """The service of the README asks, ana approves, it runs, and `ayes watch` sees all of it from
+    another process.
+    """
     here = tmp_path / "here"
     call = "shop/order-17/refund-1"
     async with up(here) as environment, watched(environment, until="ToolReturned") as seen:
-        service = asyncio.create_task(run([sys.executable, "examples/service.py"], here, environment))
+        service = asyncio.create_task(
+            run([sys.executable, "examples/service.py"], here, environment)
+        )
         await until(lambda: waits_for_people(call, environment))
         for block in blocks(README, "sh"):
             for line in block.text.splitlines():
@@ -532,7 +577,9 @@ async def watched(
 
 
 async def test_another_language_can_do_it(shop):
-    """The JSON of docs/services.md, sent by a plain NATS client that knows nothing of this package, runs a call."""
+    """The JSON of docs/services.md, sent by a plain NATS client that knows nothing of this package,
+    runs a call.
+    """
     _, environment = shop
     store = environment["AYES_STORE"]
     sent = []
@@ -563,8 +610,12 @@ async def test_another_language_can_do_it(shop):
 
 
 async def test_the_executor_works(tmp_path):
-    """The tools of examples/shop_tools.py run, once they are approved, in an executor that is given them."""
-    async with up(tmp_path / "here", "--tools", "examples.shop_tools:tools", "-w", "shop") as environment:
+    """The tools of examples/shop_tools.py run, once they are approved, in an executor that is given
+    them.
+    """
+    async with up(
+        tmp_path / "here", "--tools", "examples.shop_tools:tools", "-w", "shop"
+    ) as environment:
         store = environment["AYES_STORE"]
         async with ana_approves(store), Ledger.connect(store) as ledger:
             call = await ledger.request(
@@ -577,7 +628,9 @@ async def test_the_executor_works(tmp_path):
 
 
 async def test_a_server_of_ones_own_works(tmp_path):
-    """The accounts, the configuration and the streams of docs/operators.md, on a server that is started by hand."""
+    """The accounts, the configuration and the streams of docs/operators.md, on a server that is
+    started by hand.
+    """
     page = ROOT / "docs" / "operators.md"
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     environment = dict(os.environ) | {
@@ -617,7 +670,9 @@ async def test_a_server_of_ones_own_works(tmp_path):
             assert await apply_policy(operator, "shop", str(tmp_path / "shop.toml")) == 1
         async with Ledger.connect(url=url("service")) as ledger:
             await ledger.declare("shop", spec_of(refund))
-            await ledger.request("shop/order-17/refund-1", "refund", {"order": "A-17", "amount": 480})
+            await ledger.request(
+                "shop/order-17/refund-1", "refund", {"order": "A-17", "amount": 480}
+            )
             await until(lambda: is_gated(ledger, "shop/order-17/refund-1"))
         command = [
             "ayes",

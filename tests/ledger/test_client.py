@@ -1,4 +1,6 @@
-"""The ledger as a service and a reviewer use it: what is refused, in which words, and that nothing was recorded then."""
+"""The ledger as a service and a reviewer use it: what is refused, in which words, and that nothing
+was recorded then.
+"""
 
 import asyncio
 import os
@@ -73,14 +75,18 @@ async def put_to_people(desk: Ledger, ref: CallRef = CALL, **asking: Any) -> str
     """Ask for it, and be the gate that asks people."""
     digest = await requested(desk, ref)
     asked = {"voters": ("ana", "ben"), "excluded": ("rita",)} | asking
-    await desk.append(ref.gated, e.ApprovalRequested(digest=digest, rule="money", policy_version=1, **asked))
+    await desk.append(
+        ref.gated, e.ApprovalRequested(digest=digest, rule="money", policy_version=1, **asked)
+    )
     return digest
 
 
 async def approved(desk: Ledger, ref: CallRef = CALL, tool: str = "refund") -> str:
     """Ask for it, and be the gate that approves."""
     digest = await requested(desk, ref, tool)
-    approval = e.Approved(digest=digest, ground="people", rule="money", policy_version=1, voters=("ana",))
+    approval = e.Approved(
+        digest=digest, ground="people", rule="money", policy_version=1, voters=("ana",)
+    )
     await desk.append(ref.decided, approval)
     return digest
 
@@ -102,7 +108,7 @@ async def refused(
     assert (type(raised.value), str(raised.value)) == (kind, sentence)
 
 
-# --------------------------------------------------------------------------------------------- requesting
+# --------------------------------------------------------------------------------------- requesting
 
 NO_ID = "an id is 1 to 64 characters of A-Z a-z 0-9 _ - and does not start with _. Rename it, without dots, spaces or slashes."
 REQUESTS = [
@@ -121,12 +127,20 @@ REQUESTS = [
     ("what JSON has not", "shop/t1/c1", "refund", {"order": object}, BadArguments,
      "The arguments cannot be written as JSON: Encoding objects of type type is unsupported."),
     ("what Unicode has not", "shop/t1/c1", "refund", {"order": "\ud800"}, BadArguments,
-     "The arguments cannot be written as JSON: 'utf-8' codec can't encode character '\\ud800' in position 0: surrogates not allowed."),
-    ("an id with a dot", "shop/t1/c.1", "refund", {"order": "A-17"}, BadId, f"call 'c.1' cannot be used: {NO_ID}"),
-    ("an id with a space", "shop/t 1/c1", "refund", {"order": "A-17"}, BadId, f"thread 't 1' cannot be used: {NO_ID}"),
-    ("an id with a wildcard", "shop/t1/*", "refund", {"order": "A-17"}, BadId, f"call '*' cannot be used: {NO_ID}"),
-    ("an id of ours", "_policy/t1/c1", "refund", {"order": "A-17"}, BadId, f"workspace '_policy' cannot be used: {NO_ID}"),
-    ("an empty id", "shop/t1/", "refund", {"order": "A-17"}, BadId, f"call '' cannot be used: {NO_ID}"),
+     ("The arguments cannot be written as JSON: 'utf-8' codec can't encode character '\\ud800' in "
+     "position 0: surrogates not allowed.")),
+    ("an id with a dot", "shop/t1/c.1", "refund", {"order": "A-17"}, BadId, ("call 'c.1' cannot "
+                                                                            f"be used: {NO_ID}")),
+    ("an id with a space", "shop/t 1/c1", "refund", {"order": "A-17"}, BadId, ("thread 't 1' "
+                                                                              "cannot be used: "
+                                                                              f"{NO_ID}")),
+    ("an id with a wildcard", "shop/t1/*", "refund", {"order": "A-17"}, BadId, ("call '*' cannot "
+                                                                               f"be used: {NO_ID}")),
+    ("an id of ours", "_policy/t1/c1", "refund", {"order": "A-17"}, BadId, ("workspace '_policy' "
+                                                                           "cannot be used: "
+                                                                           f"{NO_ID}")),
+    ("an empty id", "shop/t1/", "refund", {"order": "A-17"}, BadId, ("call '' cannot be used: "
+                                                                    f"{NO_ID}")),
     ("no call", "shop/t1", "refund", {"order": "A-17"}, BadSlot,
      "'shop/t1' is not of the form workspace/thread/call: 2 parts instead of 3."),
 ]  # fmt: skip
@@ -139,7 +153,9 @@ REQUESTS = [
 async def test_a_request_that_could_never_run_is_refused(
     desk: Ledger, call: str, tool: str, arguments: Any, kind: type[Exception], sentence: str
 ):
-    """Before anything is recorded or anybody is asked, with what is wrong in one sentence (B25, B66, I4)."""
+    """Before anything is recorded or anybody is asked, with what is wrong in one sentence (B25,
+    B66, I4).
+    """
     await refused(desk, lambda: desk.request(call, tool, arguments), kind, sentence)
 
 
@@ -157,8 +173,12 @@ async def test_raw_arguments_are_kept_byte_for_byte(desk: Ledger):
 
 
 async def test_asking_again_resumes(desk: Ledger):
-    """The same request again, also many at once, is the same call, however far it has come (B48)."""
-    calls = await asyncio.gather(*(desk.request(CALL, "refund", {"order": "A-17"}) for _ in range(20)))
+    """The same request again, also many at once, is the same call, however far it has come
+    (B48).
+    """
+    calls = await asyncio.gather(
+        *(desk.request(CALL, "refund", {"order": "A-17"}) for _ in range(20))
+    )
     assert len(await desk.read(CALL)) == 1
     assert len({call.wish.id for call in calls}) == 1
     await desk.append(CALL.decided, e.Expired(rule="r", policy_version=1, after_s=60))
@@ -167,7 +187,9 @@ async def test_asking_again_resumes(desk: Ledger):
 
 
 async def test_the_same_id_for_something_else_is_refused(desk: Ledger):
-    """Same call id, other arguments, another tool, or other spelling of the same: an error that says what stands there (B50)."""
+    """Same call id, other arguments, another tool, or other spelling of the same: an error that
+    says what stands there (B50).
+    """
     call = await desk.request(CALL, "refund", {"order": "A-17"})
     assert call.requested
     first = f"ToolRequested by tests at {call.requested.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -175,8 +197,14 @@ async def test_the_same_id_for_something_else_is_refused(desk: Ledger):
         f"shop/t1/refund-1 was already requested with other arguments or another tool: {first}. "
         "Choose another call id."
     )
-    for tool, arguments in (("refund", {"order": "B-40"}), ("refund", '{"order": "A-17"}'), ("wire", {})):
-        await refused(desk, lambda t=tool, a=arguments: desk.request(CALL, t, a), AlreadyFilled, sentence)
+    for tool, arguments in (
+        ("refund", {"order": "B-40"}),
+        ("refund", '{"order": "A-17"}'),
+        ("wire", {}),
+    ):
+        await refused(
+            desk, lambda t=tool, a=arguments: desk.request(CALL, t, a), AlreadyFilled, sentence
+        )
 
 
 async def test_a_tool_declared_again_is_another_version(desk: Ledger):
@@ -189,11 +217,13 @@ async def test_a_tool_declared_again_is_another_version(desk: Ledger):
         await desk.declare("shop", REFUND)
 
 
-# ------------------------------------------------------------------------------------------------ waiting
+# ------------------------------------------------------------------------------------------ waiting
 
 
 async def test_waiting_for_a_decision(desk: Ledger):
-    """It returns when it is decided, at once if it was; and waiting costs nothing and changes nothing (B51)."""
+    """It returns when it is decided, at once if it was; and waiting costs nothing and changes
+    nothing (B51).
+    """
     await put_to_people(desk)
     async with nothing_recorded(desk):
         await refused(
@@ -207,11 +237,13 @@ async def test_waiting_for_a_decision(desk: Ledger):
     assert (await desk.decision("shop/t1/refund-1")).status is Status.WITHDRAWN
 
 
-# ------------------------------------------------------------------------------------------------- voting
+# ------------------------------------------------------------------------------------------- voting
 
 
 async def test_a_vote_is_recorded_about_what_waits(desk: Ledger):
-    """With its reason and the digest of the arguments; the call stays pending until the gate decides (B32, I2)."""
+    """With its reason and the digest of the arguments; the call stays pending until the gate
+    decides (B32, I2).
+    """
     digest = await put_to_people(desk)
     call = await desk.reviewer("ana").deny(CALL, reason="not this one")
     assert call.status is Status.PENDING
@@ -226,7 +258,8 @@ VOTES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
     ("somebody else", ("cy", "approve"), {}, NotAllowed,
      "cy is none of those who may vote on shop/t1/refund-1. Rule 'money' asks ana, ben."),
     ("the requester", ("rita", "approve"), {}, NotAllowed,
-     "rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. Somebody else must."),
+     ("rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. "
+     "Somebody else must.")),
     ("no name", ("a.na", "approve"), {}, BadId, f"reviewer 'a.na' cannot be used: {NO_ID}"),
     ("no verdict", ("ana", "maybe"), {}, BadInput,
      "'maybe' is no verdict. A vote says one of approve, deny, answer, break_glass."),
@@ -241,13 +274,16 @@ VOTES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
     ("in the place of somebody who was not asked", ("ana", "approve"), {"on_behalf_of": "cy"}, NotAllowed,
      "cy is none of those who may vote on shop/t1/refund-1. Rule 'money' asks ana, ben."),
     ("in the place of the requester", ("ana", "approve"), {"on_behalf_of": "rita"}, NotAllowed,
-     "rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. Somebody else must."),
+     ("rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. "
+     "Somebody else must.")),
     ("the requester, in another's place", ("rita", "approve"), {"on_behalf_of": "ana"}, NotAllowed,
-     "rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. Somebody else must."),
+     ("rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. "
+     "Somebody else must.")),
     ("a misfit edit", ("ana", "approve"), {"arguments": '{"order":17}'}, BadArguments,
      'The arguments of refund do not fit its schema: at /order, the value is not of type "string".'),
     ("a malformed edit", ("ana", "approve"), {"arguments": "{"}, BadArguments,
-     "The arguments of refund cannot be read: it is no JSON: Expecting property name enclosed in double quotes (at character 2)."),
+     ("The arguments of refund cannot be read: it is no JSON: Expecting property name enclosed in "
+     "double quotes (at character 2).")),
 ]  # fmt: skip
 
 
@@ -268,7 +304,9 @@ async def test_a_vote_that_does_not_count_is_refused(
 
 
 async def test_a_reviewer_has_a_method_for_each_verdict(desk: Ledger):
-    """Approve, deny, answer, break the glass: each records the reviewer's vote in their own slot (B26)."""
+    """Approve, deny, answer, break the glass: each records the reviewer's vote in their own slot
+    (B26).
+    """
     people = [desk.reviewer(name) for name in ("ana", "ben")]
     refs = [THREAD.call(f"by-name-{number}") for number in range(3)]
     for ref in refs:
@@ -288,7 +326,9 @@ async def test_a_reviewer_has_a_method_for_each_verdict(desk: Ledger):
 
 
 async def test_a_reviewer_gives_nothing_in_the_name_of_another(desk: Ledger):
-    """A grant or a delegation is its giver's word; the refusal comes before the broker's (B39, B66)."""
+    """A grant or a delegation is its giver's word; the refusal comes before the broker's (B39,
+    B66).
+    """
     ben, now = desk.reviewer("ben"), desk.now()
     for giving in (
         ben.grant("shop/ana/small", "refund", for_s=60),
@@ -301,7 +341,9 @@ async def test_a_reviewer_gives_nothing_in_the_name_of_another(desk: Ledger):
 
 
 async def test_a_vote_on_what_does_not_wait_is_refused(desk: Ledger):
-    """Unknown, not yet asked about, decided, voted on before: each in its own words (B26, B27, B29, B31)."""
+    """Unknown, not yet asked about, decided, voted on before: each in its own words (B26, B27, B29,
+    B31).
+    """
     await refused(
         desk, lambda: desk.reviewer("ana").approve("shop/t1/nobody"), UnknownCall,
         "shop/t1/nobody was never requested. `ayes pending` lists what waits.",
@@ -317,7 +359,8 @@ async def test_a_vote_on_what_does_not_wait_is_refused(desk: Ledger):
     [voted] = (await desk.reviewer("ana").approve(CALL)).votes
     await refused(
         desk, lambda: desk.reviewer("ana").deny(CALL), AlreadyFilled,
-        f"ledger.shop.t1.call.refund-1.vote.ana is taken: Voted by ana at {_at(voted)}. Nothing was recorded.",
+        f"ledger.shop.t1.call.refund-1.vote.ana is taken: Voted by ana at {_at(voted)}. Nothing "
+        "was recorded.",
     )  # fmt: skip
     no = e.Denied(ground="people", rule="money", policy_version=1, voters=("ben",))
     await desk.append(CALL.decided, no)
@@ -326,7 +369,8 @@ async def test_a_vote_on_what_does_not_wait_is_refused(desk: Ledger):
     for reviewer in ("ana", "ben", "cy"):
         await refused(
             desk, lambda who=reviewer: desk.reviewer(who).approve(CALL), AlreadyDecided,
-            f"shop/t1/refund-1 is already decided: Denied by ben at {_at(decided)}. Nothing was recorded.",
+            f"shop/t1/refund-1 is already decided: Denied by ben at {_at(decided)}. Nothing was "
+            "recorded.",
         )  # fmt: skip
 
 
@@ -355,7 +399,9 @@ async def test_a_vote_after_the_deadline_is_refused(port: EventLog):
 
 
 async def test_one_person_clicks_twice(desk: Ledger):
-    """Twenty clicks of one person at once are one vote; the others are told that it stands (B57)."""
+    """Twenty clicks of one person at once are one vote; the others are told that it stands
+    (B57).
+    """
     await put_to_people(desk)
     clicks = await asyncio.gather(
         *(desk.reviewer("ana").approve(CALL) for _ in range(20)), return_exceptions=True
@@ -364,7 +410,7 @@ async def test_one_person_clicks_twice(desk: Ledger):
     assert len((await desk.call(CALL)).votes) == 1
 
 
-# ------------------------------------------------------------------------------------- running it oneself
+# ------------------------------------------------------------------------------- running it oneself
 
 
 class Counted:
@@ -384,7 +430,9 @@ async def test_a_client_runs_its_own_tool_once(desk: Ledger):
     """Claimed, run, written down; a second run is refused, and ten at once are one (I6, B48)."""
     await approved(desk)
     tool = Counted()
-    outcomes = await asyncio.gather(*(desk.run(CALL, tool) for _ in range(10)), return_exceptions=True)
+    outcomes = await asyncio.gather(
+        *(desk.run(CALL, tool) for _ in range(10)), return_exceptions=True
+    )
     assert [one for one in outcomes if not isinstance(one, AlreadyFilled)] == [
         e.ToolReturned(output="refunded A-17")
     ]
@@ -393,13 +441,16 @@ async def test_a_client_runs_its_own_tool_once(desk: Ledger):
     assert call.status is Status.RETURNED
     await refused(
         desk, lambda: desk.run(CALL, tool), AlreadyFilled,
-        f"ledger.shop.t1.call.refund-1.claim.client.1 is taken: ToolStarted by tests at {_at(call.claims[0])}. Nothing was recorded.",
+        "ledger.shop.t1.call.refund-1.claim.client.1 is taken: ToolStarted by tests at "
+        f"{_at(call.claims[0])}. Nothing was recorded.",
     )  # fmt: skip
     assert tool.runs == 1
 
 
 async def test_what_was_not_approved_does_not_run(desk: Ledger):
-    """Not asked for, waiting, denied, approved with other bytes, or somebody else's to run: refused (I1, B61, B73)."""
+    """Not asked for, waiting, denied, approved with other bytes, or somebody else's to run: refused
+    (I1, B61, B73).
+    """
     tool = Counted()
     await refused(
         desk, lambda: desk.run(CALL, tool), UnknownCall,
@@ -409,7 +460,8 @@ async def test_what_was_not_approved_does_not_run(desk: Ledger):
     await refused(
         desk, lambda: desk.run(CALL, tool), NotOpen,
         "shop/t1/refund-1 is pending, so ToolStarted cannot follow. "
-        "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
+        "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, "
+        "Voted, Withdrawn.",
     )  # fmt: skip
     await desk.append(CALL.decided, e.Denied(ground="people", rule="money", policy_version=1))
     await refused(
@@ -419,7 +471,8 @@ async def test_what_was_not_approved_does_not_run(desk: Ledger):
     tampered, wired = THREAD.call("tampered"), THREAD.call("wired")
     await requested(desk, tampered)
     await desk.append(
-        tampered.decided, e.Approved(digest="0" * 64, ground="people", rule="money", policy_version=1)
+        tampered.decided,
+        e.Approved(digest="0" * 64, ground="people", rule="money", policy_version=1),
     )
     await refused(
         desk, lambda: desk.run(tampered, tool), NotOpen,
@@ -461,7 +514,9 @@ class Silent(Memory):
 
 
 async def test_a_result_is_written_down_however_long_it_takes(monkeypatch: pytest.MonkeyPatch):
-    """The tool has run, so its result gets into the ledger: through silence, and through being cancelled (I7)."""
+    """The tool has run, so its result gets into the ledger: through silence, and through being
+    cancelled (I7).
+    """
     monkeypatch.setattr(client, "_AGAIN_S", 0.01)
     silent = Silent(times=3)
     desk = Ledger(silent, e.Author(kind="service", name="tests"))
@@ -476,7 +531,9 @@ async def test_a_result_is_written_down_however_long_it_takes(monkeypatch: pytes
 
 
 async def test_what_nobody_can_answer_for_is_said_to_be_unknown(desk: Ledger):
-    """An append without an answer is neither a success nor a refusal, and doing it again is safe (I4, B28)."""
+    """An append without an answer is neither a success nor a refusal, and doing it again is safe
+    (I4, B28).
+    """
     silent = Silent(times=1)
     again = Ledger(silent, desk.author)
     with pytest.raises(
@@ -486,7 +543,7 @@ async def test_what_nobody_can_answer_for_is_said_to_be_unknown(desk: Ledger):
     assert await again.try_append(CALL.finished, e.ToolReturned(output="done")) is None
 
 
-# -------------------------------------------------------------------------------- taking back, finding out
+# ------------------------------------------------------------------------- taking back, finding out
 
 
 async def test_a_wish_is_taken_back_while_it_is_open(desk: Ledger):
@@ -501,7 +558,8 @@ async def test_a_wish_is_taken_back_while_it_is_open(desk: Ledger):
     assert call.status is Status.PENDING  # until the gate has decided so
     await refused(
         desk, lambda: desk.withdraw(CALL), AlreadyFilled,
-        f"ledger.shop.t1.call.refund-1.withdrawn is taken: Withdrawn by tests at {_at(call.withdrawn)}. Nothing was recorded.",
+        "ledger.shop.t1.call.refund-1.withdrawn is taken: Withdrawn by tests at "
+        f"{_at(call.withdrawn)}. Nothing was recorded.",
     )  # fmt: skip
     other = THREAD.call("other")
     await approved(desk, other)
@@ -509,7 +567,8 @@ async def test_a_wish_is_taken_back_while_it_is_open(desk: Ledger):
     assert decided
     await refused(
         desk, lambda: desk.withdraw(other), AlreadyDecided,
-        f"shop/t1/other is already decided: Approved by ana at {_at(decided)}. Nothing was recorded.",
+        f"shop/t1/other is already decided: Approved by ana at {_at(decided)}. Nothing was "
+        "recorded.",
     )  # fmt: skip
 
 
@@ -519,11 +578,14 @@ async def test_an_approval_is_taken_back_before_it_runs(desk: Ledger):
     await refused(
         desk, lambda: desk.reviewer("ben").revoke(CALL), NotOpen,
         "shop/t1/refund-1 is pending, so Revoked cannot follow. "
-        "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
+        "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, "
+        "Voted, Withdrawn.",
     )  # fmt: skip
     first, second = THREAD.call("first"), THREAD.call("second")
     await approved(desk, first)
-    assert (await desk.reviewer("ben").revoke(first, reason="wrong customer")).status is Status.REVOKED
+    assert (
+        await desk.reviewer("ben").revoke(first, reason="wrong customer")
+    ).status is Status.REVOKED
     tool = Counted()
     with pytest.raises(NotOpen, match="shop/t1/first is revoked, so ToolStarted cannot follow"):
         await desk.run(first, tool)
@@ -535,9 +597,11 @@ async def test_an_approval_is_taken_back_before_it_runs(desk: Ledger):
 
 
 async def test_taking_back_races_with_the_start(desk: Ledger):
-    """A hundred times at once: either it ran or it was taken back, never both and never neither (I6).
+    """A hundred times at once: either it ran or it was taken back, never both and never neither
+    (I6).
 
-    Start and revocation stand in different slots, so the order of the log decides, and both are told of it.
+    Start and revocation stand in different slots, so the order of the log decides, and both are
+    told of it.
     """
     tool = Counted()
     refs = [THREAD.call(f"c{number}") for number in range(100)]
@@ -555,7 +619,8 @@ async def test_a_call_in_doubt_is_found_out_about_once(desk: Ledger):
     await approved(desk)
     await refused(
         desk, lambda: desk.reviewer("ana").reconcile(CALL, happened=True, output=""), NotOpen,
-        "shop/t1/refund-1 is approved, so Reconciled cannot follow. What can: Declined, Revoked, ToolStarted.",
+        "shop/t1/refund-1 is approved, so Reconciled cannot follow. What can: Declined, Revoked, "
+        "ToolStarted.",
     )  # fmt: skip
     await desk.start(CALL)
     await desk.doubt(CALL, "nobody knows")
@@ -564,7 +629,8 @@ async def test_a_call_in_doubt_is_found_out_about_once(desk: Ledger):
     assert call.reconciled
     await refused(
         desk, lambda: desk.reviewer("ana").reconcile(CALL, happened=True, output=""), AlreadyFilled,
-        f"ledger.shop.t1.call.refund-1.reconciled.ana is taken: Reconciled by ana at {_at(call.reconciled)}. Nothing was recorded.",
+        "ledger.shop.t1.call.refund-1.reconciled.ana is taken: Reconciled by ana at "
+        f"{_at(call.reconciled)}. Nothing was recorded.",
     )  # fmt: skip
     await refused(
         desk, lambda: desk.reviewer("ben").reconcile(CALL, happened=True, output=""), NotOpen,
@@ -573,11 +639,14 @@ async def test_a_call_in_doubt_is_found_out_about_once(desk: Ledger):
 
 
 async def test_a_call_whose_client_is_gone_can_be_put_in_doubt(desk: Ledger):
-    """Its service died while it ran: it is not run again; somebody says so, and what comes late is kept apart (I7, I9, B49)."""
+    """Its service died while it ran: it is not run again; somebody says so, and what comes late is
+    kept apart (I7, I9, B49).
+    """
     await approved(desk)
     await refused(
         desk, lambda: desk.doubt(CALL), NotOpen,
-        "shop/t1/refund-1 is approved, so InDoubt cannot follow. What can: Declined, Revoked, ToolStarted.",
+        "shop/t1/refund-1 is approved, so InDoubt cannot follow. What can: Declined, Revoked, "
+        "ToolStarted.",
     )  # fmt: skip
     begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -603,7 +672,7 @@ async def test_a_call_whose_client_is_gone_can_be_put_in_doubt(desk: Ledger):
     ).status is Status.RECONCILED
 
 
-# ---------------------------------------------------------------------------------- started here, ended here
+# ------------------------------------------------------------------------- started here, ended here
 
 
 async def started(desk: Ledger, ref: CallRef = CALL) -> None:
@@ -622,7 +691,9 @@ async def started(desk: Ledger, ref: CallRef = CALL) -> None:
 async def test_a_client_says_how_its_own_tool_ended(
     desk: Ledger, said: dict[str, str], event: e.Event, status: Status
 ):
-    """Claimed, run wherever it runs, and posted: what it gave, or what it raised, which is no refusal (B31, B34, I1, I6)."""
+    """Claimed, run wherever it runs, and posted: what it gave, or what it raised, which is no
+    refusal (B31, B34, I1, I6).
+    """
     digest = (await approved(desk), await desk.start(CALL))[0]
     [claim] = (await desk.call(CALL)).claims
     assert isinstance(claim.event, e.ToolStarted)
@@ -644,7 +715,9 @@ async def test_a_start_is_one_start(desk: Ledger):
 
 
 async def test_what_was_never_started_cannot_have_ended(desk: Ledger):
-    """Not asked for, waiting, approved, denied, taken back: a result is refused, and nothing is recorded (B31, B62, I1)."""
+    """Not asked for, waiting, approved, denied, taken back: a result is refused, and nothing is
+    recorded (B31, B62, I1).
+    """
     await refused(
         desk, lambda: desk.finish(CALL, output="done"), UnknownCall,
         "shop/t1/refund-1 was never requested. `ayes pending` lists what waits.",
@@ -653,13 +726,15 @@ async def test_what_was_never_started_cannot_have_ended(desk: Ledger):
     await refused(
         desk, lambda: desk.finish(CALL, output="done"), NotOpen,
         "shop/t1/refund-1 is pending, so ToolReturned cannot follow. "
-        "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.",
+        "What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, "
+        "Voted, Withdrawn.",
     )  # fmt: skip
     ready, back, never = (THREAD.call(name) for name in ("ready", "back", "never"))
     await approved(desk, ready)
     await refused(
         desk, lambda: desk.finish(ready, error="oops"), NotOpen,
-        "shop/t1/ready is approved, so ToolFailed cannot follow. What can: Declined, Revoked, ToolStarted.",
+        "shop/t1/ready is approved, so ToolFailed cannot follow. What can: Declined, Revoked, "
+        "ToolStarted.",
     )  # fmt: skip
     await approved(desk, back)
     await desk.reviewer("ben").revoke(back)
@@ -686,7 +761,9 @@ async def test_a_call_ends_in_one_way(desk: Ledger, said: dict[str, str]):
 
 
 async def test_an_executors_tool_is_not_started_or_ended_here(desk: Ledger):
-    """Who runs it stands in its declaration; no client posts a result in the executor's place (B62)."""
+    """Who runs it stands in its declaration; no client posts a result in the executor's place
+    (B62).
+    """
     await approved(desk, tool="wire")
     sentence = "shop/t1/refund-1 is run by 'executor', as its tool is declared, and not here."
     await refused(desk, lambda: desk.start(CALL), NotOpen, sentence)
@@ -696,7 +773,9 @@ async def test_an_executors_tool_is_not_started_or_ended_here(desk: Ledger):
 
 
 async def test_a_result_is_posted_once(desk: Ledger):
-    """The same again is told as what it is; another one is kept beside it and never shown (B27, B48, I9)."""
+    """The same again is told as what it is; another one is kept beside it and never shown (B27,
+    B48, I9).
+    """
     await started(desk)
     finished = (await desk.finish(CALL, output="refunded")).finished
     assert finished
@@ -707,10 +786,15 @@ async def test_a_result_is_posted_once(desk: Ledger):
     )  # fmt: skip
     with pytest.raises(AlreadyFilled) as raised:
         await desk.finish(CALL, error="oops")
-    assert str(raised.value) == f"shop/t1/refund-1 has ended already: {told}. What came now is kept as late."
+    assert (
+        str(raised.value)
+        == f"shop/t1/refund-1 has ended already: {told}. What came now is kept as late."
+    )
     call = await desk.call(CALL)
     assert call.status is Status.RETURNED
-    assert [fact.event.error for fact in call.late if isinstance(fact.event, e.ToolFailed)] == ["oops"]
+    assert [fact.event.error for fact in call.late if isinstance(fact.event, e.ToolFailed)] == [
+        "oops"
+    ]
 
 
 async def test_only_one_late_result_is_kept_and_nobody_is_told_otherwise(desk: Ledger):
@@ -721,14 +805,20 @@ async def test_only_one_late_result_is_kept_and_nobody_is_told_otherwise(desk: L
         await desk.finish(CALL, output="second")
     with pytest.raises(AlreadyFilled, match=r"What came now is kept as late\.$"):
         await desk.finish(CALL, output="second")  # the same again
-    with pytest.raises(AlreadyFilled, match=r"Nothing was recorded: another late result was first\.$"):
+    with pytest.raises(
+        AlreadyFilled, match=r"Nothing was recorded: another late result was first\.$"
+    ):
         await desk.finish(CALL, output="third")
     late = (await desk.call(CALL)).late
-    assert [fact.event.output for fact in late if isinstance(fact.event, e.ToolReturned)] == ["second"]
+    assert [fact.event.output for fact in late if isinstance(fact.event, e.ToolReturned)] == [
+        "second"
+    ]
 
 
 async def test_a_result_that_comes_after_a_person_found_out_is_late(desk: Ledger):
-    """In doubt, reconciled, and then it comes: refused, kept apart, and what the person said stands (I7, I9)."""
+    """In doubt, reconciled, and then it comes: refused, kept apart, and what the person said stands
+    (I7, I9).
+    """
     await started(desk)
     await desk.doubt(CALL, "the service was restarted")
     await desk.reviewer("ana").reconcile(CALL, happened=False, output="It was not refunded.")
@@ -738,21 +828,29 @@ async def test_a_result_that_comes_after_a_person_found_out_is_late(desk: Ledger
         await desk.finish(CALL, output="refunded")
     call = await desk.call(CALL)
     assert call.status is Status.RECONCILED
-    assert [fact.event.output for fact in call.late if isinstance(fact.event, e.ToolReturned)] == ["refunded"]
+    assert [fact.event.output for fact in call.late if isinstance(fact.event, e.ToolReturned)] == [
+        "refunded"
+    ]
 
 
 async def test_what_is_answered_is_not_run(desk: Ledger):
-    """A person answered in place of the tool: whoever would run it is refused, and no result takes the answer's place (B31, B33, I6)."""
+    """A person answered in place of the tool: whoever would run it is refused, and no result takes
+    the answer's place (B31, B33, I6).
+    """
     await put_to_people(desk)
     await desk.reviewer("ana").answer(CALL, "I did it by hand.")
-    answered = e.Answered(answer="I did it by hand.", rule="money", policy_version=1, voters=("ana",))
+    answered = e.Answered(
+        answer="I did it by hand.", rule="money", policy_version=1, voters=("ana",)
+    )
     await desk.append(CALL.decided, answered)
     sentence = "shop/t1/refund-1 is answered, so {} cannot follow. What can: ToolRefused."
     await refused(desk, lambda: desk.start(CALL), NotOpen, sentence.format("ToolStarted"))
-    await refused(desk, lambda: desk.finish(CALL, output="done"), NotOpen, sentence.format("ToolReturned"))
+    await refused(
+        desk, lambda: desk.finish(CALL, output="done"), NotOpen, sentence.format("ToolReturned")
+    )
 
 
-# ------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 class Slowly(Memory):
@@ -777,7 +875,9 @@ async def test_reading_may_take_its_time(monkeypatch: pytest.MonkeyPatch):
     [fact] = await ledger.read(CALL)
     behind = Ledger(Slowly(behind=1000), ledger.author)
     await behind.append(CALL.decided, e.Withdrawn())
-    with pytest.raises(Unavailable, match=r"ledger\.shop\.t1\.call\.refund-1\.decided cannot be read yet"):
+    with pytest.raises(
+        Unavailable, match=r"ledger\.shop\.t1\.call\.refund-1\.decided cannot be read yet"
+    ):
         await behind.read(CALL, must_include=fact.slot)
 
 
@@ -789,7 +889,7 @@ async def test_a_replica_that_is_behind_is_asked_again():
     assert await ledger.read(CALL, must_include=fact.slot) == (fact,)
 
 
-# ------------------------------------------------------------------------------------- the broker says no
+# ------------------------------------------------------------------------------- the broker says no
 
 
 @pytest.mark.parametrize(
@@ -803,37 +903,55 @@ async def test_a_replica_that_is_behind_is_asked_again():
         ("reviewer-ben", CALL.vote("ana"), e.Voted(verdict="approve", digest="d")),
     ],
 )
-async def test_a_denied_append_is_refused_at_once(store: Path, role: str, slot: Slot, event: e.Event):
+async def test_a_denied_append_is_refused_at_once(
+    store: Path, role: str, slot: Slot, event: e.Event
+):
     """With who may not write what, long before any time is up, and nothing is recorded (B68)."""
     if role.startswith("reviewer"):
         await ensure_account(store, role)
     async with Ledger.connect(store, role=role) as ledger, nothing_recorded(ledger):
         begun = time.monotonic()
-        with pytest.raises(BrokerRefused, match=f"the credentials of '{role}' may not write {slot.subject}"):
+        with pytest.raises(
+            BrokerRefused, match=f"the credentials of '{role}' may not write {slot.subject}"
+        ):
             await ledger.append(slot, event)
         assert time.monotonic() - begun < 1
 
 
 async def test_a_denial_concerns_nobody_else(store: Path):
-    """Forty appends at once, two of them denied: these two fail, and the others stand, wherever the denied ones came."""
+    """Forty appends at once, two of them denied: these two fail, and the others stand, wherever the
+    denied ones came.
+    """
     refs = [THREAD.call(f"c{number}") for number in range(38)]
-    wishes = [(ref.requested, e.ToolRequested(tool="t", arguments="{}", digest="d")) for ref in refs]
-    all_of_them: list[tuple[Slot, e.Event]] = [*wishes[:20], (refs[0].decided, e.Withdrawn()), *wishes[20:]]
+    wishes = [
+        (ref.requested, e.ToolRequested(tool="t", arguments="{}", digest="d")) for ref in refs
+    ]
+    all_of_them: list[tuple[Slot, e.Event]] = [
+        *wishes[:20],
+        (refs[0].decided, e.Withdrawn()),
+        *wishes[20:],
+    ]
     all_of_them.append((refs[1].decided, e.Withdrawn()))
     async with Ledger.connect(store) as ledger:
         answers = await asyncio.gather(
             *(ledger.append(slot, event) for slot, event in all_of_them), return_exceptions=True
         )
-        assert [place for place, one in enumerate(answers) if isinstance(one, BrokerRefused)] == [20, 39]
+        assert [place for place, one in enumerate(answers) if isinstance(one, BrokerRefused)] == [
+            20,
+            39,
+        ]
         assert sum(isinstance(one, Recorded | AlreadyRecorded) for one in answers) == 38
         assert await ledger.log.last_seq() == 38
 
 
 async def test_connecting_without_a_broker_fails_soon(unused_tcp_port: int, tmp_path: Path):
-    """One sentence that says where it looked and what to do, within seconds: nobody listens, nobody answers, no such store."""
+    """One sentence that says where it looked and what to do, within seconds: nobody listens, nobody
+    answers, no such store.
+    """
     begun = time.monotonic()
     with pytest.raises(
-        BrokerAway, match=rf"no NATS broker answers at nats://127.0.0.1:{unused_tcp_port} \(tried for 3 s\)"
+        BrokerAway,
+        match=rf"no NATS broker answers at nats://127.0.0.1:{unused_tcp_port} \(tried for 3 s\)",
     ):
         async with Ledger.connect(url=f"nats://127.0.0.1:{unused_tcp_port}"):
             pass
@@ -870,7 +988,9 @@ def unused_tcp_port() -> int:
 
 
 async def test_credentials_that_are_not_known_are_refused(store: Path):
-    """A role that the broker has not, and a password that is wrong: said so, and not taken for an outage."""
+    """A role that the broker has not, and a password that is wrong: said so, and not taken for an
+    outage.
+    """
     with pytest.raises(BrokerRefused, match="has no account 'reviewer-eve'"):
         async with Ledger.connect(store, role="reviewer-eve"):
             pass
@@ -882,7 +1002,7 @@ async def test_credentials_that_are_not_known_are_refused(store: Path):
             pass
 
 
-# ------------------------------------------------------------------------------------- the broker is away
+# ------------------------------------------------------------------------------- the broker is away
 
 
 @pytest.fixture
@@ -921,8 +1041,12 @@ async def said(ledger: Ledger, number: int) -> AppendResult:
     return await ledger.append(THREAD.said(f"m{number}"), e.Said(role="user", text=str(number)))
 
 
-async def test_watching_and_appending_survive_a_restart_of_the_broker(tmp_path: Path, impatient: None):
-    """The broker goes and comes back on its store: the watcher misses nothing and sees nothing twice, and what was appended meanwhile is recorded or said to be unknown (B53, B48)."""
+async def test_watching_and_appending_survive_a_restart_of_the_broker(
+    tmp_path: Path, impatient: None
+):
+    """The broker goes and comes back on its store: the watcher misses nothing and sees nothing
+    twice, and what was appended meanwhile is recorded or said to be unknown (B53, B48).
+    """
     path = tmp_path / "store"
     async with running(path):
         connected = Ledger.connect(path, name="desk")
@@ -954,7 +1078,9 @@ async def test_watching_and_appending_survive_a_restart_of_the_broker(tmp_path: 
 
 
 async def test_a_broker_that_stalls_is_not_flooded_with_followers(tmp_path: Path, impatient: None):
-    """A follower that heard nothing for a while starts over, once; what it gave up is not taken for the new one."""
+    """A follower that heard nothing for a while starts over, once; what it gave up is not taken for
+    the new one.
+    """
     async with running(tmp_path / "store") as server, Ledger.connect(server.store.path) as ledger:
         assert isinstance(ledger.log, JetStream)
         seen = Seen(ledger)

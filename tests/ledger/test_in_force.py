@@ -23,7 +23,9 @@ from ayes.schemas.tools import ToolSpec, declaration, version_of
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 BLOCK = '[[rule]]\nname = "no"\ntools = ["*"]\nthen = "block"\n'
-SLOW = BLOCK + 'when = "{}true{}"\n'.format("".join(f"[0,0,0].all(a{n}, " for n in range(9)), ")" * 9)
+SLOW = BLOCK + 'when = "{}true{}"\n'.format(
+    "".join(f"[0,0,0].all(a{n}, " for n in range(9)), ")" * 9
+)
 SPEC = ToolSpec(name="pay", schema='{"type":"object"}')
 VERSION, DECLARED = declaration(SPEC)
 
@@ -71,7 +73,9 @@ VOID = [
 async def test_what_cannot_be_read_leaves_in_force_what_was(
     ledger: Ledger, port: Messy, tmp_path: Path, owner: str, token: str, raw: bytes
 ):
-    """A void policy neither stops the gate nor loosens, people are told, and the next one clears it (H4, H5, D13)."""
+    """A void policy neither stops the gate nor loosens, people are told, and the next one clears it
+    (H4, H5, D13).
+    """
     await ledger.append(policy_slot(owner, 1), applied(BLOCK))
     void = await port.put(f"ledger.{owner}._policy.{token}", raw)
     for _ in range(2):
@@ -120,7 +124,9 @@ async def test_what_could_never_be_read_asks_people_about_everything(
     assert (await ledger.policies("shop")).workspace.version == 1
 
 
-async def test_a_version_is_recorded_under_the_next_free_number(ledger: Ledger, port: Messy, tmp_path: Path):
+async def test_a_version_is_recorded_under_the_next_free_number(
+    ledger: Ledger, port: Messy, tmp_path: Path
+):
     """Numbers that void facts stand under are passed over, the greatest that there is too (H4)."""
     await ledger.append(policy_slot("shop", 1), applied(BLOCK))
     for number in ("2", "3", "999999999"):
@@ -147,7 +153,9 @@ VOID_TOOLS = [
 
 
 @pytest.mark.parametrize(("token", "raw"), VOID_TOOLS)
-async def test_a_void_declaration_is_passed_over(ledger: Ledger, port: Messy, token: str, raw: bytes):
+async def test_a_void_declaration_is_passed_over(
+    ledger: Ledger, port: Messy, token: str, raw: bytes
+):
     """By name the newest that counts is found; the void version itself is unknown (C4, D13)."""
     await ledger.declare("shop", SPEC)
     await port.put(f"ledger.shop._tool.pay.{token}", raw)
@@ -168,14 +176,20 @@ async def test_a_void_declaration_is_passed_over(ledger: Ledger, port: Messy, to
 
 
 async def test_a_squatted_version_is_not_the_tool(ledger: Ledger, port: Messy):
-    """What stands under another contract's digest is unknown, so its calls are denied as invalid (C4)."""
+    """What stands under another contract's digest is unknown, so its calls are denied as invalid
+    (C4).
+    """
     version, _ = declaration(ToolSpec(name="set_policy", schema='{"type":"object"}', governs=True))
-    await ledger.append(tool_slot("shop", "set_policy", version), e.ToolDeclared(description="", schema="{}"))
+    await ledger.append(
+        tool_slot("shop", "set_policy", version), e.ToolDeclared(description="", schema="{}")
+    )
     with pytest.raises(UnknownTool, match="Declared are: none"):
         await ledger.tool("shop", "set_policy", version)
 
 
-@pytest.mark.parametrize(("name", "version"), [("a.b", ""), ("", ""), ("pay", "_v1"), ("pay", "a b")])
+@pytest.mark.parametrize(
+    ("name", "version"), [("a.b", ""), ("", ""), ("pay", "_v1"), ("pay", "a b")]
+)
 async def test_a_name_that_no_tool_can_have_is_unknown(ledger: Ledger, name: str, version: str):
     """Not an error of another kind, and not a traceback (security review, 5)."""
     with pytest.raises(UnknownTool):
@@ -185,7 +199,8 @@ async def test_a_name_that_no_tool_can_have_is_unknown(ledger: Ledger, name: str
 async def test_a_recorded_schema_beyond_the_limit_is_not_a_declaration(ledger: Ledger):
     """What our own client refuses to declare counts no more when it is recorded by another (C3)."""
     levels = ",".join(
-        f'"d{n}":{{"allOf":[{{"$ref":"#/$defs/d{n + 1}"}},{{"$ref":"#/$defs/d{n + 1}"}}]}}' for n in range(40)
+        f'"d{n}":{{"allOf":[{{"$ref":"#/$defs/d{n + 1}"}},{{"$ref":"#/$defs/d{n + 1}"}}]}}'
+        for n in range(40)
     )
     schema = f'{{"type":"object","$ref":"#/$defs/d0","$defs":{{{levels},"d40":{{}}}}}}'
     bad = e.ToolDeclared(description="", schema=schema)

@@ -1,4 +1,6 @@
-"""What the library says to a program that uses it: nothing below a warning, and nothing on stdout."""
+"""What the library says to a program that uses it: nothing below a warning, and nothing on
+stdout.
+"""
 
 import asyncio
 import sys

@@ -6,7 +6,18 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import DECISIONS, REF, SETTLED, START, UNSETTLED, Story, disorder, life, question, request
+from stories import (
+    DECISIONS,
+    REF,
+    SETTLED,
+    START,
+    UNSETTLED,
+    Story,
+    disorder,
+    life,
+    question,
+    request,
+)
 
 from ayes.ledger.lifecycle import (
     LEADS_TO,
@@ -47,7 +58,10 @@ EXAMPLES: dict[type[e.Event], tuple[Slot, e.Event]] = {
     e.Voted: (CALL.vote("ana"), e.Voted(verdict="approve", digest=DIGEST)),
     e.Escalated: (CALL.escalated(1), e.Escalated(voters=("lea",), expires_in_s=60)),
     e.GlassBroken: (CALL.announced, e.GlassBroken(reviewer="ana", reason="the shop burns")),
-    e.Approved: (CALL.decided, e.Approved(digest=DIGEST, ground="people", rule="money", policy_version=1)),
+    e.Approved: (
+        CALL.decided,
+        e.Approved(digest=DIGEST, ground="people", rule="money", policy_version=1),
+    ),
     **{type(decision): (CALL.decided, decision) for decision in DECISIONS.values()},
     e.ToolStarted: (CALL.claim(1), e.ToolStarted(digest=DIGEST, idempotency_key=str(CALL))),
     e.Revoked: (CALL.revoked_by("ben"), e.Revoked(reviewer="ben")),
@@ -56,7 +70,10 @@ EXAMPLES: dict[type[e.Event], tuple[Slot, e.Event]] = {
     e.ToolFailed: (CALL.finished, e.ToolFailed(error="no such order")),
     e.ToolRefused: (CALL.finished, e.ToolRefused(ending="denied", text="it did not run")),
     e.InDoubt: (CALL.finished, e.InDoubt(attempt=1, text="nobody knows")),
-    e.Reconciled: (CALL.reconciled_by("ana"), e.Reconciled(happened=True, output="done", reviewer="ana")),
+    e.Reconciled: (
+        CALL.reconciled_by("ana"),
+        e.Reconciled(happened=True, output="done", reviewer="ana"),
+    ),
 }
 
 
@@ -79,7 +96,9 @@ def following(status: Status, kind: type[e.Event]) -> tuple[Slot, e.Event]:
 
 
 def walks() -> list[tuple[list[tuple[Slot, e.Event]], Status]]:
-    """Every way through the table, each step taken once, with the status that the table says it leads to."""
+    """Every way through the table, each step taken once, with the status that the table says it
+    leads to.
+    """
     found: list[tuple[list[tuple[Slot, e.Event]], Status]] = []
 
     def walk(
@@ -96,19 +115,25 @@ def walks() -> list[tuple[list[tuple[Slot, e.Event]], Status]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------ the table
+# ---------------------------------------------------------------------------------------- the table
 
 
 def test_the_table_says_what_evolve_does():
-    """Whatever way is taken through the table, the facts come to the status that the table names."""
+    """Whatever way is taken through the table, the facts come to the status that the table
+    names.
+    """
     ways = walks()
     for story, status in ways:
         assert told(*story).status is status, [type(event).__name__ for _, event in story]
-    assert {status for _, status in ways} == set(Status) - {Status.UNKNOWN}, "some status cannot be reached"
+    assert {status for _, status in ways} == set(Status) - {Status.UNKNOWN}, (
+        "some status cannot be reached"
+    )
 
 
 def test_the_table_knows_every_fact_that_a_call_can_hold():
-    """No fact about a call is without a place in the table, and none stands in it that a call cannot hold."""
+    """No fact about a call is without a place in the table, and none stands in it that a call
+    cannot hold.
+    """
     in_slots = {kind for shape, kinds in FILLED_BY.items() if shape[0] == "call" for kind in kinds}
     in_table = {kind for follows in MAY_FOLLOW.values() for kind in follows}
     assert in_table == in_slots
@@ -119,7 +144,9 @@ def test_what_the_table_lets_happen_is_not_refused():
     """Along every way through the table, the next fact is one that may be recorded."""
     for story, _ in walks():
         *before, (slot, event) = story
-        assert refusal(told(*before), slot, event, SOON) is None, [type(one).__name__ for _, one in story]
+        assert refusal(told(*before), slot, event, SOON) is None, [
+            type(one).__name__ for _, one in story
+        ]
 
 
 def test_each_fact_leads_to_one_status():
@@ -135,7 +162,9 @@ def test_every_status_but_unknown_is_one_that_a_fact_leads_to():
 
 
 def test_every_status_is_open_or_not_run_or_settled():
-    """What may still happen, what never will and what is over: each status is in one of the three."""
+    """What may still happen, what never will and what is over: each status is in one of the
+    three.
+    """
     still_open = {"unknown", "requested", "pending", "approved", "running", "in_doubt"}
     assert {"returned", "failed", "refused", "reconciled"} == SETTLED_STATUSES
     assert set(Status) - SETTLED_STATUSES - still_open == NOT_RUN
@@ -153,7 +182,9 @@ def test_nothing_runs_without_an_approval():
 
 @pytest.mark.parametrize("ending", [*SETTLED, *UNSETTLED])
 def test_each_ending_is_its_own(ending: str):
-    """Expired, denied, withdrawn and superseded stay apart in the facts, though none of them ran (I5, B34)."""
+    """Expired, denied, withdrawn and superseded stay apart in the facts, though none of them ran
+    (I5, B34).
+    """
     call = told(*life(CALL, WISH, ending))
     status = {
         "approved": Status.APPROVED,
@@ -168,10 +199,12 @@ def test_each_ending_is_its_own(ending: str):
     assert call.status is status
     if ending in DECISIONS:
         before = told(*life(CALL, WISH, ending)[:-1])
-        assert before.status == {"denied by policy": "denied", "invalid": "denied"}.get(ending, ending)
+        assert before.status == {"denied by policy": "denied", "invalid": "denied"}.get(
+            ending, ending
+        )
 
 
-# ------------------------------------------------------------------------------------------------ the facts
+# ---------------------------------------------------------------------------------------- the facts
 
 
 @given(st.data())
@@ -181,7 +214,8 @@ def test_the_same_facts_make_the_same_call(data: st.DataObject):
     ending = data.draw(st.sampled_from([*SETTLED, *UNSETTLED]))
     lane = life(CALL, WISH, ending)
     lane[2:2] = [
-        (CALL.vote(name), e.Voted(verdict="approve", digest=DIGEST)) for name in ("ben", "ana", "cy")
+        (CALL.vote(name), e.Voted(verdict="approve", digest=DIGEST))
+        for name in ("ben", "ana", "cy")
     ]
     for slot, event in lane:
         story.tell(slot, event)
@@ -196,14 +230,20 @@ STRANGERS = [
     pytest.param(REF.wish(1, 1).decided, DECISIONS["denied"], id="of another call"),
     pytest.param(REF.said("m1"), e.Said(role="user", text="stop"), id="of no call"),
     pytest.param(CALL.decided, e.Carried(type="Postponed", raw=b"{}", v=3), id="from the future"),
-    pytest.param(CALL.decided, e.Carried(type="", raw=b"?", problem="no fact"), id="no fact at all"),
-    pytest.param(CALL.decided, e.Voted(verdict="approve", digest=DIGEST), id="in a slot of another kind"),
+    pytest.param(
+        CALL.decided, e.Carried(type="", raw=b"?", problem="no fact"), id="no fact at all"
+    ),
+    pytest.param(
+        CALL.decided, e.Voted(verdict="approve", digest=DIGEST), id="in a slot of another kind"
+    ),
 ]
 
 
 @pytest.mark.parametrize(("slot", "event"), STRANGERS)
 def test_what_has_no_place_changes_nothing(slot: Slot, event: e.Event | e.Carried):
-    """A fact about anything else leaves the call as it was; one that cannot be read is only noted (I12)."""
+    """A fact about anything else leaves the call as it was; one that cannot be read is only noted
+    (I12).
+    """
     call = told(*life(CALL, WISH, "approved")[:2])
     after = evolve(call, Fact(9, SOON, slot, event))
     noted = msgspec.structs.replace(after, void=(), newer=())
@@ -214,7 +254,9 @@ def test_what_has_no_place_changes_nothing(slot: Slot, event: e.Event | e.Carrie
 
 
 def test_the_first_in_a_slot_stays():
-    """Were a second fact ever handed in for a slot, it would change nothing: a decision never turns (B29, B77)."""
+    """Were a second fact ever handed in for a slot, it would change nothing: a decision never turns
+    (B29, B77).
+    """
     call = told(*life(CALL, WISH, "denied"))
     assert evolve(call, Fact(9, SOON, *EXAMPLES[e.Approved])) == call
     assert evolve(call, Fact(9, SOON, CALL.requested, request(WISH))) == call
@@ -234,28 +276,33 @@ def test_a_call_that_was_started_stays_started():
 
 
 def test_a_late_result_does_not_settle_anything():
-    """A result that came after the call was put in doubt is kept, and the call stays in doubt (I9)."""
+    """A result that came after the call was put in doubt is kept, and the call stays in doubt
+    (I9).
+    """
     call = told(*life(CALL, WISH, "in doubt"))
     assert [type(fact.event) for fact in call.late] == [e.ToolReturned]
     assert call.status is Status.IN_DOUBT
 
 
 def test_the_deadline_counts_from_the_question():
-    """It is the broker's time of the question, and so many seconds after; without them there is none."""
+    """It is the broker's time of the question, and so many seconds after; without them there is
+    none.
+    """
     call = told((CALL.requested, request(WISH)), (CALL.gated, question(WISH, expires_in_s=900)))
     assert call.deadline == START + timedelta(seconds=2 + 900)
     assert told((CALL.requested, request(WISH)), (CALL.gated, question(WISH))).deadline is None
     assert told((CALL.requested, request(WISH))).deadline is None
 
 
-# ----------------------------------------------------------------------------------------------- refusals
+# ----------------------------------------------------------------------------------------- refusals
 
 PENDING = [(CALL.requested, request(WISH)), (CALL.gated, question(WISH, expires_in_s=3600))]
 ONLY_BEN = [
     (CALL.requested, request(WISH)),
     (CALL.gated, msgspec.structs.replace(question(WISH), voters=("ben", "ops-*"))),
 ]
-#: Somebody of security must agree too, and the workspace's own people; the agent is one of the desk's.
+#: Somebody of security must agree too, and the workspace's own people; the agent is one of the
+#: desk's.
 MANY = [
     (CALL.requested, request(WISH)),
     (
@@ -301,49 +348,63 @@ EARLIER = e.Voted(verdict="approve", digest=DIGEST, id="e-1")
 DENIED_ONCE = msgspec.structs.replace(DECISIONS["denied"], id="e-2")
 LONG_DENIED = [*PENDING, (CALL.vote("ana"), EARLIER), (CALL.decided, DECISIONS["denied"])]
 
-#: The story so far, the next fact, when, and the answer; in the order that `refusal` documents. Each row also
-#: breaks what the rows below it are about, as far as it can.
+#: The story so far, the next fact, when, and the answer; in the order that `refusal` documents.
+#: Each row also breaks what the rows below it are about, as far as it can.
 REFUSALS = [
     ("1 the very same vote, long after", LONG_DENIED, CALL.vote("ana"), EARLIER, LATER, None, ""),
     ("1 the very same decision", [*PENDING, (CALL.decided, DENIED_ONCE)], CALL.decided, DENIED_ONCE, LATER, None, ""),
     ("2 unknown before all else", [], CALL.vote("ana"), OTHER_BYTES, LATER, UnknownCall,
      "acme/t1/1-0 was never requested. `ayes pending` lists what waits."),
     ("3 decided before taken", LONG_DENIED, CALL.vote("ana"), OTHER_BYTES, LATER, AlreadyDecided,
-     "acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was "
+     "recorded.")),
     ("3 decided by the clock: the same, of its own kind", life(CALL, WISH, "expired")[:3], CALL.withdrawn, e.Withdrawn(), LATER, DeadlinePassed,
      "acme/t1/1-0 is already decided: Expired at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
     ("3 ended, and a vote", life(CALL, WISH, "returned"), CALL.vote("ana"), VOTE, LATER, AlreadyDecided,
-     "acme/t1/1-0 is already decided: Approved by ana at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
+     ("acme/t1/1-0 is already decided: Approved by ana at 2026-03-01 09:00:03 UTC. Nothing was "
+     "recorded.")),
     ("4 taken before the deadline", [*PENDING, (CALL.vote("ana"), EARLIER)], CALL.vote("ana"), OTHER_BYTES, LATER, AlreadyFilled,
-     "ledger.acme.t1.call.1-0.vote.ana is taken: Voted by ana at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
+     ("ledger.acme.t1.call.1-0.vote.ana is taken: Voted by ana at 2026-03-01 09:00:03 UTC. Nothing "
+     "was recorded.")),
     ("4 claimed", life(CALL, WISH, "returned"), CALL.claim(1), e.Revoked(), LATER, AlreadyFilled,
-     "ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+     ("ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. Nothing "
+     "was recorded.")),
     ("3 withdrawn, and a vote", life(CALL, WISH, "withdrawn"), CALL.vote("ana"), VOTE, SOON, AlreadyDecided,
      "acme/t1/1-0 is already decided: Withdrawn at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
     ("3 decided, and more are asked", LONG_DENIED, *EXAMPLES[e.Escalated], LATER, AlreadyDecided,
-     "acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was "
+     "recorded.")),
     ("3 decided, and the glass is broken", LONG_DENIED, CALL.vote("sam"), BREAK, LATER, AlreadyDecided,
-     "acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was "
+     "recorded.")),
     ("3 decided, and it is announced", LONG_DENIED, *EXAMPLES[e.GlassBroken], LATER, AlreadyDecided,
-     "acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was "
+     "recorded.")),
     ("3 expired, and in another's place", life(CALL, WISH, "expired")[:3], CALL.vote("zoe"), behalf("ana"), LATER, DeadlinePassed,
      "acme/t1/1-0 is already decided: Expired at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
     ("4 started", life(CALL, WISH, "running"), CALL.claim(1), EXAMPLES[e.ToolStarted][1], LATER, AlreadyFilled,
-     "ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. Nothing was recorded."),
+     ("ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. Nothing "
+     "was recorded.")),
     ("5 taken back", life(CALL, WISH, "revoked")[:4], CALL.claim(1), EXAMPLES[e.ToolStarted][1], LATER, NotOpen,
      "acme/t1/1-0 is revoked, so ToolStarted cannot follow. What can: ToolRefused."),
     ("4 asked as well already", [*STAGED, MORE], CALL.escalated(1), LAST[1], LATER, AlreadyFilled,
-     "ledger.acme.t1.call.1-0.escalated.1 is taken: Escalated at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
+     ("ledger.acme.t1.call.1-0.escalated.1 is taken: Escalated at 2026-03-01 09:00:03 UTC. Nothing "
+     "was recorded.")),
     ("4 announced already", [*MANY, EXAMPLES[e.GlassBroken]], *EXAMPLES[e.GlassBroken], LATER, AlreadyFilled,
-     "ledger.acme.t1.call.1-0.announced is taken: GlassBroken by ana at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
+     ("ledger.acme.t1.call.1-0.announced is taken: GlassBroken by ana at 2026-03-01 09:00:03 UTC. "
+     "Nothing was recorded.")),
     ("5 nobody asked, and more are", [(CALL.requested, request(WISH))], *EXAMPLES[e.Escalated], LATER, NotOpen,
-     "acme/t1/1-0 is requested, so Escalated cannot follow. What can: ApprovalRequested, Approved, Denied, Superseded, Withdrawn."),
+     ("acme/t1/1-0 is requested, so Escalated cannot follow. What can: ApprovalRequested, "
+     "Approved, Denied, Superseded, Withdrawn.")),
     ("5 nobody asked, and the glass is broken", [(CALL.requested, request(WISH))], *EXAMPLES[e.GlassBroken], LATER, NotOpen,
-     "acme/t1/1-0 is requested, so GlassBroken cannot follow. What can: ApprovalRequested, Approved, Denied, Superseded, Withdrawn."),
+     ("acme/t1/1-0 is requested, so GlassBroken cannot follow. What can: ApprovalRequested, "
+     "Approved, Denied, Superseded, Withdrawn.")),
     ("5 not asked yet", [(CALL.requested, request(WISH))], CALL.vote("ana"), OTHER_BYTES, LATER, NotOpen,
-     "acme/t1/1-0 is requested, so Voted cannot follow. What can: ApprovalRequested, Approved, Denied, Superseded, Withdrawn."),
+     ("acme/t1/1-0 is requested, so Voted cannot follow. What can: ApprovalRequested, Approved, "
+     "Denied, Superseded, Withdrawn.")),
     ("5 not approved", PENDING, CALL.claim(1), EXAMPLES[e.ToolStarted][1], SOON, NotOpen,
-     "acme/t1/1-0 is pending, so ToolStarted cannot follow. What can: Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn."),
+     ("acme/t1/1-0 is pending, so ToolStarted cannot follow. What can: Answered, Approved, Denied, "
+     "Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.")),
     ("7 in the form of an older log", life(CALL, WISH, "approved"), CALL.claim(2), e.Revoked(), LATER, NotAllowed,
      "ledger.acme.t1.call.1-0.claim.2 is a slot of older logs. Use the reviewer's own."),
     ("5 not in doubt", life(CALL, WISH, "returned"), *EXAMPLES[e.Reconciled], LATER, NotOpen,
@@ -353,7 +414,8 @@ REFUSALS = [
     ("6 the deadline to the second", PENDING, CALL.vote("ana"), VOTE, START + timedelta(seconds=3602), DeadlinePassed,
      "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
     ("7 the requester", ONLY_BEN, CALL.vote("rita"), OTHER_BYTES, LATER, NotAllowed,
-     "rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody else must."),
+     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody "
+     "else must.")),
     ("7 somebody else", ONLY_BEN, CALL.vote("ana"), OTHER_BYTES, LATER, NotAllowed,
      "ana is none of those who may vote on acme/t1/1-0. Rule 'money' asks ben, ops-*."),
     ("6 the last stage's deadline", [*STAGED, MORE, LAST], CALL.vote("eve"), OTHER_BYTES, START + timedelta(seconds=34), DeadlinePassed,
@@ -363,13 +425,17 @@ REFUSALS = [
     ("6 the deadline, in an emergency", PENDING, CALL.vote("sam"), BREAK, LATER, DeadlinePassed,
      "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
     ("7 an owner by a pattern", MANY, CALL.vote("desk-7"), OTHER_BYTES, LATER, NotAllowed,
-     "desk-7 asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody else must."),
+     ("desk-7 asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody "
+     "else must.")),
     ("7 the requester for another", MANY, CALL.vote("rita"), behalf("ben"), LATER, NotAllowed,
-     "rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody else must."),
+     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody "
+     "else must.")),
     ("7 another for the requester", MANY, CALL.vote("zoe"), behalf("rita"), LATER, NotAllowed,
-     "rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody else must."),
+     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody "
+     "else must.")),
     ("7 the requester in an emergency", MANY, CALL.vote("rita"), BREAK, LATER, NotAllowed,
-     "rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody else must."),
+     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody "
+     "else must.")),
     ("7 none of them all", MANY, CALL.vote("eve"), OTHER_BYTES, LATER, NotAllowed,
      "eve is none of those who may vote on acme/t1/1-0. Rule 'money' asks ben, sam, olga."),
     ("7 for somebody who was not asked", MANY, CALL.vote("ben"), behalf("eve", digest="0" * 64), LATER, NotAllowed,
@@ -425,7 +491,9 @@ def test_refusals_come_in_their_order(
     kind: type[Exception] | None,
     sentence: str,
 ):
-    """The story so far, the next word, the answer; idempotence first (B26 to B31, B36, B40, B42, B68, I2, I5, I6)."""
+    """The story so far, the next word, the answer; idempotence first (B26 to B31, B36, B40, B42,
+    B68, I2, I5, I6).
+    """
     refused = refusal(told(*story), slot, event, at)
     assert (type(refused) if refused else None) is kind
     assert str(refused or "") == sentence
@@ -485,7 +553,9 @@ def test_a_vote_without_an_id_is_never_the_very_same():
     ],
 )
 def test_no_word_comes_after_the_last(decision: str, slot: Slot, event: e.Event):
-    """Whichever way a call ended, whoever comes second is told who was first (B27, B29, B30, B36, B42, I5)."""
+    """Whichever way a call ended, whoever comes second is told who was first (B27, B29, B30, B36,
+    B42, I5).
+    """
     call = told(*life(CALL, WISH, decision)[:3])
     refused = refusal(call, slot, event, SOON)
     assert type(refused) is (DeadlinePassed if decision == "expired" else AlreadyDecided)
@@ -506,7 +576,7 @@ def test_who_may_vote_depends_on_when():
     assert not may_vote(told(STAGED[0]), VOTE, "ben")
 
 
-# ------------------------------------------------------------------------------------------- until when, and who
+# ------------------------------------------------------------------------------ until when, and who
 
 
 def seconds(when: datetime | None) -> float | None:
@@ -526,13 +596,24 @@ def seconds(when: datetime | None) -> float | None:
         ([*STAGED, MORE, LAST], 34, 34, None),
         ([*STAGED, MORE, (CALL.escalated(2), e.Escalated(voters=("max",)))], None, None, None),
         # Stages that nobody said to go to.
-        ([STAGED[0], (CALL.gated, msgspec.structs.replace(STAGED[1][1], on_timeout="deny"))], 62, 62, None),
+        (
+            [STAGED[0], (CALL.gated, msgspec.structs.replace(STAGED[1][1], on_timeout="deny"))],
+            62,
+            62,
+            None,
+        ),
     ],
 )
 def test_when_something_happens_by_itself(story, due, deadline, next_stage):
-    """Due is when more people are asked or it expires, the deadline when it expires; on the broker's clock (B36)."""
+    """Due is when more people are asked or it expires, the deadline when it expires; on the
+    broker's clock (B36).
+    """
     call = told(*story)
-    assert (seconds(call.due), seconds(call.deadline), call.next_stage) == (due, deadline, next_stage)
+    assert (seconds(call.due), seconds(call.deadline), call.next_stage) == (
+        due,
+        deadline,
+        next_stage,
+    )
 
 
 @pytest.mark.parametrize(
@@ -566,7 +647,9 @@ GROUNDS = [
 
 @pytest.mark.parametrize(("ground", "asked", "flaw"), GROUNDS)
 def test_neither_policy_nor_grant_overtakes_people(ground: e.Ground, asked: bool, flaw: str | None):
-    """What lets a call run without anybody looking does not once people were asked before it (I3, I4)."""
+    """What lets a call run without anybody looking does not once people were asked before it (I3,
+    I4).
+    """
     approved = e.Approved(digest=DIGEST, ground=ground, rule="money", policy_version=1)
     wished, gated = (CALL.requested, request(WISH)), (CALL.gated, question(WISH))
     decided = (CALL.decided, approved)
@@ -580,13 +663,19 @@ def test_other_bytes_are_a_flaw_whatever_it_rests_on(ground: e.Ground):
     approved = e.Approved(digest="0" * 64, ground=ground, rule="money", policy_version=1)
     assert told((CALL.requested, request(WISH)), (CALL.decided, approved)).flaw == "digest_mismatch"
     assert (
-        told((CALL.requested, request(WISH)), (CALL.decided, DECISIONS["denied"])).flaw == "digest_mismatch"
+        told((CALL.requested, request(WISH)), (CALL.decided, DECISIONS["denied"])).flaw
+        == "digest_mismatch"
     )
 
 
-@given(st.permutations([*STAGED, MORE, LAST, (CALL.vote("ben"), VOTE), EXAMPLES[e.GlassBroken]]), st.data())
+@given(
+    st.permutations([*STAGED, MORE, LAST, (CALL.vote("ben"), VOTE), EXAMPLES[e.GlassBroken]]),
+    st.data(),
+)
 def test_stages_and_announcements_find_their_places(story, data: st.DataObject):
-    """In any order of the log and of delivery, stages stand as they were recorded, and nothing else moves (I13)."""
+    """In any order of the log and of delivery, stages stand as they were recorded, and nothing else
+    moves (I13).
+    """
     telling = Story()
     for slot, event in story:
         telling.tell(slot, event)
@@ -598,7 +687,7 @@ def test_stages_and_announcements_find_their_places(story, data: st.DataObject):
     assert call.announced is not None
 
 
-# ---------------------------------------------------------------------------------------------- describing
+# --------------------------------------------------------------------------------------- describing
 
 BY_GATE = e.Author(kind="gate", name="gate")
 AT = "at 2026-03-01 09:00:01 UTC"
@@ -608,7 +697,8 @@ DESCRIBED = [
     (CALL.decided, msgspec.structs.replace(DECISIONS["answered"], voters=("ana", "ben")), f"Answered by ana, ben {AT}"),
     (CALL.decided, POLICY_YES, f"Approved by policy rule 'reading' {AT}"),
     (CALL.decided, DECISIONS["denied by policy"], f"Denied by policy rule 'no-refunds' {AT}"),
-    (CALL.decided, msgspec.structs.replace(DECISIONS["expired"], by=BY_GATE), f"Expired by gate {AT}"),
+    (CALL.decided, msgspec.structs.replace(DECISIONS["expired"], by=BY_GATE), ("Expired by gate "
+                                                                              f"{AT}")),
     (CALL.decided, DECISIONS["expired"], f"Expired {AT}"),
     (CALL.vote("ana"), msgspec.structs.replace(VOTE, by=e.Author(kind="reviewer", name="a shared tablet")), f"Voted by ana {AT}"),
     (CALL.decided, e.Carried(type="Postponed", raw=b"{}"), f"Postponed {AT}"),
@@ -635,7 +725,9 @@ DESCRIBED = [
 
 @pytest.mark.parametrize(("slot", "event", "words"), DESCRIBED)
 def test_who_came_second_is_told_who_was_first(slot: Slot, event: e.Event | e.Carried, words: str):
-    """What, by whom and when, in the words that refusals use; a voter is who the subject says (B27, B40)."""
+    """What, by whom and when, in the words that refusals use; a voter is who the subject says (B27,
+    B40).
+    """
     assert describe(Story().tell(slot, event)) == words
 
 
@@ -647,7 +739,7 @@ def test_a_call_is_only_what_its_facts_say():
     assert call.deadline is None
 
 
-# ---------------------------------------------------------------------------------------------- what counts
+# -------------------------------------------------------------------------------------- what counts
 
 REQUESTED = (CALL.requested, request(WISH))
 CLIENTS = (CALL.requested, msgspec.structs.replace(request(WISH), layout=2))
@@ -659,33 +751,54 @@ BACK, BACK_BY_RITA = EXAMPLES[e.Revoked], (CALL.revoked_by("rita"), e.Revoked())
 DONE, CLIENT_DONE = EXAMPLES[e.ToolReturned], (CALL.client_finished, e.ToolReturned(output="done"))
 SECOND = (CALL.finished, e.ToolReturned(output="done", attempt=2))
 DOUBT, REFUSED = EXAMPLES[e.InDoubt], EXAMPLES[e.ToolRefused]
-FOUND, FOUND_BY_RITA = EXAMPLES[e.Reconciled], (CALL.reconciled_by("rita"), EXAMPLES[e.Reconciled][1])
+FOUND, FOUND_BY_RITA = (
+    EXAMPLES[e.Reconciled],
+    (CALL.reconciled_by("rita"), EXAMPLES[e.Reconciled][1]),
+)
 JUNK = (CALL.finished, e.Carried(type="", raw=b"?", problem="no fact"))
 LATE = (CALL.late(1), e.ToolReturned(output="done"))
 
 #: The story so far, how it stands, and why each fact of it is void that is.
 VOID = [
     ("claimed before it was asked for", [STARTED, REQUESTED, YES], Status.APPROVED, ["the call was not requested before it"]),
-    ("claimed before it was decided", [REQUESTED, STARTED, YES], Status.APPROVED, ["the call was not decided before it"]),
-    ("claimed before it was denied", [REQUESTED, STARTED, NO], Status.DENIED, ["the call was not decided before it"]),
-    ("claimed after it was denied", [REQUESTED, NO, STARTED], Status.DENIED, ["the call was not approved, but denied"]),
-    ("claimed with other bytes", [REQUESTED, YES, OTHER_START], Status.APPROVED, ["it is about other bytes than were approved"]),
-    ("an executor claims a client's", [CLIENTS, YES, STARTED], Status.APPROVED, ["calls that 'client' runs are not claimed in claim.1"]),
+    ("claimed before it was decided", [REQUESTED, STARTED, YES], Status.APPROVED, [("the call was "
+                                                                                   "not decided "
+                                                                                   "before it")]),
+    ("claimed before it was denied", [REQUESTED, STARTED, NO], Status.DENIED, [("the call was not "
+                                                                               "decided before it")]),
+    ("claimed after it was denied", [REQUESTED, NO, STARTED], Status.DENIED, [("the call was not "
+                                                                              "approved, but denied")]),
+    ("claimed with other bytes", [REQUESTED, YES, OTHER_START], Status.APPROVED, [("it is about "
+                                                                                  "other bytes "
+                                                                                  "than were "
+                                                                                  "approved")]),
+    ("an executor claims a client's", [CLIENTS, YES, STARTED], Status.APPROVED, [("calls that "
+                                                                                 "'client' runs "
+                                                                                 "are not claimed "
+                                                                                 "in claim.1")]),
     ("a client claims an executor's", [EXECUTORS, YES, CLIENT_START], Status.APPROVED,
      ["calls that 'executor' runs are not claimed in claim.client.1"]),
     ("a client claims its own", [CLIENTS, YES, CLIENT_START], Status.RUNNING, []),
     ("a client of an older log", [REQUESTED, YES, STARTED, DONE], Status.RETURNED, []),
-    ("revoked before it was approved", [REQUESTED, BACK, YES], Status.APPROVED, ["the call was not decided before it"]),
-    ("revoked by who asked", [REQUESTED, YES, BACK_BY_RITA], Status.APPROVED, ["rita may not revoke this approval"]),
+    ("revoked before it was approved", [REQUESTED, BACK, YES], Status.APPROVED, [("the call was "
+                                                                                 "not decided "
+                                                                                 "before it")]),
+    ("revoked by who asked", [REQUESTED, YES, BACK_BY_RITA], Status.APPROVED, [("rita may not "
+                                                                               "revoke this "
+                                                                               "approval")]),
     ("revoked twice", [REQUESTED, YES, BACK, (CALL.revoked_by("ana"), e.Revoked())], Status.REVOKED,
      ["the approval was revoked before it"]),
-    ("ended before it was claimed", [REQUESTED, YES, DONE, STARTED], Status.RUNNING, ["attempt 1 was not started before it"]),
-    ("ended in another attempt", [REQUESTED, YES, STARTED, SECOND], Status.RUNNING, ["attempt 2 was not started before it"]),
+    ("ended before it was claimed", [REQUESTED, YES, DONE, STARTED], Status.RUNNING, [("attempt 1 "
+                                                                                      "was not started before it")]),
+    ("ended in another attempt", [REQUESTED, YES, STARTED, SECOND], Status.RUNNING, [("attempt 2 "
+                                                                                     "was not started before it")]),
     ("an executor ends a client's", [CLIENTS, YES, CLIENT_START, DONE], Status.RUNNING,
      ["calls that 'client' runs do not end in finished"]),
     ("a client ends an executor's", [EXECUTORS, YES, STARTED, CLIENT_DONE], Status.RUNNING,
      ["calls that 'executor' runs do not end in finished.client"]),
-    ("in doubt before it was claimed", [REQUESTED, YES, DOUBT], Status.APPROVED, ["attempt 1 was not started before it"]),
+    ("in doubt before it was claimed", [REQUESTED, YES, DOUBT], Status.APPROVED, [("attempt 1 was "
+                                                                                  "not started "
+                                                                                  "before it")]),
     ("told as denied before it was", [REQUESTED, REFUSED, NO], Status.DENIED,
      ["nothing before it says that the call ended so (denied)"]),
     ("told as denied when it was approved", [REQUESTED, YES, REFUSED], Status.APPROVED,
@@ -704,9 +817,13 @@ VOID = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("story", "status", "why"), [pytest.param(*row, id=name) for name, *row in VOID])
+@pytest.mark.parametrize(
+    ("story", "status", "why"), [pytest.param(*row, id=name) for name, *row in VOID]
+)
 def test_a_fact_counts_only_for_what_it_rests_on(story, status: Status, why: list[str]):
-    """What was not borne out by the facts before it changes nothing, and says why (B61, B62, I1, I6)."""
+    """What was not borne out by the facts before it changes nothing, and says why (B61, B62, I1,
+    I6).
+    """
     call = told(*story)
     assert call.status is status
     assert [void.why for void in call.void] == why
@@ -714,7 +831,9 @@ def test_a_fact_counts_only_for_what_it_rests_on(story, status: Status, why: lis
 
 
 def test_a_void_fact_is_no_obstacle():
-    """A claim goes to the next free attempt, an end to `late`, on the side that runs the call (I6)."""
+    """A claim goes to the next free attempt, an end to `late`, on the side that runs the call
+    (I6).
+    """
     call = told(STARTED, OTHER_START, JUNK, EXECUTORS, YES)
     assert call.claim_slot == CALL.claim(2)
     assert call.end_slot == CALL.late(1)
@@ -725,7 +844,9 @@ def test_a_void_fact_is_no_obstacle():
 
 
 def test_nobody_acts_on_what_a_newer_program_wrote():
-    """A fact from the future is neither void nor known, so nothing may follow before it can be read (I4, I12)."""
+    """A fact from the future is neither void nor known, so nothing may follow before it can be read
+    (I4, I12).
+    """
     newer = (CALL.claim(1), e.Carried(type="ToolStarted", raw=b"{}", v=2))
     call = told(REQUESTED, YES, newer)
     assert (call.status, call.void, len(call.newer)) == (Status.APPROVED, (), 1)

@@ -19,7 +19,16 @@ from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, Slot, ThreadRef, grants, policies, policy_slot
+from ayes.schemas.slots import (
+    ORGANISATION,
+    CallRef,
+    GrantRef,
+    Slot,
+    ThreadRef,
+    grants,
+    policies,
+    policy_slot,
+)
 
 THREADS = [ThreadRef("shop", "t1"), ThreadRef("shop", "t2"), ThreadRef("bank", "t1")]
 CALLS = [thread.call(name) for thread in THREADS for name in ("c1", "c2", "claim")]
@@ -88,7 +97,9 @@ QUESTIONS: list[tuple[str, ...]] = [
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_what_was_heard_is_what_is_recorded(port: EventLog, ledger: Ledger, seed: int):
-    """Whenever it has heard the last fact, each question has the same answer, also for parts that are first asked for late."""
+    """Whenever it has heard the last fact, each question has the same answer, also for parts that
+    are first asked for late.
+    """
     dice = random.Random(seed)
     for _ in range(dice.randint(0, 20)):
         await ledger.append(*somewhere(dice))
@@ -103,7 +114,9 @@ async def test_what_was_heard_is_what_is_recorded(port: EventLog, ledger: Ledger
 
 
 async def test_nothing_that_stands_before_a_fact_is_missing(port: EventLog, ledger: Ledger):
-    """While others write without pause, whoever has heard a fact is shown every fact before it (I11)."""
+    """While others write without pause, whoever has heard a fact is shown every fact before it
+    (I11).
+    """
     dice = random.Random(7)
     writing = True
 
@@ -158,7 +171,9 @@ async def test_a_part_is_read_once(port: EventLog, ledger: Ledger):
     await ledger.append(THREADS[0].said("m0"), e.Said(role="user", text="0"))
     async with heard(asked) as mirror:
         for number in range(1, 20):
-            await ledger.append(THREADS[0].said(f"m{number}"), e.Said(role="user", text=str(number)))
+            await ledger.append(
+                THREADS[0].said(f"m{number}"), e.Said(role="user", text=str(number))
+            )
             await hears(mirror, number + 1)
             assert len(await mirror.read(THREADS[0].subjects)) == number + 1
         assert len(asked.reads) == 1
@@ -166,8 +181,12 @@ async def test_a_part_is_read_once(port: EventLog, ledger: Ledger):
         assert len(asked.reads) == 2
 
 
-async def test_what_is_too_much_for_one_answer_is_left_to_the_broker(port: EventLog, ledger: Ledger):
-    """A thread of more than a thousand facts is not kept, and answered all the same; the others are kept."""
+async def test_what_is_too_much_for_one_answer_is_left_to_the_broker(
+    port: EventLog, ledger: Ledger
+):
+    """A thread of more than a thousand facts is not kept, and answered all the same; the others are
+    kept.
+    """
     asked: Any = Asked(port)
     long, short = THREADS[0], THREADS[1]
     for number in range(1050):
@@ -176,7 +195,11 @@ async def test_what_is_too_much_for_one_answer_is_left_to_the_broker(port: Event
     async with heard(asked) as mirror:
         assert len(await mirror.read(long.subjects)) == 1050
         assert len(await mirror.read(long.subjects, short.subjects)) == 1051
-        assert asked.reads[1:] == [(long.subjects,), asked.reads[2], (long.subjects, short.subjects)]
+        assert asked.reads[1:] == [
+            (long.subjects,),
+            asked.reads[2],
+            (long.subjects, short.subjects),
+        ]
         assert mirror._bytes < 1000
         assert len(await mirror.read(short.subjects)) == 1
         assert len(asked.reads) == 4
@@ -202,7 +225,9 @@ async def test_the_parts_asked_for_last_are_kept(port: EventLog, ledger: Ledger)
 
 
 async def test_a_replica_that_is_behind_fills_nothing(port: EventLog, ledger: Ledger):
-    """What it does not show might have been recorded and heard of before, so the broker is asked until it shows that."""
+    """What it does not show might have been recorded and heard of before, so the broker is asked
+    until it shows that.
+    """
     asked: Any = Asked(port)
     await ledger.append(THREADS[0].said("m"), e.Said(role="user", text="x"))
     asked.behind = True
@@ -244,7 +269,9 @@ async def test_it_has_heard_nothing_before_it_runs_and_after(port: EventLog, led
 async def test_nobody_waits_while_it_catches_up(
     port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    """One waits in vain; the next ones ask the broker at once, until it has heard what was missing."""
+    """One waits in vain; the next ones ask the broker at once, until it has heard what was
+    missing.
+    """
     async with heard(port) as mirror:
         await ledger.append(THREADS[0].said("m"), e.Said(role="user", text="x"))
         await hears(mirror, 1)
@@ -302,7 +329,7 @@ async def _streams(store: Path) -> None:
     await declare_streams(store)
 
 
-# --------------------------------------------------------------------------------------- the loop and it
+# ---------------------------------------------------------------------------------- the loop and it
 
 
 class Looking:
@@ -342,7 +369,9 @@ class Looking:
 async def test_the_first_look_is_at_what_was_heard(
     port: EventLog, ledger: Ledger, replaces: bool, again: bool, looks: list[str]
 ):
-    """Who looks again, is handed something again or overwrites what others wrote must know what is there now."""
+    """Who looks again, is handed something again or overwrites what others wrote must know what is
+    there now.
+    """
     async with heard(port) as mirror:
         await ledger.append(
             THREADS[0].opened, e.ThreadOpened(model="m", requester="rita")
@@ -351,7 +380,9 @@ async def test_the_first_look_is_at_what_was_heard(
         reaction = Looking(ledger, replaces=replaces, again=again)
         worker = Worker(ledger, reaction, heard=mirror)
         running = asyncio.create_task(worker.run())
-        await ledger.append(CALLS[0].requested, e.ToolRequested(tool="t", arguments="{}", digest="d"))
+        await ledger.append(
+            CALLS[0].requested, e.ToolRequested(tool="t", arguments="{}", digest="d")
+        )
         async with asyncio.timeout(20):
             while len(reaction.looks) < 2:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
@@ -385,7 +416,9 @@ class Doing:
 
 
 async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: EventLog, ledger: Ledger):
-    """A model is sent all that was said before the claim of its turn, and the broker is not asked for it again."""
+    """A model is sent all that was said before the claim of its turn, and the broker is not asked
+    for it again.
+    """
     asked: Any = Asked(port)
     thread, call = THREADS[0], THREADS[0].call("c1")
     for number in range(3):
@@ -403,13 +436,17 @@ async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: EventLog, 
         await running
     said = [thread.said(f"m{number}") for number in range(4)]
     assert [fact.slot for fact in reaction.shown] == [*said, call.requested, call.claim(1)]
-    assert [subjects[0] for subjects in asked.reads] == [thread.subjects]  # once, when it was first asked for
+    assert [subjects[0] for subjects in asked.reads] == [
+        thread.subjects
+    ]  # once, when it was first asked for
 
 
 async def test_a_mirror_that_falls_behind_leaves_it_to_the_broker(
     port: EventLog, ledger: Ledger, monkeypatch
 ):
-    """What was not heard in time is read: as of any fact there is an answer, and it holds that fact."""
+    """What was not heard in time is read: as of any fact there is an answer, and it holds that
+    fact.
+    """
     monkeypatch.setattr(mirror_module, "_BEHIND_S", 0.05)
     asked: Any = Asked(port)
     await ledger.append(THREADS[0].said("m0"), e.Said(role="user", text="x"))

@@ -1,4 +1,6 @@
-"""The contract of the log: what `ledger/log.py` promises, shown on JetStream and on its twin in memory."""
+"""The contract of the log: what `ledger/log.py` promises, shown on JetStream and on its twin in
+memory.
+"""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -10,7 +12,16 @@ from msgspec import structs
 from stories import told
 
 from ayes.ledger import clock
-from ayes.ledger.log import AlreadyRecorded, EventLog, Mark, Parked, Progress, Recorded, SlotTaken, TimerFired
+from ayes.ledger.log import (
+    AlreadyRecorded,
+    EventLog,
+    Mark,
+    Parked,
+    Progress,
+    Recorded,
+    SlotTaken,
+    TimerFired,
+)
 from ayes.ledger.nats import ordered_consumer
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage, OnMessage
@@ -31,7 +42,9 @@ def voted(reviewer: str = "ana") -> e.Voted:
 
 
 async def test_an_empty_slot_takes_the_first_fact(ledger: Ledger):
-    """The first append records; what is read back is what was written, stamped with id, time and author."""
+    """The first append records; what is read back is what was written, stamped with id, time and
+    author.
+    """
     cause = e.Withdrawn(id="c-1", trace="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     answer = await ledger.append(CALL.decided, e.Withdrawn(reason="changed my mind"), cause=cause)
     assert answer == Recorded(1)
@@ -46,7 +59,9 @@ async def test_an_empty_slot_takes_the_first_fact(ledger: Ledger):
 
 
 async def test_a_taken_slot_answers_with_who_was_first(ledger: Ledger):
-    """The second fact for a slot is not recorded, and its writer is handed the first one (B27, I6)."""
+    """The second fact for a slot is not recorded, and its writer is handed the first one (B27,
+    I6).
+    """
     await ledger.append(CALL.decided, e.Expired(rule="r", policy_version=1, after_s=60))
     answer = await ledger.append(CALL.decided, e.Withdrawn())
     assert isinstance(answer, SlotTaken)
@@ -56,7 +71,9 @@ async def test_a_taken_slot_answers_with_who_was_first(ledger: Ledger):
 
 
 async def test_the_same_event_again_is_the_same_fact(ledger: Ledger):
-    """A retry after an answer that was lost records nothing new, however late it comes (B48, B57)."""
+    """A retry after an answer that was lost records nothing new, however late it comes (B48,
+    B57).
+    """
     event = ledger.with_envelope(voted())
     assert await ledger.append(CALL.vote("ana"), event) == Recorded(1)
     assert await ledger.append(CALL.vote("ana"), event) == AlreadyRecorded(1)
@@ -74,7 +91,9 @@ async def test_a_result_that_lost_goes_to_its_other_slot(ledger: Ledger):
 
 
 async def test_four_rivals_and_one_slot_a_thousand_times(ledger: Ledger):
-    """A thousand slots, four rivals each at once: one winner each, and every loser holds the winner (B27, B44, I6)."""
+    """A thousand slots, four rivals each at once: one winner each, and every loser holds the winner
+    (B27, B44, I6).
+    """
     slots = [THREAD.call(f"c{number}").claim(1) for number in range(1000)]
     rivals = [e.ToolStarted(digest="d", idempotency_key=f"rival-{one}") for one in range(4)]
     answers = await asyncio.gather(
@@ -89,7 +108,9 @@ async def test_four_rivals_and_one_slot_a_thousand_times(ledger: Ledger):
 
 
 async def test_many_at_once_are_committed_together(ledger: Ledger):
-    """Hundreds of appends at once: each has its own place, and a batch with one taken slot spoils no other."""
+    """Hundreds of appends at once: each has its own place, and a batch with one taken slot spoils
+    no other.
+    """
     await ledger.append(THREAD.said("m7"), e.Said(role="user", text="first"))
     answers = await asyncio.gather(
         *(ledger.append(THREAD.said(f"m{n}"), e.Said(role="user", text=str(n))) for n in range(300))
@@ -105,7 +126,9 @@ async def test_many_at_once_are_committed_together(ledger: Ledger):
 
 
 async def test_a_thread_with_more_facts_than_one_answer_holds(ledger: Ledger):
-    """A thread of 2,500 facts is read whole, in the order of the log (the broker's own limit is 1,024)."""
+    """A thread of 2,500 facts is read whole, in the order of the log (the broker's own limit is
+    1,024).
+    """
     for start in range(0, 2500, 500):
         await asyncio.gather(
             *(
@@ -161,7 +184,9 @@ async def test_watch_goes_on_with_what_comes(ledger: Ledger):
 
 
 async def test_what_came_together_is_handed_on_together(ledger: Ledger):
-    """A follower of the port gets lists, never an empty one, and all of them together are the log; a filter that lets everything through changes nothing (I11)."""
+    """A follower of the port gets lists, never an empty one, and all of them together are the log;
+    a filter that lets everything through changes nothing (I11).
+    """
     await asyncio.gather(
         *(ledger.append(THREAD.said(f"m{n}"), e.Said(role="user", text=str(n))) for n in range(700))
     )
@@ -177,7 +202,9 @@ async def test_what_came_together_is_handed_on_together(ledger: Ledger):
 async def test_what_is_lost_on_its_way_is_read_again(
     store: Path, monkeypatch: pytest.MonkeyPatch, lost: set[int]
 ):
-    """Messages that never arrive, in the midst of others or as the last one: the follower misses none and sees none twice (B53, I11)."""
+    """Messages that never arrive, in the midst of others or as the last one: the follower misses
+    none and sees none twice (B53, I11).
+    """
     monkeypatch.setattr(ordered_consumer, "HEARTBEAT_S", 0.2)
     delivered = 0
     async with Ledger.connect(store, role="admin") as ledger:
@@ -207,7 +234,8 @@ async def test_what_is_lost_on_its_way_is_read_again(
 async def test_a_log_that_was_made_anew_is_not_followed_on(
     store: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ):
-    """Its sequences mean something else by now; who went on behind them would miss what is recorded until then.
+    """Its sequences mean something else by now; who went on behind them would miss what is recorded
+    until then.
 
     One fact less than was read is enough.
     """
@@ -221,13 +249,17 @@ async def test_a_log_that_was_made_anew_is_not_followed_on(
         await ensure(ledger.log.api)
         for number in range(left):
             await ledger.append(THREAD.said(f"m{number}"), e.Said(role="user", text=str(number)))
-        with pytest.raises(BrokerRefused, match=f"LEDGER ends at {left}, and 3 was read from it before"):
+        with pytest.raises(
+            BrokerRefused, match=f"LEDGER ends at {left}, and 3 was read from it before"
+        ):
             async with asyncio.timeout(20):
                 await anext(facts)
 
 
 async def test_a_consumer_is_handed_what_concerns_it(port: EventLog, ledger: Ledger):
-    """A durable gets the facts on its subjects only, each until it is acknowledged; unacknowledged ones come again."""
+    """A durable gets the facts on its subjects only, each until it is acknowledged; unacknowledged
+    ones come again.
+    """
     await ledger.append(CALL.requested, e.ToolRequested(tool="t", arguments="{}", digest="d"))
     await ledger.append(CALL.gated, e.ApprovalRequested(digest="d", rule="r", policy_version=1))
     await ledger.append(CALL.vote("ana"), voted())
@@ -244,7 +276,9 @@ async def test_a_consumer_is_handed_what_concerns_it(port: EventLog, ledger: Led
 
 
 @pytest.mark.parametrize("ack_wait_s", [0.6])
-async def test_a_silent_consumer_is_taken_for_dead(port: EventLog, ledger: Ledger, ack_wait_s: float):
+async def test_a_silent_consumer_is_taken_for_dead(
+    port: EventLog, ledger: Ledger, ack_wait_s: float
+):
     """What is neither acknowledged nor reported on comes again; what is reported on does not."""
     await ledger.append(CALL.requested, e.ToolRequested(tool="t", arguments="{}", digest="d"))
     other = THREAD.call("other")
@@ -274,7 +308,9 @@ async def test_a_deadline_is_handed_out_when_it_is_due(port: EventLog):
     await port.set_timer(CALL, at)
     await port.set_timer(other, at)
     await port.cancel_timer(other)
-    await port.set_timer(third, clock.now() - timedelta(hours=1))  # overdue, as after a day of downtime
+    await port.set_timer(
+        third, clock.now() - timedelta(hours=1)
+    )  # overdue, as after a day of downtime
     async with port.deliveries("gate-timers") as deliveries:
         overdue = await anext(deliveries)
         due = await anext(deliveries)
@@ -290,7 +326,9 @@ async def test_a_deadline_is_handed_out_when_it_is_due(port: EventLog):
 
 
 async def test_the_queue_is_written_by_revision(port: EventLog):
-    """A write that names an older revision loses, so an older view never overwrites a newer one (I13)."""
+    """A write that names an older revision loses, so an older view never overwrites a newer one
+    (I13).
+    """
     pending = port.pending
     assert await pending.get("shop.t1.c1") == (b"", 0)
     assert await pending.put("shop.t1.c1", b"one", 0)
@@ -328,7 +366,9 @@ async def test_what_cannot_be_handled_is_parked(port: EventLog):
     assert await port.park(Parked("gate", 7, CALL.requested.subject, "no sense", 5, now))
     assert await port.park(other)
     first, second = await port.parked()
-    assert first == Parked("gate", 7, CALL.requested.subject, "no sense", 5, now, number=first.number)
+    assert first == Parked(
+        "gate", 7, CALL.requested.subject, "no sense", 5, now, number=first.number
+    )
     assert second == structs.replace(other, number=second.number)
     assert 0 < first.number < second.number
     assert await port.parked_at(first.number) == first
@@ -336,7 +376,9 @@ async def test_what_cannot_be_handled_is_parked(port: EventLog):
 
 
 async def test_what_is_parked_changes_by_its_number(port: EventLog):
-    """Whoever names a number that has changed since loses; what was settled or dropped is off the list, and kept (D12)."""
+    """Whoever names a number that has changed since loses; what was settled or dropped is off the
+    list, and kept (D12).
+    """
     now = clock.now()
     await port.park(Parked("gate", 7, CALL.requested.subject, "no sense", 5, now))
     await port.park(Parked("gate", 8, CALL.requested.subject, "no sense", 5, now))
@@ -352,12 +394,17 @@ async def test_what_is_parked_changes_by_its_number(port: EventLog):
     await port.mark(dropped)
     assert await port.parked() == []
     whole = await port.parked(whole=True)
-    assert [(one.seq, one.state, one.mark) for one in whole] == [(8, "parked", dropped), (7, "settled", None)]
+    assert [(one.seq, one.state, one.mark) for one in whole] == [
+        (8, "parked", dropped),
+        (7, "settled", None),
+    ]
 
 
 async def test_what_cannot_stand_there_is_refused_before_it_is_sent(ledger: Ledger):
     """A fact in a slot of another kind, and one that is too large, record nothing."""
-    with pytest.raises(BadSlot, match=r"a Voted cannot stand in ledger\.shop\.t1\.call\.refund-1\.decided"):
+    with pytest.raises(
+        BadSlot, match=r"a Voted cannot stand in ledger\.shop\.t1\.call\.refund-1\.decided"
+    ):
         await ledger.append(CALL.decided, voted())
     with pytest.raises(TooLarge, match=r"a Said of 600,\d+ bytes is over the limit of 524,288"):
         await ledger.append(THREAD.said("m1"), e.Said(role="user", text="x" * 600_000))
@@ -365,10 +412,14 @@ async def test_what_cannot_stand_there_is_refused_before_it_is_sent(ledger: Ledg
 
 
 async def test_foreign_bytes_do_not_hide_what_comes_after_them(port: EventLog, ledger: Ledger):
-    """Bytes that are no fact are carried with what is wrong with them; replay goes on behind them (B14, I12)."""
+    """Bytes that are no fact are carried with what is wrong with them; replay goes on behind them
+    (B14, I12).
+    """
     await port.append(THREAD.said("m1"), b"\xff not a fact", "x")
     await port.append(THREAD.said("m2"), b'{"type":"FromTheFuture","v":9,"id":"y"}', "y")
-    await port.append(THREAD.said("m3"), encode(ledger.with_envelope(e.Said(role="user", text="hello"))), "z")
+    await port.append(
+        THREAD.said("m3"), encode(ledger.with_envelope(e.Said(role="user", text="hello"))), "z"
+    )
     foreign, future, fact = [one.event async for one in ledger.replay()]
     assert isinstance(foreign, e.Carried)
     assert "is no fact" in foreign.problem
@@ -389,8 +440,12 @@ def test_a_call_is_written_the_way_it_is_read():
     assert CallRef.parse(str(CALL)) == CALL
 
 
-async def test_a_log_says_when_it_was_created_and_how_far_its_readers_are(port: EventLog, ledger: Ledger):
-    """What is waiting, in hand and acknowledged of a subscription; by `created` no two logs are the same."""
+async def test_a_log_says_when_it_was_created_and_how_far_its_readers_are(
+    port: EventLog, ledger: Ledger
+):
+    """What is waiting, in hand and acknowledged of a subscription; by `created` no two logs are the
+    same.
+    """
     assert await port.created() == await port.created() != ""
     assert await port.progress("nobody") is None
     assert await port.progress("gate") == Progress(acknowledged=0, waiting=0, in_hand=0)

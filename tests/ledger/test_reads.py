@@ -1,7 +1,9 @@
-"""Reads that may be behind: what a replica does not show is not taken for missing (docs/decisions/0026).
+"""Reads that may be behind: what a replica does not show is not taken for missing
+(docs/decisions/0026).
 
-`Lagging` is the log as a client of a cluster sees it, and `Oldest` the worst lot that it can draw: each read shows no more
-than this client was told of before. `Answers` stands in front of a real broker and gives what it answered earlier.
+`Lagging` is the log as a client of a cluster sees it, and `Oldest` the worst lot that it can draw:
+each read shows no more than this client was told of before. `Answers` stands in front of a real
+broker and gives what it answered earlier.
 """
 
 import asyncio
@@ -56,7 +58,7 @@ def refund() -> str:
     return "refunded"
 
 
-# --------------------------------------------------------------------------- on a log whose replicas are behind
+# --------------------------------------------------------------- on a log whose replicas are behind
 
 type Story = Callable[[Ledger, str], Awaitable[None]]
 
@@ -85,11 +87,14 @@ async def asked_and_ana_is_away(gate: Ledger, digest: str) -> None:
     await gate_asks(gate, digest)
     ref = DelegationRef("shop", "ana", "holiday")
     now = gate.now()
-    given = e.Delegated(to="ben", starts_at=now, ends_at=now.replace(year=now.year + 1), tools=("*",))
+    given = e.Delegated(
+        to="ben", starts_at=now, ends_at=now.replace(year=now.year + 1), tools=("*",)
+    )
     await gate.append(ref.given, given)
 
 
-#: What was recorded by others, and what is done then by a client that was told of the request alone.
+#: What was recorded by others, and what is done then by a client that was told of the request
+#: alone.
 DONE: dict[str, tuple[Story, Callable[[Ledger], Awaitable[Any]]]] = {
     "start": (gate_approves, lambda desk: desk.start(CALL)),
     "run": (gate_approves, lambda desk: desk.run(CALL, refund)),
@@ -153,7 +158,8 @@ async def test_ask_wait_and_run_whatever_replicas_answer(seed: int):
         ref = THREAD.call(f"c{number}")
         known = await desk.request(ref, "refund", {}, requester="rita")
         deciding = gate.append(
-            ref.decided, e.Approved(digest=known.wish.digest, ground="policy", rule="r", policy_version=1)
+            ref.decided,
+            e.Approved(digest=known.wish.digest, ground="policy", rule="r", policy_version=1),
         )
         _, decided = await asyncio.gather(deciding, desk.decision(ref, timeout_s=20))
         assert decided.status is Status.APPROVED
@@ -161,12 +167,12 @@ async def test_ask_wait_and_run_whatever_replicas_answer(seed: int):
     assert ran == list(range(10))
 
 
-# ----------------------------------------------------------------------------------------------- the queue
+# ---------------------------------------------------------------------------------------- the queue
 
 
 async def test_an_entry_that_is_put_late_is_taken_off():
-    """The queue puts an entry for what was decided and handled meanwhile, and its replica is behind: it looks again as of
-    what the leader has, and takes the entry off (D2, I13).
+    """The queue puts an entry for what was decided and handled meanwhile, and its replica is
+    behind: it looks again as of what the leader has, and takes the entry off (D2, I13).
     """
     port = Lagging(Memory(), Oldest())
     slow, other, desk = (ledger_on(port.beside(), name) for name in ("slow", "other", "desk"))
@@ -188,7 +194,7 @@ async def test_an_entry_that_is_put_late_is_taken_off():
     assert await port.pending.entries() == {}
 
 
-# ------------------------------------------------------------------------------------- a claim and its reading
+# -------------------------------------------------------------------------- a claim and its reading
 
 
 class Flaky(Memory):
@@ -218,7 +224,9 @@ async def approved(log: Memory, *, run_by: str = "client") -> Ledger:
 
 
 async def test_a_claim_whose_reading_fails_is_gone_on_with():
-    """A program that claimed a call and could not read it back runs it when it is called again, once (D3)."""
+    """A program that claimed a call and could not read it back runs it when it is called again,
+    once (D3).
+    """
     log = Flaky()
     desk, ran = await approved(log), []
     log.fail = 1
@@ -233,7 +241,9 @@ async def test_a_claim_whose_reading_fails_is_gone_on_with():
 
 
 async def test_a_claim_whose_reading_is_late_is_run_once():
-    """While a program waits to read what it claimed, a second try of its own starts nothing (D3)."""
+    """While a program waits to read what it claimed, a second try of its own starts nothing
+    (D3).
+    """
     log = Flaky()
     desk, ran = await approved(log), []
     log.late = asyncio.Event()
@@ -248,7 +258,9 @@ async def test_a_claim_whose_reading_is_late_is_run_once():
 
 
 async def test_a_claim_whose_program_died_waits_for_a_person():
-    """A program that died between claim and run leaves a call that nobody runs again: somebody says that it is in doubt (D3, I7)."""
+    """A program that died between claim and run leaves a call that nobody runs again: somebody says
+    that it is in doubt (D3, I7).
+    """
     log = Flaky()
     desk, ran = await approved(log), []
     log.fail = 1
@@ -262,7 +274,9 @@ async def test_a_claim_whose_program_died_waits_for_a_person():
 
 
 async def test_an_executor_reads_its_claim_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch):
-    """Reads that fail after an executor's claim delay the run, and leave no call claimed and never run (D3)."""
+    """Reads that fail after an executor's claim delay the run, and leave no call claimed and never
+    run (D3).
+    """
     monkeypatch.setattr(client, "_AGAIN_S", 0)
     log = Flaky()
     desk = await approved(log, run_by="executor")
@@ -279,7 +293,7 @@ async def test_an_executor_reads_its_claim_for_as_long_as_it_takes(monkeypatch: 
     assert (ran, log.fail) == ([1], 0)
 
 
-# ------------------------------------------------------------------------------------- tools at an executor's start
+# --------------------------------------------------------------------- tools at an executor's start
 
 
 class Unsure(Memory):
@@ -298,22 +312,28 @@ class Unsure(Memory):
 
 
 async def test_tools_are_declared_until_it_is_known(monkeypatch: pytest.MonkeyPatch):
-    """An executor does not end because the broker could not say at once whether its tools are declared (D11)."""
+    """An executor does not end because the broker could not say at once whether its tools are
+    declared (D11).
+    """
     monkeypatch.setattr(tools, "_AGAIN_S", 0)
     registry = Tools()
     registry.add(name="refund")(refund)
     desk = ledger_on(Unsure(3))
     [ref] = await registry.declare(desk, "shop")
     assert (await desk.tool("shop", "refund")).version == ref.version
-    with pytest.raises(Unavailable, match=r"nobody can say whether tool refund is declared in shop: .* safe"):
+    with pytest.raises(
+        Unavailable, match=r"nobody can say whether tool refund is declared in shop: .* safe"
+    ):
         await registry.declare(ledger_on(Unsure(3)), "shop", patience_s=0)
 
 
-# --------------------------------------------------------------------------------------------- on a real broker
+# --------------------------------------------------------------------------------- on a real broker
 
 
 class Answers:
-    """Keeps what a broker answered to a read, and gives it again: as a replica does that has heard of nothing since."""
+    """Keeps what a broker answered to a read, and gives it again: as a replica does that has heard
+    of nothing since.
+    """
 
     def __init__(self, port: JetStream) -> None:
         self._collect = port.api.collect
@@ -336,7 +356,9 @@ class Answers:
 async def test_an_answer_from_before_what_was_acknowledged_is_not_taken(
     store: Path, monkeypatch: pytest.MonkeyPatch, before: int, *, paged: bool
 ):
-    """A replica that has not heard of what this client was told is asked again, until one has: none there, some, pages (D1)."""
+    """A replica that has not heard of what this client was told is asked again, until one has: none
+    there, some, pages (D1).
+    """
     if paged:
         monkeypatch.setattr(jetstream, "_PAGE", 2)
     async with Ledger.connect(store) as desk:
@@ -352,7 +374,9 @@ async def test_an_answer_from_before_what_was_acknowledged_is_not_taken(
 
 
 async def test_an_entry_is_read_from_the_leader(store: Path):
-    """What stands in the bucket is asked of the leader: no direct get, which a replica may answer (D2)."""
+    """What stands in the bucket is asked of the leader: no direct get, which a replica may answer
+    (D2).
+    """
     async with Ledger.connect(store, role="queue") as queue:
         assert isinstance(queue.log, JetStream)
         asked: list[str] = []
@@ -373,7 +397,9 @@ async def test_an_entry_is_read_from_the_leader(store: Path):
 
 
 async def test_a_read_that_is_not_answered_is_asked_again(store: Path):
-    """A read whose request was lost on its way to a replica is sent again, and the first answer counts (D10)."""
+    """A read whose request was lost on its way to a replica is sent again, and the first answer
+    counts (D10).
+    """
     async with Ledger.connect(store) as desk:
         assert isinstance(desk.log, JetStream)
         requests = desk.log.api

@@ -11,7 +11,9 @@ from ayes.ops.broker.server import EmbeddedServer
 
 
 async def test_many_create_everything_at_the_same_moment(tmp_path):
-    """Programs that start together all find everything there, whoever of them made it; and it is as declared."""
+    """Programs that start together all find everything there, whoever of them made it; and it is as
+    declared.
+    """
     async with EmbeddedServer(tmp_path / "store") as server, AsyncExitStack() as stack:
         rivals: list[Api] = []
         for number in range(6):

@@ -1,7 +1,8 @@
-"""Which facts count, for any facts at all: in any slot, in any order, by anybody who may write there.
+"""Which facts count, for any facts at all: in any slot, in any order, by anybody who may write
+there.
 
-The stories of `test_lifecycle.py` are those that somebody thought of. These are the others: a few hundred in
-each run of the tests, 20,000 of each with `make sim`.
+The stories of `test_lifecycle.py` are those that somebody thought of. These are the others: a few
+hundred in each run of the tests, 20,000 of each with `make sim`.
 """
 
 import asyncio
@@ -47,7 +48,9 @@ def counting(call: Call) -> list[Fact]:
 @anything
 @given(recorded(CALL))
 def test_nothing_starts_without_an_approval_of_these_bytes(told):
-    """A start counts only behind an approval of exactly the bytes that it names, and before any revocation (C1, R6, B61)."""
+    """A start counts only behind an approval of exactly the bytes that it names, and before any
+    revocation (C1, R6, B61).
+    """
     call = call_in(told)
     assert bool(call.starts) == (call.status in RAN)
     for start in call.starts:
@@ -67,7 +70,9 @@ def test_nothing_starts_without_an_approval_of_these_bytes(told):
 @anything
 @given(recorded(CALL))
 def test_no_result_is_shown_that_no_start_precedes(told):
-    """What the model reads as a result came after a start that counts, of its attempt and of the side that runs it (H1)."""
+    """What the model reads as a result came after a start that counts, of its attempt and of the
+    side that runs it (H1).
+    """
     call = call_in(told)
     for end in (*([call.finished] if call.finished else []), *call.late):
         if isinstance(end.event, e.ToolRefused):
@@ -83,7 +88,9 @@ def test_no_result_is_shown_that_no_start_precedes(told):
 @anything
 @given(recorded(CALL))
 def test_each_side_has_its_own_slots(told):
-    """What a client records of an executor's call counts for nothing, nor what an executor records of a client's (H1)."""
+    """What a client records of an executor's call counts for nothing, nor what an executor records
+    of a client's (H1).
+    """
     call = call_in(told)
     if call.requested is None:
         return
@@ -108,7 +115,9 @@ STRANGERS = {"payments": ("service", *PEOPLE), CLIENT: ("executor", *PEOPLE)}
 @anything
 @given(st.data(), st.sampled_from(sorted(STRANGERS)))
 def test_what_is_void_never_stands_in_the_way(data, run_by):
-    """Whatever others recorded: an approved call that nobody revoked can be claimed, and ended, by who runs it (R6)."""
+    """Whatever others recorded: an approved call that nobody revoked can be claimed, and ended, by
+    who runs it (R6).
+    """
     wish = data.draw(wishes)
     wish = e.ToolRequested(
         tool=wish.tool,
@@ -118,7 +127,9 @@ def test_what_is_void_never_stands_in_the_way(data, run_by):
         run_by=run_by,
         layout=2,
     )
-    before = [one for one in data.draw(_anybodys(STRANGERS[run_by])) if one[0] != CALL.requested.subject]
+    before = [
+        one for one in data.draw(_anybodys(STRANGERS[run_by])) if one[0] != CALL.requested.subject
+    ]
     between = data.draw(_anybodys(STRANGERS[run_by]))
     ours = [(CALL.requested.subject, encode(wish)), (CALL.decided.subject, encode(approval(WISH)))]
     told = dict([*before, ours[0]])
@@ -164,7 +175,9 @@ def test_the_same_facts_make_the_same_call(told, data):
 @anything
 @given(recorded(CALL), st.data())
 def test_what_is_recorded_later_changes_no_judgement(told, data):
-    """Whether a fact counts depends on the facts before it: what was decided is never decided again."""
+    """Whether a fact counts depends on the facts before it: what was decided is never decided
+    again.
+    """
     raws = raws_of(told)
     whole = judgements(raws)
     cut = data.draw(st.integers(0, len(raws)))
@@ -172,9 +185,11 @@ def test_what_is_recorded_later_changes_no_judgement(told, data):
 
 
 def test_a_later_question_does_not_undo_a_revocation():
-    """A second gate's question comes behind the policy's yes, and asks others than who took it back meanwhile.
+    """A second gate's question comes behind the policy's yes, and asks others than who took it back
+    meanwhile.
 
-    Nor does a later escalation let a vote count that came too late, or a person revoke who was not asked by then.
+    Nor does a later escalation let a vote count that came too late, or a person revoke who was not
+    asked by then.
     """
     approved = approval(WISH)
     yes = e.Approved(digest=approved.digest, ground="policy", rule="small", policy_version=1)
@@ -184,7 +199,9 @@ def test_a_later_question_does_not_undo_a_revocation():
         (CALL.revoked_by("ana").subject, encode(e.Revoked())),
     ]
     assert call_in(told).status is Status.REVOKED
-    asking = e.ApprovalRequested(digest=approved.digest, rule="r", policy_version=1, voters=("ben",))
+    asking = e.ApprovalRequested(
+        digest=approved.digest, rule="r", policy_version=1, voters=("ben",)
+    )
     assert call_in([*told, (CALL.gated.subject, encode(asking))]).status is Status.REVOKED
     asked = e.ApprovalRequested(
         digest=approved.digest, rule="r", policy_version=1, voters=("ben",), expires_in_s=0.5
@@ -198,7 +215,10 @@ def test_a_later_question_does_not_undo_a_revocation():
         (CALL.escalated(1).subject, encode(e.Escalated(voters=("rosa",), expires_in_s=600))),
     ]
     assert call_in(told).status is Status.APPROVED
-    assert [one.fact.slot for one in voids(call_in(told))] == [CALL.vote("ben"), CALL.revoked_by("rosa")]
+    assert [one.fact.slot for one in voids(call_in(told))] == [
+        CALL.vote("ben"),
+        CALL.revoked_by("rosa"),
+    ]
 
 
 @anything
@@ -232,7 +252,9 @@ def test_the_twin_gives_the_same_call(told):
 @anything
 @given(placed(CALL))
 def test_every_slot_that_is_tried_here_is_somebody_s(one):
-    """The places above are those that the broker lets somebody fill, or old ones that nobody may fill any more."""
+    """The places above are those that the broker lets somebody fill, or old ones that nobody may
+    fill any more.
+    """
     slot, event = one
     assert isinstance(event, slot.filled_by)
     writers = {role for role in ROLES if may_record(role, slot)}

@@ -29,7 +29,9 @@ def fits(arguments: str):
 
 
 def vote(verdict: str = "approve", **rest: object) -> e.Voted:
-    return msgspec.convert({"type": "Voted", "verdict": verdict, "digest": ASKED.digest, **rest}, e.Voted)
+    return msgspec.convert(
+        {"type": "Voted", "verdict": verdict, "digest": ASKED.digest, **rest}, e.Voted
+    )
 
 
 def approved(*voters: str, arguments: str | None = None, reason: str = "") -> e.Approved:
@@ -49,12 +51,19 @@ def answered(*voters: str, answer: str) -> e.Answered:
 
 
 def waiting(
-    *votes: tuple[str, e.Voted], needed: int = 1, voters: tuple[str, ...] = ("*",), after_s: float = 0
+    *votes: tuple[str, e.Voted],
+    needed: int = 1,
+    voters: tuple[str, ...] = ("*",),
+    after_s: float = 0,
 ) -> Call:
-    """A call of which these votes were given; rita asked for it. `after_s`: how long the first one waited."""
+    """A call of which these votes were given; rita asked for it. `after_s`: how long the first one
+    waited.
+    """
     story = Story()
     story.tell(CALL.requested, ASKED)
-    asking = msgspec.structs.replace(question(WISH, expires_in_s=60), votes_needed=needed, voters=voters)
+    asking = msgspec.structs.replace(
+        question(WISH, expires_in_s=60), votes_needed=needed, voters=voters
+    )
     gated = story.tell(CALL.gated, asking)
     for number, (reviewer, voted) in enumerate(votes):
         at = gated.recorded_at + timedelta(seconds=after_s + number)
@@ -77,7 +86,9 @@ def told(asking: dict[str, object], *steps: tuple[str, e.Voted] | e.Escalated) -
 
 
 def everything(call: Call) -> tuple[Fact, ...]:
-    return tuple(fact for fact in (call.requested, call.gated, *call.votes, *call.escalated) if fact)
+    return tuple(
+        fact for fact in (call.requested, call.gated, *call.votes, *call.escalated) if fact
+    )
 
 
 YES, NO = vote(reason="fine"), vote("deny", reason="wrong order")
@@ -118,19 +129,26 @@ TALLIES = [
     ("votes", "needed", "comes_to"), [pytest.param(*row, id=name) for name, *row in TALLIES]
 )
 def test_what_votes_come_to(votes: list[tuple[str, e.Voted]], needed: int, comes_to: Tally):
-    """Distinct people, who were asked, about these bytes; one denial decides (B39, B61, B68, I2, B32)."""
+    """Distinct people, who were asked, about these bytes; one denial decides (B39, B61, B68, I2,
+    B32).
+    """
     assert count_votes(waiting(*votes, needed=needed), fits) == comes_to
 
 
 def test_only_those_asked_count():
     """A vote that somebody else got recorded, by whatever way, is not counted (B40)."""
     votes = [("ben", YES), ("ops-7", YES), ("ops", YES), ("ana", YES)]
-    assert [one.reviewer for one in counted(waiting(*votes, voters=("ana", "ops-*")))] == ["ops-7", "ana"]
+    assert [one.reviewer for one in counted(waiting(*votes, voters=("ana", "ops-*")))] == [
+        "ops-7",
+        "ana",
+    ]
 
 
 @pytest.mark.parametrize(("after_s", "names"), [(59.9, ["ana"]), (60, []), (61, [])])
 def test_a_vote_after_the_deadline_does_not_count(after_s: float, names: list[str]):
-    """Expired means expired, though the expiry itself is not recorded yet; to the microsecond (B36)."""
+    """Expired means expired, though the expiry itself is not recorded yet; to the microsecond
+    (B36).
+    """
     assert [one.reviewer for one in counted(waiting(("ana", YES), after_s=after_s))] == names
 
 
@@ -144,7 +162,11 @@ def test_a_vote_before_the_question_does_not_count():
     assert count_votes(call_of(CALL, tuple(story.facts))).verdict == approved("ben", reason="fine")
 
 
-@given(st.permutations(["ana", "ben", "cy", "rita"]), st.integers(1, 4), st.randoms(use_true_random=False))
+@given(
+    st.permutations(["ana", "ben", "cy", "rita"]),
+    st.integers(1, 4),
+    st.randoms(use_true_random=False),
+)
 def test_the_count_does_not_depend_on_the_order_of_delivery(names: list[str], needed: int, random):
     """Votes are counted in the order of the log, however they are delivered (I13)."""
     call = waiting(*((name, YES) for name in names), needed=needed)
@@ -164,34 +186,59 @@ def test_edited_bytes_are_what_is_approved():
     assert verdict.digest == call_digest("refund", "v1", decided.arguments) != ASKED.digest
 
 
-# ------------------------------------------------------------------------------------- several who must agree
+# --------------------------------------------------------------------------- several who must agree
 
 PEERS = ("ana", "ben", "sam")
 #: Two of three, and one of security.
 BOTH = {"voters": PEERS, "votes_needed": 2, "also": (Quorum(("sam", "sec-*"), 1, "@security"),)}
 #: The organisation asks one of security, the workspace two peers: the same votes count for both.
-BESIDES = {"voters": ("sam", "sue"), "besides": (Quorum(("ana", "ben", "sam"), 2),), "organisation": True}
+BESIDES = {
+    "voters": ("sam", "sue"),
+    "besides": (Quorum(("ana", "ben", "sam"), 2),),
+    "organisation": True,
+}
 
 AGREEING = [
     ("two peers lack security", BOTH, ["ana", "ben"], (2, 3), None),
     ("sam is one person", BOTH, ["ana", "sam"], (2, 3), None),
     ("two peers and security", BOTH, ["ana", "ben", "sec-1"], (3, 3), ("ana", "ben", "sec-1")),
-    ("sam as security, wherever he came", BOTH, ["sam", "ana", "ben"], (3, 3), ("sam", "ana", "ben")),
-    ("sam as a peer, then security", BOTH, ["sam", "ana", "sec-1"], (3, 3), ("sam", "ana", "sec-1")),
+    (
+        "sam as security, wherever he came",
+        BOTH,
+        ["sam", "ana", "ben"],
+        (3, 3),
+        ("sam", "ana", "ben"),
+    ),
+    (
+        "sam as a peer, then security",
+        BOTH,
+        ["sam", "ana", "sec-1"],
+        (3, 3),
+        ("sam", "ana", "sec-1"),
+    ),
     ("two of security are not two peers", BOTH, ["sec-1", "sec-2", "ana"], (2, 3), None),
     ("strangers do not count", BOTH, ["ana", "eve", "ben"], (2, 3), None),
     ("the organisation alone", BESIDES, ["sue"], (0, 2), None),
     ("the workspace alone", BESIDES, ["ana", "ben"], (0, 1), None),
     ("sam for both, and a peer", BESIDES, ["sam", "ana"], (1, 1), ("sam", "ana")),
-    ("sue for one, peers for the other", BESIDES, ["sue", "ana", "ben"], (1, 1), ("sue", "ana", "ben")),
+    (
+        "sue for one, peers for the other",
+        BESIDES,
+        ["sue", "ana", "ben"],
+        (1, 1),
+        ("sue", "ana", "ben"),
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("asking", "people", "stands", "voters"), [pytest.param(*row, id=name) for name, *row in AGREEING]
+    ("asking", "people", "stands", "voters"),
+    [pytest.param(*row, id=name) for name, *row in AGREEING],
 )
 def test_every_group_must_agree(asking, people, stands, voters):
-    """Two of three and one of security are three people; organisation and workspace count the same votes (B39)."""
+    """Two of three and one of security are three people; organisation and workspace count the same
+    votes (B39).
+    """
     found = count_votes(told(asking, *((name, YES) for name in people)))
     assert (found.approvals, found.needed) == stands
     assert (found.verdict.voters if found.verdict else None) == voters
@@ -294,7 +341,7 @@ def test_a_vote_after_the_deadline_does_not_make_it_hopeless():
     assert count_votes(call_of(CALL, tuple(story.facts))) == Tally(0, 2, None)
 
 
-# --------------------------------------------------------------------------------------------- in an emergency
+# ---------------------------------------------------------------------------------- in an emergency
 
 GLASS = BOTH | {"may_break_glass": ("sam", "fire-*"), "denials_needed": 3}
 BREAK = vote("break_glass", reason="the shop burns")
@@ -318,7 +365,9 @@ BREAKING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("votes", "verdict"), [pytest.param(*row, id=name) for name, *row in BREAKING])
+@pytest.mark.parametrize(
+    ("votes", "verdict"), [pytest.param(*row, id=name) for name, *row in BREAKING]
+)
 def test_who_may_break_the_glass_decides_alone(votes, verdict):
     """Only those who are named, in person, with a reason, about these bytes (B40, B61)."""
     assert count_votes(told(GLASS, *votes), fits, lambda _vote: True).verdict == verdict
@@ -331,7 +380,7 @@ def test_the_requester_never_breaks_the_glass():
         assert count_votes(call).verdict is None
 
 
-# --------------------------------------------------------------------------------------------- in another's place
+# ------------------------------------------------------------------------------- in another's place
 
 
 def held(*pairs: tuple[str, str]):
@@ -365,10 +414,13 @@ DELEGATED = [
 
 
 @pytest.mark.parametrize(
-    ("asking", "votes", "delegated", "voters"), [pytest.param(*row, id=name) for name, *row in DELEGATED]
+    ("asking", "votes", "delegated", "voters"),
+    [pytest.param(*row, id=name) for name, *row in DELEGATED],
 )
 def test_a_vote_in_another_s_place(asking, votes, delegated, voters):
-    """It is that person's vote, given by who had their word, and uses up both; excluded is excluded (B39, B40, B68)."""
+    """It is that person's vote, given by who had their word, and uses up both; excluded is excluded
+    (B39, B40, B68).
+    """
     verdict = count_votes(told(asking, *votes), fits, delegated).verdict
     assert (verdict.voters if verdict else None) == voters
 
@@ -393,12 +445,15 @@ def test_the_decision_says_who_voted_in_whose_place(verdict):
 def test_an_excluded_pattern_excludes_everybody_it_means():
     """Where an agent's owners are a pattern, none of them counts (B68)."""
     call = told(
-        {"excluded": ("rita", "ops-*"), "votes_needed": 2}, ("ops-1", YES), ("ana", YES), ("ben", YES)
+        {"excluded": ("rita", "ops-*"), "votes_needed": 2},
+        ("ops-1", YES),
+        ("ana", YES),
+        ("ben", YES),
     )
     assert [one.reviewer for one in counted(call)] == ["ana", "ben"]
 
 
-# ------------------------------------------------------------------------------------------- until when, and then
+# ----------------------------------------------------------------------------- until when, and then
 
 STAGED = BOTH | {
     "on_timeout": "escalate",
@@ -418,7 +473,11 @@ ESCALATED = [
         [("sec-9", YES), MORE, ("ana", YES), ("sec-1", YES)],
         None,
     ),
-    ("stage after stage", [MORE, ("lea", YES), LAST, ("max", YES), ("ana", YES)], ("lea", "max", "ana")),
+    (
+        "stage after stage",
+        [MORE, ("lea", YES), LAST, ("max", YES), ("ana", YES)],
+        ("lea", "max", "ana"),
+    ),
     (
         "those asked first still count",
         [MORE, LAST, ("ana", YES), ("ben", YES), ("sam", YES)],
@@ -428,7 +487,9 @@ ESCALATED = [
 ]
 
 
-@pytest.mark.parametrize(("steps", "voters"), [pytest.param(*row, id=name) for name, *row in ESCALATED])
+@pytest.mark.parametrize(
+    ("steps", "voters"), [pytest.param(*row, id=name) for name, *row in ESCALATED]
+)
 def test_who_is_asked_as_well_counts_wherever_a_vote_is_lacking(steps, voters):
     """Only from when they were asked, and never twice (B39, B40)."""
     verdict = count_votes(told(STAGED, *steps)).verdict
@@ -452,16 +513,25 @@ def test_in_whose_place_it_is_decides_where_a_vote_counts():
         ({"expires_in_s": 60.0}, 60, False),
         ({"expires_in_s": 60.0, "on_timeout": "stay"}, 86400, True),
         ({"expires_in_s": None}, 86400, True),
-        # More people are asked at the end of the time, so it is open until they are, and then until their time is over.
-        ({"expires_in_s": 60.0, "on_timeout": "escalate", "stages": (Stage(("lea",), 60.0),)}, 61, True),
+        # More people are asked at the end of the time, so it is open until they are, and then until
+        # their time is over.
+        (
+            {"expires_in_s": 60.0, "on_timeout": "escalate", "stages": (Stage(("lea",), 60.0),)},
+            61,
+            True,
+        ),
     ],
 )
 def test_until_when_a_vote_counts(asking, after_s, counts):
-    """Expired means expired; to stay is never to expire, and a further stage keeps it open (B36)."""
+    """Expired means expired; to stay is never to expire, and a further stage keeps it open
+    (B36).
+    """
     story = Story()
     story.tell(CALL.requested, ASKED)
     gated = story.tell(CALL.gated, msgspec.structs.replace(question(WISH), **asking))
-    story.facts.append(Fact(3, gated.recorded_at + timedelta(seconds=after_s), CALL.vote("ana"), YES))
+    story.facts.append(
+        Fact(3, gated.recorded_at + timedelta(seconds=after_s), CALL.vote("ana"), YES)
+    )
     assert (count_votes(call_of(CALL, tuple(story.facts))).verdict is not None) is counts
 
 
@@ -473,12 +543,16 @@ def test_the_last_stage_s_time_counts_from_when_they_were_asked(after_s, counts)
     story.tell(CALL.requested, ASKED)
     gated = story.tell(CALL.gated, msgspec.structs.replace(question(WISH), **asking))
     at = gated.recorded_at + timedelta(seconds=60)
-    story.facts.append(Fact(3, at, CALL.escalated(1), e.Escalated(voters=("lea",), expires_in_s=60.0)))
-    story.facts.append(Fact(4, gated.recorded_at + timedelta(seconds=after_s), CALL.vote("lea"), YES))
+    story.facts.append(
+        Fact(3, at, CALL.escalated(1), e.Escalated(voters=("lea",), expires_in_s=60.0))
+    )
+    story.facts.append(
+        Fact(4, gated.recorded_at + timedelta(seconds=after_s), CALL.vote("lea"), YES)
+    )
     assert (count_votes(call_of(CALL, tuple(story.facts))).verdict is not None) is counts
 
 
-# --------------------------------------------------------------------------------------------------- edits
+# -------------------------------------------------------------------------------------------- edits
 
 #: What the policy in force says to an edit: who must agree beyond those who were asked.
 DEARER = {EDIT: ((Quorum(("sam",), 1, "@security"),),), OTHER_EDIT: ()}
@@ -503,7 +577,7 @@ def test_an_edit_is_judged_again(votes, stands, voters):
     assert (found.verdict.voters if found.verdict else None) == voters
 
 
-# ------------------------------------------------------------------------------------------- whatever happens
+# --------------------------------------------------------------------------------- whatever happens
 
 VOTES = st.lists(
     st.tuples(
@@ -525,7 +599,9 @@ QUESTIONS = st.fixed_dictionaries(
         "voters": st.sampled_from([("*",), ("ana", "ben", "sam"), ("ana", "ben")]),
         "votes_needed": st.integers(1, 3),
         "denials_needed": st.integers(1, 3),
-        "also": st.sampled_from([(), (Quorum(("sam",)),), (Quorum(("sam", "sec-*")), Quorum(("lea",)))]),
+        "also": st.sampled_from(
+            [(), (Quorum(("sam",)),), (Quorum(("sam", "sec-*")), Quorum(("lea",)))]
+        ),
         "besides": st.sampled_from([(), (Quorum(("ana", "sec-*"), 2),)]),
         "may_break_glass": st.sampled_from([(), ("lea",)]),
         "excluded": st.sampled_from([("rita",), ("rita", "b*")]),
@@ -566,7 +642,9 @@ def test_a_verdict_stands_whatever_comes_later(asking, staged, votes, at):
 
 @given(QUESTIONS, STAGES, VOTES, st.integers(0, 7))
 def test_nothing_is_approved_that_not_all_agreed_to(asking, staged, votes, at):
-    """An approval has distinct, eligible people behind it, enough for each group, who all said the same (B39, B40, I4)."""
+    """An approval has distinct, eligible people behind it, enough for each group, who all said the
+    same (B39, B40, I4).
+    """
     call = told(asking | staged, *steps_of(votes, staged, at))
     found = count_votes(call, fits, ANA_ZOE)
     ballots = {one.reviewer: one for one in counted(call, ANA_ZOE)}

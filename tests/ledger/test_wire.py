@@ -1,4 +1,6 @@
-"""What is read off a connection and written to it, beside nats-py's own parser and frames, byte for byte."""
+"""What is read off a connection and written to it, beside nats-py's own parser and frames, byte for
+byte.
+"""
 
 import importlib.metadata
 import re
@@ -24,7 +26,9 @@ class Noting:
     def __init__(self) -> None:
         self.seen: Seen = []
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
         self.seen.append((sid, subject, reply, data, headers or b""))
 
     async def _process_err(self, said: str) -> None:
@@ -95,7 +99,9 @@ async def test_cut_anywhere_it_hears_what_nats_py_hears(said: list[bytes]):
 
 
 @given(pieces(), st.sets(st.integers(1, 5)))
-async def test_what_is_taken_straight_is_the_same_and_in_its_place(said: list[bytes], straight: set[int]):
+async def test_what_is_taken_straight_is_the_same_and_in_its_place(
+    said: list[bytes], straight: set[int]
+):
     theirs, ours = Noting(), Noting()
     parser = Parser(ours)
 
@@ -150,7 +156,9 @@ async def test_a_frame_is_what_nats_py_publishes(
 
 
 async def test_a_subject_may_hold_what_python_takes_for_white_space():
-    """The broker splits a line by spaces alone: other bytes belong to the subject, whatever they are (C2)."""
+    """The broker splits a line by spaces alone: other bytes belong to the subject, whatever they
+    are (C2).
+    """
     parser, seen = Parser(Noting()), Noting()  # type: ignore[arg-type]
     parser.nc = seen  # type: ignore[assignment]
     await parser.parse(b"MSG a\x0b\x0c\x1c\x85\xff\x00b 1 2\r\n{}\r\n")
@@ -178,7 +186,9 @@ async def test_a_malformed_frame_is_a_protocol_error(frame: bytes):
 
 
 async def test_a_message_that_nats_py_cannot_read_does_not_end_its_reading():
-    """Anybody may choose a message's headers: one whose status is not text is passed over, the next one arrives."""
+    """Anybody may choose a message's headers: one whose status is not text is passed over, the next
+    one arrives.
+    """
     client, arrived = Client(), []
     parser = Parser(client)
     handed = client._process_msg
@@ -201,15 +211,21 @@ async def test_a_message_that_nats_py_cannot_read_does_not_end_its_reading():
     ("kind", "name"), [(kind, name) for kind, names in PRIVATE.items() for name in names]
 )
 def test_nats_py_has_what_is_used_of_it_although_it_is_private(kind: type, name: str):
-    """A version that lacks one must not be admitted: look at ledger/nats/protocol.py before the pin is widened."""
+    """A version that lacks one must not be admitted: look at ledger/nats/protocol.py before the pin
+    is widened.
+    """
     client = Client()
     made = {Client: client, Subscription: Subscription(client, 1, "a")}[kind]
     version = importlib.metadata.version("nats-py")
-    assert hasattr(made, name), f"nats-py {version} has no {kind.__name__}.{name}: {PRIVATE[kind][name]}"
+    assert hasattr(made, name), (
+        f"nats-py {version} has no {kind.__name__}.{name}: {PRIVATE[kind][name]}"
+    )
 
 
 def test_what_is_private_in_nats_py_is_used_in_one_file():
-    """All of it stands in `PRIVATE`, so that the test above names what a new version would break."""
+    """All of it stands in `PRIVATE`, so that the test above names what a new version would
+    break.
+    """
     root = Path(__file__).parents[2]
     names = {name for names in PRIVATE.values() for name in names}
     used = re.compile(rf"\.({'|'.join(names)})\b")
@@ -218,4 +234,6 @@ def test_what_is_private_in_nats_py_is_used_in_one_file():
         for folder in ("schemas", "ledger", "projections", "consumers", "ops", "bench")
         for file in (root / folder).rglob("*.py")
     }
-    assert {file: found[file] for file in found if found[file]} == {"ledger/nats/protocol.py": names}
+    assert {file: found[file] for file in found if found[file]} == {
+        "ledger/nats/protocol.py": names
+    }

@@ -60,7 +60,12 @@ async def server(tmp_path_factory):
                 ("TIMERS", "timer.>"),
                 ("PARKED", "parked.>"),
             ):
-                config = {"name": name, "subjects": [subject], "storage": "memory", "allow_direct": True}
+                config = {
+                    "name": name,
+                    "subjects": [subject],
+                    "storage": "memory",
+                    "allow_direct": True,
+                }
                 config |= {"num_replicas": 1, "retention": "limits", "max_msgs_per_subject": 1}
                 assert "error" not in await admin.json(f"$JS.API.STREAM.CREATE.{name}", config)
             body = {"stream_name": "LEDGER", "config": GATE}
@@ -90,13 +95,15 @@ async def stands(admin, subject):
         return None
 
 
-# ------------------------------------------------------------------------------------------------ writing
+# ------------------------------------------------------------------------------------------ writing
 
 RUNS = {"executor", "service"}
 
 
 def _cells():
-    """A subject of each slot, without `ledger.<workspace>.`, and who may fill it; `{}` is a thread."""
+    """A subject of each slot, without `ledger.<workspace>.`, and who may fill it; `{}` is a
+    thread.
+    """
     for shape, roles in accounts.WRITERS.items():
         head = "" if shape[0].startswith("_") else "{}."
         words = [{"*": "x1", "#": "1"}.get(one, one) for one in shape]
@@ -108,7 +115,8 @@ def _cells():
             yield head + ".".join(me if one == "{me}" else one for one in words), {person}
 
 
-#: What stands where, and the only ones who may put it there: made from the table that the permissions are made from.
+#: What stands where, and the only ones who may put it there: made from the table that the
+#: permissions are made from.
 WRITERS = dict(_cells())
 #: What a careless wildcard would let in: the workspace's own, dressed as a thread.
 NOBODY_WRITES = (
@@ -154,9 +162,9 @@ NOBODY_WRITES = (
 
 def test_the_table_covers_every_slot():
     """Every shape of a slot stands in the table of writers, once, with roles that there are."""
-    assert [tuple("*" if one == "{me}" else one for one in shape) for shape in accounts.WRITERS] == list(
-        FILLED_BY
-    )
+    assert [
+        tuple("*" if one == "{me}" else one for one in shape) for shape in accounts.WRITERS
+    ] == list(FILLED_BY)
     roles = {*ROLES, accounts.REVIEWER}
     for shape, writers in accounts.WRITERS.items():
         assert roles.issuperset(writers)
@@ -168,7 +176,9 @@ def test_the_table_covers_every_slot():
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_each_slot_has_its_writers(server, admin, role):
-    """A role records what is its own to say, and nothing else: the broker says no, and nothing is stored (B62, B68)."""
+    """A role records what is its own to say, and nothing else: the broker says no, and nothing is
+    stored (B62, B68).
+    """
     async with signed_on(server, role) as who:
         for tail, writers in WRITERS.items():
             subject = f"ledger.{role}.{tail.format('t1')}"
@@ -195,8 +205,16 @@ SUBJECTS = (
     "$JS.API.ACCOUNT.PURGE.LEDGER",
     "$JS.API.META.LEADER.STEPDOWN",
     "$JS.API.SERVER.REMOVE",
-    *(f"$JS.API.STREAM.{verb}.{stream}" for verb in API["STREAM"] for stream in (*STREAMS, "OTHER")),
-    *(f"$JS.API.CONSUMER.{verb}.{stream}" for verb in ("CREATE", "LIST", "NAMES") for stream in STREAMS),
+    *(
+        f"$JS.API.STREAM.{verb}.{stream}"
+        for verb in API["STREAM"]
+        for stream in (*STREAMS, "OTHER")
+    ),
+    *(
+        f"$JS.API.CONSUMER.{verb}.{stream}"
+        for verb in ("CREATE", "LIST", "NAMES")
+        for stream in STREAMS
+    ),
     *(
         f"$JS.API.CONSUMER.{verb}.{stream}.{name}"
         for verb in API["CONSUMER"]
@@ -225,8 +243,13 @@ SUBJECTS = (
 
 
 def _may_publish(role, subject):
-    """What the table says of anything but a slot: everybody's, the role's, or of its own durables."""
-    patterns = [*accounts.READING, *(one for one, roles in accounts.BESIDE.items() if role in roles)]
+    """What the table says of anything but a slot: everybody's, the role's, or of its own
+    durables.
+    """
+    patterns = [
+        *accounts.READING,
+        *(one for one, roles in accounts.BESIDE.items() if role in roles),
+    ]
     for durable in DURABLES.values():
         if durable.role == role:
             patterns += [f"$JS.ACK.{durable.stream}.{durable.name}.>", f"parked.{role}.>"]
@@ -237,7 +260,9 @@ def _may_publish(role, subject):
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_beside_the_slots_each_role_may_what_the_table_says(server, role):
-    """Every subject of the JetStream API, of streams, inboxes and deliveries: refused unless the table names it."""
+    """Every subject of the JetStream API, of streams, inboxes and deliveries: refused unless the
+    table names it.
+    """
     async with signed_on(server, role) as who:
         for subject in SUBJECTS:
             if "PURGE.TIMERS" in subject and role == "gate":
@@ -248,14 +273,20 @@ async def test_beside_the_slots_each_role_may_what_the_table_says(server, role):
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_wildcards_do_not_reach_the_workspace(server, admin, role):
-    """No role reaches a policy, tool or grant by naming a thread like one. Who writes policies or tools may misname them."""
+    """No role reaches a policy, tool or grant by naming a thread like one. Who writes policies or
+    tools may misname them.
+    """
     async with signed_on(server, role) as who:
         for tail in NOBODY_WRITES:
             subject = f"ledger.wild.{tail.format('t1')}"
             if (role, tail) != ("operator", "_policy.opened"):
                 assert await who.ask(subject) == "denied", subject
                 assert await stands(admin, subject) is None
-        for subject in ("ledger.wild._tool.said.m1", "ledger.wild._tool.opened", "ledger.wild._tool.turn.5"):
+        for subject in (
+            "ledger.wild._tool.said.m1",
+            "ledger.wild._tool.opened",
+            "ledger.wild._tool.turn.5",
+        ):
             if role not in RUNS:
                 assert await who.ask(subject) == "denied", subject
 
@@ -263,9 +294,11 @@ async def test_wildcards_do_not_reach_the_workspace(server, admin, role):
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin, role):
-    """What no workspace can weaken is written by nobody who runs one, nor by anybody who writes into workspaces (B62).
+    """What no workspace can weaken is written by nobody who runs one, nor by anybody who writes
+    into workspaces (B62).
 
-    Nor does whoever writes it write anything else: the organisation's policy is all that this role may say.
+    Nor does whoever writes it write anything else: the organisation's policy is all that this role
+    may say.
     """
     own = f"ledger.{ORGANISATION}._policy.{EVERYBODY.index(role) + 1}"
     others = [tail.format("t1") for tail in WRITERS if tail != "_policy.1"]
@@ -284,7 +317,9 @@ async def test_the_organisation_s_own_is_the_organisation_s_alone(server, admin,
 
 @shared
 async def test_nobody_gives_in_another_s_name(server, admin):
-    """Ana cannot give Ben's grant or his vote away, however she writes it down; her own she can (B40, B68)."""
+    """Ana cannot give Ben's grant or his vote away, however she writes it down; her own she can
+    (B40, B68).
+    """
     async with signed_on(server, "reviewer-ana") as ana:
         for subject in (
             "ledger.given._grant.ben.g1.given",
@@ -299,19 +334,25 @@ async def test_nobody_gives_in_another_s_name(server, admin):
         ):
             assert await ana.ask(subject, b"{}") == "denied", subject
             assert await stands(admin, subject) is None
-        for subject in ("ledger.given._grant.ana.g2.given", "ledger.given._delegation.ana.d2.given"):
+        for subject in (
+            "ledger.given._grant.ana.g2.given",
+            "ledger.given._delegation.ana.d2.given",
+        ):
             assert json.loads(await ana.ask(subject, b"{}"))["stream"] == "LEDGER"
             # And once: the slot is taken from then on, for herself too.
             assert json.loads(await ana.ask(subject, b"{}"))["error"]["err_code"] == 10077
         assert (
-            json.loads(await ana.ask("ledger.given._grant.ben.g3.revoked.ana", b"{}"))["stream"] == "LEDGER"
+            json.loads(await ana.ask("ledger.given._grant.ben.g3.revoked.ana", b"{}"))["stream"]
+            == "LEDGER"
         )
 
 
 @pytest.mark.parametrize("role", [role for role in EVERYBODY if role not in PEOPLE])
 @shared
 async def test_no_program_says_yes_in_advance(server, admin, role):
-    """The gate spends grants and gives none; no service, model or operator touches what people said in advance (B68, I4)."""
+    """The gate spends grants and gives none; no service, model or operator touches what people said
+    in advance (B68, I4).
+    """
     async with signed_on(server, role) as who:
         for subject in (
             "ledger.advance._grant.ana.g1.given",
@@ -329,13 +370,17 @@ async def test_one_use_is_spent_once(server):
     """Two gates cannot spend the same use of a grant: its slot takes one (I6)."""
     async with signed_on(server, "gate") as one, signed_on(server, "gate") as two:
         subject = "ledger.spend._grant.ana.g1.used.1"
-        answers = await asyncio.gather(one.json(subject, {"call": "a"}), two.json(subject, {"call": "b"}))
+        answers = await asyncio.gather(
+            one.json(subject, {"call": "a"}), two.json(subject, {"call": "b"})
+        )
         assert sorted("error" in answer for answer in answers) == [False, True]
 
 
 @shared
 async def test_side_streams_have_their_writers(server):
-    """The queue alone writes the pending bucket, the gate alone timers; everybody parks under their own name, and the operator says of it what becomes of it under another."""
+    """The queue alone writes the pending bucket, the gate alone timers; everybody parks under their
+    own name, and the operator says of it what becomes of it under another.
+    """
     writers = {
         "$KV.pending.shop.t1.1-0": {"queue"},
         "timer.set.shop.t1.1-0": {"gate"},
@@ -360,15 +405,19 @@ async def test_a_batch_is_let_through_whole(service):
     )
     assert first == b""  # begun
     last = head | {"Nats-Batch-Sequence": "2", "Nats-Batch-Commit": "1"}
-    assert json.loads(await service.ask("ledger.batch.t1.call.1-1.requested", b"{}", last))["count"] == 2
+    assert (
+        json.loads(await service.ask("ledger.batch.t1.call.1-1.requested", b"{}", last))["count"]
+        == 2
+    )
 
 
-# ---------------------------------------------------------------------------------------- the ways around
+# ---------------------------------------------------------------------------------- the ways around
 
 
 @shared
 async def test_an_answer_cannot_be_sent_into_a_slot(server, admin, service):
-    """The server answers where it is told to, but not into the ledger: bytes cannot be moved into `decided` (B68).
+    """The server answers where it is told to, but not into the ledger: bytes cannot be moved into
+    `decided` (B68).
 
     The control shows what would happen if the service's login were in the ledger's own account.
     """
@@ -405,7 +454,9 @@ async def test_an_answer_cannot_be_sent_into_a_slot(server, admin, service):
 
 @shared
 async def test_a_consumer_cannot_deliver_into_a_slot(server, admin, service):
-    """A consumer that is told to deliver into the ledger finds nobody there, so nothing is stored (nats-server #8274)."""
+    """A consumer that is told to deliver into the ledger finds nobody there, so nothing is stored
+    (nats-server #8274).
+    """
     async with signed_on(server, "queue") as queue:
         await queue.ask("$KV.pending.forged", b'{"type":"Approved"}')
     for stream, target in (
@@ -420,15 +471,22 @@ async def test_a_consumer_cannot_deliver_into_a_slot(server, admin, service):
         assert not held.get("push_bound")
         assert held["delivered"]["consumer_seq"] == 0
         assert held["num_pending"] > 0
-    body = {"stream_name": "LEDGER", "config": {"deliver_subject": "ledger.a.b.opened", "ack_policy": "none"}}
-    assert (await service.json("$JS.API.CONSUMER.CREATE.LEDGER", body))["error"]["err_code"] == 10081
+    body = {
+        "stream_name": "LEDGER",
+        "config": {"deliver_subject": "ledger.a.b.opened", "ack_policy": "none"},
+    }
+    assert (await service.json("$JS.API.CONSUMER.CREATE.LEDGER", body))["error"][
+        "err_code"
+    ] == 10081
     assert await stands(admin, "ledger.around.t2.call.1-0.decided") is None
 
 
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_nobody_touches_streams_or_durables(server, admin, role):
-    """Nobody but the administrator changes a stream, deletes from it, or touches a durable consumer."""
+    """Nobody but the administrator changes a stream, deletes from it, or touches a durable
+    consumer.
+    """
     before = await admin.json("$JS.API.CONSUMER.INFO.LEDGER.gate")
     async with signed_on(server, role) as who:
         for call in (
@@ -454,7 +512,8 @@ async def test_nobody_touches_streams_or_durables(server, admin, role):
             "CONSUMER.LEADER.STEPDOWN.LEDGER.gate",
             "CONSUMER.MSG.NEXT.LEDGER.gate",
         ):
-            # A permission is about the literal subject; `>` in one is for the server to refuse, were it to get there.
+            # A permission is about the literal subject; `>` in one is for the server to refuse,
+            # were it to get there.
             subject = f"$JS.API.{call.replace('>', 'x')}"
             assert await who.ask(subject, b"{}") == "denied", subject
         if role not in ("gate", "operator"):
@@ -473,13 +532,23 @@ async def test_nobody_touches_streams_or_durables(server, admin, role):
         {"name": "gate", "deliver_policy": "all", "opt_start_time": None},
         {"name": "gate", "opt_start_time": "2003-07-01T11:12:13Z"},
     ],
-    ids=["durable", "new durable", "named, start missing", "named, from the start", "named, start guessed"],
+    ids=[
+        "durable",
+        "new durable",
+        "named, start missing",
+        "named, from the start",
+        "named, start guessed",
+    ],
 )
 @shared
 async def test_who_reads_cannot_change_a_durable(admin, service, changed):
-    """The right to create ephemeral consumers does not reach a durable one, not even by its name in the body."""
+    """The right to create ephemeral consumers does not reach a durable one, not even by its name in
+    the body.
+    """
     before = await admin.json("$JS.API.CONSUMER.INFO.LEDGER.gate")
-    config = {key: value for key, value in GATE.items() if key not in ("durable_name", "opt_start_time")}
+    config = {
+        key: value for key, value in GATE.items() if key not in ("durable_name", "opt_start_time")
+    }
     config |= {"filter_subject": "ledger.nothing"} | changed
     config = {key: value for key, value in config.items() if value is not None}
     for action in ({}, {"action": "create"}, {"action": "update"}):
@@ -527,17 +596,23 @@ async def test_strangers_are_not_let_in(server):
 
         with pytest.raises((nats.errors.Error, OSError)):
             await client.connect(
-                server.url, max_reconnect_attempts=1, reconnect_time_wait=0, error_cb=quiet, **credentials
+                server.url,
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
+                error_cb=quiet,
+                **credentials,
             )
         await client.close()
 
 
-# ------------------------------------------------------------------------------------------------- asking
+# ------------------------------------------------------------------------------------------- asking
 
 
 @asynccontextmanager
 async def answering(server) -> AsyncGenerator[tuple[Somebody, list[str]]]:
-    """The queue, which answers whatever it is asked with bytes that could be a decision; and where to."""
+    """The queue, which answers whatever it is asked with bytes that could be a decision; and where
+    to.
+    """
     async with signed_on(server, "queue") as queue:
         asked = []
 
@@ -549,7 +624,8 @@ async def answering(server) -> AsyncGenerator[tuple[Somebody, list[str]]]:
             await queue.client.subscribe(subject, cb=answer)
         await queue.client.flush()
         assert not queue.problems
-        # The broker may go on saying for a moment that nobody is there (seen on 2.15.0, one start in a hundred).
+        # The broker may go on saying for a moment that nobody is there (seen on 2.15.0, one start
+        # in a hundred).
         await asyncio.sleep(0.02)
         yield queue, asked
 
@@ -569,7 +645,9 @@ FORGED = b'{"type":"Approved"}'
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_everybody_asks_the_queue_and_it_answers(server, role):
-    """Each role is answered in its own inbox; where nobody is there the broker says so; who looks for services are two."""
+    """Each role is answered in its own inbox; where nobody is there the broker says so; who looks
+    for services are two.
+    """
     async with signed_on(server, role) as who:
         if role == "queue":
             assert await who.ask(SUBJECT) == "denied"
@@ -586,14 +664,24 @@ async def test_everybody_asks_the_queue_and_it_answers(server, role):
 @pytest.mark.parametrize("role", [role for role in EVERYBODY if role != "queue"])
 @shared
 async def test_the_queue_s_answer_cannot_be_sent_into_a_slot(server, admin, role):
-    """It answers where it was told to, but only in the account of the one who asked: nothing is recorded anywhere (B68, I4).
+    """It answers where it was told to, but only in the account of the one who asked: nothing is
+    recorded anywhere (B68, I4).
 
-    Neither where the role may write, nor where its account imports what its login is denied. Nor is what the broker answers.
+    Neither where the role may write, nor where its account imports what its login is denied. Nor is
+    what the broker answers.
     """
     tails = [tail.format("t1") for tail in WRITERS] + [tail.format("t1") for tail in NOBODY_WRITES]
     targets = [f"ledger.answer-{role}.{tail}" for tail in tails]
-    targets += [f"ledger.{ORGANISATION}._policy.99", "$KV.pending.acme.t1.c1", "timer.set.acme.t1.c1"]
-    targets += [f"parked.{role}.x.1", "$JS.API.STREAM.DELETE.PARKED", "$JS.API.STREAM.UPDATE.LEDGER"]
+    targets += [
+        f"ledger.{ORGANISATION}._policy.99",
+        "$KV.pending.acme.t1.c1",
+        "timer.set.acme.t1.c1",
+    ]
+    targets += [
+        f"parked.{role}.x.1",
+        "$JS.API.STREAM.DELETE.PARKED",
+        "$JS.API.STREAM.UPDATE.LEDGER",
+    ]
     before = await last_seqs(admin)
     async with signed_on(server, role) as who, answering(server) as (_, asked):
         subjects = [SUBJECT, "$SRV.PING"] if role in ("operator", "observer") else [SUBJECT]
@@ -619,11 +707,19 @@ async def test_the_queue_s_answer_cannot_be_sent_into_a_slot(server, admin, role
 
 @pytest.mark.parametrize("role", EVERYBODY)
 def test_nothing_is_imported_word_by_word_that_may_not_be_published(role):
-    """Through such an import answers go on: were the login denied it, whoever answers could be made to send it."""
+    """Through such an import answers go on: were the login denied it, whoever answers could be made
+    to send it.
+    """
     may = permissions(role)
-    exact = [subject for subject in (*may.publish, *may.asked) if "*" not in subject and ">" not in subject]
+    exact = [
+        subject
+        for subject in (*may.publish, *may.asked)
+        if "*" not in subject and ">" not in subject
+    ]
     assert exact
-    assert not [(subject, denied) for subject in exact for denied in may.denied if matches(denied, subject)]
+    assert not [
+        (subject, denied) for subject in exact for denied in may.denied if matches(denied, subject)
+    ]
 
 
 @shared
@@ -635,7 +731,9 @@ async def test_in_the_ledger_s_own_account_such_an_answer_would_be_recorded(serv
 
     listening = await admin.client.subscribe("control.oldest", cb=answer)
     before = await last_seqs(admin)
-    await admin.client.publish("control.oldest", b"{}", reply="ledger.answer-control.t1.call.c.decided")
+    await admin.client.publish(
+        "control.oldest", b"{}", reply="ledger.answer-control.t1.call.c.decided"
+    )
     async with asyncio.timeout(20):
         while (after := await last_seqs(admin)) == before:  # noqa: ASYNC110 - until it is there
             await asyncio.sleep(0.01)
@@ -653,9 +751,17 @@ async def last_seqs(admin):
 
 @shared
 async def test_the_queue_answers_once_and_only_whom_it_was_asked_by(server, service):
-    """Beside its bucket it may publish one answer to a request, to nobody unasked, and nothing twice."""
+    """Beside its bucket it may publish one answer to a request, to nobody unasked, and nothing
+    twice.
+    """
     async with answering(server) as (queue, asked):
-        for subject in ("_R_.somebody.x", "_INBOX.model.x", "_INBOX.observer.x", SUBJECT, "$SRV.PING"):
+        for subject in (
+            "_R_.somebody.x",
+            "_INBOX.model.x",
+            "_INBOX.observer.x",
+            SUBJECT,
+            "$SRV.PING",
+        ):
             assert await queue.ask(subject) == "denied", subject
         assert await answered(service, SUBJECT) == FORGED
         [reply] = asked
@@ -664,7 +770,9 @@ async def test_the_queue_answers_once_and_only_whom_it_was_asked_by(server, serv
 
 @shared
 async def test_a_consumer_cannot_deliver_to_the_queue_s_service(server, admin, service):
-    """Else whoever may create one could make each fact of the log a request. The ledger's account does not import it."""
+    """Else whoever may create one could make each fact of the log a request. The ledger's account
+    does not import it.
+    """
     await service.ask("ledger.flood.t1.call.1-0.requested", b"{}")
     async with answering(server) as (_, asked):
         for target in (SUBJECT, "$SRV.PING"):
@@ -689,13 +797,15 @@ async def test_a_reviewer_who_comes_later_asks_too(server, service):
         assert await answered(service, SUBJECT) == FORGED
 
 
-# ------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 @pytest.mark.parametrize("role", EVERYBODY)
 @shared
 async def test_everybody_reads(server, role):
-    """Every role reads one slot, a whole thread, the log in order, and watches what is pending, without one denial."""
+    """Every role reads one slot, a whole thread, the log in order, and watches what is pending,
+    without one denial.
+    """
     async with signed_on(server, "service") as service, signed_on(server, "queue") as queue:
         for call in range(12):
             await service.ask(f"ledger.read-{role}.t1.call.{call}.requested", b"%d" % call)
@@ -714,7 +824,9 @@ async def test_everybody_reads(server, role):
         found = [await answers.next_msg(timeout=5) for _ in range(13)]
         assert [msg.data for msg in found] == [*(b"%d" % call for call in range(12)), b""]
 
-        follower = await js.subscribe(f"ledger.read-{role}.>", stream="LEDGER", ordered_consumer=True)
+        follower = await js.subscribe(
+            f"ledger.read-{role}.>", stream="LEDGER", ordered_consumer=True
+        )
         followed = [await follower.next_msg(timeout=5) for _ in range(12)]
         assert [msg.data for msg in followed] == [b"%d" % call for call in range(12)]
         await follower.unsubscribe()
@@ -745,11 +857,13 @@ async def test_two_gates_share_the_work(server, service):
         assert one.problems == two.problems == []
 
 
-# ------------------------------------------------------------------------------------------- as plain text
+# ------------------------------------------------------------------------------------ as plain text
 
 
 def test_a_worker_may_acknowledge_each_of_its_durables():
-    """Whoever has another durable gets its deliveries, its acknowledgements, and nothing of the others."""
+    """Whoever has another durable gets its deliveries, its acknowledgements, and nothing of the
+    others.
+    """
     own = Durable("model-eu", "model", ("ledger.>",))
     may = permissions("model", [own, Durable("gate", "gate", ("ledger.>",))])
     assert "$JS.ACK.LEDGER.model-eu.>" in may.publish
@@ -794,9 +908,15 @@ async def test_any_nats_client_can_watch_the_queue(server, admin):
 
 @shared
 async def test_clients_that_name_their_consumers_can_watch_too(server):
-    """nats.go asks with a name and a filter in the subject; that reaches the queue's bucket, and no durable."""
+    """nats.go asks with a name and a filter in the subject; that reaches the queue's bucket, and no
+    durable.
+    """
     config = {"deliver_subject": "_INBOX.observer.x", "ack_policy": "none", "mem_storage": True}
-    config |= {"name": "of-nats-go", "deliver_policy": "last_per_subject", "filter_subject": "$KV.pending.>"}
+    config |= {
+        "name": "of-nats-go",
+        "deliver_policy": "last_per_subject",
+        "filter_subject": "$KV.pending.>",
+    }
     body = {"stream_name": "KV_pending", "config": config, "action": "create"}
     async with signed_on(server, "observer") as somebody:
         await somebody.client.subscribe("_INBOX.observer.x")

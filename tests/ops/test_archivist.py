@@ -1,7 +1,8 @@
-"""The archive under everything that a machine does to it: killed, cut short, full, copied, opened twice.
+"""The archive under everything that a machine does to it: killed, cut short, full, copied, opened
+twice.
 
-The process that writes is a child of the test, and dies at a moment that nobody chose; what it leaves is looked at
-as the next start would, and as an analyst would who knows nothing of it.
+The process that writes is a child of the test, and dies at a moment that nobody chose; what it
+leaves is looked at as the next start would, and as an analyst would who knows nothing of it.
 """
 
 import json
@@ -29,7 +30,8 @@ from ayes.schemas.errors import BadInput, Unavailable
 
 #: How often a process is killed at a random moment, for each of two tests: `make chaos` sets 100.
 KILLS = int(os.environ.get("KILLS", "4"))
-#: The process that is killed: it takes batches of any size, publishes now and then, and tells how far it came.
+#: The process that is killed: it takes batches of any size, publishes now and then, and tells how
+#: far it came.
 CHILD = '''
 import random, sys, time
 from contextlib import contextmanager
@@ -103,7 +105,9 @@ def writing(directory: Path, *, publishing: bool, seed: int, split: bool = False
 
 
 def look_at(directory: Path) -> tuple[int, list[str]]:
-    """How far the archive came, and what is wrong with it: of the working file and the lake together."""
+    """How far the archive came, and what is wrong with it: of the working file and the lake
+    together.
+    """
     problems = []
     with LakeWriter.open(directory, LOG) as archive:
         until = archive.until
@@ -127,7 +131,9 @@ def look_at(directory: Path) -> tuple[int, list[str]]:
     with duckdb.connect(directory / "lake" / "catalog.duckdb", read_only=True) as lake:
         again = f"({tables.calls('events')})"
         for left, right in (("calls", again), (again, "calls")):
-            if differing := one(lake, f"SELECT count(*) FROM (FROM {left} EXCEPT ALL FROM {right})"):
+            if differing := one(
+                lake, f"SELECT count(*) FROM (FROM {left} EXCEPT ALL FROM {right})"
+            ):
                 problems.append(f"{differing} calls differ from what the events say")
     return until, problems
 
@@ -141,31 +147,41 @@ def read_lake(lake: Path) -> tuple[int, int, int]:
     return counted
 
 
-def killed(directory: Path, chance: random.Random, *, publishing: bool, split: bool = False) -> None:
+def killed(
+    directory: Path, chance: random.Random, *, publishing: bool, split: bool = False
+) -> None:
     """Let it write a few batches, and kill it in the middle of one."""
-    with writing(directory, publishing=publishing, split=split, seed=chance.randrange(10**6)) as process:
+    with writing(
+        directory, publishing=publishing, split=split, seed=chance.randrange(10**6)
+    ) as process:
         for _ in range(chance.randint(0, 6)):
             process.stdout.readline()
         time.sleep(chance.uniform(0.0, 0.03))
         process.kill()
 
 
-# ---------------------------------------------------------------------------------------- killed at any moment
+# ----------------------------------------------------------------------------- killed at any moment
 
 
 def test_all_that_is_written_is_its_owners_alone(tmp_path):
-    """In a directory that everybody may read, too: the tables hold all arguments (security review, section 5)."""
+    """In a directory that everybody may read, too: the tables hold all arguments (security review,
+    section 5).
+    """
     tmp_path.chmod(0o755)
     with LakeWriter.open(tmp_path, LOG) as archive:
         archive.take(facts(100))
         archive.publish()
-        modes = {path.relative_to(tmp_path): path.stat().st_mode & 0o077 for path in tmp_path.rglob("*")}
+        modes = {
+            path.relative_to(tmp_path): path.stat().st_mode & 0o077 for path in tmp_path.rglob("*")
+        }
     assert len(modes) > 4
     assert {name for name, others in modes.items() if others} == set()
 
 
 def test_killed_while_it_takes_batches_nothing_is_lost_or_doubled(tmp_path):
-    """Rows, distinct rows, the last of them and the checkpoint are one number after each kill, and calls are as recomputed."""
+    """Rows, distinct rows, the last of them and the checkpoint are one number after each kill, and
+    calls are as recomputed.
+    """
     chance = random.Random(1)
     reached = []
     for kill in range(KILLS):
@@ -178,7 +194,9 @@ def test_killed_while_it_takes_batches_nothing_is_lost_or_doubled(tmp_path):
 
 
 def test_with_the_checkpoint_in_a_transaction_of_its_own_it_would_be(tmp_path):
-    """So the test above can fail: rows are doubled as soon as a kill falls between them and the checkpoint."""
+    """So the test above can fail: rows are doubled as soon as a kill falls between them and the
+    checkpoint.
+    """
     chance = random.Random(2)
     for kill in range(KILLS):
         directory = tmp_path / str(kill // 4)
@@ -189,7 +207,9 @@ def test_with_the_checkpoint_in_a_transaction_of_its_own_it_would_be(tmp_path):
 
 
 def test_killed_while_it_publishes_the_lake_can_be_read_all_the_time(tmp_path):
-    """Whoever reads it beside the writer, or after its death, finds each fact once; what was left over goes at the next start."""
+    """Whoever reads it beside the writer, or after its death, finds each fact once; what was left
+    over goes at the next start.
+    """
     chance = random.Random(3)
     shown = 0
     for kill in range(KILLS):
@@ -209,11 +229,14 @@ def test_killed_while_it_publishes_the_lake_can_be_read_all_the_time(tmp_path):
         last = assert_whole(directory, last)
         with LakeWriter.open(directory, LOG) as archive:
             known = {segment.file for segment in archive._entered()}
-            retired = {file for (file,) in archive._db.execute("SELECT file FROM retired").fetchall()}
+            retired = {
+                file for (file,) in archive._db.execute("SELECT file FROM retired").fetchall()
+            }
             assert {file.name for file in archive.lake.glob("*.parquet")} <= known | retired
             assert not list(archive.lake.glob("*.writing"))
         assert_whole(directory, last)
-        # What was handed over, but not shown yet, is shown at the next opportunity, whether facts come or not.
+        # What was handed over, but not shown yet, is shown at the next opportunity, whether facts
+        # come or not.
         until, problems = look_at(directory)
         assert problems == []
         last, shown = until, shown + 1
@@ -227,7 +250,9 @@ def assert_whole(directory: Path, last: int) -> int:
 
 
 def test_stopped_between_handing_over_and_showing_it_shows_at_the_next_start(tmp_path, monkeypatch):
-    """The catalog of before stays readable until then: the files that it names are kept, although others took their place."""
+    """The catalog of before stays readable until then: the files that it names are kept, although
+    others took their place.
+    """
     raws = facts(2_000)
     with LakeWriter.open(tmp_path, LOG) as archive:
         archive.take(raws[:1_000])
@@ -248,7 +273,9 @@ def test_stopped_between_handing_over_and_showing_it_shows_at_the_next_start(tmp
 
 
 def test_facts_as_large_as_they_may_be_are_handed_over_before_they_fill_the_memory(tmp_path):
-    """So many bytes are enough for a file, however few facts they are; and DuckDB has room for them."""
+    """So many bytes are enough for a file, however few facts they are; and DuckDB has room for
+    them.
+    """
     chance = random.Random(5)
     raws = [
         RawMessage(
@@ -284,11 +311,13 @@ def _dies(*_):
     raise KeyboardInterrupt
 
 
-# ------------------------------------------------------------------------------------------------ the lake
+# ----------------------------------------------------------------------------------------- the lake
 
 
 def test_of_small_files_one_is_made_and_who_has_the_old_catalog_open_keeps_reading(tmp_path):
-    """A file that was replaced stays for `keep_s`, counted from when no catalog names it, however old it is."""
+    """A file that was replaced stays for `keep_s`, counted from when no catalog names it, however
+    old it is.
+    """
     raws = facts(1_000)
     with LakeWriter.open(tmp_path, LOG) as archive:
         parts = _parts(raws, writer.SMALL_FILES)
@@ -337,7 +366,8 @@ def test_only_files_that_follow_each_other_are_put_together():
     assert [each.first for each in _together(segments)] == list(range(11, 11 + writer.SMALL_FILES))
     assert _together([*small[:10], large, *small[11:20]]) == ()
     halves = [
-        Segment("calls", f"h{n}", n, n, writer.ROWS_A_FILE // 2 - 1, 1, "") for n in range(writer.SMALL_FILES)
+        Segment("calls", f"h{n}", n, n, writer.ROWS_A_FILE // 2 - 1, 1, "")
+        for n in range(writer.SMALL_FILES)
     ]
     assert _together(halves) == halves[:2]
 
@@ -369,7 +399,9 @@ def test_an_empty_log_has_a_lake_too(tmp_path):
 
 
 def test_a_lake_is_read_from_wherever_one_stands(tmp_path, monkeypatch):
-    """Views name their files by their whole path, even where the archive was named by a part of it."""
+    """Views name their files by their whole path, even where the archive was named by a part of
+    it.
+    """
     monkeypatch.chdir(tmp_path)
     with LakeWriter.open(Path("here"), LOG) as archive:
         archive.take(facts(200))
@@ -378,7 +410,7 @@ def test_a_lake_is_read_from_wherever_one_stands(tmp_path, monkeypatch):
     assert read_lake(tmp_path / "here" / "lake")[0] >= 200
 
 
-# ------------------------------------------------------------------------------------------------- bad input
+# ---------------------------------------------------------------------------------------- bad input
 
 
 @pytest.fixture
@@ -444,7 +476,9 @@ def test_an_older_copy_of_the_working_file(archive, tmp_path):
 
 
 def test_a_byte_of_the_working_file_is_another(archive):
-    """It says so, or DuckDB never reads that byte; nothing is taken from a page that is not what was written."""
+    """It says so, or DuckDB never reads that byte; nothing is taken from a page that is not what
+    was written.
+    """
     working = archive / "working.duckdb"
     data = working.read_bytes()
     chance = random.Random(4)
@@ -467,7 +501,9 @@ def test_a_byte_of_the_working_file_is_another(archive):
 
 
 def test_an_archive_of_another_log(archive):
-    """A log that was created anew under the same name starts at 1; its facts never mix with these."""
+    """A log that was created anew under the same name starts at 1; its facts never mix with
+    these.
+    """
     with refused(archive, BadInput, "another log", LOG, "20270101000000"):
         opened(archive, "20270101000000")
 
@@ -478,7 +514,9 @@ def test_an_archive_of_a_newer_version(archive, newer):
     if newer == "lake":
         file = archive / "lake" / "manifest.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"version": tables.VERSION + 1}))
-        with refused(archive, BadInput, f"version {tables.VERSION + 1}", "Use the program that wrote it"):
+        with refused(
+            archive, BadInput, f"version {tables.VERSION + 1}", "Use the program that wrote it"
+        ):
             read_manifest(archive / "lake")
     else:
         with duckdb.connect(archive / "working.duckdb") as db:
@@ -528,7 +566,9 @@ except Unavailable as problem:
 
 @pytest.mark.parametrize("most", [300_000, 1_000_000])
 def test_a_full_disk(tmp_path, most):
-    """Here no file may grow beyond so many bytes: a clear sentence; with more room it goes on, and nothing is lost or doubled."""
+    """Here no file may grow beyond so many bytes: a clear sentence; with more room it goes on, and
+    nothing is lost or doubled.
+    """
     path = [str(TESTS / "support"), str(ROOT)]
     code = f"import sys; sys.path[:0] = {path!r}\n{FULL}"
     done = subprocess.run(

@@ -1,7 +1,9 @@
-"""`ayes policy test` and `ayes policy backtest`: a policy read, and tried on what was really called.
+"""`ayes policy test` and `ayes policy backtest`: a policy read, and tried on what was really
+called.
 
-The counts are held against a plain loop over the file, and against the gate's own verdict on each wish. The ledger's
-side runs on a real broker and in memory; what it should come to is written beside each call.
+The counts are held against a plain loop over the file, and against the gate's own verdict on each
+wish. The ledger's side runs on a real broker and in memory; what it should come to is written
+beside each call.
 """
 
 import json
@@ -104,7 +106,7 @@ def counts(asked=0, allowed=0, blocked=0, invalid=0):
     return Counts(asked + allowed + blocked + invalid, asked, allowed, blocked, invalid)
 
 
-# ------------------------------------------------------------------------------------------- a file of conversations
+# -------------------------------------------------------------------------- a file of conversations
 
 
 def plain_count(path):
@@ -117,7 +119,9 @@ def plain_count(path):
 
 
 def test_the_real_conversations_are_counted_as_a_plain_loop_counts_them():
-    """862 calls of 200 recorded conversations: each tool as often as it stands in the file, and 184 are asked about."""
+    """862 calls of 200 recorded conversations: each tool as often as it stands in the file, and 184
+    are asked about.
+    """
     if not DATA.exists():
         pytest.skip(f"the recorded conversations are not at {DATA}")
     plain = plain_count(DATA)
@@ -135,7 +139,9 @@ def test_the_real_conversations_are_counted_as_a_plain_loop_counts_them():
 
 
 def test_arguments_that_no_tool_could_take_are_invalid_and_never_judged():
-    """The gate denies arguments that are no JSON before it looks at a rule, so no rule has them (B66)."""
+    """The gate denies arguments that are no JSON before it looks at a rule, so no rule has them
+    (B66).
+    """
     report = backtest(policy(AIRLINE.read_text()), wishes_in(str(SMALL)))
     assert report.by_tool["calculate"] == counts(allowed=1, invalid=1)
     assert (report.calls, report.asked, report.allowed, report.invalid) == (7, 4, 2, 1)
@@ -149,17 +155,21 @@ def test_another_systems_transcripts_are_tried_as_our_own_form_is(tmp_path):
     theirs.write_text(json.dumps(payload_of(one.steps, "anthropic")) + "\n")
     ours.write_text(json.dumps({"id": one.id, "messages": one.messages}) + "\n")
     rules = policy(AIRLINE.read_text())
-    assert backtest(rules, wishes_in(str(theirs), "anthropic")) == backtest(rules, wishes_in(str(ours)))
+    assert backtest(rules, wishes_in(str(theirs), "anthropic")) == backtest(
+        rules, wishes_in(str(ours))
+    )
 
 
 def test_a_recording_is_taken_to_be_of_the_workspace_that_is_named():
     """Rules of a workspace match only where the conversations are said to be of it."""
-    block = policy('[[rule]]\nname = "here"\ntools = ["*"]\nthen = "block"\nworkspaces = ["desk"]\n')
+    block = policy(
+        '[[rule]]\nname = "here"\ntools = ["*"]\nthen = "block"\nworkspaces = ["desk"]\n'
+    )
     assert backtest(block, wishes_in(str(SMALL))).blocked == 0
     assert backtest(block, wishes_in(str(SMALL), workspace="desk")).blocked == 6
 
 
-# ------------------------------------------------------------------------------------------------- any wishes
+# --------------------------------------------------------------------------------------- any wishes
 
 wishes = st.builds(
     CandidateCall,
@@ -207,11 +217,18 @@ def gates_word(rules, wished):
 @given(policies, st.lists(wishes, max_size=30))
 @settings(max_examples=300, deadline=None)
 def test_each_call_is_counted_as_the_gate_would_have_judged_it(rules, made):
-    """By tool, by rule and by what happened: the verdicts of the gate on each wish, one by one, and nothing kept too long (B64)."""
+    """By tool, by rule and by what happened: the verdicts of the gate on each wish, one by one, and
+    nothing kept too long (B64).
+    """
     report = backtest(rules, made)
     words = [(one, *gates_word(rules, one)) for one in made]
-    for name, found in (("by_tool", lambda one, rule: one.tool), ("by_rule", lambda one, rule: rule)):
-        plain = Counter((found(one, rule), word) for one, word, rule in words if name == "by_tool" or rule)
+    for name, found in (
+        ("by_tool", lambda one, rule: one.tool),
+        ("by_rule", lambda one, rule: rule),
+    ):
+        plain = Counter(
+            (found(one, rule), word) for one, word, rule in words if name == "by_tool" or rule
+        )
         told = getattr(report, name)
         assert {
             (key, word): getattr(one, word)
@@ -233,7 +250,12 @@ def test_each_call_is_counted_as_the_gate_would_have_judged_it(rules, made):
 def test_the_sums_add_up(rules, made):
     """Every call is in exactly one column, and each breakdown comes to the same total."""
     report = backtest(rules, made)
-    for one in (report, *report.by_tool.values(), *report.by_rule.values(), *report.actual.values()):
+    for one in (
+        report,
+        *report.by_tool.values(),
+        *report.by_rule.values(),
+        *report.actual.values(),
+    ):
         assert one.calls == one.asked + one.allowed + one.blocked + one.invalid
     assert report.calls == len(made) == sum(one.calls for one in report.by_tool.values())
     assert report.calls - report.invalid == sum(one.calls for one in report.by_rule.values())
@@ -260,7 +282,9 @@ then = "ask"
 voters = ["ana", "ben"]
 votes_needed = 2
 """
-PAID = CandidateCall("pay", "{}", agent="bot-1", workspace="shop", thread="t1", labels={"tier": "vip"})
+PAID = CandidateCall(
+    "pay", "{}", agent="bot-1", workspace="shop", thread="t1", labels={"tier": "vip"}
+)
 CLOSED = CandidateCall("close", "{}", agent="desk", requester="rita", workspace="shop", thread="t1")
 
 
@@ -285,14 +309,21 @@ def test_a_verdict_is_kept_for_calls_like_it_and_for_no_other(one, change):
     assert len(set(apart)) == len(apart)
     for made in ([one, other, one, other], [other, one, other, one]):
         report = backtest(policy(KEPT), made)
-        words = [word for word in ("asked", "allowed", "blocked", "invalid") if getattr(report, word)]
+        words = [
+            word for word in ("asked", "allowed", "blocked", "invalid") if getattr(report, word)
+        ]
         assert [getattr(report, word) for word in words] == [2, 2]
 
 
 def test_a_condition_that_cannot_be_evaluated_is_counted_as_asked_and_said_to_be_uncertain():
     """Never as a yes, never as a no (B64, B73)."""
-    free = policy('[[rule]]\nname = "small"\ntools = ["*"]\nthen = "allow"\nwhen = "args.amount < 100"\n')
-    made = [CandidateCall("pay", text) for text in ('{"amount":5}', '{"amount":"5"}', "{}", '{"amount":500}')]
+    free = policy(
+        '[[rule]]\nname = "small"\ntools = ["*"]\nthen = "allow"\nwhen = "args.amount < 100"\n'
+    )
+    made = [
+        CandidateCall("pay", text)
+        for text in ('{"amount":5}', '{"amount":"5"}', "{}", '{"amount":500}')
+    ]
     report = backtest(free, made)
     assert (report.allowed, report.asked, report.uncertain) == (1, 3, 2)
     assert report.by_rule == {"small": counts(asked=2, allowed=1), "no rule": counts(asked=1)}
@@ -301,7 +332,8 @@ def test_a_condition_that_cannot_be_evaluated_is_counted_as_asked_and_said_to_be
 def test_a_rule_without_effect_counts_apart():
     """A shadow rule changes no verdict; what it would have said has rows of its own."""
     report = backtest(
-        policy(MIXED), [CandidateCall("refund", '{"amount":5000}'), CandidateCall("refund", '{"amount":5}')]
+        policy(MIXED),
+        [CandidateCall("refund", '{"amount":5000}'), CandidateCall("refund", '{"amount":5}')],
     )
     assert report.by_rule["large"] == counts(asked=1)
     assert report.by_rule["small"] == counts(allowed=1)
@@ -317,22 +349,27 @@ def test_a_rule_that_never_matched_is_shown_with_nothing():
 
 
 def test_a_question_that_nobody_could_answer_counts_as_blocked():
-    """As the gate denies it at once: who asks, and who is behind the agent, does not count (B68)."""
+    """As the gate denies it at once: who asks, and who is behind the agent, does not count
+    (B68).
+    """
     two = policy(
-        '[[rule]]\nname = "two"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "ben"]\nvotes_needed = 2\n'
+        '[[rule]]\nname = "two"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", '
+        '"ben"]\nvotes_needed = 2\n'
     )
     made = [CandidateCall("pay", "{}", requester=name) for name in ("ana", "rita", "ben", "rita")]
     assert backtest(two, made).by_rule == {"two": counts(asked=2, blocked=2)}
 
 
-# ------------------------------------------------------------------------------------------------- the ledger
+# --------------------------------------------------------------------------------------- the ledger
 
 PAST = ThreadRef("shop", "t1")
 POLICY = {"rule": "r", "policy_version": 1}
 #: What was decided about a call, and the word for it.
 ENDS = {
     "allowed": lambda digest: e.Approved(digest=digest, ground="policy", **POLICY),
-    "approved": lambda digest: e.Approved(digest=digest, ground="people", voters=("ana",), **POLICY),
+    "approved": lambda digest: e.Approved(
+        digest=digest, ground="people", voters=("ana",), **POLICY
+    ),
     "granted": lambda digest: e.Approved(digest=digest, ground="grant", voters=("ana",), **POLICY),
     "glass_broken": lambda digest: e.Approved(digest=digest, ground="broken_glass", **POLICY),
     "blocked": lambda digest: e.Denied(ground="policy", **POLICY),
@@ -365,7 +402,9 @@ async def declare(ledger, workspace="shop", name="refund", **more):
 
 
 def test_every_decision_has_a_word_of_its_own():
-    """Whatever may stand in `decided`, on whatever ground, is told apart; nothing is lumped together."""
+    """Whatever may stand in `decided`, on whatever ground, is told apart; nothing is lumped
+    together.
+    """
     kinds = FILLED_BY["call", "*", "decided"]
     grounds = {
         e.Approved: {"policy", "people", "grant", "broken_glass"},
@@ -378,7 +417,9 @@ def test_every_decision_has_a_word_of_its_own():
 
 
 async def test_the_ledgers_calls_are_tried_beside_what_really_happened(ledger):
-    """For each way in which a call ended, what the candidate would have done with those calls (B22)."""
+    """For each way in which a call ended, what the candidate would have done with those calls
+    (B22).
+    """
     version = await declare(ledger)
     for number, end in enumerate(ENDS):
         for amount in (5, 500):
@@ -403,7 +444,9 @@ async def test_the_ledgers_calls_are_tried_beside_what_really_happened(ledger):
     ],
 )
 async def test_what_no_gate_has_judged_is_held_against_its_schema(ledger, arguments, version, word):
-    """An open call whose tool is unknown, or whose arguments do not fit, is invalid, as the gate will find (B66)."""
+    """An open call whose tool is unknown, or whose arguments do not fit, is invalid, as the gate
+    will find (B66).
+    """
     declared = await declare(ledger)
     await record(ledger, PAST.call("c1"), wish("refund", version and declared, arguments)
                  if version in ("", "declared") else wish("refund", version, arguments), "open")  # fmt: skip
@@ -453,7 +496,9 @@ async def test_only_one_workspace_is_tried_where_one_is_named(ledger):
 
 
 async def test_only_what_was_requested_since_then_is_tried(ledger):
-    """From a fact on or from a time on; a decision alone, about an earlier request, counts for nothing."""
+    """From a fact on or from a time on; a decision alone, about an earlier request, counts for
+    nothing.
+    """
     version = await declare(ledger)
     for number in range(4):
         await record(ledger, PAST.call(f"c{number}"), wish("refund", version), "approved")
@@ -476,7 +521,9 @@ async def test_what_cannot_be_read_is_told_and_never_hides_the_rest(store):
     """A request of a newer program, bytes that are no fact, a foreign subject: counted apart."""
     async with Ledger.connect(store, role="admin") as ledger:
         version = await declare(ledger)
-        await ledger.log.append(PAST.call("c1").requested, b'{"type":"ToolRequested","id":"1","v":99}', "1")
+        await ledger.log.append(
+            PAST.call("c1").requested, b'{"type":"ToolRequested","id":"1","v":99}', "1"
+        )
         await ledger.log.append(PAST.call("c2").requested, b"no fact", "2")
         await ledger.log.append(Slot("shop", "t1", ("call", "_bad", "requested")), b"{}", "3")
         await record(ledger, PAST.call("c4"), wish("refund", version), "approved")
@@ -494,7 +541,7 @@ async def test_a_decision_of_a_newer_program_is_unknown_and_its_call_is_counted(
     assert report.actual == {"unknown": counts(asked=1)}
 
 
-# ------------------------------------------------------------------------------------------------ the commands
+# ------------------------------------------------------------------------------------- the commands
 
 
 async def test_the_json_is_one_object_with_these_keys(store, capsys, tmp_path):
@@ -520,16 +567,30 @@ def test_people_read_tables():
     assert done.code == 0
     assert lines[0] == "7 calls: 4 asked, 2 allowed, 0 blocked, 1 invalid"
     assert any(line.split() == ["calculate", "2", "0", "1", "0", "1"] for line in lines)
-    assert any(line.split() == ["changes", "a", "booking", "4", "4", "0", "0", "0"] for line in lines)
+    assert any(
+        line.split() == ["changes", "a", "booking", "4", "4", "0", "0", "0"] for line in lines
+    )
 
 
 BAD_RULE = '[[rule]]\nname = "a"\ntools = ["*"]\nthen = "maybe"\n'
 FINE = '[[rule]]\nname = "a"\ntools = ["*"]\nthen = "ask"\n'
 #: The policy, the conversations, the options, and what the sentence must hold.
 BAD = [
-    ("a mistake in the policy", BAD_RULE, None, ["--on", "talks.jsonl"], "policy.toml, line 4, rule 'a'"),
+    (
+        "a mistake in the policy",
+        BAD_RULE,
+        None,
+        ["--on", "talks.jsonl"],
+        "policy.toml, line 4, rule 'a'",
+    ),
     ("conversations that are none", FINE, "{}\n", ["--on", "talks.jsonl"], "talks.jsonl, line 1"),
-    ("no such conversations", FINE, None, ["--on", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),
+    (
+        "no such conversations",
+        FINE,
+        None,
+        ["--on", "nowhere.jsonl"],
+        "nowhere.jsonl: cannot be read",
+    ),
     ("no such form", FINE, "{}\n", ["--on", "talks.jsonl", "--form", "x"], "'x'"),
     ("a form without a file", FINE, None, ["--form", "anthropic"], "add --on FILE"),
     ("neither a number nor a time", FINE, None, ["--since", "yesterday"], "--since 'yesterday'"),
@@ -538,8 +599,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "talks", "options", "sentence"), BAD, ids=[one[0] for one in BAD])
-async def test_bad_input_is_told_in_a_sentence(name, text, talks, options, sentence, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "text", "talks", "options", "sentence"), BAD, ids=[one[0] for one in BAD]
+)
+async def test_bad_input_is_told_in_a_sentence(
+    name, text, talks, options, sentence, tmp_path, monkeypatch
+):
     """Before any broker is asked: none runs here."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "policy.toml").write_text(text)
@@ -592,7 +657,7 @@ def test_since_is_nothing_else(text):
         trying.since(text)
 
 
-# ------------------------------------------------------------------------------------------------- policy test
+# -------------------------------------------------------------------------------------- policy test
 
 
 def test_a_policy_file_is_read_as_apply_reads_it_without_a_broker(tmp_path):
@@ -630,14 +695,18 @@ SAID = [
 
 
 @pytest.mark.parametrize(("options", "wanted"), SAID)
-async def test_what_it_would_say_to_a_call_is_what_the_gate_would_say(options, wanted, tmp_path, capsys):
+async def test_what_it_would_say_to_a_call_is_what_the_gate_would_say(
+    options, wanted, tmp_path, capsys
+):
     """Rule and word, for any call that can be described; nothing is recorded anywhere."""
     told = await tried(tmp_path, capsys, options)
     assert wanted == (told["then"], told["rule"])
 
 
 async def test_it_says_who_must_agree_and_who_does_not_count(tmp_path, capsys):
-    """Each quorum with its people, groups as who is in them; the owner of the agent and the requester never count (B68)."""
+    """Each quorum with its people, groups as who is in them; the owner of the agent and the
+    requester never count (B68).
+    """
     everybody = MIXED.replace('voters = ["ana", "@leads"]', 'voters = ["ana", "@leads", "ops-*"]')
     told = await tried(
         tmp_path, capsys, ["--tool", "pay", "--agent", "bot-1", "--requester", "rita"], everybody
@@ -699,7 +768,7 @@ def test_people_read_it_in_lines():
     assert told["not"].strip() == "rita, who asked for it"
 
 
-# ------------------------------------------------------------------------------------------- what it does not forget
+# -------------------------------------------------------------------------- what it does not forget
 
 LIMITED = '[[rule]]\nname = "free"\ntools = ["*"]\nthen = "allow"\n'
 
@@ -707,7 +776,8 @@ LIMITED = '[[rule]]\nname = "free"\ntools = ["*"]\nthen = "allow"\n'
 def test_limits_of_a_thread_hold():
     """In the order in which the calls were requested, whichever ended first (R9)."""
     made = [
-        CandidateCall("pay", "{}", workspace="shop", thread="t", before=before) for before in (4, 0, 3, 1, 2)
+        CandidateCall("pay", "{}", workspace="shop", thread="t", before=before)
+        for before in (4, 0, 3, 1, 2)
     ]
     report = backtest(policy("calls_per_thread = 2\n" + LIMITED), made)
     assert (report.allowed, report.blocked) == (2, 3)
@@ -723,13 +793,18 @@ def test_limits_of_a_thread_hold():
 
 
 async def test_the_organisations_policy_is_tried_beside_it(ledger):
-    """The candidate allows what the organisation blocks; and tried as the organisation's, it meets each workspace's (R9)."""
+    """The candidate allows what the organisation blocks; and tried as the organisation's, it meets
+    each workspace's (R9).
+    """
     version = await declare(ledger)
     over = '[[rule]]\nname = "never"\ntools = ["*"]\nwhen = "args.amount > 100"\nthen = "block"\n'
     await ledger.try_append(policy_slot(ORGANISATION, 1), applied(over))
     for number, amount in enumerate((5, 500)):
         await record(
-            ledger, PAST.call(f"c{number}"), wish("refund", version, f'{{"amount":{amount}}}'), "open"
+            ledger,
+            PAST.call(f"c{number}"),
+            wish("refund", version, f'{{"amount":{amount}}}'),
+            "open",
         )
     report, _ = await backtest_ledger(ledger, policy(LIMITED))
     assert (report.allowed, report.blocked) == (1, 1)

@@ -31,7 +31,9 @@ TEN_YEARS_NS = 10 * 365 * 24 * 3600 * 10**9
 async def api(ledger, subject, **body):
     """A request to JetStream, as anybody with a client of their own makes it."""
     client = ledger.log.connection.client
-    return json.loads((await client.request(f"$JS.API.{subject}", msgspec.json.encode(body), timeout=5)).data)
+    return json.loads(
+        (await client.request(f"$JS.API.{subject}", msgspec.json.encode(body), timeout=5)).data
+    )
 
 
 async def config_of(admin, stream):
@@ -75,17 +77,24 @@ async def kept_open(observer, stream, *, number=0, **config):
     )
 
 
-# ---------------------------------------------------------------------------------------------- consumers
+# ---------------------------------------------------------------------------------------- consumers
 
 
 async def test_an_observer_cannot_lock_readers_out(store, admin, observer, doctor, capsys):
-    """With all consumers of the log taken, a decision is made, waited for and heard, and the minute's look ends them (C6).
+    """With all consumers of the log taken, a decision is made, waited for and heard, and the
+    minute's look ends them (C6).
 
     The doctor names them and `status` tells that the bound is near.
     """
     most = 60
-    await api(admin, f"STREAM.UPDATE.{LEDGER}", **(await config_of(admin, LEDGER)) | {"max_consumers": most})
-    made = await asyncio.gather(*(kept_open(observer, LEDGER, number=number) for number in range(most)))
+    await api(
+        admin,
+        f"STREAM.UPDATE.{LEDGER}",
+        **(await config_of(admin, LEDGER)) | {"max_consumers": most},
+    )
+    made = await asyncio.gather(
+        *(kept_open(observer, LEDGER, number=number) for number in range(most))
+    )
     refused = [one["error"]["description"] for one in made if "error" in one]
     assert set(refused) == {"maximum consumers limit reached"}
     async with Ledger.connect(store) as service, working(reactions(["gate"]), store=store):
@@ -124,7 +133,9 @@ async def test_a_decision_is_waited_for_through_a_restart(tmp_path):
 
 @pytest.mark.parametrize("stream", [PENDING, f"{PENDING}.mine"])
 async def test_the_broker_ends_what_is_kept_open_on_the_bucket(observer, stream):
-    """Where no durable of ours reads, the broker itself lets nobody outlive its reader by more than five minutes (C6)."""
+    """Where no durable of ours reads, the broker itself lets nobody outlive its reader by more than
+    five minutes (C6).
+    """
     named = {"name": "mine"} if stream.endswith("mine") else {}
     body = {"deliver_subject": "_INBOX.observer.x", "ack_policy": "none"} | named
     refused = await api(
@@ -135,12 +146,16 @@ async def test_the_broker_ends_what_is_kept_open_on_the_bucket(observer, stream)
     )
     assert "inactive threshold exceeds" in refused["error"]["description"]
     durable = {"durable_name": "mine"} if named else {}
-    taken = await api(observer, f"CONSUMER.CREATE.{stream}", stream_name=PENDING, config=body | durable)
+    taken = await api(
+        observer, f"CONSUMER.CREATE.{stream}", stream_name=PENDING, config=body | durable
+    )
     assert taken["config"]["inactive_threshold"] <= 300 * 10**9
 
 
 async def test_no_durable_of_ours_ends_by_itself(admin):
-    """A limit on the stream would be their end too: with it, a gate that is stopped for a while would begin anew."""
+    """A limit on the stream would be their end too: with it, a gate that is stopped for a while
+    would begin anew.
+    """
     for durable in DURABLES.values():
         there = await api(admin, f"CONSUMER.INFO.{durable.stream}.{durable.name}")
         assert not there["config"].get("inactive_threshold")
@@ -151,16 +166,19 @@ async def test_a_durable_that_nobody_declared_is_told_and_stays(admin, doctor):
     config = {"durable_name": "mine", "ack_policy": "explicit"}
     await api(admin, f"CONSUMER.CREATE.{LEDGER}.mine", stream_name=LEDGER, config=config)
     assert (
-        "consumer mine on LEDGER is kept for ever without a reader" in (await doctor())["readers"]["detail"]
+        "consumer mine on LEDGER is kept for ever without a reader"
+        in (await doctor())["readers"]["detail"]
     )
     assert await streams.dismiss_abandoned(admin.log.api) == []
 
 
-# -------------------------------------------------------------------------------------------------- bytes
+# -------------------------------------------------------------------------------------------- bytes
 
 
 async def test_a_full_ledger_says_so(store, admin, capsys, doctor):
-    """An alarm from 80 % on; then one sentence, at once, for whoever records; more room, and it goes on (M1)."""
+    """An alarm from 80 % on; then one sentence, at once, for whoever records; more room, and it
+    goes on (M1).
+    """
     await declare_streams(store, max_bytes=LEAST_BYTES)
     text = "x" * 400_000
     async with Ledger.connect(store) as service:
@@ -173,7 +191,9 @@ async def test_a_full_ledger_says_so(store, admin, capsys, doctor):
         assert (await doctor())["room"]["detail"].startswith(f"{LEDGER} holds 13,6")
         [alarm] = await alarms(store, capsys)
         assert alarm.startswith(f"{LEDGER} holds 13,6")
-        answers = [await asyncio.gather(said(number), return_exceptions=True) for number in range(34, 50)]
+        answers = [
+            await asyncio.gather(said(number), return_exceptions=True) for number in range(34, 50)
+        ]
         assert isinstance(answers[-1][0], BrokerRefused)
         assert str(answers[-1][0]).startswith("the ledger is full: ")
         # In a batch each of them learns it.
@@ -184,7 +204,9 @@ async def test_a_full_ledger_says_so(store, admin, capsys, doctor):
 
 
 async def test_what_has_no_bounds_gets_them_and_what_is_narrower_stays(store, admin, doctor):
-    """On the streams of an earlier version `setup` and `up` add the bounds and nothing else; the doctor names them before."""
+    """On the streams of an earlier version `setup` and `up` add the bounds and nothing else; the
+    doctor names them before.
+    """
     for name in (LEDGER, TIMERS, PARKED, PENDING):
         loose = {"max_bytes": -1, "max_consumers": -1, "consumer_limits": {}}
         await api(admin, f"STREAM.UPDATE.{name}", **(await config_of(admin, name)) | loose)
@@ -206,13 +228,18 @@ async def test_what_has_no_bounds_gets_them_and_what_is_narrower_stays(store, ad
 
 
 async def test_a_broker_with_little_room_gets_a_smaller_bound(store, admin, monkeypatch):
-    """The declared bound is halved until it fits; one that somebody named is refused, and so is one that is too small."""
+    """The declared bound is halved until it fits; one that somebody named is refused, and so is one
+    that is too small.
+    """
     monkeypatch.setitem(streams.MAX_BYTES_OF, LEDGER, 1 << 50)
-    await api(admin, f"STREAM.UPDATE.{LEDGER}", **(await config_of(admin, LEDGER)) | {"max_bytes": -1})
+    await api(
+        admin, f"STREAM.UPDATE.{LEDGER}", **(await config_of(admin, LEDGER)) | {"max_bytes": -1}
+    )
     await declare_streams(store)
     assert LEAST_BYTES <= (await config_of(admin, LEDGER))["max_bytes"] < 1 << 50
     with pytest.raises(
-        BrokerRefused, match=r"no room for 1,125,899,906,842,624 bytes\. Name fewer with --max-bytes"
+        BrokerRefused,
+        match=r"no room for 1,125,899,906,842,624 bytes\. Name fewer with --max-bytes",
     ):
         await declare_streams(store, max_bytes=1 << 50)
     with pytest.raises(BadInput, match="is too small: the least is"):
@@ -239,7 +266,7 @@ def test_a_size_is_a_number_and_a_unit(text, size):
         assert run.bytes_of(text) == size
 
 
-# -------------------------------------------------------------------------------------------------- batches
+# ------------------------------------------------------------------------------------------ batches
 
 
 async def test_fifty_open_batches_keep_nobody_from_theirs(store, doctor):
@@ -253,12 +280,16 @@ async def test_fifty_open_batches_keep_nobody_from_theirs(store, doctor):
     assert (await doctor())["batches"]["ok"]
 
 
-# ------------------------------------------------------------------------------------------ while it runs
+# ------------------------------------------------------------------------------------ while it runs
 
 
 async def test_what_changes_while_it_runs_is_an_alarm(store, admin, capsys, monkeypatch):
-    """Each look logs what is new as an error, once; `status` tells it for as long as it lasts (M6)."""
-    monkeypatch.setattr(guard, "_log", structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger))
+    """Each look logs what is new as an error, once; `status` tells it for as long as it lasts
+    (M6).
+    """
+    monkeypatch.setattr(
+        guard, "_log", structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
+    )
     with capture_logs() as logs:
         looking = asyncio.create_task(guard.guard(admin.log, every_s=0.01))
         try:

@@ -28,7 +28,10 @@ CHAT = [
 ]
 CLAUDE = [
     HELLO,
-    {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "refund", "input": {}}]},
+    {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "id": "a", "name": "refund", "input": {}}],
+    },
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "done"}]},
 ]
 
@@ -46,7 +49,7 @@ def check(tmp_path, capsys):
     return check
 
 
-# --------------------------------------------------------------------------------------------- what it answers
+# ---------------------------------------------------------------------------------- what it answers
 
 
 @pytest.mark.parametrize(
@@ -69,8 +72,10 @@ async def test_every_problem_is_told(check):
     found = await check([CHAT[0], CHAT[1], HELLO, CHAT[2]])
     assert found.code == 1
     assert found.out == (
-        "message 1: 'a' has no result directly after it. Wait for it, and send the turn whole. (rule 1)\n"
-        "message 1: 'b' has no result directly after it. Wait for it, and send the turn whole. (rule 1)\n"
+        "message 1: 'a' has no result directly after it. Wait for it, and send the turn whole. "
+        "(rule 1)\n"
+        "message 1: 'b' has no result directly after it. Wait for it, and send the turn whole. "
+        "(rule 1)\n"
         "message 3: the result of 'a' does not follow an assistant message with that call. "
         "Put it there, or drop it. (rule 2)\n"
     )
@@ -116,7 +121,7 @@ async def test_what_a_terminal_would_not_show_is_spelled_out(check):
     assert "\u202e" not in found.out
 
 
-# ------------------------------------------------------------------------------------------ what it cannot read
+# ------------------------------------------------------------------------------ what it cannot read
 
 
 @pytest.mark.parametrize(
@@ -140,14 +145,16 @@ async def test_what_a_terminal_would_not_show_is_spelled_out(check):
     ],
 )
 async def test_what_cannot_be_read_is_named(check, content, said):
-    """Undecodable bytes, a truncated file, two readings of one text: the file, the line where it has one (B14)."""
+    """Undecodable bytes, a truncated file, two readings of one text: the file, the line where it
+    has one (B14).
+    """
     with pytest.raises(BadFile) as raised:
         await check(content)
     assert said in str(raised.value)
     assert "messages.json" in str(raised.value)
 
 
-# ------------------------------------------------------------------------------------------- as a program
+# ------------------------------------------------------------------------------------- as a program
 
 
 def test_the_program_needs_no_broker(tmp_path):
@@ -163,7 +170,9 @@ def test_the_program_needs_no_broker(tmp_path):
 
 
 def test_the_program_says_what_it_cannot_read(tmp_path):
-    """A missing file, a broken one and an unknown provider are 2, nothing on stdout; with --json as an object."""
+    """A missing file, a broken one and an unknown provider are 2, nothing on stdout; with --json as
+    an object.
+    """
     file = tmp_path / "messages.json"
     missing = approvals("check", file, "--for", "openai-chat")
     assert (missing.code, missing.out) == (2, "")

@@ -1,7 +1,8 @@
-"""The command line as people and scripts meet it: the real program, a real broker, nothing in between.
+"""The command line as people and scripts meet it: the real program, a real broker, nothing in
+between.
 
-Data on stdout, words on stderr, the exit code says how it ended; what is wrong is said in a sentence, and then
-nothing is recorded.
+Data on stdout, words on stderr, the exit code says how it ended; what is wrong is said in a
+sentence, and then nothing is recorded.
 """
 
 import asyncio
@@ -84,12 +85,14 @@ SCHEMA = """{
 }"""
 FIVE = '{"amount": 5}'
 
-# ------------------------------------------------------------------------------------------------ how it starts
+# ------------------------------------------------------------------------------------ how it starts
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """The store of a running `ayes up`: a policy is in force and tools are declared, which their callers run."""
+    """The store of a running `ayes up`: a policy is in force and tools are declared, which their
+    callers run.
+    """
     folder = tmp_path_factory.mktemp("shop")
     policy = folder / "policy.toml"
     policy.write_text(POLICY)
@@ -121,11 +124,13 @@ def kinds(ended):
     return [line["event"]["type"] for line in ended.lines]
 
 
-# ------------------------------------------------------------------------------------------------------- help
+# --------------------------------------------------------------------------------------------- help
 
 
 def test_help_is_quick():
-    """`ayes --help` answers in under half a second, since it loads nothing but the command line itself."""
+    """`ayes --help` answers in under half a second, since it loads nothing but the command line
+    itself.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = approvals("--help")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -133,7 +138,10 @@ def test_help_is_quick():
     # On the processor: what else the machine does meanwhile is not its fault.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
     imported = subprocess.run(
-        [sys.executable, "-X", "importtime", APPROVALS, "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-X", "importtime", APPROVALS, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stderr
     names = {line.rpartition("|")[2].strip().partition(".")[0] for line in imported.splitlines()}
     assert "typer" in names
@@ -190,12 +198,14 @@ def every_command(group, *words):
             yield *words, name
 
 
-# -------------------------------------------------------------------------------------------------------- run
+# ---------------------------------------------------------------------------------------------- run
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_up_ends_when_told_to(tmp_path, stop):
-    """On SIGTERM and on Ctrl-C it finishes, takes its broker with it, and the store says that none runs (0)."""
+    """On SIGTERM and on Ctrl-C it finishes, takes its broker with it, and the store says that none
+    runs (0).
+    """
     store = tmp_path / "store"
     with started("up", "--store", store, "--json", log=tmp_path / "log") as process:
         ready = json.loads(process.stdout.readline())
@@ -234,7 +244,9 @@ def test_up_does_not_outlive_its_broker(tmp_path):
 
 
 def test_after_kill_9_the_store_is_not_believed(tmp_path):
-    """`address.json` still names the broker that was killed: who believes it hears so within 3 s; `up` goes on (B53)."""
+    """`address.json` still names the broker that was killed: who believes it hears so within 3 s;
+    `up` goes on (B53).
+    """
     store = tmp_path / "store"
     with started("up", "--store", store, "--json", log=tmp_path / "log") as process:
         ready = json.loads(process.stdout.readline())
@@ -273,7 +285,9 @@ def test_without_a_gate_nothing_is_taken_for_a_yes(tmp_path):
 
 
 def test_demo_shows_a_call_from_wish_to_result_by_itself():
-    """Without a terminal it ends by itself in under 15 s: with --json as facts and the history, else as words."""
+    """Without a terminal it ends by itself in under 15 s: with --json as facts and the history,
+    else as words.
+    """
     begun = time.monotonic()
     with started("demo", "--json") as machine, started("demo", "-v") as person:
         facts, words = machine.communicate(timeout=30)
@@ -306,7 +320,9 @@ def test_demo_shows_a_call_from_wish_to_result_by_itself():
 
 
 def test_demo_holds_everything_while_it_asks(tmp_path):
-    """An answer that is neither y nor n is asked again, no fact is printed over the question, and the rest follows."""
+    """An answer that is neither y nor n is asked again, no fact is printed over the question, and
+    the rest follows.
+    """
     with at_a_terminal("demo", store=tmp_path) as terminal:
         terminal.read_until("Approve it? [y/n]")
         terminal.type("maybe")
@@ -349,7 +365,9 @@ def test_policies_are_versions(shop, tmp_path, within):
 
 
 def test_a_policy_says_what_it_changes(shop, tmp_path, within):
-    """Without -w nothing is recorded; with --dry-run neither, and the lines that differ are shown."""
+    """Without -w nothing is recorded; with --dry-run neither, and the lines that differ are
+    shown.
+    """
     policy = tmp_path / "policy.toml"
     rule = '[[rule]]\nname = "none"\ntools = ["*"]\nthen = "{}"\n'
     policy.write_text(rule.format("block"))
@@ -385,7 +403,9 @@ def test_a_policy_says_what_it_changes(shop, tmp_path, within):
     ],
 )
 def test_what_writes_asks_for_the_workspace(shop, within, words):
-    """There is no workspace by default where something would be recorded: exit 2, and -w is named."""
+    """There is no workspace by default where something would be recorded: exit 2, and -w is
+    named.
+    """
     before = last_seq(shop)
     ended = within(*words, store=shop)
     assert (ended.code, last_seq(shop)) == (2, before)
@@ -440,11 +460,13 @@ def test_setting_up_what_is_there_changes_nothing(shop, within):
     assert last_seq(shop) == before
 
 
-# ---------------------------------------------------------------------------------------------- ask and decide
+# ----------------------------------------------------------------------------------- ask and decide
 
 
 def test_a_call_from_wish_to_decision_in_json(shop, call):
-    """request, pending, approve, wait, show: each tells in JSON how the call stands, and nothing in words (B86)."""
+    """request, pending, approve, wait, show: each tells in JSON how the call stands, and nothing in
+    words (B86).
+    """
     asked = approvals("request", call, "pay", FIVE, "--for", "rita", "--json", store=shop)
     assert (asked.code, asked.err) == (8, "")
     assert asked.one["status"] == "pending"
@@ -518,7 +540,9 @@ def test_waiting_has_an_end(shop, within, call):
 
 
 def test_denied(shop, within, call):
-    """Who denies gets what they wanted (0); who waits hears 5, and why; asking again asks nobody (B32, B76)."""
+    """Who denies gets what they wanted (0); who waits hears 5, and why; asking again asks nobody
+    (B32, B76).
+    """
     ask(shop, call)
     denied = within("deny", call, "--as", "ben", "--reason", "Too much.", "--json", store=shop)
     assert (denied.code, denied.one["decision"]) == (0, "Denied")
@@ -545,7 +569,9 @@ def test_expired(shop, within, call):
 
 
 def test_judged_by_the_policy_alone(shop, within, call):
-    """What is allowed is approved at once (0), what is blocked is denied at once (5): nobody is asked."""
+    """What is allowed is approved at once (0), what is blocked is denied at once (5): nobody is
+    asked.
+    """
     allowed = within("request", call, "look", FIVE, "--json", store=shop)
     assert (allowed.code, allowed.one["decision"]) == (0, "Approved")
     blocked = within("request", f"{call}-2", "drop", FIVE, "--json", store=shop)
@@ -565,7 +591,9 @@ def test_answered_in_place_of_the_tool(shop, within, call):
 
 
 def test_approved_with_other_arguments(shop, within, call):
-    """An edit that somebody else agrees to is what will run, and what whoever waits is told to run (B61)."""
+    """An edit that somebody else agrees to is what will run, and what whoever waits is told to run
+    (B61).
+    """
     ask(shop, call)
     edited = within("approve", call, "--as", "ana", "--edit", '{"amount": 4}', "--json", store=shop)
     assert (edited.code, edited.one["edits"]) == (8, {'{"amount": 4}': "ana"})
@@ -575,10 +603,16 @@ def test_approved_with_other_arguments(shop, within, call):
 
 
 def test_withdrawn(shop, within, call):
-    """The requester's side takes its wish back (0); whoever waits for a yes hears no (5), and it is no denial (I5)."""
+    """The requester's side takes its wish back (0); whoever waits for a yes hears no (5), and it is
+    no denial (I5).
+    """
     ask(shop, call)
     ended = within("withdraw", call, "--reason", "Changed my mind.", "--json", store=shop)
-    assert (ended.code, ended.one["decision"], ended.one["reason"]) == (0, "Withdrawn", "Changed my mind.")
+    assert (ended.code, ended.one["decision"], ended.one["reason"]) == (
+        0,
+        "Withdrawn",
+        "Changed my mind.",
+    )
     waited = within("wait", call, store=shop)
     assert waited.code == 5
     assert f"{call}: Withdrawn" in waited.err
@@ -592,31 +626,45 @@ def test_revoked(shop, within, call):
     until(shop, call.finished)
     assert kinds(within("show", call, "--json", store=shop))[-2:] == ["Revoked", "ToolRefused"]
     again = within("revoke", call, "--as", "ben", "--json", store=shop)
-    assert (again.code, again.problem["error"], again.problem["exit_code"]) == (1, "AlreadyFilled", 1)
+    assert (again.code, again.problem["error"], again.problem["exit_code"]) == (
+        1,
+        "AlreadyFilled",
+        1,
+    )
 
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_reconciled(shop, within, call, happened):
-    """Whoever ran it is gone: the call is in doubt, and settled by whoever finds out what became of it; once (I7)."""
+    """Whoever ran it is gone: the call is in doubt, and settled by whoever finds out what became of
+    it; once (I7).
+    """
     digest = ask(shop, call, "look")
     record(shop, (call.client_claim(1), e.ToolStarted(digest=digest, idempotency_key=str(call))))
     doubted = within("doubt", call, "--reason", "The machine burnt down.", "--json", store=shop)
     assert (doubted.code, doubted.one["status"]) == (0, "in_doubt")
     found = "--happened" if happened else "--did-not-happen"
-    settled = within("reconcile", call, "--as", "ana", found, "--output", "done", "--json", store=shop)
+    settled = within(
+        "reconcile", call, "--as", "ana", found, "--output", "done", "--json", store=shop
+    )
     assert (settled.code, settled.one["status"]) == (0, "reconciled")
     last = within("show", call, "--json", store=shop).lines[-1]["event"]
-    assert (last["type"], last.get("happened", False), last["output"]) == ("Reconciled", happened, "done")
+    assert (last["type"], last.get("happened", False), last["output"]) == (
+        "Reconciled",
+        happened,
+        "done",
+    )
     again = within("reconcile", call, "--as", "ana", found, store=shop)
     assert again.code == 1
     assert "Reconciled" in again.err
 
 
-# ------------------------------------------------------------------------------------------------------- look
+# --------------------------------------------------------------------------------------------- look
 
 
 def test_the_queue_can_be_watched(shop, within, call):
-    """`pending --watch` begins with what waits and goes on as it comes, in JSON and in words, until Ctrl-C (130)."""
+    """`pending --watch` begins with what waits and goes on as it comes, in JSON and in words, until
+    Ctrl-C (130).
+    """
     ask(shop, call)
     with (
         started("pending", "--watch", "-w", "shop", "--json", "--store", shop) as machine,
@@ -778,7 +826,7 @@ def at_terminal(*arguments, store, **variables):
         os.close(ours)
 
 
-# -------------------------------------------------------------------------------------------------- bad input
+# ---------------------------------------------------------------------------------------- bad input
 
 FILES = {
     "policy.toml": POLICY,
@@ -787,7 +835,8 @@ FILES = {
     "policy-huge.toml": "#" * 600_000,
     "tools.toml": '[[tool]]\nname = "re fund"\nschema = "{}"\n',
     "reviewer.toml": 'name = "ana"\notherwise = "perhaps"\n',
-    "reviewer-vote.toml": 'name = "ana"\n\n[[vote]]\ntools = ["pay"]\nverdict = "deny"\narguments = "{}"\n',
+    "reviewer-vote.toml": 'name = "ana"\n\n[[vote]]\ntools = ["pay"]\nverdict = "deny"\narguments '
+    '= "{}"\n',
     "empty.jsonl": "",
     "no-json.jsonl": '{"id": "a", "messages": [{"role": "user", "content": "hi"}]}\n{"id": \n',
     "dot.jsonl": '{"id": "a.b", "messages": [{"role": "user", "content": "hi"}]}\n',
@@ -811,7 +860,9 @@ ANA = ("--as", "ana")
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-    """A store in which nothing moves any more: a call that waits, one that waits for a second vote, one decided, one expired."""
+    """A store in which nothing moves any more: a call that waits, one that waits for a second vote,
+    one decided, one expired.
+    """
     folder = tmp_path_factory.mktemp("calm")
     for name, content in FILES.items():
         (folder / name).write_text(content)
@@ -840,11 +891,23 @@ BAD_INPUT = [
     ("rehearse no-json.jsonl", 2, "no-json.jsonl, line 2: it is no JSON"),
     ("rehearse dot.jsonl", 2, "dot.jsonl, line 1: conversation id 'a.b' cannot be used"),
     ("rehearse twice.jsonl", 2, "twice.jsonl, line 2: the id 'a' stands on line 1 already"),
-    ("rehearse huge.jsonl", 2, "huge.jsonl, line 1, message 1: it has 600,0|one fact may have 524,288"),
+    (
+        "rehearse huge.jsonl",
+        2,
+        "huge.jsonl, line 1, message 1: it has 600,0|one fact may have 524,288",
+    ),
     ("rehearse users.jsonl", 2, "users.jsonl, line 1 (a): |It cannot be rehearsed."),
     (f"rehearse {SMALL} --reviewer missing.toml", 2, "missing.toml: cannot be read"),
-    (f"rehearse {SMALL} --reviewer reviewer.toml", 2, "reviewer.toml, line 2: |'approve' or 'deny'"),
-    (f"rehearse {SMALL} --reviewer reviewer-vote.toml", 2, 'reviewer-vote.toml, line 6, vote 1: |"approve"'),
+    (
+        f"rehearse {SMALL} --reviewer reviewer.toml",
+        2,
+        "reviewer.toml, line 2: |'approve' or 'deny'",
+    ),
+    (
+        f"rehearse {SMALL} --reviewer reviewer-vote.toml",
+        2,
+        'reviewer-vote.toml, line 6, vote 1: |"approve"',
+    ),
     (
         f"rehearse {SMALL} --policy policy-key.toml",
         2,
@@ -866,8 +929,16 @@ BAD_INPUT = [
     ("policy apply policy.toml -w _shop", 2, "workspace '_shop' cannot be used"),
     ("tool declare tools.toml -w shop", 2, "tools.toml, line 2, tool 're fund': "),
     (f"doubt {OPEN}", 1, "shop/t/open is pending, so InDoubt cannot follow"),
-    ("up", 1, "is held by process {up}, which runs a broker from it|name another store with --store"),
-    ("up --store .", 2, "holds files that are not ours and is left alone. Name an empty or a new directory"),
+    (
+        "up",
+        1,
+        "is held by process {up}, which runs a broker from it|name another store with --store",
+    ),
+    (
+        "up --store .",
+        2,
+        "holds files that are not ours and is left alone. Name an empty or a new directory",
+    ),
     ("up --store empty.jsonl", 2, "empty.jsonl cannot be a store: |Name another with --store."),
     (
         "up --store new --workers gate,nothing",
@@ -884,7 +955,11 @@ BAD_INPUT = [
         "no tool 'nail' is declared in workspace 'shop'. Declared are: coupon, drop",
     ),
     ("request elsewhere/t/new pay {}", 2, "no tool 'pay' is declared in workspace 'elsewhere'"),
-    ("request shop/t/new pay {}", 2, 'The arguments of pay do not fit its schema: |"amount" is a required'),
+    (
+        "request shop/t/new pay {}",
+        2,
+        'The arguments of pay do not fit its schema: |"amount" is a required',
+    ),
     ("request shop/t/new pay {", 2, "The arguments of pay cannot be read: it is no JSON"),
     (
         f'request {OPEN} pay {{"amount":6}}',
@@ -913,20 +988,40 @@ BAD_INPUT = [
         "rita asked for shop/t/open, or is behind the agent that did, and does not count.",
     ),
     (f"approve {OPEN} --as a.b", 2, "reviewer 'a.b' cannot be used"),
-    (f"approve {OPEN} --as ana --edit {{}}", 2, 'do not fit its schema: |"amount" is a required property'),
+    (
+        f"approve {OPEN} --as ana --edit {{}}",
+        2,
+        'do not fit its schema: |"amount" is a required property',
+    ),
     (f"approve {OPEN} --as ana --edit [", 2, "The arguments of pay cannot be read: it is no JSON"),
     (f"approve {TWO} --as ana", 1, "vote.ana is taken: Voted by ana at 20|Nothing was recorded."),
     (f"deny {TWO} --as ana", 1, "vote.ana is taken: Voted by ana at 20|Nothing was recorded."),
-    (f"approve {DECIDED} --as ben", 1, "already decided: Approved by ana at 20|Nothing was recorded."),
+    (
+        f"approve {DECIDED} --as ben",
+        1,
+        "already decided: Approved by ana at 20|Nothing was recorded.",
+    ),
     (f"deny {DECIDED} --as ben", 1, "already decided: Approved by ana at 20|Nothing was recorded."),
-    (f"approve {EXPIRED} --as ana", 6, "already decided: Expired by gate at 20|Nothing was recorded."),
-    ("approve shop/t/nobody --as ana", 1, "shop/t/nobody was never requested. `ayes pending` lists"),
+    (
+        f"approve {EXPIRED} --as ana",
+        6,
+        "already decided: Expired by gate at 20|Nothing was recorded.",
+    ),
+    (
+        "approve shop/t/nobody --as ana",
+        1,
+        "shop/t/nobody was never requested. `ayes pending` lists",
+    ),
     ("deny shop/t/constructor --as ana", 1, "shop/t/constructor was never requested"),
     ("approve shop/t/1-0-call_abc --as ana", 1, "was never requested"),
     (f"withdraw {DECIDED}", 1, "already decided: Approved by ana at 20"),
     ("withdraw shop/t/nobody", 1, "was never requested"),
     (f"revoke {OPEN} --as ana", 1, "shop/t/open is pending, so Revoked cannot follow"),
-    (f"reconcile {OPEN} --as ana --happened", 1, "shop/t/open is pending, so Reconciled cannot follow"),
+    (
+        f"reconcile {OPEN} --as ana --happened",
+        1,
+        "shop/t/open is pending, so Reconciled cannot follow",
+    ),
     ("wait shop/t/nobody", 1, "was never requested"),
     ("show shop/t/nobody", 1, "was never requested"),
     ("thread shop/nobody", 1, "nothing was ever recorded in shop/nobody"),
@@ -944,7 +1039,11 @@ BAD_INPUT = [
         "--until 'tomorrow' is neither a sequence number nor an ISO time such as 20",
     ),
     ("pending --url nats://", 2, "It looks like nats://127.0.0.1:4222."),
-    ("pending --url nats://127.0.0.1:1", 1, "no NATS broker answers at nats://127.0.0.1:1 |ayes up"),
+    (
+        "pending --url nats://127.0.0.1:1",
+        1,
+        "no NATS broker answers at nats://127.0.0.1:1 |ayes up",
+    ),
     ("pending --store missing", 1, "no broker runs in |start one with `ayes up --store "),
     ("doctor --store .", 1, "no broker runs in |start one with `ayes up --store "),
     # what the command line itself finds
@@ -964,7 +1063,9 @@ BAD_INPUT = [
 
 @pytest.mark.parametrize(("line", "code", "said"), BAD_INPUT, ids=[row[0] for row in BAD_INPUT])
 def test_bad_input_is_told_and_not_recorded(calm, within, monkeypatch, line, code, said):
-    """A sentence on stderr that says what is wrong, where, and what to do; an exit code; and nothing recorded."""
+    """A sentence on stderr that says what is wrong, where, and what to do; an exit code; and
+    nothing recorded.
+    """
     store, ready = calm
     before = last_seq(store)
     monkeypatch.chdir(store.parent)
@@ -978,7 +1079,9 @@ def test_bad_input_is_told_and_not_recorded(calm, within, monkeypatch, line, cod
 
 
 def test_a_wrong_password_is_not_a_broker_away(calm, within):
-    """The broker answers no: credentials are wrong, and starting another broker would not help (4)."""
+    """The broker answers no: credentials are wrong, and starting another broker would not help
+    (4).
+    """
     _, ready = calm
     url = ready["url"].replace("//", "//observer:wrong@")
     ended = within("pending", "--url", url, "--json")
@@ -989,7 +1092,9 @@ def test_a_wrong_password_is_not_a_broker_away(calm, within):
 
 
 def test_a_login_may_not_do_more_than_its_role(calm, within):
-    """With --url one is who the URL says: an observer's login cannot vote (4), and nothing is recorded."""
+    """With --url one is who the URL says: an observer's login cannot vote (4), and nothing is
+    recorded.
+    """
     store, ready = calm
     before = last_seq(store)
     password = msgspec.json.decode((store / "address.json").read_bytes())["passwords"]["observer"]
@@ -1033,7 +1138,9 @@ def test_a_broker_that_is_away_is_told_within_3_seconds(tmp_path):
 
 
 def test_the_help_loads_nothing_heavy():
-    """What takes long to load is loaded by the command that needs it, so that the help answers at once."""
+    """What takes long to load is loaded by the command that needs it, so that the help answers at
+    once.
+    """
     heavy = (
         "altair",
         "cel",

@@ -1,4 +1,6 @@
-"""`ayes doctor` and `ayes status`: quiet where all is as declared, loud where it is not, and without a trace."""
+"""`ayes doctor` and `ayes status`: quiet where all is as declared, loud where it is not, and
+without a trace.
+"""
 
 import asyncio
 import json
@@ -17,7 +19,9 @@ from ayes.schemas import events as e
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 CALL = REF.call("c1")
-ALWAYS = {name for name, durable in DURABLES.items() if not durable.optional and durable.stream != PARKED}
+ALWAYS = {
+    name for name, durable in DURABLES.items() if not durable.optional and durable.stream != PARKED
+}
 
 
 @pytest.fixture
@@ -51,7 +55,9 @@ def status(store, capsys):
 
 async def api(admin, subject, **body):
     """A request to JetStream, as an administrator with a client of their own makes it."""
-    answer = await admin.log.connection.client.request(f"$JS.API.{subject}", msgspec.json.encode(body))
+    answer = await admin.log.connection.client.request(
+        f"$JS.API.{subject}", msgspec.json.encode(body)
+    )
     told = json.loads(answer.data)
     assert "error" not in told, told
     return told
@@ -73,17 +79,20 @@ async def parked_one(admin):
     return parked
 
 
-# ------------------------------------------------------------------------------------------------------ doctor
+# ------------------------------------------------------------------------------------------- doctor
 
 
 async def test_a_fresh_store_is_well(store, doctor):
-    """Everything is as declared, no role may write what it must not, and the passwords are private (0)."""
+    """Everything is as declared, no role may write what it must not, and the passwords are private
+    (0).
+    """
     code, found = await doctor()
     assert (code, bad(found)) == (0, set())
     assert {"server", "streams and consumers", "parked", "clock", "store is private"} <= set(found)
     assert found["server"]["detail"].startswith("nats-server 2.")
     assert {name for name in found if "cannot write" in name} == {
-        f"{role} cannot write {'.'.join(subject.split('.')[3:])}" for role, subject in check.MUST_NOT
+        f"{role} cannot write {'.'.join(subject.split('.')[3:])}"
+        for role, subject in check.MUST_NOT
     }
 
 
@@ -97,11 +106,16 @@ async def test_looking_leaves_no_trace(store, admin, doctor, status):
 
 async def _everything(admin):
     streams = (await api(admin, "STREAM.LIST"))["streams"]
-    return {one["config"]["name"]: (one["state"]["messages"], one["state"]["last_seq"]) for one in streams}
+    return {
+        one["config"]["name"]: (one["state"]["messages"], one["state"]["last_seq"])
+        for one in streams
+    }
 
 
 async def test_a_role_that_may_too_much_is_reported_and_nothing_recorded(store, admin):
-    """Where a forbidden write is let through, that is what is told; its own header keeps it out of the log."""
+    """Where a forbidden write is let through, that is what is told; its own header keeps it out of
+    the log.
+    """
     before = await _everything(admin)
     told = await check._cannot("admin", "ledger.doctor.t.call.1-0.decided", Store(store))
     assert not told.ok
@@ -112,8 +126,16 @@ async def test_a_role_that_may_too_much_is_reported_and_nothing_recorded(store, 
 @pytest.mark.parametrize(
     ("stream", "change", "said"),
     [
-        (LEDGER, {"max_age": 3_600_000_000_000}, "stream LEDGER: max_age is 3600000000000, declared is 0"),
-        (LEDGER, {"discard_new_per_subject": False}, "stream LEDGER: discard_new_per_subject is None"),
+        (
+            LEDGER,
+            {"max_age": 3_600_000_000_000},
+            "stream LEDGER: max_age is 3600000000000, declared is 0",
+        ),
+        (
+            LEDGER,
+            {"discard_new_per_subject": False},
+            "stream LEDGER: discard_new_per_subject is None",
+        ),
         (LEDGER, {"max_msgs": 1000}, "stream LEDGER: max_msgs is 1000, declared is -1"),
         (LEDGER, {"allow_direct": False}, "stream LEDGER: allow_direct is False, declared is True"),
         (PENDING, {"max_age": 600_000_000_000}, "stream KV_pending: max_age is 600000000000"),
@@ -127,7 +149,9 @@ async def test_a_role_that_may_too_much_is_reported_and_nothing_recorded(store, 
     ],
 )
 async def test_a_loosened_stream_is_an_alarm(store, admin, doctor, stream, change, said):
-    """An administrator can switch off what makes it a ledger. Then the doctor names the stream, the key and both values (1)."""
+    """An administrator can switch off what makes it a ledger. Then the doctor names the stream, the
+    key and both values (1).
+    """
     await configured(admin, stream, **change)
     code, found = await doctor()
     assert (code, bad(found)) == (1, {"streams and consumers"})
@@ -144,21 +168,28 @@ async def test_a_missing_consumer_is_an_alarm(store, admin, doctor, status):
         in (found["streams and consumers"]["detail"])
     )
     seen = await status()
-    assert (seen["consumers"]["gate"]["exists"], seen["consumers"]["queue"]["exists"]) == (False, True)
+    assert (seen["consumers"]["gate"]["exists"], seen["consumers"]["queue"]["exists"]) == (
+        False,
+        True,
+    )
 
 
 async def test_a_rewritten_consumer_is_an_alarm(store, admin, doctor):
     """One that skips votes would never decide: its filter differs from what is declared."""
     config = (await api(admin, f"CONSUMER.INFO.{LEDGER}.gate"))["config"]
     config["filter_subjects"] = [one for one in config["filter_subjects"] if "vote" not in one]
-    await api(admin, f"CONSUMER.CREATE.{LEDGER}.gate", stream_name=LEDGER, config=config, action="update")
+    await api(
+        admin, f"CONSUMER.CREATE.{LEDGER}.gate", stream_name=LEDGER, config=config, action="update"
+    )
     code, found = await doctor()
     assert (code, bad(found)) == (1, {"streams and consumers"})
     assert "consumer gate: filter_subjects is " in found["streams and consumers"]["detail"]
 
 
 async def test_what_is_parked_is_an_alarm(store, admin, doctor, status):
-    """What no consumer could handle is counted by the doctor, and told with its reason by status."""
+    """What no consumer could handle is counted by the doctor, and told with its reason by
+    status.
+    """
     parked = await parked_one(admin)
     code, found = await doctor()
     assert (code, bad(found)) == (1, {"parked"})
@@ -176,7 +207,9 @@ async def test_passwords_that_others_may_read_are_an_alarm(store, doctor):
 
 
 async def test_with_a_url_there_is_one_login_to_look_with(store, admin, doctor):
-    """An administrator's URL is enough for the streams; the roles' permissions are said not to have been tried."""
+    """An administrator's URL is enough for the streams; the roles' permissions are said not to have
+    been tried.
+    """
     login = admin.log.connection.login
     code, found = await doctor(login.url.replace("//", f"//{login.user}:{login.password}@"))
     assert (code, bad(found)) == (0, set())
@@ -190,7 +223,9 @@ async def test_people_read_the_same(store, admin, capsys):
     told = capsys.readouterr()
     assert told.err == ""
     lines = told.out.splitlines()
-    assert [line for line in lines if line.startswith("BAD")] == [line for line in lines if "parked" in line]
+    assert [line for line in lines if line.startswith("BAD")] == [
+        line for line in lines if "parked" in line
+    ]
     assert all(line.startswith(("ok    ", "BAD   ")) for line in lines)
     await check.status(store=store, url=None, json=False)
     told = capsys.readouterr()
@@ -198,11 +233,13 @@ async def test_people_read_the_same(store, admin, capsys):
     assert f"parked by gate: fact 7 ({CALL.requested.subject}), ValueError: no idea" in told.out
 
 
-# ------------------------------------------------------------------------------------------------------ status
+# ------------------------------------------------------------------------------------------- status
 
 
 async def test_status_tells_who_is_behind(store, admin, status):
-    """Two facts wait for a queue that does not run; once it runs, nothing waits and the entry is there."""
+    """Two facts wait for a queue that does not run; once it runs, nothing waits and the entry is
+    there.
+    """
     await admin.try_append(CALL.requested, request(WISH))
     await admin.try_append(CALL.gated, question(WISH))
     seen = await status()
@@ -222,7 +259,9 @@ async def test_status_tells_who_is_behind(store, admin, status):
 
 
 async def _until_acked(status, consumer):
-    """Nobody is told of an acknowledgement, so there is nothing to wait on but the number itself."""
+    """Nobody is told of an acknowledgement, so there is nothing to wait on but the number
+    itself.
+    """
     while (seen := await status())["consumers"][consumer]["ack_floor"] < seen["last_seq"]:  # noqa: ASYNC110 - as it says
         await asyncio.sleep(0.01)
     return seen
@@ -233,7 +272,12 @@ async def test_an_untouched_store_stands_still(status):
     seen = await status()
     assert seen["head_age_s"] is None
     for one in seen["consumers"].values():
-        assert (one["exists"], one["listening"], one["waiting"], one["frozen"]) == (True, False, 0, False)
+        assert (one["exists"], one["listening"], one["waiting"], one["frozen"]) == (
+            True,
+            False,
+            0,
+            False,
+        )
 
 
 async def test_status_tells_how_old_the_last_fact_is(admin, status):
@@ -259,7 +303,9 @@ async def test_status_tells_who_listens(store, admin, status):
 
 
 async def test_what_nobody_takes_is_frozen(store, admin, status, capsys, monkeypatch):
-    """Facts wait, and for longer than a worker may be silent nobody took one; once somebody does, it is over."""
+    """Facts wait, and for longer than a worker may be silent nobody took one; once somebody does,
+    it is over.
+    """
     await admin.try_append(CALL.requested, request(WISH))
     await admin.try_append(CALL.gated, question(WISH))
     before = (await status())["consumers"]
@@ -283,7 +329,12 @@ async def test_a_consumer_that_is_not_there_is_not_frozen(admin, status):
     """It is missing, which is another alarm."""
     await api(admin, f"CONSUMER.DELETE.{LEDGER}.queue")
     one = (await status())["consumers"]["queue"]
-    assert (one["exists"], one["listening"], one["frozen"], one["quiet_s"]) == (False, False, False, 0.0)
+    assert (one["exists"], one["listening"], one["frozen"], one["quiet_s"]) == (
+        False,
+        False,
+        False,
+        0.0,
+    )
 
 
 async def test_work_that_nobody_listens_for_is_bad(store, admin, doctor):
@@ -291,11 +342,16 @@ async def test_work_that_nobody_listens_for_is_bad(store, admin, doctor):
     await admin.try_append(CALL.requested, request(WISH))
     code, found = await doctor()
     assert (code, bad(found)) == (1, {"workers"})
-    assert "gate: 1 waits and nobody listens; start it with `ayes work gate`" in found["workers"]["detail"]
+    assert (
+        "gate: 1 waits and nobody listens; start it with `ayes work gate`"
+        in found["workers"]["detail"]
+    )
 
 
 async def test_setup_says_what_is_otherwise(store, admin, capsys):
-    """Streams that are there keep their replicas; setup names those that have another number, and exits with 1."""
+    """Streams that are there keep their replicas; setup names those that have another number, and
+    exits with 1.
+    """
     assert await run.setup(replicas=1, store=store) == 0
     assert "with 1 replica each" in capsys.readouterr().err
     assert await run.setup(replicas=3, store=store, json=True) == 1

@@ -1,7 +1,7 @@
 """`ayes policy explain`: why a call stands as it does, from the ledger alone.
 
-Mostly on a real broker with a real gate; the command's own function is asked, and its JSON read. What is wrong with votes
-that do not count is a table over facts.
+Mostly on a real broker with a real gate; the command's own function is asked, and its JSON read.
+What is wrong with votes that do not count is a table over facts.
 """
 
 import asyncio
@@ -112,16 +112,22 @@ async def until(ledger, place, call=CALL):
     raise AssertionError("watching never ends by itself")
 
 
-# --------------------------------------------------------------------------------------------- waiting for people
+# ------------------------------------------------------------------------------- waiting for people
 
 
 async def test_it_says_who_agrees_who_is_missing_and_who_does_not_count(admin, gate, explain):
-    """Two of the leads and one of security: each person on one seat, the requester on none (B39, B67, B68)."""
+    """Two of the leads and one of security: each person on one seat, the requester on none (B39,
+    B67, B68).
+    """
     await apply(admin, POLICY)
     await requested(admin)
     await until(admin, "gated")
     told = await explain()
-    assert (told["status"], told["judged"]["then"], told["judged"]["rule"]) == ("pending", "ask", "money")
+    assert (told["status"], told["judged"]["then"], told["judged"]["rule"]) == (
+        "pending",
+        "ask",
+        "money",
+    )
     assert (told["judged"]["policy_version"], told["judged"]["organisation"]) == (1, False)
     assert told["judged"]["reason"] == "It moves money."
     assert told["judged"]["shadows"] == []
@@ -133,7 +139,9 @@ async def test_it_says_who_agrees_who_is_missing_and_who_does_not_count(admin, g
     await admin.reviewer("ana").approve(CALL)
     await admin.reviewer("sam").deny(CALL, reason="Too much.")
     told = await explain()
-    seats = [(one["name"], one["agree"], one["missing"]) for one in told["judged"]["asks"]["quorums"]]
+    seats = [
+        (one["name"], one["agree"], one["missing"]) for one in told["judged"]["asks"]["quorums"]
+    ]
     # Both may sit with the leads, and cy with security too; but nobody sits twice.
     assert sum(len(agree) for _, agree, _ in seats) == 2
     assert sum(missing for *_, missing in seats) == 1
@@ -148,7 +156,9 @@ async def test_it_says_who_agrees_who_is_missing_and_who_does_not_count(admin, g
 
 
 async def test_a_vote_that_does_not_count_is_shown_with_why(admin, gate, explain):
-    """A client in another language votes as it likes; the gate does not count it, and this is where it shows (B40)."""
+    """A client in another language votes as it likes; the gate does not count it, and this is where
+    it shows (B40).
+    """
     await apply(admin, POLICY)
     await requested(admin)
     known = await until(admin, "gated")
@@ -165,9 +175,12 @@ async def test_a_vote_that_does_not_count_is_shown_with_why(admin, gate, explain
 
 
 async def test_the_next_stage_is_told_and_then_who_was_asked_as_well(admin, gate, explain):
-    """Before the time is over it says who comes next and when; afterwards their votes sit wherever one is missing."""
+    """Before the time is over it says who comes next and when; afterwards their votes sit wherever
+    one is missing.
+    """
     stages = (
-        '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana"]\nexpires_in_s = 1.0\n'
+        '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana"]\nexpires_in_s = '
+        "1.0\n"
         'on_timeout = "escalate"\nstages = [{voters = ["lea"], expires_in_s = 3600}]\n'
     )
     await apply(admin, stages)
@@ -193,7 +206,10 @@ async def test_a_vote_in_anothers_place_is_told_as_such(admin, gate, explain):
     await apply(admin, POLICY)
     now = admin.now()
     await admin.reviewer("ana").delegate(
-        "shop/ana/holiday", "zoe", starts_at=now - timedelta(hours=1), ends_at=now + timedelta(hours=1)
+        "shop/ana/holiday",
+        "zoe",
+        starts_at=now - timedelta(hours=1),
+        ends_at=now + timedelta(hours=1),
     )
     await requested(admin)
     await until(admin, "gated")
@@ -210,18 +226,23 @@ async def test_where_the_organisation_asks_too_both_are_shown(admin, gate, expla
     """The organisation's rule judged it, and the workspace's people are asked beside."""
     await apply(admin, POLICY)
     await apply(
-        admin, '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "ask"\nvoters = ["max"]\n', ORGANISATION
+        admin,
+        '[[rule]]\nname = "all"\ntools = ["*"]\nthen = "ask"\nvoters = ["max"]\n',
+        ORGANISATION,
     )
     await requested(admin)
     await until(admin, "gated")
     told = (await explain())["judged"]
     assert (told["rule"], told["organisation"], told["policy_version"]) == ("all", True, 1)
     assert [one["voters"] for one in told["asks"]["quorums"]] == [["max"]]
-    assert [one["voters"] for one in told["asks"]["besides"]] == [["ana", "ben", "cy"], ["sam", "cy"]]
+    assert [one["voters"] for one in told["asks"]["besides"]] == [
+        ["ana", "ben", "cy"],
+        ["sam", "cy"],
+    ]
     assert "of the organisation's policy, version 1, asks people" in await explain(json_=False)
 
 
-# ---------------------------------------------------------------------------------------------------- decided
+# ------------------------------------------------------------------------------------------ decided
 
 
 async def test_it_says_how_it_was_decided(admin, gate, explain):
@@ -235,7 +256,9 @@ async def test_it_says_how_it_was_decided(admin, gate, explain):
     told = await explain()
     assert (told["status"], told["decision"]) == ("approved", "Approved")
     assert told["decided"].startswith("Approved by ana, ben, sam at ")
-    assert [(sorted(one["agree"]), one["missing"]) for one in told["judged"]["asks"]["quorums"]] == [
+    assert [
+        (sorted(one["agree"]), one["missing"]) for one in told["judged"]["asks"]["quorums"]
+    ] == [
         (["ana", "ben"], 0),
         (["sam"], 0),
     ]
@@ -249,7 +272,11 @@ async def test_the_grants_that_decided_it_are_named(admin, gate, explain):
     await requested(admin)
     await until(admin, "decided")
     told = await explain()
-    assert (told["grants"], told["judged"]["then"], told["judged"]["rule"]) == (["ana/week"], "ask", "money")
+    assert (told["grants"], told["judged"]["then"], told["judged"]["rule"]) == (
+        ["ana/week"],
+        "ask",
+        "money",
+    )
     assert told["by_now"] is None
     assert "granted     by ana/week" in await explain(json_=False)
 
@@ -261,7 +288,9 @@ async def test_the_grants_that_decided_it_are_named(admin, gate, explain):
 async def test_a_rule_alone_is_named_with_what_rules_without_effect_said(
     admin, gate, explain, tool, arguments, then
 ):
-    """Nobody was asked: the rule, its version, and the shadows that were recorded with the decision."""
+    """Nobody was asked: the rule, its version, and the shadows that were recorded with the
+    decision.
+    """
     shadow = '[[rule]]\nname = "one day"\ntools = ["*"]\nthen = "ask"\nshadow = true\n'
     block = '[[rule]]\nname = "never"\ntools = ["refund*"]\nthen = "block"\n'
     await apply(admin, POLICY + block + shadow)
@@ -301,7 +330,7 @@ async def test_a_call_that_no_gate_has_seen_says_so_and_what_would_be_said(admin
     assert "judged      by no gate yet" in await explain(json_=False)
 
 
-# ------------------------------------------------------------------------------------------- what is in force now
+# ----------------------------------------------------------------------------- what is in force now
 
 MONEY = '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\nvoters = ["ana", "ben"]\n'
 #: What was in force, what is now, and what of it is said.
@@ -327,7 +356,9 @@ LATER = [
 async def test_what_would_be_said_now_is_told_where_it_is_something_else(
     admin, gate, explain, before, after, said
 ):
-    """What was asked stays as it was asked; beside it stands what another version says, if that makes a difference."""
+    """What was asked stays as it was asked; beside it stands what another version says, if that
+    makes a difference.
+    """
     await apply(admin, before)
     await requested(admin)
     await until(admin, "gated")
@@ -339,11 +370,13 @@ async def test_what_would_be_said_now_is_told_where_it_is_something_else(
         assert told["by_now"]["policy_version"] == 2
 
 
-# --------------------------------------------------------------------------------------------------- the program
+# -------------------------------------------------------------------------------------- the program
 
 
 async def test_people_read_lines_in_which_nothing_is_hidden(admin, gate, store):
-    """Through the program: rule, people, votes; and no control character of a reviewer reaches the terminal."""
+    """Through the program: rule, people, votes; and no control character of a reviewer reaches the
+    terminal.
+    """
     await apply(admin, POLICY)
     await requested(admin)
     await until(admin, "gated")
@@ -383,7 +416,7 @@ async def test_what_is_no_call_is_refused(explain):
         await explain("shop/t1")
 
 
-# ------------------------------------------------------------------------------------------------- votes that do not
+# -------------------------------------------------------------------------------- votes that do not
 
 WISH = e.Wish("refund", '{"amount":480}')
 TOOL = Tool("refund", "v1", e.ToolDeclared(description="", schema=REFUND.schema_text))
@@ -409,15 +442,35 @@ def vote(verdict="approve", **more):
 #: The votes after the question, and what is wrong with the last one.
 FLAWS = [
     ("it counts", [("ana", vote())], ""),
-    ("other bytes", [("ana", vote(digest="0" * 64))], "it is about other arguments than those that wait"),
+    (
+        "other bytes",
+        [("ana", vote(digest="0" * 64))],
+        "it is about other arguments than those that wait",
+    ),
     ("who asked", [("rita", vote())], "rita asked for it"),
     ("who is behind the agent", [("olga", vote())], "olga is behind the agent desk"),
     ("not asked", [("zoe", vote())], "zoe was not asked"),
-    ("in a place nobody gave", [("zoe", vote(on_behalf_of="ana"))], "ana had not given zoe the vote then"),
+    (
+        "in a place nobody gave",
+        [("zoe", vote(on_behalf_of="ana"))],
+        "ana had not given zoe the vote then",
+    ),
     ("in the place of one who asked", [("zoe", vote(on_behalf_of="rita"))], "rita asked for it"),
-    ("glass of others", [("ana", vote("break_glass", reason="fire"))], "ana may not break the glass"),
-    ("glass without a word", [("sam", vote("break_glass", reason=" "))], "who breaks the glass must say why"),
-    ("an edit that fits no schema", [("ana", vote(arguments="{}"))], "what it would have it run may not run"),
+    (
+        "glass of others",
+        [("ana", vote("break_glass", reason="fire"))],
+        "ana may not break the glass",
+    ),
+    (
+        "glass without a word",
+        [("sam", vote("break_glass", reason=" "))],
+        "who breaks the glass must say why",
+    ),
+    (
+        "an edit that fits no schema",
+        [("ana", vote(arguments="{}"))],
+        "what it would have it run may not run",
+    ),
     ("an edit that is none", [("ana", vote(arguments=WISH.arguments))], ""),
 ]
 
@@ -432,9 +485,13 @@ def voted(votes, **asked):
     return call_of(ref, tuple(story.facts))
 
 
-@pytest.mark.parametrize(("votes", "flaw"), [one[1:] for one in FLAWS], ids=[one[0] for one in FLAWS])
+@pytest.mark.parametrize(
+    ("votes", "flaw"), [one[1:] for one in FLAWS], ids=[one[0] for one in FLAWS]
+)
 def test_why_a_vote_does_not_count(votes, flaw):
-    """The first thing that is wrong with it, in the order in which votes are counted; nothing where it counts."""
+    """The first thing that is wrong with it, in the order in which votes are counted; nothing where
+    it counts.
+    """
     told = explained(voted(votes), Policies(), TOOL)
     assert told.votes[-1].flaw == flaw
     agree = [name for one in told.judged.asks.quorums for name in one.agree]
@@ -444,7 +501,10 @@ def test_why_a_vote_does_not_count(votes, flaw):
 def test_a_vote_after_the_deadline_says_so():
     """Expired means expired (B36)."""
     call = voted([("ana", vote()), ("ben", vote())], expires_in_s=1.5)
-    assert [one.flaw for one in explained(call, Policies(), TOOL).votes] == ["", "it came after the deadline"]
+    assert [one.flaw for one in explained(call, Policies(), TOOL).votes] == [
+        "",
+        "it came after the deadline",
+    ]
 
 
 def test_a_vote_after_the_decision_says_so():
@@ -500,11 +560,15 @@ def test_who_decided_is_shown_also_where_their_edit_could_not_run_by_now():
 
 @pytest.mark.parametrize(("rule", "differs"), [("no rule", False), ("money", True)])
 def test_what_a_limit_ended_is_no_other_word_while_the_rule_is_the_same(rule, differs):
-    """The rule was not reached, so what it said then is not known; only another rule is a difference."""
+    """The rule was not reached, so what it said then is not known; only another rule is a
+    difference.
+    """
     story = Story()
     ref = story.ref.wish(1, 0)
     story.tell(ref.requested, request(WISH))
-    story.tell(ref.decided, e.Denied(ground="limit", rule=rule, policy_version=1, reason="Too many."))
+    story.tell(
+        ref.decided, e.Denied(ground="limit", rule=rule, policy_version=1, reason="Too many.")
+    )
     told = explained(call_of(ref, tuple(story.facts)), Policies(), TOOL)
     assert (told.judged.then, told.judged.reason) == ("limit", "Too many.")
     assert (told.by_now is not None) is differs

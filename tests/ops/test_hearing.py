@@ -40,8 +40,16 @@ NO = ChatVote(ONE, "deny")
         ("no refund-1", [ONE], NO),
         (f"ok {ONE.digest[:12]}", ALL, YES),
         (f"> {ONE.digest}\nok", ALL, YES),
-        ("deny refund-1: it was refunded before", [ONE], ChatVote(ONE, "deny", "it was refunded before")),
-        ("> A-17\ndeny: first line\nsecond line", [ONE], ChatVote(ONE, "deny", "first line\nsecond line")),
+        (
+            "deny refund-1: it was refunded before",
+            [ONE],
+            ChatVote(ONE, "deny", "it was refunded before"),
+        ),
+        (
+            "> A-17\ndeny: first line\nsecond line",
+            [ONE],
+            ChatVote(ONE, "deny", "first line\nsecond line"),
+        ),
         ("approve order-17/refund-1", ALL, YES),
         ("approve shop/order-17/refund-1", ALL, YES),
         ("deny cancel: no", ALL, ChatVote(CANCEL, "deny", "no")),
@@ -73,16 +81,25 @@ def test_everything_else_is_none(message):
 
 
 def test_a_bare_word_may_come_late():
-    """An ok that was written about the first call says nothing about the second, although only that one waits by now
-    (R14, B41); with what it was written under it says nothing about any other either.
+    """An ok that was written about the first call says nothing about the second, although only that
+    one waits by now (R14, B41); with what it was written under it says nothing about any other
+    either.
     """
-    for message in ("ok", "> refund\nok", "ok order-17/refund-1", "> A-17\nok", f"ok {ONE.digest[:12]}"):
+    for message in (
+        "ok",
+        "> refund\nok",
+        "ok order-17/refund-1",
+        "> A-17\nok",
+        f"ok {ONE.digest[:12]}",
+    ):
         assert parse_vote(message, [TWO]) is None
     assert parse_vote("ok order-18/refund-1", [TWO]) == ChatVote(TWO, "approve")
 
 
 def test_what_is_open_twice_is_not_guessed():
-    """One name or quote that means two calls means none; nor does a bare yes beside two of them (B41)."""
+    """One name or quote that means two calls means none; nor does a bare yes beside two of them
+    (B41).
+    """
     assert parse_vote("yes", ALL) is None
     assert parse_vote("approve refund-1", ALL) is None
     assert parse_vote("> refund\nyes", ALL) is None
@@ -91,7 +108,9 @@ def test_what_is_open_twice_is_not_guessed():
 
 @given(st.text(max_size=40), st.sampled_from(["yes", "approve", "ok", "no"]), st.text(max_size=40))
 def test_a_word_among_others_counts_for_nothing(before, word, after):
-    """Whatever stands before or behind a yes, but for white space, a full stop and quotes, makes it none (B41)."""
+    """Whatever stands before or behind a yes, but for white space, a full stop and quotes, makes it
+    none (B41).
+    """
     message = f"{before}{word}{after}"
     found = parse_vote(message, [ONE])
     if found is not None and found.verdict == "approve":

@@ -1,6 +1,8 @@
-"""`ayes lake`: from a real broker into files, and back again to see that they are what the log says.
+"""`ayes lake`: from a real broker into files, and back again to see that they are what the log
+says.
 
-The recorded conversations are rehearsed by the real program; what they must come to is counted from their file.
+The recorded conversations are rehearsed by the real program; what they must come to is counted from
+their file.
 """
 
 import asyncio
@@ -59,7 +61,9 @@ def asked(lake: Path, query: str) -> list[tuple]:
 
 @pytest.fixture(scope="module", params=["small", "real"])
 def recorded(request, tmp_path_factory) -> tuple[Path, Path, Path]:
-    """The recorded file, the store of a broker that is running, after the rehearsal, and the lake of it."""
+    """The recorded file, the store of a broker that is running, after the rehearsal, and the lake
+    of it.
+    """
     file = SMALL
     if request.param == "real":
         if not DATA.exists():
@@ -75,7 +79,7 @@ def recorded(request, tmp_path_factory) -> tuple[Path, Path, Path]:
         yield file, store, Path(told["lake"])
 
 
-# ------------------------------------------------------------------------------------- what was rehearsed
+# ------------------------------------------------------------------------------- what was rehearsed
 
 
 def test_each_recorded_call_is_a_row(recorded):
@@ -136,7 +140,7 @@ def test_a_lake_that_is_whole_is_verified(recorded):
     assert ended.one["until"] == read_manifest(lake).until == last_seq(store)
 
 
-# ------------------------------------------------------------------------------------------------ verifying
+# ---------------------------------------------------------------------------------------- verifying
 
 
 @pytest.fixture
@@ -197,7 +201,9 @@ def test_a_row_that_is_not_the_logs_is_found(broker, change):
         db.execute(f"CREATE TABLE old AS SELECT * FROM read_parquet('{file}')")
         db.execute(f"COPY ({query}) TO '{file}' (FORMAT parquet)")
     manifest = lake / "manifest.json"
-    digest = subprocess.run(["sha256sum", file], capture_output=True, text=True, check=True).stdout.split()[0]
+    digest = subprocess.run(
+        ["sha256sum", file], capture_output=True, text=True, check=True
+    ).stdout.split()[0]
     told = json.loads(manifest.read_text())
     for segment in told["segments"]:
         if segment["table"] == "events":
@@ -219,7 +225,7 @@ def test_without_a_lake_it_says_how_one_is_made(broker):
     assert "lake sync" in ended.problem["message"]
 
 
-# -------------------------------------------------------------------------------------------------- syncing
+# ------------------------------------------------------------------------------------------ syncing
 
 
 def test_synced_twice_nothing_is_new(broker):
@@ -231,7 +237,9 @@ def test_synced_twice_nothing_is_new(broker):
     assert {file.name: file.stat().st_mtime_ns for file in Path(first["lake"]).iterdir()} == before
     record(broker, *life(REF.wish(2, 0), WISH, "denied"))
     more = synced(broker)
-    assert more["facts"] == more["until"] - first["until"] == len(life(REF.wish(2, 0), WISH, "denied"))
+    assert (
+        more["facts"] == more["until"] - first["until"] == len(life(REF.wish(2, 0), WISH, "denied"))
+    )
     assert asked(Path(more["lake"]), "SELECT count(*) FROM calls") == [(3,)]
     assert verified(broker).code == 0
 
@@ -295,7 +303,7 @@ def test_at_a_terminal_one_sees_how_far_it_is(broker):
     assert "the lake in" in terminal.told
 
 
-# ------------------------------------------------------------------------------------------------ following
+# ---------------------------------------------------------------------------------------- following
 
 
 @contextmanager
@@ -307,20 +315,27 @@ def following(store: Path, *options: object):
 def _until_shown(lake: Path, seq: int, most_s: float) -> float:
     begun = time.monotonic()
     while time.monotonic() - begun < most_s:
-        if (lake / "catalog.duckdb").exists() and asked(lake, "SELECT max(seq) FROM events")[0][0] == seq:
+        if (lake / "catalog.duckdb").exists() and asked(lake, "SELECT max(seq) FROM events")[0][
+            0
+        ] == seq:
             return time.monotonic() - begun
         time.sleep(0.02)
     pytest.fail(f"{seq} is not in the catalog after {most_s} s")
 
 
 def test_what_is_recorded_is_in_the_catalog_about_a_second_later(broker):
-    """As long as it follows. Ctrl-C ends it with what it has published, and the next one goes on there."""
+    """As long as it follows. Ctrl-C ends it with what it has published, and the next one goes on
+    there.
+    """
     lake = broker / "archive" / "lake"
     with following(broker) as process:
         _until_shown(lake, last_seq(broker), 20)
         waits = []
         for turn in range(2, 6):
-            record(broker, (REF.wish(turn, 0).requested, life(REF.wish(turn, 0), WISH, "returned")[0][1]))
+            record(
+                broker,
+                (REF.wish(turn, 0).requested, life(REF.wish(turn, 0), WISH, "returned")[0][1]),
+            )
             waits.append(_until_shown(lake, last_seq(broker), 10))
         assert sorted(waits)[len(waits) // 2] < 2.5
         assert asked(lake, "SELECT count(*) FROM open_calls") == [(5,)]
@@ -355,7 +370,9 @@ def _fill(store: Path, count: int) -> None:
         async with Ledger.connect(store, role="admin") as ledger:
             slots = list(mixed(count, 20))
             for start in range(0, len(slots), 500):
-                await asyncio.gather(*(ledger.try_append(*one) for one in slots[start : start + 500]))
+                await asyncio.gather(
+                    *(ledger.try_append(*one) for one in slots[start : start + 500])
+                )
 
     asyncio.run(filled())
 
@@ -387,7 +404,7 @@ def test_analysts_ask_without_pause_while_facts_come_in(broker):
     assert verified(broker).code == 0
 
 
-# ------------------------------------------------------------------------------------------------ a full disk
+# -------------------------------------------------------------------------------------- a full disk
 
 
 def test_a_full_disk_is_said_in_a_sentence(broker, tmp_path):
@@ -399,7 +416,17 @@ def test_a_full_disk_is_said_in_a_sentence(broker, tmp_path):
     )
     archive = tmp_path / "archive"
     ended = subprocess.run(
-        [sys.executable, "-c", limited, str(APPROVALS), "lake", "sync", "--json", "--to", str(archive)],
+        [
+            sys.executable,
+            "-c",
+            limited,
+            str(APPROVALS),
+            "lake",
+            "sync",
+            "--json",
+            "--to",
+            str(archive),
+        ],
         capture_output=True,
         text=True,
         timeout=60,

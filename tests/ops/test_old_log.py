@@ -1,8 +1,10 @@
-"""A log of the version before facts counted only for what they rest on: it is read as that version read it.
+"""A log of the version before facts counted only for what they rest on: it is read as that version
+read it.
 
-`old_log/log.jsonl` holds the messages of that version's log, in which calls have every status, run by clients and by
-executors; `old_log/said.json` is what that version said of them. Then a reviewer revoked in an executor's slot
-(`claim.1`), a client claimed and finished in an executor's slots, and `reconciled` did not name the reviewer.
+`old_log/log.jsonl` holds the messages of that version's log, in which calls have every status, run
+by clients and by executors; `old_log/said.json` is what that version said of them. Then a reviewer
+revoked in an executor's slot (`claim.1`), a client claimed and finished in an executor's slots, and
+`reconciled` did not name the reviewer.
 """
 
 import json
@@ -40,7 +42,9 @@ SAID = json.loads((OLD / "said.json").read_text())
 def raws() -> list[RawMessage]:
     lines = map(json.loads, (OLD / "log.jsonl").read_text().splitlines())
     return [
-        RawMessage(one["seq"], datetime.fromisoformat(one["time"]), one["subject"], one["payload"].encode())
+        RawMessage(
+            one["seq"], datetime.fromisoformat(one["time"]), one["subject"], one["payload"].encode()
+        )
         for one in lines
     ]
 
@@ -73,14 +77,18 @@ def test_nothing_of_it_is_void():
 
 
 def test_every_history_is_the_same():
-    """What a model would be sent has the same digest, and what each was sent can still be proved."""
+    """What a model would be sent has the same digest, and what each was sent can still be
+    proved.
+    """
     for name, known in SAID["histories"].items():
         ref = ThreadRef.parse(name)
         thread = thread_of(ref, [one for one in FACTS if one.slot.thread == ref.thread])
         assert digest(history(thread).entries) == known
         for number, turn in thread.turns.items():
             if turn.reply is not None:
-                assert digest(history(thread, before_turn=number).entries) == turn.reply.history_digest
+                assert (
+                    digest(history(thread, before_turn=number).entries) == turn.reply.history_digest
+                )
 
 
 def test_the_queue_is_the_same():
@@ -99,7 +107,10 @@ def test_the_tables_are_the_same():
     db = read(RAWS)
     found = rows(db, "SELECT * FROM calls ORDER BY first_seq")
     plain = [
-        {name: value.isoformat() if isinstance(value, datetime) else value for name, value in row.items()}
+        {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in row.items()
+        }
         for row in found
     ]
     then = SAID["calls"]
@@ -136,7 +147,9 @@ async def old(tmp_path, monkeypatch):
 
 
 async def test_workers_go_on_with_it(old):
-    """The consumers get their new subjects, the log is verified, and a call that waited can be decided."""
+    """The consumers get their new subjects, the log is verified, and a call that waited can be
+    decided.
+    """
     async with Ledger.connect(old, role="admin") as admin:
         assert await admin.log.last_seq() == len(RAWS)
         await ensure(admin.log.api, also=("executor",))
@@ -147,10 +160,13 @@ async def test_workers_go_on_with_it(old):
             rebuilt = await rebuild(admin, verify=True)
             assert rebuilt.calls == SAID["counted"]
             assert rebuilt.void == ()
-            # That tool was not declared repeatable, and was started twice; so said the version of then.
+            # That tool was not declared repeatable, and was started twice; so said the version of
+            # then.
             assert [one.partition(": ")[2] for one in rebuilt.differences] == SAID["verified"]
         waiting = next(
-            name for name, status in SAID["statuses"].items() if status == "approved" and "payments" in name
+            name
+            for name, status in SAID["statuses"].items()
+            if status == "approved" and "payments" in name
         )
         call = await admin.call(CallRef.parse(waiting))
         start = e.ToolStarted(digest=call.digest, idempotency_key=waiting)

@@ -1,7 +1,8 @@
 """What an approval costs, counted on the wire: a guard that no clock has a part in.
 
-Everybody reaches the broker through a port that counts, so no client can leave anything out: the real gate and executor
-run as `ayes work gate executor` in a process of their own, service and reviewer as the benchmark has them.
+Everybody reaches the broker through a port that counts, so no client can leave anything out: the
+real gate and executor run as `ayes work gate executor` in a process of their own, service and
+reviewer as the benchmark has them.
 """
 
 import asyncio
@@ -31,7 +32,9 @@ type Counts = dict[str, dict[str, float]]
 
 
 class Wire:
-    """A port in front of the broker's, with what went through it: by user (the connection that came last), then by kind."""
+    """A port in front of the broker's, with what went through it: by user (the connection that came
+    last), then by kind.
+    """
 
     def __init__(self, port: int) -> None:
         self.counts: dict[str, Counter[str]] = {}
@@ -101,7 +104,11 @@ def frames(data: bytes) -> Iterator[tuple[bytes, bytes, list[bytes], bytes]]:
 
 def kind_of(verb: bytes, subject: str, payload: bytes) -> str | None:
     """What a message is for. None: it is no part of a cycle, but of being connected."""
-    if verb not in _WITH_PAYLOAD or payload.startswith(b"NATS/1.0 100") or subject.startswith("$JS.FC."):
+    if (
+        verb not in _WITH_PAYLOAD
+        or payload.startswith(b"NATS/1.0 100")
+        or subject.startswith("$JS.FC.")
+    ):
         return None
     match subject.split("."):
         case ["ledger", *_]:
@@ -121,7 +128,9 @@ _WITH_PAYLOAD = {b"PUB", b"HPUB", b"MSG", b"HMSG"}
 
 @pytest.fixture
 async def wire(tmp_path: Path) -> AsyncIterator[tuple[Wire, Path, Path]]:
-    """The counting port, the broker's own store, and a store whose broker is reached through the port."""
+    """The counting port, the broker's own store, and a store whose broker is reached through the
+    port.
+    """
     store, through = tmp_path / "store", tmp_path / "through"
     async with EmbeddedServer(store) as server:
         await declare_streams(store, also=("executor",))
@@ -130,7 +139,9 @@ async def wire(tmp_path: Path) -> AsyncIterator[tuple[Wire, Path, Path]]:
         wire = Wire(address.port)
         async with wire.listening() as port:
             through.mkdir()
-            Store(through).write(structs.replace(address, url=f"nats://127.0.0.1:{port}", port=port))
+            Store(through).write(
+                structs.replace(address, url=f"nats://127.0.0.1:{port}", port=port)
+            )
             yield wire, store, through
 
 
@@ -168,11 +179,13 @@ async def test_an_approval_costs_so_much_and_no_more(wire):
     | reviewer |     1 |        2 |      0 |    0 |       8 |       630 |    3,460 |
     | executor |     2 |        0 |      2 |    2 |       2 |       890 |    1,030 |
 
-    Each is held against a bound just above, except where more is there to be read if somebody else is quick: the answers
-    of service and reviewer, and their bytes. Gate and executor are in one process, and read nothing: the gate's connection
-    hears the whole log for both, six facts a cycle. Its one request in twenty cycles is for the conversation as it was
-    before it was heard of. Beside them the gate's process looks every five seconds, as the observer, at what is new in the
-    log (ops/broker/witness.py): two requests, and each fact once, so what falls into the twenty cycles depends on the clock.
+    Each is held against a bound just above, except where more is there to be read if somebody else
+    is quick: the answers of service and reviewer, and their bytes. Gate and executor are in one
+    process, and read nothing: the gate's connection hears the whole log for both, six facts a
+    cycle. Its one request in twenty cycles is for the conversation as it was before it was heard
+    of. Beside them the gate's process looks every five seconds, as the observer, at what is new in
+    the log (ops/broker/witness.py): two requests, and each fact once, so what falls into the twenty
+    cycles depends on the clock.
     """
     counting, store, through = wire
     thread = ThreadRef(WORKSPACE, "conversation")
@@ -198,7 +211,9 @@ async def test_an_approval_costs_so_much_and_no_more(wire):
 
 
 async def test_a_burst_is_one_commit(wire):
-    """What a burst of deliveries leads to comes over several passes of the event loop; the broker is asked once for all of it."""
+    """What a burst of deliveries leads to comes over several passes of the event loop; the broker
+    is asked once for all of it.
+    """
     counting, _, through = wire
     thread = ThreadRef(WORKSPACE, "burst")
     async with Ledger.connect(through) as service:
@@ -206,7 +221,9 @@ async def test_a_burst_is_one_commit(wire):
         async def said(number: int) -> AppendResult:
             for _ in range(number % 5):
                 await asyncio.sleep(0)
-            return await service.append(thread.said(f"m{number}"), e.Said(role="user", text="Hurry, please."))
+            return await service.append(
+                thread.said(f"m{number}"), e.Said(role="user", text="Hurry, please.")
+            )
 
         before = counting.counts["service"].copy()
         answers = await asyncio.gather(*map(said, range(40)))
@@ -226,7 +243,9 @@ async def test_who_appends_at_every_pass_keeps_nobody_waiting(wire):
         async with asyncio.timeout(20):
             while not waiting.done():
                 number += 1
-                said = service.append(thread.said(f"m{number}"), e.Said(role="user", text="And me."))
+                said = service.append(
+                    thread.said(f"m{number}"), e.Said(role="user", text="And me.")
+                )
                 appending.create_task(said)
                 await asyncio.sleep(0)
         assert isinstance(waiting.result(), Recorded)

@@ -38,7 +38,9 @@ def wheel(tmp_path_factory) -> Path:
     """The wheel that `uv build` or pip would make of this checkout."""
     target = tmp_path_factory.mktemp("wheel")
     code = f"from hatchling.build import build_wheel; print(build_wheel({str(target)!r}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return target / done.stdout.split()[-1]
 
 
@@ -49,11 +51,15 @@ def test_the_wheel_holds_one_package(wheel: Path):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"ayes"}
     assert {f"ayes/{folder}/__init__.py" for folder in FOLDERS} <= set(names)
     assert "ayes/py.typed" in names
-    assert not [name for name in names if "bench" in name or name.split("/")[-1].startswith("test_")]
+    assert not [
+        name for name in names if "bench" in name or name.split("/")[-1].startswith("test_")
+    ]
 
 
 def test_a_project_with_folders_of_the_same_names_can_use_it(wheel: Path, tmp_path: Path):
-    """In a new environment, a service whose own folders are called like ours asks, waits and runs."""
+    """In a new environment, a service whose own folders are called like ours asks, waits and
+    runs.
+    """
     venv.create(tmp_path / "env", symlinks=True, with_pip=False)
     (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
     zipfile.ZipFile(wheel).extractall(site)
@@ -74,7 +80,13 @@ def test_a_project_with_folders_of_the_same_names_can_use_it(wheel: Path, tmp_pa
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False
+            command,
+            cwd=project,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
     up = subprocess.Popen([*ayes, "up", "--store", str(store)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)  # fmt: skip

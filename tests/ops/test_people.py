@@ -1,6 +1,8 @@
-"""People, through the command line: several who must agree, in time, in advance, in another's place, in an emergency.
+"""People, through the command line: several who must agree, in time, in advance, in another's
+place, in an emergency.
 
-The real program on a real broker with real (short) intervals: from the wish to what the gate made of it.
+The real program on a real broker with real (short) intervals: from the wish to what the gate made
+of it.
 """
 
 import asyncio
@@ -110,7 +112,9 @@ async def declare(store, *workspaces):
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """The store of a running `ayes up`: a policy is in force and tools are declared, which their callers run."""
+    """The store of a running `ayes up`: a policy is in force and tools are declared, which their
+    callers run.
+    """
     folder = tmp_path_factory.mktemp("shop")
     policy = folder / "policy.toml"
     policy.write_text(POLICY)
@@ -140,16 +144,19 @@ def last(ended):
     return ended.lines[-1]["event"]
 
 
-# ---------------------------------------------------------------------------------------------- several people
+# ----------------------------------------------------------------------------------- several people
 
 
 def test_two_of_three_and_one_of_security(shop, within, thread):
-    """Two peers and one of security must agree; nobody else counts, nobody twice; each is told who is missing (B39, B40)."""
+    """Two peers and one of security must agree; nobody else counts, nobody twice; each is told who
+    is missing (B39, B40).
+    """
     call = thread.call("c")
     asked = approvals("request", call, "release", FIVE, "--for", "rita", store=shop)
     assert asked.code == 8
     assert asked.err == (
-        f"{call} waits for people: 0 of 3 approvals. Missing: 2 of ana, ben, carol and one of sam, sue.\n"
+        f"{call} waits for people: 0 of 3 approvals. Missing: 2 of ana, ben, carol and one of "
+        "sam, sue.\n"
     )
     first = within("approve", call, "--as", "ana", store=shop)
     assert first.code == 8
@@ -165,7 +172,11 @@ def test_two_of_three_and_one_of_security(shop, within, thread):
     assert third.code == 8
     assert "2 of 3 approvals (ana, ben, carol). Missing: one of sam, sue." in third.err
     decided = approvals("approve", call, "--as", "sue", "--json", store=shop)
-    assert (decided.code, decided.one["decision"], decided.one["ground"]) == (0, "Approved", "people")
+    assert (decided.code, decided.one["decision"], decided.one["ground"]) == (
+        0,
+        "Approved",
+        "people",
+    )
     assert set(decided.one["voters"]) == {"ana", "ben", "carol", "sue"}
 
 
@@ -183,7 +194,9 @@ def test_two_must_refuse(shop, within, thread):
 
 
 def test_an_edit_is_judged_again(shop, within, thread):
-    """What a reviewer would have it run needs the people of its own rule too; what is blocked is refused (B61, B67, I3)."""
+    """What a reviewer would have it run needs the people of its own rule too; what is blocked is
+    refused (B61, B67, I3).
+    """
     call = thread.call("c")
     ask(shop, call)
     before = last_seq(shop)
@@ -196,7 +209,11 @@ def test_an_edit_is_judged_again(shop, within, thread):
     assert "0 of 1 approvals (ana). The edited arguments need others too" in edited.err
     assert time.monotonic() - begun < 2, "it waits for the gate, which waits for people"
     decided = within("approve", call, "--as", "carol", "--edit", MUCH, "--json", store=shop)
-    assert (decided.code, decided.one["voters"], decided.one["arguments"]) == (0, ["ana", "carol"], MUCH)
+    assert (decided.code, decided.one["voters"], decided.one["arguments"]) == (
+        0,
+        ["ana", "carol"],
+        MUCH,
+    )
 
 
 def test_a_denial_can_stop_the_model(shop, within, thread):
@@ -205,17 +222,21 @@ def test_a_denial_can_stop_the_model(shop, within, thread):
     ask(shop, call)
     assert within("deny", call, "--halt", "--as", "ana", store=shop).code == 0
     shown = within("show", call, "--json", store=shop).lines
-    assert [line["event"]["halt"] for line in shown if line["event"]["type"] in ("Voted", "Denied")] == [
+    assert [
+        line["event"]["halt"] for line in shown if line["event"]["type"] in ("Voted", "Denied")
+    ] == [
         True,
         True,
     ]
 
 
-# ----------------------------------------------------------------------------------------------------- in time
+# ------------------------------------------------------------------------------------------ in time
 
 
 def test_nobody_answers_so_others_are_asked_and_then_it_expires(shop, within, thread):
-    """After each interval the next stage: asked as well, whose vote then counts, or expired, which is no denial (I5, B36)."""
+    """After each interval the next stage: asked as well, whose vote then counts, or expired, which
+    is no denial (I5, B36).
+    """
     answered, silent = thread.call("answered"), thread.call("silent")
     ask(shop, answered, "page")
     early = within("approve", answered, "--as", "lea", store=shop)
@@ -233,11 +254,17 @@ def test_nobody_answers_so_others_are_asked_and_then_it_expires(shop, within, th
     assert within("approve", silent, "--as", "ana", store=shop).code == 6
     until(shop, silent.finished)
     shown = within("show", silent, "--json", store=shop)
-    assert kinds(shown) == ["ToolRequested", "ApprovalRequested", "Escalated", "Expired", "ToolRefused"]
+    assert kinds(shown) == [
+        "ToolRequested",
+        "ApprovalRequested",
+        "Escalated",
+        "Expired",
+        "ToolRefused",
+    ]
     assert last(shown)["ending"] == "expired"
 
 
-# -------------------------------------------------------------------------------------------------- in advance
+# --------------------------------------------------------------------------------------- in advance
 
 
 def requested(within, store, call, tool="pay", arguments=FIVE):
@@ -246,15 +273,32 @@ def requested(within, store, call, tool="pay", arguments=FIVE):
 
 
 def grants(within, store):
-    return {one["grant"]: one for one in within("grant", "list", "-w", "shop", "--json", store=store).lines}
+    return {
+        one["grant"]: one
+        for one in within("grant", "list", "-w", "shop", "--json", store=store).lines
+    }
 
 
 def test_a_grant_is_used_capped_revoked_and_expired(shop, within, thread):
-    """A yes in advance to exactly such calls: so often, until its end, or until somebody takes it back or says no."""
+    """A yes in advance to exactly such calls: so often, until its end, or until somebody takes it
+    back or says no.
+    """
     call = thread.call("first")
     ask(shop, call)
     given = approvals(
-        *("grant", "give", call, "--for", "1h", "--uses", "2", "--as", "ana", "--name", "like-this"),
+        *(
+            "grant",
+            "give",
+            call,
+            "--for",
+            "1h",
+            "--uses",
+            "2",
+            "--as",
+            "ana",
+            "--name",
+            "like-this",
+        ),
         *("--reason", "The same every week.", "--json"),
         store=shop,
     )
@@ -264,7 +308,8 @@ def test_a_grant_is_used_capped_revoked_and_expired(shop, within, thread):
     # On the call itself it is her vote.
     assert within("wait", call, "--json", store=shop).one["voters"] == ["ana"]
 
-    # Used: by the same arguments in the same thread, in whatever order the keys stand, and by nothing else.
+    # Used: by the same arguments in the same thread, in whatever order the keys stand, and by
+    # nothing else.
     assert requested(within, shop, thread.call("same")) == (0, "grant", ["ana/like-this"])
     assert requested(within, shop, thread.call("other"), arguments=SIX)[0] == 8
     assert requested(within, shop, CallRef("shop", f"{thread.thread}-b", "same"))[0] == 8
@@ -277,10 +322,24 @@ def test_a_grant_is_used_capped_revoked_and_expired(shop, within, thread):
     assert "by ana (grant), rule 'money'" in within("show", thread.call("same"), store=shop).out
 
     # Revoked: by anybody, once.
-    wide = ("grant", "give", call, "--for", "8h", "--uses", "100", "--any-arguments", "--any-thread")
+    wide = (
+        "grant",
+        "give",
+        call,
+        "--for",
+        "8h",
+        "--uses",
+        "100",
+        "--any-arguments",
+        "--any-thread",
+    )
     assert within(*wide, "--as", "ana", "--name", "wide", store=shop).code == 0
-    assert requested(within, shop, CallRef("shop", f"{thread.thread}-c", "c"), arguments=SIX)[0] == 0
-    revoked = within("grant", "revoke", "shop/ana/wide", "--as", "ben", "--reason", "No.", store=shop)
+    assert (
+        requested(within, shop, CallRef("shop", f"{thread.thread}-c", "c"), arguments=SIX)[0] == 0
+    )
+    revoked = within(
+        "grant", "revoke", "shop/ana/wide", "--as", "ben", "--reason", "No.", store=shop
+    )
     assert (revoked.code, "covers nothing more" in revoked.err) == (0, True)
     assert within("grant", "revoke", "shop/ana/wide", "--as", "ben", store=shop).code == 1
     assert requested(within, shop, CallRef("shop", f"{thread.thread}-d", "c"))[0] == 8
@@ -288,10 +347,23 @@ def test_a_grant_is_used_capped_revoked_and_expired(shop, within, thread):
     assert (standing["standing"], standing["revoked_by"]) == ("revoked", "ben")
 
     # Expired.
-    short = ("grant", "give", "--tool", "pay", "-w", "shop", "--when", "args.amount < 6", "--for", "0.5s")
+    short = (
+        "grant",
+        "give",
+        "--tool",
+        "pay",
+        "-w",
+        "shop",
+        "--when",
+        "args.amount < 6",
+        "--for",
+        "0.5s",
+    )
     assert within(*short, "--uses", "9", "--as", "ben", "--name", "short", store=shop).code == 0
     assert requested(within, shop, CallRef("shop", f"{thread.thread}-e", "c"))[0] == 0
-    assert requested(within, shop, CallRef("shop", f"{thread.thread}-e", "d"), arguments=SIX)[0] == 8
+    assert (
+        requested(within, shop, CallRef("shop", f"{thread.thread}-e", "d"), arguments=SIX)[0] == 8
+    )
     time.sleep(0.5)
     assert requested(within, shop, CallRef("shop", f"{thread.thread}-f", "c"))[0] == 8
     told = within("grant", "list", "-w", "shop", store=shop).out
@@ -302,7 +374,19 @@ def test_a_later_no_beats_an_earlier_grant(shop, within, thread):
     """People deny what a grant would cover: it covers nothing more, and says since when."""
     call = thread.call("c")
     ask(shop, call)
-    wide = ("grant", "give", "--tool", "pay", "-w", "shop", "--any-arguments", "--for", "1h", "--uses", "9")
+    wide = (
+        "grant",
+        "give",
+        "--tool",
+        "pay",
+        "-w",
+        "shop",
+        "--any-arguments",
+        "--for",
+        "1h",
+        "--uses",
+        "9",
+    )
     assert within(*wide, "--as", "carol", "--name", "beaten", store=shop).code == 0
     assert within("deny", call, "--as", "ben", store=shop).code == 0
     beaten = grants(within, shop)["shop/carol/beaten"]
@@ -311,10 +395,17 @@ def test_a_later_no_beats_an_earlier_grant(shop, within, thread):
 
 
 def test_ben_votes_for_ana(shop, within, thread):
-    """For a time one person votes in another's place, and every decision says so; the time over, they do not (B40)."""
+    """For a time one person votes in another's place, and every decision says so; the time over,
+    they do not (B40).
+    """
     now = datetime.now(UTC)
     hour = timedelta(hours=1)
-    times = ("--from", f"{now - hour:%Y-%m-%dT%H:%M:%S}", "--until", f"{now + hour:%Y-%m-%dT%H:%M:%SZ}")
+    times = (
+        "--from",
+        f"{now - hour:%Y-%m-%dT%H:%M:%S}",
+        "--until",
+        f"{now + hour:%Y-%m-%dT%H:%M:%SZ}",
+    )
     first, second, third = (thread.call(name) for name in ("first", "second", "third"))
     for call in (first, second, third):
         ask(shop, call, "sign")
@@ -344,48 +435,70 @@ def test_ben_votes_for_ana(shop, within, thread):
     assert within("approve", third, "--as", "ben", store=shop).code == 4
 
 
-# ---------------------------------------------------------------------------------------------------- in a chat
+# ---------------------------------------------------------------------------------------- in a chat
 
 
 def test_a_message_is_heard_if_it_is_a_verdict(shop, within, thread):
-    """A hedge is no vote and nothing is recorded; a whole verdict about one call is that person's (B40, B41)."""
+    """A hedge is no vote and nothing is recorded; a whole verdict about one call is that person's
+    (B40, B41).
+    """
     call, other = thread.call("c"), thread.call("d")
     ask(shop, call, "pay")
     ask(shop, other, "pay")
     before = last_seq(shop)
-    for message in ("yes", "yes, I think", f"approve {call}?", "approve c d", f"> {call} pay\nmaybe"):
+    for message in (
+        "yes",
+        "yes, I think",
+        f"approve {call}?",
+        "approve c d",
+        f"> {call} pay\nmaybe",
+    ):
         ended = within("hear", message, "-w", "shop", "--as", "ana", store=shop)
         assert (ended.code, "this is no verdict on one of the" in ended.err) == (2, True)
     assert within("hear", f"approve {call}", "-w", "shop", "--as", "rita", store=shop).code == 4
     assert last_seq(shop) == before
     assert within("hear", f"approve {call}", "-w", "shop", "--as", "ana", store=shop).code == 0
-    denied = within("hear", f"> {other}\nno: not today", "-w", "shop", "--as", "ana", "--json", store=shop)
+    denied = within(
+        "hear", f"> {other}\nno: not today", "-w", "shop", "--as", "ana", "--json", store=shop
+    )
     assert (denied.code, denied.one["decision"], denied.one["reason"]) == (0, "Denied", "not today")
 
 
-# ---------------------------------------------------------------------------------------------- in an emergency
+# ---------------------------------------------------------------------------------- in an emergency
 
 
 def test_the_glass_is_broken_with_a_reason_and_announced(shop, within, thread):
-    """One whom the rule names lets it run alone: with a reason, and announced in the log before it is decided (I1)."""
+    """One whom the rule names lets it run alone: with a reason, and announced in the log before it
+    is decided (I1).
+    """
     call = thread.call("c")
     ask(shop, call, "release")
     nobody = within("break-glass", call, "--reason", "It burns.", "--as", "ana", store=shop)
     assert (nobody.code, "ana is none of those who may break the glass" in nobody.err) == (4, True)
     assert within("break-glass", call, "--reason", " ", "--as", "sam", store=shop).code == 4
-    broken = approvals("break-glass", call, "--reason", "It burns.", "--as", "sam", "--json", store=shop)
+    broken = approvals(
+        "break-glass", call, "--reason", "It burns.", "--as", "sam", "--json", store=shop
+    )
     assert (broken.code, broken.one["ground"], broken.one["voters"]) == (0, "broken_glass", ["sam"])
     shown = within("show", call, "--json", store=shop)
-    assert kinds(shown) == ["ToolRequested", "ApprovalRequested", "Voted", "GlassBroken", "Approved"]
+    assert kinds(shown) == [
+        "ToolRequested",
+        "ApprovalRequested",
+        "Voted",
+        "GlassBroken",
+        "Approved",
+    ]
     assert "sam, who broke the glass" in within("wait", call, store=shop).err
     assert "sam alone says that it shall run: It burns." in within("show", call, store=shop).out
 
 
-# --------------------------------------------------------------------------------------------------- all at once
+# -------------------------------------------------------------------------------------- all at once
 
 
 def test_all_that_waits_is_decided_at_once_and_failures_are_told_one_by_one(shop, within, thread):
-    """Shown with whole arguments first; then each by itself, and one that cannot be voted on stops nothing (B72)."""
+    """Shown with whole arguments first; then each by itself, and one that cannot be voted on stops
+    nothing (B72).
+    """
     mine, yours, hers = (thread.call(name) for name in ("mine", "yours", "hers"))
     ask(shop, mine, requester="rita")
     ask(shop, hers, requester="ana")
@@ -406,7 +519,9 @@ def test_all_that_waits_is_decided_at_once_and_failures_are_told_one_by_one(shop
     assert found[str(hers)][0] == "pending"
     assert found[str(hers)][1].startswith(f"ana asked for {hers}")
     assert [within("wait", call, "--timeout", "0", store=shop).code for call in others] == [8, 8]
-    rest = within("deny", "--all", "--thread", thread, "--tool", "pay", "--yes", "--as", "ben", store=shop)
+    rest = within(
+        "deny", "--all", "--thread", thread, "--tool", "pay", "--yes", "--as", "ben", store=shop
+    )
     assert rest.code == 0
     assert rest.err.startswith(f"{hers}: Denied by ben at 20")
     nothing = within(*every, "--yes", store=shop)
@@ -414,7 +529,9 @@ def test_all_that_waits_is_decided_at_once_and_failures_are_told_one_by_one(shop
 
 
 def test_all_is_what_was_shown(shop, within, thread):
-    """A queue that shows other arguments than the ledger has gets nobody's yes for what they did not see (B61, B62)."""
+    """A queue that shows other arguments than the ledger has gets nobody's yes for what they did
+    not see (B61, B62).
+    """
     call, true = thread.call("doctored"), thread.call("true")
     for one in (call, true):
         ask(shop, one, arguments=SIX)
@@ -426,7 +543,9 @@ def test_all_is_what_was_shown(shop, within, thread):
             assert await queue.log.pending.put(key, value.replace(b": 6", b": 5"), revision)
 
     asyncio.run(doctored())
-    ended = within("approve", "--all", "--thread", thread, "--yes", "--as", "ana", "--json", store=shop)
+    ended = within(
+        "approve", "--all", "--thread", thread, "--yes", "--as", "ana", "--json", store=shop
+    )
     assert ended.code == 1
     told = {line["call"]: line["error"] for line in ended.lines}
     assert told[str(true)] is None
@@ -435,7 +554,9 @@ def test_all_is_what_was_shown(shop, within, thread):
 
 
 def test_at_a_terminal_one_is_asked_first(shop, within, thread):
-    """Only a yes is a yes; what was decided while somebody thought is told as that, and the others go through."""
+    """Only a yes is a yes; what was decided while somebody thought is told as that, and the others
+    go through.
+    """
     first, second = thread.call("first"), thread.call("second")
     for call in (first, second):
         ask(shop, call)
@@ -461,11 +582,13 @@ def test_at_a_terminal_one_is_asked_first(shop, within, thread):
     assert "1 of 2 went through." in terminal.told
 
 
-# ------------------------------------------------------------------------------------------- who runs it oneself
+# ------------------------------------------------------------------------------ who runs it oneself
 
 
 def test_whoever_runs_it_says_how_it_went(shop, within, thread):
-    """A call is claimed once and ends once; output and error come from a word or from stdin (B34, I6, I9)."""
+    """A call is claimed once and ends once; output and error come from a word or from stdin (B34,
+    I6, I9).
+    """
     done, failed, waits = thread.call("done"), thread.call("failed"), thread.call("waits")
     for call in (done, failed):
         ask(shop, call, "look")
@@ -474,7 +597,9 @@ def test_whoever_runs_it_says_how_it_went(shop, within, thread):
     assert (started.code, started.one["status"], started.one["arguments"]) == (0, "running", FIVE)
     again = within("start", done, store=shop)
     assert (again.code, "claim.client.1 is taken" in again.err) == (1, True)
-    finished = approvals("finish", done, "--output", "-", "--json", store=shop, typed="two\nlines\n")
+    finished = approvals(
+        "finish", done, "--output", "-", "--json", store=shop, typed="two\nlines\n"
+    )
     assert (finished.code, finished.one["status"]) == (0, "returned")
     assert last(within("show", done, "--json", store=shop))["output"] == "two\nlines\n"
     late = within("finish", done, "--output", "something else", store=shop)
@@ -485,16 +610,21 @@ def test_whoever_runs_it_says_how_it_went(shop, within, thread):
     assert (early.code, "is pending, so ToolStarted cannot follow" in early.err) == (1, True)
 
 
-# ------------------------------------------------------------------------------------------ the policy of all
+# -------------------------------------------------------------------------------- the policy of all
 
 
 def test_the_organisations_policy_holds_in_every_workspace(shop, within, tmp_path):
-    """It has versions and credentials of its own, and no workspace loosens it; either can be shown as it was applied."""
+    """It has versions and credentials of its own, and no workspace loosens it; either can be shown
+    as it was applied.
+    """
     over, own = tmp_path / "over.toml", tmp_path / "own.toml"
     over.write_text('[[rule]]\nname = "vault"\ntools = ["vault"]\nthen = "block"\n')
     own.write_text('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\npriority = 1000\n')
     missing = within("policy", "show", "--organisation", store=shop)
-    assert (missing.code, "there is no version of the organisation's policy" in missing.err) == (2, True)
+    assert (missing.code, "there is no version of the organisation's policy" in missing.err) == (
+        2,
+        True,
+    )
     applied = within("policy", "apply", over, "--organisation", "--json", store=shop)
     assert (applied.code, applied.one) == (0, {"organisation": True, "version": 1})
     assert within("policy", "apply", own, "-w", "desk", store=shop).code == 0
@@ -506,7 +636,9 @@ def test_the_organisations_policy_holds_in_every_workspace(shop, within, tmp_pat
     assert shown.one["event"]["text"] == own.read_text()
 
 
-def test_a_store_from_before_there_was_an_organisation_gets_its_account(tmp_path, monkeypatch, within):
+def test_a_store_from_before_there_was_an_organisation_gets_its_account(
+    tmp_path, monkeypatch, within
+):
     """A broker that runs since then takes up the account when it is first needed."""
     monkeypatch.setattr("ayes.ops.broker.server.ROLES", ("gate", "service", "operator", "observer"))
     policy = tmp_path / "policy.toml"
@@ -523,17 +655,21 @@ def test_a_store_from_before_there_was_an_organisation_gets_its_account(tmp_path
     assert (ended.code, "is version 1 of the organisation's policy" in ended.err) == (0, True)
 
 
-# ---------------------------------------------------------------------------------------------------- bad input
+# ---------------------------------------------------------------------------------------- bad input
 
 FILES = {
     "policy.toml": POLICY,
     "group.toml": '[[rule]]\nname = "x"\ntools = ["pay"]\nthen = "ask"\nvoters = ["@nobody"]\n',
-    "condition.toml": '[[rule]]\nname = "x"\ntools = ["pay"]\nthen = "block"\nwhen = "args.amount >"\n',
+    "condition.toml": '[[rule]]\nname = "x"\ntools = ["pay"]\nthen = "block"\nwhen = "args.amount '
+    '>"\n',
     "contradicts.toml": "".join(
-        f'[[rule]]\nname = "{then}"\ntools = ["pay"]\nthen = "{then}"\n' for then in ("allow", "block")
+        f'[[rule]]\nname = "{then}"\ntools = ["pay"]\nthen = "{then}"\n'
+        for then in ("allow", "block")
     ),
     "unending.toml": '[[rule]]\nname = "x"\ntools = ["pay"]\nthen = "ask"\non_timeout = "stay"\n',
-    "many.toml": "".join(f'[[rule]]\nname = "{n}"\ntools = ["t{n}"]\nthen = "ask"\n' for n in range(1001)),
+    "many.toml": "".join(
+        f'[[rule]]\nname = "{n}"\ntools = ["t{n}"]\nthen = "ask"\n' for n in range(1001)
+    ),
 }
 OPEN = "shop/t/open"
 GIVE = "grant give --tool pay -w shop --as ana"
@@ -555,43 +691,57 @@ def calm(tmp_path_factory):
 
 BAD_INPUT = [
     # what is done, how it ends, what must be said
-    ("policy apply group.toml -w shop", 2, "group.toml, line 5, rule 'x': there is no group 'nobody'. There are none."),
+    ("policy apply group.toml -w shop", 2, ("group.toml, line 5, rule 'x': there is no group "
+                                           "'nobody'. There are none.")),
     ("policy apply condition.toml -w shop", 2, "condition.toml, line 5, rule 'x': |is no condition"),
-    ("policy apply contradicts.toml -w shop", 2, "contradicts.toml, line 8, rule 'block': |to the very same calls"),
-    ("policy apply unending.toml -w shop", 2, "unending.toml, line 5, rule 'x': |expires_in_s is missing"),
-    ("policy apply many.toml -w shop", 2, "many.toml, line 1: |1,001 entries. It can have 1,000 at most."),
+    ("policy apply contradicts.toml -w shop", 2, ("contradicts.toml, line 8, rule 'block': |to the "
+                                                 "very same calls")),
+    ("policy apply unending.toml -w shop", 2, ("unending.toml, line 5, rule 'x': |expires_in_s is "
+                                              "missing")),
+    ("policy apply many.toml -w shop", 2, ("many.toml, line 1: |1,001 entries. It can have 1,000 "
+                                          "at most.")),
     ("policy apply policy.toml --organisation -w desk", 2, "holds in every workspace. Leave out -w"),
-    ("policy show --version 7", 2, "there is no version 7 of the policy of shop. The versions are 1 to 1."),
-    ("policy show -w desk", 2, "there is no version of the policy of desk. |every call is asked about"),
+    ("policy show --version 7", 2, ("there is no version 7 of the policy of shop. The versions are "
+                                   "1 to 1.")),
+    ("policy show -w desk", 2, ("there is no version of the policy of desk. |every call is asked "
+                               "about")),
     (f"{GIVE} --for 1h", 2, "which calls of the tool? Give --when CONDITION, or --any-arguments"),
-    (f"{GIVE} --for soon --any-arguments", 2, "--for 'soon' is no duration. Write a number and its unit"),
+    (f"{GIVE} --for soon --any-arguments", 2, ("--for 'soon' is no duration. Write a number and "
+                                              "its unit")),
     (f"{GIVE} --for -5m --any-arguments", 2, "--for '-5m' is no duration"),
-    (f"{GIVE} --for 0s --any-arguments", 2, "a grant ends: between now and 366 days from now. 0 s is not."),
+    (f"{GIVE} --for 0s --any-arguments", 2, ("a grant ends: between now and 366 days from now. 0 s "
+                                            "is not.")),
     (f"{GIVE} --for 400d --any-arguments", 2, "a grant ends: between now and 366 days from now."),
     (f"{GIVE} --for 1h --any-arguments --uses 0", 2, "a grant has 1 to 1,000 uses, not 0."),
     (f"{GIVE} --for 1h --when args.amount>", 2, "'args.amount>' is no condition"),
     (f"{GIVE} --for 1h --when amount>5", 2, "names what is not there"),
-    (f"{GIVE} --for 1h --when args.amount>5 --any-arguments", 2, "say different things. Give one of them."),
+    (f"{GIVE} --for 1h --when args.amount>5 --any-arguments", 2, ("say different things. Give one "
+                                                                 "of them.")),
     (f"{GIVE} --for 1h --any-arguments --name a.b", 2, "name 'a.b' cannot be used"),
     (f"grant give {OPEN} --tool pay --for 1h --as ana", 2, "a grant is like a call, or for a tool"),
     ("grant give --for 1h --any-arguments --as ana", 2, "a grant is like a call, or for a tool"),
     ("grant give shop/t/nobody --for 1h --as ana", 1, "shop/t/nobody was never requested"),
-    ("grant give --tool nail -w shop --for 1h --any-arguments --as ana", 2, "no tool 'nail' is declared"),
+    ("grant give --tool nail -w shop --for 1h --any-arguments --as ana", 2, ("no tool 'nail' is "
+                                                                            "declared")),
     (
         "grant give --tool erase -w shop --for 1h --any-arguments --as ana",
         4,
-        "no grant may cover erase: people look at each call of it, as never_grant in the policy says.",
+        ("no grant may cover erase: people look at each call of it, as never_grant in the policy "
+        "says."),
     ),
-    ("grant revoke shop/ana/nothing --as ben", 2, "there is no grant shop/ana/nothing. `ayes grant list`"),
+    ("grant revoke shop/ana/nothing --as ben", 2, ("there is no grant shop/ana/nothing. `ayes "
+                                                  "grant list`")),
     ("grant revoke nothing --as ben", 2, "'nothing' is not of the form workspace/giver/name"),
     ("grant list -w a.b", 2, "workspace 'a.b' cannot be used"),
-    (f"{AWAY} --from 2020-01-01 --until 2020-02-01", 2, "it was over at 2020-02-01 00:00 UTC. Give a later end."),
+    (f"{AWAY} --from 2020-01-01 --until 2020-02-01", 2, ("it was over at 2020-02-01 00:00 UTC. "
+                                                        "Give a later end.")),
     (
         f"{AWAY} --from 2101-02-01 --until 2101-01-01",
         2,
         "it ends (2101-01-01 00:00 UTC) before it starts (2101-02-01 00:00 UTC).",
     ),
-    (f"{AWAY} --from tomorrow --until 2101-01-01", 2, "--from 'tomorrow' is no time. Write it as in 2026-11-21T"),
+    (f"{AWAY} --from tomorrow --until 2101-01-01", 2, ("--from 'tomorrow' is no time. Write it as "
+                                                      "in 2026-11-21T")),
     (f"{AWAY} --from 2101-01-01 --until 8h", 2, "--until '8h' is no time."),
     (f"{AWAY} --from 2101-01-01 --until 2102-01-01 --tool a.b", 2, "tool 'a.b' cannot be used"),
     (
@@ -600,17 +750,22 @@ BAD_INPUT = [
         "ana has their own vote already. Name somebody else.",
     ),
     ("delegate end shop/ana/nothing --as ana", 2, "there is no delegation shop/ana/nothing."),
-    (f"approve {OPEN} --as ben --for ana", 4, "ana gave ben no vote on pay that holds now. Nothing was recorded."),
+    (f"approve {OPEN} --as ben --for ana", 4, ("ana gave ben no vote on pay that holds now. "
+                                              "Nothing was recorded.")),
     (f"break-glass {OPEN} --as ana", 2, "Missing option '--reason'"),
-    (f"break-glass {OPEN} --as ana --reason fire", 4, "may break the glass for shop/t/open. |asks nobody"),
+    (f"break-glass {OPEN} --as ana --reason fire", 4, ("may break the glass for shop/t/open. |asks "
+                                                      "nobody")),
     ("approve --as ana", 2, "name one CALL, or give --all for all that waits."),
     (f"approve {OPEN} --all --as ana", 2, "name one CALL, or give --all for all that waits."),
     (f"approve {OPEN} --tool pay --as ana", 2, "go with --all. Here one call is named."),
     ("approve --all --digest 0123456789ab --as ana", 2, "--digest is of one call."),
-    (f"approve {OPEN} --digest 0123 --as ana", 2, "--digest '0123' is not a digest. It has 12 to 64 hex digits"),
-    (f"approve {OPEN} --digest 0123456789ab --as ana", 1, "waits with the digest |Nothing was recorded."),
+    (f"approve {OPEN} --digest 0123 --as ana", 2, ("--digest '0123' is not a digest. It has 12 to "
+                                                  "64 hex digits")),
+    (f"approve {OPEN} --digest 0123456789ab --as ana", 1, ("waits with the digest |Nothing was "
+                                                          "recorded.")),
     ("approve --all --edit {} --yes --as ana", 2, "An edit is about one call: name it."),
-    ("approve --all --as ana", 2, "1 call waits. Nobody can be asked here, so nothing was recorded. Add --yes"),
+    ("approve --all --as ana", 2, ("1 call waits. Nobody can be asked here, so nothing was "
+                                  "recorded. Add --yes")),
     ("deny --all --thread shop --yes --as ana", 2, "'shop' is not of the form workspace/thread"),
     ("approve --all --as nobody --yes", 1, "nobody is none of those who may vote on shop/t/open"),
     (f"finish {OPEN}", 2, "ends with --output TEXT or with --error TEXT: give one of them."),
@@ -621,7 +776,9 @@ BAD_INPUT = [
 
 @pytest.mark.parametrize(("line", "code", "said"), BAD_INPUT, ids=[row[0] for row in BAD_INPUT])
 def test_bad_input_is_told_and_not_recorded(calm, within, monkeypatch, line, code, said):
-    """A sentence on stderr that says what is wrong, where, and what to do; and nothing changes, the policy in force least of all."""
+    """A sentence on stderr that says what is wrong, where, and what to do; and nothing changes, the
+    policy in force least of all.
+    """
     before = last_seq(calm)
     monkeypatch.chdir(calm.parent)
     words = line.split()
@@ -635,18 +792,31 @@ def test_bad_input_is_told_and_not_recorded(calm, within, monkeypatch, line, cod
 
 
 def test_errors_of_people_are_json_for_programs(calm, within):
-    """With --json an error is one line of JSON on stderr, also where an option could not be read."""
+    """With --json an error is one line of JSON on stderr, also where an option could not be
+    read.
+    """
     ended = within(*GIVE.split(), "--for", "soon", "--any-arguments", "--json", store=calm)
     assert (ended.code, ended.out) == (2, "")
     assert json.loads(ended.err)["error"] == "BadInput"
 
 
 def test_a_policy_is_proposed_and_applied_once_somebody_else_approved_it(shop, within, tmp_path):
-    """The proposer's own yes does not count; applied twice it is one version, and never after another one (H7)."""
+    """The proposer's own yes does not count; applied twice it is one version, and never after
+    another one (H7).
+    """
     looser = tmp_path / "looser.toml"
     looser.write_text('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "allow"\n')
     proposed = within(
-        "policy", "apply", looser, "-w", "proposing", "--propose", "--for", "olga", "--json", store=shop
+        "policy",
+        "apply",
+        looser,
+        "-w",
+        "proposing",
+        "--propose",
+        "--for",
+        "olga",
+        "--json",
+        store=shop,
     )
     assert proposed.code == 8, proposed.err
     call = proposed.one["proposal"]
@@ -657,6 +827,13 @@ def test_a_policy_is_proposed_and_applied_once_somebody_else_approved_it(shop, w
     assert within("approve", call, "--as", "ana", store=shop).code == 0
     for _ in range(2):
         applied = within("policy", "apply", "--proposal", call, "--json", store=shop)
-        assert (applied.code, applied.one) == (0, {"workspace": "proposing", "version": 1}), applied.err
-    for wrong in ((), (looser, "--proposal", call), (looser, "--propose"), (looser, "--for", "olga")):
+        assert (applied.code, applied.one) == (0, {"workspace": "proposing", "version": 1}), (
+            applied.err
+        )
+    for wrong in (
+        (),
+        (looser, "--proposal", call),
+        (looser, "--propose"),
+        (looser, "--for", "olga"),
+    ):
         assert within("policy", "apply", *wrong, store=shop).code == 2

@@ -1,7 +1,9 @@
-"""Rehearsals: recorded conversations through the real thing, from the first word to a history that is the same.
+"""Rehearsals: recorded conversations through the real thing, from the first word to a history that
+is the same.
 
-The small file is our own and holds what is awkward: nothing but talk, a tool-call id that comes twice, two calls in
-one turn, arguments that are no JSON. The large one is real; its tests say so where it is absent.
+The small file is our own and holds what is awkward: nothing but talk, a tool-call id that comes
+twice, two calls in one turn, arguments that are no JSON. The large one is real; its tests say so
+where it is absent.
 """
 
 import asyncio
@@ -39,7 +41,8 @@ CHANGING = frozenset(
         "send_certificate",
     }
 )
-#: The recorded tool was given arguments that are no JSON, and complained. Here no tool is ever given such.
+#: The recorded tool was given arguments that are no JSON, and complained. Here no tool is ever
+#: given such.
 BROKEN = "broken-arguments"
 
 
@@ -80,7 +83,9 @@ def facts_of(store, workspace):
 
 def threads_of(store, workspace):
     found = facts_of(store, workspace)
-    return {name: thread_of(ThreadRef(workspace, name), tuple(facts)) for name, facts in found.items()}
+    return {
+        name: thread_of(ThreadRef(workspace, name), tuple(facts)) for name, facts in found.items()
+    }
 
 
 def last_seq(store):
@@ -105,7 +110,9 @@ def assert_valid(threads):
 
 
 def assert_denied(threads, gated):
-    """Each call that people were asked about was refused once, and none of the tools in question was started."""
+    """Each call that people were asked about was refused once, and none of the tools in question
+    was started.
+    """
     calls = [call for thread in threads.values() for call in thread.calls.values()]
     asked = [call for call in calls if call.gated is not None]
     assert len(asked) == gated
@@ -118,11 +125,13 @@ def assert_denied(threads, gated):
     assert all(call.status in {Status.RETURNED, Status.REFUSED} for call in calls)
 
 
-# ---------------------------------------------------------------------------------------------- the small file
+# ----------------------------------------------------------------------------------- the small file
 
 
 def test_approved_it_comes_out_as_it_was(store, workspace):
-    """Each history is the recorded one, although a tool-call id comes twice; a tool is never given what is no JSON (B17, B20)."""
+    """Each history is the recorded one, although a tool-call id comes twice; a tool is never given
+    what is no JSON (B17, B20).
+    """
     ended = rehearsed(store, workspace)
     assert ended.code == 0, ended.err
     assert ended.one | {"facts": 0, "seconds": 0} == {
@@ -144,17 +153,23 @@ def test_approved_it_comes_out_as_it_was(store, workspace):
         if conversation.id != BROKEN:
             assert ours == conversation.messages
             continue
-        differing = [new for new, old in zip(ours, conversation.messages, strict=True) if new != old]
+        differing = [
+            new for new, old in zip(ours, conversation.messages, strict=True) if new != old
+        ]
         assert [(one["role"], one["tool_call_id"]) for one in differing] == [("tool", "call_x")]
         assert "cannot be read: it is no JSON" in differing[0]["content"]
     assert_valid(threads)
 
 
 def test_denied_nothing_runs_and_every_conversation_ends(store, workspace):
-    """Each gated call is refused once, with the tool's real name and that a person said no (B2, B5, B33)."""
+    """Each gated call is refused once, with the tool's real name and that a person said no (B2, B5,
+    B33).
+    """
     ended = rehearsed(store, workspace, "--reviewer", "deny")
     assert ended.code == 0, ended.err
-    assert {name: ended.one[name] for name in ("conversations", "calls", "gated", "approved", "denied")} == {
+    assert {
+        name: ended.one[name] for name in ("conversations", "calls", "gated", "approved", "denied")
+    } == {
         "conversations": 4,
         "calls": 7,
         "gated": 4,
@@ -171,7 +186,9 @@ def test_denied_nothing_runs_and_every_conversation_ends(store, workspace):
 
 
 def test_a_reviewer_who_answers_and_edits(store, workspace, tmp_path):
-    """The file's votes count in its order: an answer stands in place of a result, an edit is what ran (B61)."""
+    """The file's votes count in its order: an answer stands in place of a result, an edit is what
+    ran (B61).
+    """
     reviewer = tmp_path / "reviewer.toml"
     reviewer.write_text(
         """
@@ -191,7 +208,9 @@ def test_a_reviewer_who_answers_and_edits(store, workspace, tmp_path):
         """
     )
     policy = tmp_path / "policy.toml"
-    policy.write_text(POLICY.read_text().replace('then = "ask"', 'then = "ask"\neditor_counts = true'))
+    policy.write_text(
+        POLICY.read_text().replace('then = "ask"', 'then = "ask"\neditor_counts = true')
+    )
     ended = rehearsed(store, workspace, "--reviewer", reviewer, policy=policy)
     assert ended.code == 0, ended.err
     assert (ended.one["gated"], ended.one["approved"], ended.one["denied"]) == (4, 1, 1)
@@ -206,7 +225,11 @@ def test_a_reviewer_who_answers_and_edits(store, workspace, tmp_path):
     assert isinstance(bags.decided.event, e.Denied)
     assert certificate.decided.event.voters == ("ana",)
     assert certificate.arguments == '{"user_id": "carol_1042", "amount": 1}'
-    assert certificate.claims[0].event.digest == certificate.decided.event.digest != certificate.wish.digest
+    assert (
+        certificate.claims[0].event.digest
+        == certificate.decided.event.digest
+        != certificate.wish.digest
+    )
 
 
 def test_rehearsed_again_nothing_new_is_recorded(store, workspace):
@@ -228,13 +251,23 @@ def test_without_a_policy_everything_is_asked_about(store, workspace):
     ("old", "new"),
     [
         ("Nothing, thanks.", "Nothing at all."),
-        (', {"role": "user", "content": "Nothing, thanks."}, {"role": "assistant", "content": ""}', ""),
+        (
+            (
+                ', {"role": "user", "content": "Nothing, thanks."}, {"role": "assistant", "content": '
+                '""}'
+            ),
+            "",
+        ),
         ("calculate", "compute"),
     ],
     ids=["words", "turns", "tools"],
 )
-def test_another_conversation_of_the_same_name_is_not_mixed_in(store, workspace, tmp_path, old, new):
-    """What stands in the thread is another conversation: a sentence that names it, and its facts stay as they are."""
+def test_another_conversation_of_the_same_name_is_not_mixed_in(
+    store, workspace, tmp_path, old, new
+):
+    """What stands in the thread is another conversation: a sentence that names it, and its facts
+    stay as they are.
+    """
     assert rehearsed(store, workspace).code == 0
     before = facts_of(store, workspace)
     other = tmp_path / "other.jsonl"
@@ -250,8 +283,9 @@ def test_another_conversation_of_the_same_name_is_not_mixed_in(store, workspace,
 
 
 def test_another_rehearsal_is_not_answered_by_the_first(store, workspace, tmp_path):
-    """With another reviewer, policy or recorded output in the same workspace it is refused in a sentence, and nothing
-    is recorded, the other policy least of all; the first may be said again (A9).
+    """With another reviewer, policy or recorded output in the same workspace it is refused in a
+    sentence, and nothing is recorded, the other policy least of all; the first may be said again
+    (A9).
     """
     assert rehearsed(store, workspace, "--reviewer", "deny").one["approved"] == 0
     before = last_seq(store)
@@ -277,7 +311,9 @@ def test_another_rehearsal_is_not_answered_by_the_first(store, workspace, tmp_pa
 
 
 def test_a_variable_names_no_place_to_rehearse_in(store, workspace):
-    """Where `AYES_STORE` or `AYES_URL` points, nothing is recorded: only where --store or --url says (A8)."""
+    """Where `AYES_STORE` or `AYES_URL` points, nothing is recorded: only where --store or --url
+    says (A8).
+    """
     before = last_seq(store)
     words = ("rehearse", SMALL, "--policy", POLICY, "-w", workspace, "--json")
     ended = approvals(*words, store=store, timeout_s=110)
@@ -286,7 +322,9 @@ def test_a_variable_names_no_place_to_rehearse_in(store, workspace):
 
 
 def test_a_reviewer_who_may_not_vote_is_told_so(store, workspace, tmp_path):
-    """Nobody would ever decide: the rehearsal ends with who may vote (4), instead of waiting for ever (B67)."""
+    """Nobody would ever decide: the rehearsal ends with who may vote (4), instead of waiting for
+    ever (B67).
+    """
     policy = tmp_path / "policy.toml"
     policy.write_text('[[rule]]\nname = "all"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana"]\n')
     ended = rehearsed(store, workspace, policy=policy)
@@ -297,7 +335,9 @@ def test_a_reviewer_who_may_not_vote_is_told_so(store, workspace, tmp_path):
 
 
 def test_stopped_and_started_again_it_goes_on(store, workspace, tmp_path):
-    """A call that the reviewer leaves open keeps it waiting; stopped (130) and started with another, it ends (B53)."""
+    """A call that the reviewer leaves open keeps it waiting; stopped (130) and started with
+    another, it ends (B53).
+    """
     hesitant = tmp_path / "reviewer.toml"
     hesitant.write_text('[[vote]]\ntools = ["cancel_reservation"]\nverdict = "approve"\n')
     options = ("--policy", POLICY, "-w", workspace, "--store", store)
@@ -324,13 +364,25 @@ TOO_FEW = (
     ids=["nobody votes", "too few vote, json"],
 )
 def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
-    """How many, and the command that shows them, on stderr in one sentence; decided by hand it ends as ever (B67)."""
+    """How many, and the command that shows them, on stderr in one sentence; decided by hand it ends
+    as ever (B67).
+    """
     store = tmp_path / "store"
-    reviewer, policy, file = (tmp_path / name for name in ("reviewer.toml", "policy.toml", "one.jsonl"))
+    reviewer, policy, file = (
+        tmp_path / name for name in ("reviewer.toml", "policy.toml", "one.jsonl")
+    )
     reviewer.write_text(script)
     policy.write_text(rules)
     file.write_text(SMALL.read_text().split("\n")[1] + "\n")
-    options = ("--reviewer", reviewer, "--policy", policy, "--store", store, *(["--json"] if as_json else []))
+    options = (
+        "--reviewer",
+        reviewer,
+        "--policy",
+        policy,
+        "--store",
+        store,
+        *(["--json"] if as_json else []),
+    )
     with started("rehearse", file, *options) as process:
         sentence = next(line for line in process.stderr if "call waits" in line)
         assert sentence.startswith("1 call waits for people and nothing else goes on: ")
@@ -344,13 +396,17 @@ def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
         out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     identical = (
-        json.loads(out)["identical"] if as_json else dict(map(str.split, out.splitlines()))["identical"]
+        json.loads(out)["identical"]
+        if as_json
+        else dict(map(str.split, out.splitlines()))["identical"]
     )
     assert int(identical) == 1
 
 
 async def test_each_silence_is_told_once():
-    """Several calls that wait are counted; only another fact, and silence after it, is told again; none when all is decided."""
+    """Several calls that wait are counted; only another fact, and silence after it, is told again;
+    none when all is decided.
+    """
     ref = ThreadRef("shop", "t")
     seen, told = _Seen(), []
     noticing = asyncio.create_task(_notice(seen, told.append, 0.02))
@@ -377,7 +433,9 @@ def other(tmp_path):
     """The same conversations under other names."""
     file = tmp_path / "other.jsonl"
     file.write_text(
-        SMALL.read_text().replace('{"id": "', '{"id": "other-').replace('{"id": "other-call', '{"id": "call')
+        SMALL.read_text()
+        .replace('{"id": "', '{"id": "other-')
+        .replace('{"id": "other-call', '{"id": "call')
     )
     assert [one.id for one in read_conversations(file)] == [
         f"other-{one.id}" for one in read_conversations(SMALL)
@@ -386,11 +444,22 @@ def other(tmp_path):
 
 
 def test_another_rehearsal_leaves_its_threads_alone(store, workspace, tmp_path, other):
-    """Stopped in the midst, then another file is rehearsed on the same broker: it takes no turn of the first, which then ends well."""
+    """Stopped in the midst, then another file is rehearsed on the same broker: it takes no turn of
+    the first, which then ends well.
+    """
     nobody = tmp_path / "reviewer.toml"
     nobody.write_text("")
     with started(
-        "rehearse", SMALL, "--reviewer", nobody, "--policy", POLICY, "-w", workspace, "--store", store
+        "rehearse",
+        SMALL,
+        "--reviewer",
+        nobody,
+        "--policy",
+        POLICY,
+        "-w",
+        workspace,
+        "--store",
+        store,
     ) as process:
         thread = ThreadRef(workspace, "two-at-once")
         for call in (thread.wish(2, 0), thread.wish(2, 1)):
@@ -418,7 +487,9 @@ def approve(store, call):
 
 
 def test_in_a_store_of_its_own_the_facts_stay(tmp_path):
-    """With --store DIR where nothing runs it starts a broker there, which ends with it; the facts are found again."""
+    """With --store DIR where nothing runs it starts a broker there, which ends with it; the facts
+    are found again.
+    """
     store = tmp_path / "store"
     options = ("--policy", POLICY, "--store", store)
     first = approvals("rehearse", SMALL, *options, "--json")
@@ -445,7 +516,9 @@ CANNOT = {
 
 @pytest.mark.parametrize(("roles", "why"), CANNOT.values(), ids=CANNOT)
 def test_what_did_not_go_turn_by_turn_is_refused(store, workspace, tmp_path, roles, why):
-    """No live conversation could go that way again. The line and the id are named, and nothing is recorded."""
+    """No live conversation could go that way again. The line and the id are named, and nothing is
+    recorded.
+    """
     file = tmp_path / "odd.jsonl"
     odd = {"id": "odd", "messages": [{"role": role, "content": "hm"} for role in roles]}
     file.write_text(SMALL.read_text() + json.dumps(odd) + "\n")
@@ -469,7 +542,7 @@ def wait_for(store, slot):
     asyncio.run(filled())
 
 
-# ---------------------------------------------------------------------------------------------- the real file
+# ------------------------------------------------------------------------------------ the real file
 
 
 @pytest.fixture
@@ -480,7 +553,9 @@ def own(tmp_path):
 
 def of_real_conversations(test):
     for mark in (
-        pytest.mark.skipif(not DATA.exists(), reason=f"the recorded conversations are not here: {DATA}"),
+        pytest.mark.skipif(
+            not DATA.exists(), reason=f"the recorded conversations are not here: {DATA}"
+        ),
         pytest.mark.timeout(240),
     ):
         test = mark(test)
@@ -489,7 +564,9 @@ def of_real_conversations(test):
 
 @of_real_conversations
 def test_approved_each_real_history_is_the_recorded_one(own, workspace):
-    """150 conversations of which 37 reuse a tool-call id: all finished, all identical, and the log bears it out (B20, I11)."""
+    """150 conversations of which 37 reuse a tool-call id: all finished, all identical, and the log
+    bears it out (B20, I11).
+    """
     ended = rehearsed(own, workspace, file=DATA)
     assert ended.code == 0, ended.err
     assert ended.one | {"facts": 0, "seconds": 0} == {
@@ -515,13 +592,17 @@ def test_approved_each_real_history_is_the_recorded_one(own, workspace):
 
 @of_real_conversations
 def test_denied_no_real_tool_runs_and_every_real_conversation_ends(own, workspace):
-    """Each of the 184 calls is refused once, none of the six tools is started, every history is valid (B1, B2).
+    """Each of the 184 calls is refused once, none of the six tools is started, every history is
+    valid (B1, B2).
 
-    Seven of them repeat one that was denied just before, one in other bytes: nobody is asked about these again (B76, R13).
+    Seven of them repeat one that was denied just before, one in other bytes: nobody is asked about
+    these again (B76, R13).
     """
     ended = rehearsed(own, workspace, "--reviewer", "deny", file=DATA)
     assert ended.code == 0, ended.err
-    assert {name: ended.one[name] for name in ("conversations", "calls", "gated", "approved", "denied")} == {
+    assert {
+        name: ended.one[name] for name in ("conversations", "calls", "gated", "approved", "denied")
+    } == {
         "conversations": 150,
         "calls": 862,
         "gated": 177,

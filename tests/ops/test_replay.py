@@ -1,6 +1,8 @@
-"""`ayes replay --projection`: one projection folded again beside the live one, compared with it, put in its place.
+"""`ayes replay --projection`: one projection folded again beside the live one, compared with it,
+put in its place.
 
-On a real broker, and mostly through the function that the command is; what it writes to stdout is read as a script would.
+On a real broker, and mostly through the function that the command is; what it writes to stdout is
+read as a script would.
 """
 
 import asyncio
@@ -107,12 +109,14 @@ async def queue_at_work(store):
         yield
 
 
-# ----------------------------------------------------------------------------------------------- what is shown
+# ------------------------------------------------------------------------------------ what is shown
 
 
 @pytest.mark.parametrize("name", ["pending", "histories", "calls"])
 async def test_the_rows_are_what_each_thing_comes_to(admin, project, name):
-    """Now, at a number and at a time: the rows as they were then, and nothing in the broker changes (I11)."""
+    """Now, at a number and at a time: the rows as they were then, and nothing in the broker changes
+    (I11).
+    """
     facts = await recorded(admin)
     before = await everything(admin)
     for count in (120, 1, 61):
@@ -131,13 +135,16 @@ async def test_the_rows_are_what_each_thing_comes_to(admin, project, name):
 
 
 async def test_what_was_let_go_comes_again(admin, project, monkeypatch):
-    """With hardly anything kept in hand, things are written as they come to rest, and again when they go on; the
-    last row of a key counts. What is recalled is read from the broker, as it was then.
+    """With hardly anything kept in hand, things are written as they come to rest, and again when
+    they go on; the last row of a key counts. What is recalled is read from the broker, as it was
+    then.
     """
     facts = await recorded(admin, 300)
     monkeypatch.setattr(replay, "_BATCH", 7)
     for fold in list(replay.PROJECTIONS.values()):
-        monkeypatch.setitem(replay.PROJECTIONS, fold.name, msgspec.structs.replace(fold, keep_complete=0))
+        monkeypatch.setitem(
+            replay.PROJECTIONS, fold.name, msgspec.structs.replace(fold, keep_complete=0)
+        )
     for name in ("histories", "calls"):
         for count in (177, 300):
             _, out, _ = await project(name, until=str(count))
@@ -161,14 +168,16 @@ async def test_histories_are_those_of_the_history_command(store, admin, project,
 
 
 async def test_a_fact_reads_the_same_by_either_way(admin):
-    """What is recalled is read in another way than what is replayed; the facts are equal, to the microsecond."""
+    """What is recalled is read in another way than what is replayed; the facts are equal, to the
+    microsecond.
+    """
     facts = await recorded(admin, 60)
     again = {fact.seq: fact for fact in facts}
     for ref in {fact.slot.thread_ref for fact in facts}:
         assert all(again[fact.seq] == fact for fact in await admin.read(ref))
 
 
-# ---------------------------------------------------------------------------------------- beside the live one
+# ------------------------------------------------------------------------------ beside the live one
 
 
 async def test_a_bucket_beside_the_live_one(store, admin, project):
@@ -198,17 +207,23 @@ async def _as_any_client(admin, bucket):
 async def test_a_row_that_goes_on_is_put_again(admin, project, monkeypatch):
     """A thing that is let go and recalled has one entry in the bucket: the last."""
     facts = await recorded(admin)
-    monkeypatch.setitem(replay.PROJECTIONS, "calls", msgspec.structs.replace(HISTORIES, keep_complete=0))
+    monkeypatch.setitem(
+        replay.PROJECTIONS, "calls", msgspec.structs.replace(HISTORIES, keep_complete=0)
+    )
     await project("calls", into="next")
     assert await _as_any_client(admin, "next") == plain(rebuilt(facts)["histories"])
 
 
 async def test_a_foreign_bucket_is_left_alone(admin, project):
-    """One that was not made by this, or for another projection, is refused, and keeps what it holds."""
+    """One that was not made by this, or for another projection, is refused, and keeps what it
+    holds.
+    """
     js = admin.log.connection.client.jetstream()
     theirs = await js.create_key_value(bucket="theirs")
     await theirs.put("a", b"1")
-    with pytest.raises(BadInput, match="there is a bucket 'theirs' already, which was not made for this"):
+    with pytest.raises(
+        BadInput, match="there is a bucket 'theirs' already, which was not made for this"
+    ):
         await project("pending", into="theirs")
     assert (await theirs.get("a")).value == b"1"
     await project("calls", into="mine")
@@ -231,7 +246,7 @@ async def test_a_row_too_large_for_a_bucket_is_said(admin, project):
     assert len(out) > 1_200_000
 
 
-# ---------------------------------------------------------------------------------------- compared, and put right
+# -------------------------------------------------------------------------- compared, and put right
 
 
 async def sabotaged(admin, calls):
@@ -246,9 +261,12 @@ async def sabotaged(admin, calls):
     assert await bucket.put("by-hand", b'"?"', 0)
     decided = CallRef("acme", "old", "c")
     await tell(admin, life(decided, WISH, "denied"))
-    # Not before the queue's worker is done with it: what is decided it takes off, whoever put it there (D2).
+    # Not before the queue's worker is done with it: what is decided it takes off, whoever put it
+    # there (D2).
     await verify.caught_up(admin)
-    assert await bucket.put(pending.key(decided), value, (await bucket.get(pending.key(decided)))[1])
+    assert await bucket.put(
+        pending.key(decided), value, (await bucket.get(pending.key(decided)))[1]
+    )
     return {missing, wrong, "acme.nobody.c", "by-hand", pending.key(decided)}
 
 
@@ -263,8 +281,9 @@ async def in_queue(admin, calls):
 
 
 async def test_what_differs_is_named_and_put_right(store, admin, project):
-    """A missing entry, a wrong one, a foreign key, one of no key at all, and one of a decided call: `--diff` names each and
-    ends with 1; `--swap` puts them right, and whoever watches sees these change and nothing else.
+    """A missing entry, a wrong one, a foreign key, one of no key at all, and one of a decided call:
+    `--diff` names each and ends with 1; `--swap` puts them right, and whoever watches sees these
+    change and nothing else.
     """
     async with queue_at_work(store):
         calls = [await asked(admin, number) for number in range(4)]
@@ -326,8 +345,8 @@ async def test_it_is_put_right_without_its_worker(admin, project, monkeypatch):
 
 
 async def test_it_is_put_right_while_people_decide(store, admin, project):
-    """Questions come and are decided all the time, the queue is broken again and again; in the end it is what the
-    log gives, and no entry of a decided call is left (B77, I13).
+    """Questions come and are decided all the time, the queue is broken again and again; in the end
+    it is what the log gives, and no entry of a decided call is left (B77, I13).
     """
     bucket = admin.log.pending
     done = False
@@ -335,7 +354,9 @@ async def test_it_is_put_right_while_people_decide(store, admin, project):
     async def deciding():
         for number in range(60):
             ref = await asked(admin, number)
-            await tell(admin, [(ref.vote("ana"), e.Voted(verdict="approve", digest=request(WISH).digest))])
+            await tell(
+                admin, [(ref.vote("ana"), e.Voted(verdict="approve", digest=request(WISH).digest))]
+            )
             if number % 3:
                 await tell(admin, [(ref.decided, approval(WISH))])
 
@@ -361,7 +382,9 @@ async def test_it_is_put_right_while_people_decide(store, admin, project):
 
 
 async def test_a_decision_while_an_entry_is_put_leaves_none(store, admin, monkeypatch):
-    """The decision is recorded and handled between our reading and our writing: the entry goes again (B77)."""
+    """The decision is recorded and handled between our reading and our writing: the entry goes
+    again (B77).
+    """
     call = await asked(admin, 1)
     bucket = admin.log.pending
     put = type(bucket).put
@@ -415,9 +438,13 @@ async def test_a_message_called_gated_is_no_question(store, admin):
 
 
 async def test_what_ends_twice_is_counted_once(store, admin, monkeypatch):
-    """A call that was let go and then got a late result is one call, and what is wrong with it is wrong once."""
+    """A call that was let go and then got a late result is one call, and what is wrong with it is
+    wrong once.
+    """
     for name in ("CALLS", "HISTORIES", "OPEN_APPROVALS"):
-        monkeypatch.setattr(verify, name, msgspec.structs.replace(getattr(verify, name), keep_complete=0))
+        monkeypatch.setattr(
+            verify, name, msgspec.structs.replace(getattr(verify, name), keep_complete=0)
+        )
     monkeypatch.setattr(replay, "_BATCH", 1)
     call = REF.call("c1")
     await tell(admin, life(call, WISH, "returned"))
@@ -433,7 +460,7 @@ async def test_what_ends_twice_is_counted_once(store, admin, monkeypatch):
     assert "c2 was started 2 times and is not repeatable" in difference
 
 
-# ------------------------------------------------------------------------------------------------------- gaps
+# --------------------------------------------------------------------------------------------- gaps
 
 
 async def reconfigured(admin, **changes):
@@ -446,7 +473,9 @@ async def reconfigured(admin, **changes):
 
 
 async def taken_out(admin, slot):
-    """The server lets nobody allow deletes again, but an administrator can let a slot be filled anew."""
+    """The server lets nobody allow deletes again, but an administrator can let a slot be filled
+    anew.
+    """
     await reconfigured(admin, discard="old", discard_new_per_subject=False)
     raw = msgspec.json.encode(e.Said(role="user", text="another"))
     answer = await admin.log.connection.client.request(slot.subject, raw)
@@ -456,11 +485,15 @@ async def taken_out(admin, slot):
 async def told_in(admin, count):
     """A conversation in which so much was said."""
     await tell(admin, [(REF.opened, e.ThreadOpened(requester="rita"))])
-    await tell(admin, [(REF.said(f"m{one}"), e.Said(role="user", text=f"{one}")) for one in range(count)])
+    await tell(
+        admin, [(REF.said(f"m{one}"), e.Said(role="user", text=f"{one}")) for one in range(count)]
+    )
 
 
 async def test_facts_that_are_missing_are_named_and_passed_over(store, admin, project):
-    """In the midst of the log: `--verify` names them; a projection says so and goes on behind them (I6, I13)."""
+    """In the midst of the log: `--verify` names them; a projection says so and goes on behind them
+    (I6, I13).
+    """
     await told_in(admin, 6)
     await project("pending")
     for number in (2, 3):
@@ -494,35 +527,50 @@ async def test_a_log_without_its_beginning_is_not_whole(admin, project, until):
 
 
 async def test_a_log_without_its_end_is_not_whole(admin):
-    """The broker knows how many facts there were, also where none is behind those that are missing."""
+    """The broker knows how many facts there were, also where none is behind those that are
+    missing.
+    """
     await told_in(admin, 3)
     await reconfigured(admin, max_age=100_000_000, duplicate_window=100_000_000)
     while (await everything(admin))[LEDGER][0]:  # noqa: ASYNC110 - nobody tells when facts go
         await asyncio.sleep(0.05)
-    assert (await rebuild(admin)).differences == ("fact 1: the log does not have it, nor any before fact 5",)
+    assert (await rebuild(admin)).differences == (
+        "fact 1: the log does not have it, nor any before fact 5",
+    )
 
 
-# ----------------------------------------------------------------------------------------------- wrong options
+# ------------------------------------------------------------------------------------ wrong options
 
 WRONG = [
     (["--into", "x"], "--into, --diff and --swap need to know of which projection"),
     (["--diff"], "--into, --diff and --swap need to know of which projection"),
     (["--swap"], "--into, --diff and --swap need to know of which projection"),
     (["--verify", "--projection", "pending"], "--verify looks at every projection"),
-    (["--projection", "votes"], "there is no projection 'votes'. Known are: pending, histories, calls."),
+    (
+        ["--projection", "votes"],
+        "there is no projection 'votes'. Known are: pending, histories, calls.",
+    ),
     (["--projection", "calls", "--diff"], "there is no live copy of calls to compare with"),
     (["--projection", "histories", "--swap"], "there is no live copy of histories to compare with"),
-    (["--projection", "pending", "--swap", "--until", "3"], "would put the past in place of the present"),
+    (
+        ["--projection", "pending", "--swap", "--until", "3"],
+        "would put the past in place of the present",
+    ),
     (["--projection", "pending", "--into", "pending"], "'pending' is the live queue itself"),
     (["--projection", "calls", "--into", "pending"], "'pending' is the live queue itself"),
     (["--projection", "pending", "--into", "a.b"], "bucket 'a.b' cannot be used"),
-    (["--projection", "pending", "--until", "soon"], "--until 'soon' is neither a sequence number nor"),
+    (
+        ["--projection", "pending", "--until", "soon"],
+        "--until 'soon' is neither a sequence number nor",
+    ),
     (["--projection", "pending", "--until", "-1"], "--until '-1' is neither a sequence number nor"),
     (["--until", ""], "--until '' is neither a sequence number nor"),
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), WRONG, ids=[" ".join(options) for options, _ in WRONG])
+@pytest.mark.parametrize(
+    ("options", "said"), WRONG, ids=[" ".join(options) for options, _ in WRONG]
+)
 def test_wrong_options_are_said(tmp_path, monkeypatch, capsys, options, said):
     """In a sentence, with exit code 2, before anything is asked of a broker: here there is none."""
     for name in [name for name in os.environ if name.startswith(FROM_A_SHELL)]:

@@ -64,7 +64,9 @@ class Page(HTMLParser):
 
 
 def test_a_page_holds_all_that_it_shows(lake):
-    """Nothing is fetched and nothing runs; each plot is there for light and for dark; names are text and no markup."""
+    """Nothing is fetched and nothing runs; each plot is there for light and for dark; names are
+    text and no markup.
+    """
     text = report(lake, "Week <47>")
     page = Page(text)
     assert page.reaches == []
@@ -99,7 +101,9 @@ def test_an_empty_log_gives_a_page(tmp_path):
 
 
 def test_the_command_writes_it_whole_or_not_at_all(lake, tmp_path):
-    """Beside the file nothing is left; where it cannot be written, a sentence says so (exit 2), as where there is no lake."""
+    """Beside the file nothing is left; where it cannot be written, a sentence says so (exit 2), as
+    where there is no lake.
+    """
     output = tmp_path / "out" / "week.html"
     output.parent.mkdir()
     done = approvals("report", "-o", output, "--to", lake.parent)
@@ -108,6 +112,9 @@ def test_the_command_writes_it_whole_or_not_at_all(lake, tmp_path):
     assert [path.name for path in output.parent.iterdir()] == ["week.html"]
     assert output.read_text() == report(lake, "Approvals")
     missing = approvals("report", "-o", tmp_path / "nowhere" / "week.html", "--to", lake.parent)
-    assert (missing.code, "cannot be written: No such file or directory." in missing.err) == (2, True)
+    assert (missing.code, "cannot be written: No such file or directory." in missing.err) == (
+        2,
+        True,
+    )
     none = approvals("report", "-o", output, "--to", tmp_path / "nobody")
     assert (none.code, "`ayes lake sync` makes one" in none.err) == (2, True)

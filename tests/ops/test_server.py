@@ -47,7 +47,9 @@ print(asyncio.run(ensure_account(sys.argv[1], sys.argv[2])).user)
 async def connected(login, **options):
     client = Client()
     inbox = f"_INBOX.{login.user}".encode()
-    await client.connect(login.url, user=login.user, password=login.password, inbox_prefix=inbox, **options)
+    await client.connect(
+        login.url, user=login.user, password=login.password, inbox_prefix=inbox, **options
+    )
     try:
         yield client
     finally:
@@ -65,7 +67,11 @@ async def make_ledger(store):
     async with connected(store.login("admin")) as admin:
         made = await admin.request("$JS.API.STREAM.CREATE.LEDGER", json.dumps(config).encode())
         assert "error" not in json.loads(made.data)
-        work = {"durable_name": "gate", "deliver_subject": "deliver.gate.gate", "deliver_group": "gate"}
+        work = {
+            "durable_name": "gate",
+            "deliver_subject": "deliver.gate.gate",
+            "deliver_group": "gate",
+        }
         body = {"stream_name": "LEDGER", "config": work | {"ack_policy": "explicit"}}
         made = await admin.request("$JS.API.CONSUMER.CREATE.LEDGER.gate", json.dumps(body).encode())
         assert "error" not in json.loads(made.data)
@@ -118,11 +124,13 @@ def store(tmp_path):
     return Store(tmp_path / "store")
 
 
-# ---------------------------------------------------------------------------------------------- the store
+# ---------------------------------------------------------------------------------------- the store
 
 
 async def test_a_store_is_private(store):
-    """Directory and files belong to their owner alone; every role but the reviewers' has its own long password."""
+    """Directory and files belong to their owner alone; every role but the reviewers' has its own
+    long password.
+    """
     async with EmbeddedServer(store.path):
         assert mode(store.path) == 0o700
         files = [file for file in store.path.iterdir() if file.is_file()]
@@ -144,7 +152,9 @@ async def test_a_store_is_private(store):
         assert 'sync_interval: "always"' in (store.path / "server.conf").read_text()
 
 
-@pytest.mark.parametrize("name", ["address.json", "accounts.conf", "server.conf", "server.log", "lock"])
+@pytest.mark.parametrize(
+    "name", ["address.json", "accounts.conf", "server.conf", "server.log", "lock"]
+)
 async def test_a_store_with_a_link_in_it_is_refused(store, tmp_path, name):
     """A file that leads elsewhere was put there by somebody; nothing is written through it (M4)."""
     elsewhere = tmp_path / "elsewhere"
@@ -167,7 +177,9 @@ async def test_a_store_that_is_a_link_is_refused(store, tmp_path):
 
 
 async def test_a_store_of_another_user_is_refused(store, monkeypatch):
-    """Who prepared it knows its passwords: neither a broker starts from it, nor does a command read them (M4)."""
+    """Who prepared it knows its passwords: neither a broker starts from it, nor does a command read
+    them (M4).
+    """
     store.path.mkdir()
     store.write(Address(url="nats://127.0.0.1:1", passwords={"gate": "known"}))
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
@@ -178,7 +190,9 @@ async def test_a_store_of_another_user_is_refused(store, monkeypatch):
 
 
 async def test_a_store_that_others_could_exchange_is_refused(store, tmp_path):
-    """A directory above it that everybody may write is no place for it, unless it is sticky as /tmp is (M4)."""
+    """A directory above it that everybody may write is no place for it, unless it is sticky as /tmp
+    is (M4).
+    """
     tmp_path.chmod(0o777)
     with pytest.raises(BadInput, match=r"can be written by other users.*chmod go-w"):
         await EmbeddedServer(store.path).__aenter__()
@@ -202,14 +216,18 @@ async def test_a_store_says_when_no_broker_runs(store):
 async def test_an_unknown_role_is_refused(store):
     """A role without an account is refused, and the ones there are named."""
     async with EmbeddedServer(store.path) as server:
-        with pytest.raises(BrokerRefused, match="no account 'reviewer-ana', only admin, executor, gate"):
+        with pytest.raises(
+            BrokerRefused, match="no account 'reviewer-ana', only admin, executor, gate"
+        ):
             store.login("reviewer-ana")
         with pytest.raises(BadInput, match="no role 'boss'"):
             await server.ensure_account("boss")
 
 
 async def test_a_restart_is_the_same_broker(store):
-    """Port and passwords stay, so that clients find their way back; so do reviewers and the data."""
+    """Port and passwords stay, so that clients find their way back; so do reviewers and the
+    data.
+    """
     async with EmbeddedServer(store.path) as server:
         before = server.url
         await make_ledger(store)
@@ -220,12 +238,16 @@ async def test_a_restart_is_the_same_broker(store):
         assert server.url == before
         assert store.login("reviewer-ana") == ana
         async with connected(ana) as client:
-            found = await client.request("$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.vote.ana")
+            found = await client.request(
+                "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.vote.ana"
+            )
             assert found.data == b"{}"
 
 
 async def test_a_broker_that_still_reads_its_store_is_waited_for(store, monkeypatch):
-    """Ten million facts take longer than a broker may stay silent otherwise; how far it is, its log says."""
+    """Ten million facts take longer than a broker may stay silent otherwise; how far it is, its log
+    says.
+    """
     monkeypatch.setattr(module, "_READY_S", 0.001)
     monkeypatch.setattr(EmbeddedServer, "_restores", lambda _: False)
     with pytest.raises(BrokerAway, match="does not answer on port"):
@@ -240,7 +262,10 @@ async def test_a_broker_that_still_reads_its_store_is_waited_for(store, monkeypa
     [
         ((), False),
         (("[{pid}] 2026/11/21 [INF]   Starting restore for stream 'LEDGER > LEDGER'",), True),
-        (("[{pid}] [INF]   Starting restore for stream 'A'", "[{pid}] [INF] Server is ready"), False),
+        (
+            ("[{pid}] [INF]   Starting restore for stream 'A'", "[{pid}] [INF] Server is ready"),
+            False,
+        ),
         (("[1{pid}] [INF]   Starting restore for stream 'of an earlier broker'",), False),
     ],
     ids=["nothing", "began", "came to the end", "another one"],
@@ -249,7 +274,9 @@ async def test_whether_it_still_reads_its_store(store, said, restores):
     """Only what this broker said counts: the log goes on from start to start."""
     async with EmbeddedServer(store.path) as server:
         assert not server._restores()
-        (store.path / "server.log").write_text("".join(f"{line.format(pid=server.pid)}\n" for line in said))
+        (store.path / "server.log").write_text(
+            "".join(f"{line.format(pid=server.pid)}\n" for line in said)
+        )
         assert server._restores() is restores
 
 
@@ -288,11 +315,13 @@ async def test_only_this_machine_is_listened_to(store):
         assert listeners(port) == {f"0100007F:{port:04X}"}
 
 
-# ------------------------------------------------------------------------------------------ who may have it
+# ---------------------------------------------------------------------------------- who may have it
 
 
 async def test_a_second_holder_is_refused(store, monkeypatch):
-    """While one runs, another is told who has the store and what to do; the first one does not notice."""
+    """While one runs, another is told who has the store and what to do; the first one does not
+    notice.
+    """
     monkeypatch.setattr(module, "_DYING_S", 0.05)
     async with EmbeddedServer(store.path) as first:
         with pytest.raises(StoreHeld, match=f"held by process {os.getpid()}.*kill {os.getpid()}"):
@@ -304,7 +333,9 @@ async def test_a_second_holder_is_refused(store, monkeypatch):
 
 
 async def test_killing_the_parent_ends_the_server(store):
-    """After kill -9 of the process that ran it, the server is gone, and the next start has the store and the data."""
+    """After kill -9 of the process that ran it, the server is gone, and the next start has the
+    store and the data.
+    """
     async with python(HOLD, store.path) as parent:
         child = int(await parent.stdout.readline())
         await make_ledger(store)
@@ -312,11 +343,15 @@ async def test_killing_the_parent_ends_the_server(store):
             await client.request("ledger.shop.t1.call.1-0.requested", b"kept")
         assert running(child)
         parent.kill()
-    async with EmbeddedServer(store.path) as server:  # waits for the lock, which the dying child holds
+    async with EmbeddedServer(
+        store.path
+    ) as server:  # waits for the lock, which the dying child holds
         assert not running(child)
         assert server.pid != child
         async with connected(store.login("observer")) as client:
-            found = await client.request("$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.requested")
+            found = await client.request(
+                "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.requested"
+            )
             assert found.data == b"kept"
 
 
@@ -327,7 +362,9 @@ async def test_the_child_holds_the_store_too(store):
 
 
 async def test_an_unexpected_end_is_noticed(store):
-    """Whoever waits for the server to exit hears of it, with the code; leaving the block is then no error."""
+    """Whoever waits for the server to exit hears of it, with the code; leaving the block is then no
+    error.
+    """
     async with EmbeddedServer(store.path) as server:
         os.kill(server.pid, signal.SIGKILL)
         assert await server.exited() == -signal.SIGKILL
@@ -336,7 +373,9 @@ async def test_an_unexpected_end_is_noticed(store):
 
 
 async def test_a_crash_is_told_from_its_beginning(store):
-    """A server that crashes says why first and then, line upon line, where each of its threads stood."""
+    """A server that crashes says why first and then, line upon line, where each of its threads
+    stood.
+    """
     async with EmbeddedServer(store.path) as server:
         os.kill(server.pid, signal.SIGQUIT)
         assert await server.exited() == 2
@@ -365,11 +404,13 @@ async def test_a_server_that_cannot_start_says_why(store):
         pass
 
 
-# ----------------------------------------------------------------------------------------------- accounts
+# ----------------------------------------------------------------------------------------- accounts
 
 
 async def test_another_process_adds_a_reviewer(store):
-    """A second process makes Ana's account on the running broker; who is connected stays so, and stays served."""
+    """A second process makes Ana's account on the running broker; who is connected stays so, and
+    stays served.
+    """
     async with EmbeddedServer(store.path):
         await make_ledger(store)
         lost = []
@@ -378,7 +419,10 @@ async def test_another_process_adds_a_reviewer(store):
             lost.append("connection")
 
         gate, service = store.login("gate"), store.login("service")
-        async with connected(gate, disconnected_cb=disconnected) as worker, connected(service) as asking:
+        async with (
+            connected(gate, disconnected_cb=disconnected) as worker,
+            connected(service) as asking,
+        ):
             handed = await worker.subscribe("deliver.gate.gate", queue="gate")
             await worker.flush()
             for person in ("reviewer-ana", "reviewer-ben"):
@@ -413,7 +457,7 @@ async def test_no_account_without_a_broker(store):
         await ensure_account(store, "reviewer-ana")
 
 
-# -------------------------------------------------------------------------------------- the binary, the URL
+# ------------------------------------------------------------------------------ the binary, the URL
 
 
 def test_a_named_binary_must_be_new_enough(tmp_path, monkeypatch):
@@ -447,7 +491,10 @@ def test_an_old_binary_on_the_path_is_passed_over(tmp_path, monkeypatch):
     [
         ("nats://127.0.0.1:4333", Login("nats://127.0.0.1:4333")),
         ("nats.example.org", Login("nats://nats.example.org:4222")),
-        ("tls://gate:p%40ss@nats.example.org", Login("tls://nats.example.org:4222", "gate", "p@ss")),
+        (
+            "tls://gate:p%40ss@nats.example.org",
+            Login("tls://nats.example.org:4222", "gate", "p@ss"),
+        ),
         ("nats://[::1]:4333", Login("nats://[::1]:4333")),
     ],
 )
@@ -456,7 +503,9 @@ def test_a_foreign_broker_is_named_by_its_url(url, login):
     assert Store.login_for("gate", url=url) == login
 
 
-@pytest.mark.parametrize("url", ["nats://", "nats://host:port", "nats://user:secret@", "nats://host:99999"])
+@pytest.mark.parametrize(
+    "url", ["nats://", "nats://host:port", "nats://user:secret@", "nats://host:99999"]
+)
 def test_a_broken_url_is_bad_input(url):
     """A URL without a host or with a wrong port is refused, and its password is not repeated."""
     with pytest.raises(BadInput, match=r"127\.0\.0\.1:4222") as refused:
@@ -482,7 +531,7 @@ def test_an_address_is_replaced_whole(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["address.json"]
 
 
-# --------------------------------------------------------------------------------------------------- logs
+# --------------------------------------------------------------------------------------------- logs
 
 
 ABOUT = {"workspace": "shop", "thread": "t1", "call": "1-0", "seq": 7}
@@ -509,7 +558,11 @@ def test_logs_are_json_for_machines(logging_restored, capsys):
     assert not out
     assert ours.pop("timestamp").endswith("Z")
     assert ours == ABOUT | {"event": "judged", "rule": "big", "level": "info", "logger": "gate"}
-    assert (theirs["event"], theirs["level"], theirs["logger"]) == ("slow consumer", "warning", "nats")
+    assert (theirs["event"], theirs["level"], theirs["logger"]) == (
+        "slow consumer",
+        "warning",
+        "nats",
+    )
 
 
 def test_logs_are_readable_for_people(logging_restored, capsys):

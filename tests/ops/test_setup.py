@@ -10,7 +10,9 @@ CI = ROOT / ".ci"
 def test_the_installer_itself_is_pinned_by_version_and_hash():
     """All else is installed by uv, so what installs uv asks for its hash too (M8)."""
     installs = [
-        line for line in (CI / "setup").read_text().splitlines() if re.search(r"pip (install|sync)", line)
+        line
+        for line in (CI / "setup").read_text().splitlines()
+        if re.search(r"pip (install|sync)", line)
     ]
     by_hash = [line for line in installs if "--require-hashes" in line]
     assert [line for line in installs if line not in by_hash] == [

@@ -156,7 +156,10 @@ LEGAL = [
     "explain (format json) FROM calls",
     "PIVOT calls ON verdict IN ('Approved', 'Denied') USING count(*) GROUP BY tool",
     "FROM calls ANTI JOIN votes USING (workspace, thread, call) UNION ALL FROM calls LIMIT 1",
-    "FROM calls ASOF JOIN votes ON calls.first_seq >= votes.seq UNION FROM calls ASOF JOIN votes ON calls.first_seq < votes.seq",
+    (
+        "FROM calls ASOF JOIN votes ON calls.first_seq >= votes.seq UNION FROM calls ASOF JOIN votes "
+        "ON calls.first_seq < votes.seq"
+    ),
     "SELECT DISTINCT ON (tool) * FROM calls ORDER BY tool LIMIT 100%",
     "SELECT count(*) FROM calls GROUP BY ROLLUP (tool, verdict)",
     "FROM calls WHERE call IN (SELECT call FROM votes WHERE votes.thread = calls.thread)",
@@ -197,18 +200,25 @@ def test_an_error_names_its_place(archive, query, said):
 
 
 def test_a_csv_runs_nothing_in_a_spreadsheet(archive):
-    """Text that would be a formula has an apostrophe, numbers are numbers, and --raw is the exact text (M7)."""
+    """Text that would be a formula has an apostrophe, numbers are numbers, and --raw is the exact
+    text (M7).
+    """
     query = "SELECT '=1+1' AS text, -1 AS number, 'a=1' AS other"
-    assert approvals("sql", "--to", archive, "--csv", query).out == "text,number,other\n'=1+1,-1,a=1\n"
     assert (
-        approvals("sql", "--to", archive, "--csv", "--raw", query).out == "text,number,other\n=1+1,-1,a=1\n"
+        approvals("sql", "--to", archive, "--csv", query).out == "text,number,other\n'=1+1,-1,a=1\n"
+    )
+    assert (
+        approvals("sql", "--to", archive, "--csv", "--raw", query).out
+        == "text,number,other\n=1+1,-1,a=1\n"
     )
     refused = approvals("sql", "--to", archive, "--raw", query)
     assert (refused.code, "--raw goes with --csv." in refused.err) == (2, True)
 
 
 def test_the_rows_come_in_every_form(archive, tmp_path):
-    """JSON, CSV and Parquet have all rows, equal to each other; a table has the first ones, and says so."""
+    """JSON, CSV and Parquet have all rows, equal to each other; a table has the first ones, and
+    says so.
+    """
     query = "SELECT seq, recorded_at, voters, payload FROM events ORDER BY seq"
     within = ("--to", archive, query)
     as_json = approvals("sql", "--json", *within).lines
@@ -230,7 +240,9 @@ def test_the_rows_come_in_every_form(archive, tmp_path):
 
 
 def test_nothing_is_lost_in_json(archive):
-    """Columns of the same name, bytes that are no text, large numbers, maps, lists and intervals."""
+    """Columns of the same name, bytes that are no text, large numbers, maps, lists and
+    intervals.
+    """
     query = r"SELECT 1 AS a, 2 AS a, '\xff'::BLOB AS b, 170141183460469231731687303715884105727 AS h, MAP {'k': [1]} AS m, INTERVAL 3 DAY AS i"
     done = approvals("sql", "--json", "--to", archive, query)
     assert done.one == {
@@ -251,7 +263,9 @@ def test_a_parquet_file_is_whole_or_not_there(archive, tmp_path):
     done = approvals("sql", "--to", archive, "--parquet", file, "--timeout", "1.5s", endless)
     assert done.code == 3
     assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {"rows.parquet": "before"}
-    done = approvals("sql", "--to", archive, "--parquet", archive / "lake" / "x.parquet", "SELECT 1")
+    done = approvals(
+        "sql", "--to", archive, "--parquet", archive / "lake" / "x.parquet", "SELECT 1"
+    )
     assert (done.code, "in the archive" in done.err) == (2, True)
 
 
@@ -295,7 +309,9 @@ def test_a_lake_whose_files_are_gone_says_so(tmp_path):
 
 
 def test_queries_run_while_the_lake_is_published(tmp_path):
-    """Each answer is of one moment of the log, the next never of an earlier one, and the last has all."""
+    """Each answer is of one moment of the log, the next never of an earlier one, and the last has
+    all.
+    """
     directory = tmp_path / "archive"
     problems: list[Exception] = []
 

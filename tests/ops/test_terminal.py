@@ -1,4 +1,6 @@
-"""What people see is what they approve: text of others on terminals, in pages and in logs, and what a vote is about."""
+"""What people see is what they approve: text of others on terminals, in pages and in logs, and what
+a vote is about.
+"""
 
 import asyncio
 import json
@@ -37,7 +39,7 @@ FIVE, SIX = '{"amount": 5}', '{"amount": 6}'
 #: Clears the screen, goes up, links elsewhere, turns the rest around, hides a word.
 HOSTILE = "eve\x1b[2J\x1b[1A\x1b]8;;http://evil\x07\u202eyako\u3164\U000e0041"
 
-# ------------------------------------------------------------------------------------------- characters
+# --------------------------------------------------------------------------------------- characters
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,9 @@ HOSTILE = "eve\x1b[2J\x1b[1A\x1b]8;;http://evil\x07\u202eyako\u3164\U000e0041"
     ],
 )  # fmt: skip
 def test_what_is_not_seen_is_spelled_and_flagged(one, spelled):
-    """Controls, bidi, zero-width, selectors, fillers, tags, lone surrogates; five digits are eight (H6, R7)."""
+    """Controls, bidi, zero-width, selectors, fillers, tags, lone surrogates; five digits are eight
+    (H6, R7).
+    """
     assert visible(f"a{one}b") == f"a{spelled}b"
     assert line(f"a{one}b") == f"a{spelled}b  [hidden characters]"
 
@@ -84,7 +88,9 @@ def test_a_word_of_mixed_scripts_is_flagged(text, scripts):
     ],
 )  # fmt: skip
 def test_ordinary_text_is_left_as_it_is(text):
-    """Two scripts in one line are no offence, nor is Latin among Chinese, Japanese and Korean; an escape of JSON is no Latin letter."""
+    """Two scripts in one line are no offence, nor is Latin among Chinese, Japanese and Korean; an
+    escape of JSON is no Latin letter.
+    """
     assert line(text) == text
 
 
@@ -98,7 +104,9 @@ def test_layout_is_spelled_and_not_flagged(text):
 
 @given(st.text(st.characters()))
 def test_nothing_acts_and_nothing_is_hidden(text):
-    """Whatever the text: what is shown is printable, shows each character, and is the same when shown again."""
+    """Whatever the text: what is shown is printable, shows each character, and is the same when
+    shown again.
+    """
     shown = visible(text)
     assert shown.isprintable()
     assert visible(shown) == shown
@@ -118,10 +126,13 @@ def test_json_for_a_terminal_means_the_same(text):
 def test_an_error_of_several_lines_poses_as_none_of_ours(capsys):
     """Its first line says error, the others are indented, and nothing in them acts."""
     output.say_error(BadInput("it said:\nok  verified\x1b[2J"))
-    assert capsys.readouterr().err == "error: it said:\n  ok  verified\\u001b[2J  [hidden characters]\n"
+    assert (
+        capsys.readouterr().err
+        == "error: it said:\n  ok  verified\\u001b[2J  [hidden characters]\n"
+    )
 
 
-# ------------------------------------------------------------------------------------------- facts and cards
+# ---------------------------------------------------------------------------------- facts and cards
 
 
 def hostile_facts() -> list[Fact]:
@@ -144,7 +155,8 @@ def hostile_facts() -> list[Fact]:
     )
     story.tell(ref.gated, asking)
     story.tell(
-        ref.vote("ana"), e.Voted(verdict="deny", digest="0" * 64, reason=HOSTILE, on_behalf_of=HOSTILE, by=by)
+        ref.vote("ana"),
+        e.Voted(verdict="deny", digest="0" * 64, reason=HOSTILE, on_behalf_of=HOSTILE, by=by),
     )
     story.tell(ref.thread_ref.said("m"), e.Said(role="user", text=HOSTILE, by=by))
     story.tell(ref.thread_ref.said("n"), e.Carried(type=HOSTILE, raw=b"{}", problem=HOSTILE))
@@ -160,7 +172,9 @@ def assert_harmless(text: str, mine: str = "") -> None:
 
 
 def test_facts_and_cards_are_lines_whatever_they_hold(capsys):
-    """Author, type of an unknown fact, requester, voters, rule, reason, texts and errors (H6, R7)."""
+    """Author, type of an unknown fact, requester, voters, rule, reason, texts and errors (H6,
+    R7).
+    """
     facts = hostile_facts()
     output.print_facts(facts, output.console())
     shown = capsys.readouterr().out
@@ -202,7 +216,9 @@ def logging_restored():
 
 
 def test_no_local_variable_is_printed(logging_restored, capsys):
-    """One bad message is a traceback of a few lines, not what users said in every frame of it (R10)."""
+    """One bad message is a traceback of a few lines, not what users said in every frame of it
+    (R10).
+    """
     logs.setup(json=False)
 
     def handle(what_a_user_said):
@@ -233,15 +249,17 @@ def test_other_libraries_lines_do_not_act_either(logging_restored, capsys):
 
 
 def test_an_edit_is_told_with_what_it_changed(capsys):
-    """The vote and the approval say so and name the digest of what runs; the call's JSON has that digest beside the
-    arguments it prints, and what was asked for by itself (A4, A5).
+    """The vote and the approval say so and name the digest of what runs; the call's JSON has that
+    digest beside the arguments it prints, and what was asked for by itself (A4, A5).
     """
     wish, ref = e.Wish(tool="pay", arguments='{"amount": 5, "to": "x"}'), CallRef("acme", "t1", "c")
     edit = '{"amount": 4, "to": "x"}'
     story = Story()
     story.tell(ref.requested, request(wish))
     story.tell(ref.gated, question(wish))
-    story.tell(ref.vote("ana"), e.Voted(verdict="approve", digest=request(wish).digest, arguments=edit))
+    story.tell(
+        ref.vote("ana"), e.Voted(verdict="approve", digest=request(wish).digest, arguments=edit)
+    )
     story.tell(ref.decided, approval(wish, edit))
     digest = call_digest("pay", "v1", edit)
     output.print_facts(story.facts, output.console())
@@ -252,8 +270,13 @@ def test_an_edit_is_told_with_what_it_changed(capsys):
     assert f"edited to {edit}" in capsys.readouterr().out
     told = json.loads(output.call_json(call_of(ref, tuple(story.facts))))
     assert (told["arguments"], told["digest"], told["edited"]) == (edit, digest, True)
-    assert (told["requested_arguments"], told["requested_digest"]) == (wish.arguments, request(wish).digest)
-    plain = call_of(ref, tuple(Fact(n, START, *one) for n, one in enumerate(life(ref, wish, "denied"), 1)))
+    assert (told["requested_arguments"], told["requested_digest"]) == (
+        wish.arguments,
+        request(wish).digest,
+    )
+    plain = call_of(
+        ref, tuple(Fact(n, START, *one) for n, one in enumerate(life(ref, wish, "denied"), 1))
+    )
     told = json.loads(output.call_json(plain))
     assert told["digest"] == request(wish).digest
     assert "edited" not in told
@@ -275,7 +298,7 @@ def test_changes(before, after, told):
     assert output.changes(before, after) == told
 
 
-# ------------------------------------------------------------------------------------------- small things
+# ------------------------------------------------------------------------------------- small things
 
 
 @pytest.mark.parametrize(
@@ -294,13 +317,23 @@ def test_text_in_a_csv_is_not_a_formula(text, safe):
 
 def test_numbers_in_a_csv_stay_numbers():
     """A minus before a number is its sign (M7)."""
-    assert [_csv_cell(one, exact=False) for one in (-1, -1.5, None, True)] == ["-1", "-1.5", "", "true"]
+    assert [_csv_cell(one, exact=False) for one in (-1, -1.5, None, True)] == [
+        "-1",
+        "-1.5",
+        "",
+        "true",
+    ]
 
 
 def test_odd_input_ends_in_a_sentence():
-    """Times at the edge of the calendar, a URL with an open bracket, messages that are no list (security, section 5)."""
+    """Times at the edge of the calendar, a URL with an open bracket, messages that are no list
+    (security, section 5).
+    """
     for call, word in (
-        (lambda: read_until("9999-12-31T23:59:59-23:59"), "--until '9999-12-31T23:59:59-23:59' is neither"),
+        (
+            lambda: read_until("9999-12-31T23:59:59-23:59"),
+            "--until '9999-12-31T23:59:59-23:59' is neither",
+        ),
         (lambda: read_until("9" * 5000), "is neither"),
         (lambda: Login.parse("nats://[::1"), "the broker's URL has no host"),
         (lambda: read_messages(True), "messages must be a list, not bool"),
@@ -310,7 +343,7 @@ def test_odd_input_ends_in_a_sentence():
         assert word in str(raised.value)
 
 
-# ------------------------------------------------------------------------------------------- the program
+# -------------------------------------------------------------------------------------- the program
 
 
 @pytest.fixture(scope="module")
@@ -356,8 +389,9 @@ async def put(bucket, key, value):
 
 
 def test_a_terminal_shows_text_of_others_and_does_not_obey_it(shop, within, thread, tmp_path):
-    """`pending`, `show`, `thread` and a vote on a real terminal, of a requester, an author and a type that write to it;
-    piped, JSON is what it always was. Customers ask here, who never review (H6, R7).
+    """`pending`, `show`, `thread` and a vote on a real terminal, of a requester, an author and a
+    type that write to it; piped, JSON is what it always was. Customers ask here, who never review
+    (H6, R7).
     """
     thread = ThreadRef("customers", thread.thread)
     call = thread.call("c")
@@ -381,7 +415,9 @@ def test_a_terminal_shows_text_of_others_and_does_not_obey_it(shop, within, thre
     async def others():
         async with Ledger.connect(shop, role="admin") as ledger:
             by = e.Author(kind="service", name=HOSTILE)
-            await ledger.log.append(thread.said("a"), encode(e.Said(role="user", text="hi", by=by)), "1")
+            await ledger.log.append(
+                thread.said("a"), encode(e.Said(role="user", text="hi", by=by)), "1"
+            )
             unknown = json.dumps({"type": HOSTILE, "text": "x"}).encode()
             await ledger.log.append(thread.said("b"), unknown, "2")
 
@@ -395,9 +431,9 @@ def test_a_terminal_shows_text_of_others_and_does_not_obey_it(shop, within, thre
         with at_a_terminal(*words, store=shop) as terminal:
             assert terminal.ended() == 0
         told = terminal.told
-        assert all(one not in told for one in ("\x1b[2J", "\x1b[1A", "\x1b]", "\x07", "\u202e", "\u3164")), (
-            repr(told)
-        )
+        assert all(
+            one not in told for one in ("\x1b[2J", "\x1b[1A", "\x1b]", "\x07", "\u202e", "\u3164")
+        ), repr(told)
         if "--json" in words:
             assert told.isascii()
             [first, *_] = map(json.loads, told.splitlines())
@@ -415,8 +451,9 @@ def test_a_terminal_shows_text_of_others_and_does_not_obey_it(shop, within, thre
 
 
 def test_what_is_shown_is_what_is_approved(shop, within, thread):
-    """With the queue's credentials the bucket shows a smaller amount. The list marks it; `approve CALL` shows the log's
-    and asks; a no records nothing, and the digest that the list shows gets no vote (H2, R1).
+    """With the queue's credentials the bucket shows a smaller amount. The list marks it; `approve
+    CALL` shows the log's and asks; a no records nothing, and the digest that the list shows gets no
+    vote (H2, R1).
     """
     call = thread.call("c")
     digest = ask(shop, call, arguments='{"amount": 999999}')
@@ -433,7 +470,8 @@ def test_what_is_shown_is_what_is_approved(shop, within, thread):
     as_queue(shop, doctored)
     listed = within("pending", "-w", "shop", store=shop).out
     assert (
-        "[the digest is not of this tool and these arguments, or an older version wrote the entry: " in listed
+        "[the digest is not of this tool and these arguments, or an older version wrote the entry: "
+        in listed
     )
 
     async def consistent(bucket):
@@ -460,12 +498,16 @@ def test_what_is_shown_is_what_is_approved(shop, within, thread):
             assert terminal.ended() == 1
         assert "Nothing was recorded." in terminal.told
     assert last_seq(shop) == before
-    done = within("approve", call, "--as", "ana", "--digest", digest[:12].upper(), "--json", store=shop)
+    done = within(
+        "approve", call, "--as", "ana", "--digest", digest[:12].upper(), "--json", store=shop
+    )
     assert (done.code, done.one["digest"]) == (0, digest)
 
 
 def test_scripts_vote_as_before_and_see_what_on_stderr(shop, within, thread):
-    """Where nobody can be asked nobody is, and stdout is the same; at a terminal --yes and --digest spare the question (H2)."""
+    """Where nobody can be asked nobody is, and stdout is the same; at a terminal --yes and --digest
+    spare the question (H2).
+    """
     calls = [thread.call(name) for name in "abcd"]
     digests = [ask(shop, call) for call in calls]
     told = approvals("approve", calls[0], "--as", "ana", store=shop)
@@ -481,17 +523,23 @@ def test_scripts_vote_as_before_and_see_what_on_stderr(shop, within, thread):
 
 
 def test_an_edited_call_says_so_everywhere(shop, within, thread):
-    """The question, the answer, `show`, `thread`, `watch` and the digest that `start` and `finish` print (A4, A5)."""
+    """The question, the answer, `show`, `thread`, `watch` and the digest that `start` and `finish`
+    print (A4, A5).
+    """
     call = thread.call("c")
     ask(shop, call)
-    with at_a_terminal("approve", call, "--as", "ana", "--edit", '{"amount": 4}', store=shop) as terminal:
+    with at_a_terminal(
+        "approve", call, "--as", "ana", "--edit", '{"amount": 4}', store=shop
+    ) as terminal:
         terminal.read_until("Approve it? [y/N]")
         assert FIVE in terminal.told
         assert "which is amount 5 → 4" in terminal.told
         terminal.type("y")
         assert terminal.ended() == 8
     assert "edited:" not in terminal.told.split("[y/N]")[1]
-    with at_a_terminal("approve", call, "--as", "ben", "--edit", '{"amount": 4}', store=shop) as terminal:
+    with at_a_terminal(
+        "approve", call, "--as", "ben", "--edit", '{"amount": 4}', store=shop
+    ) as terminal:
         terminal.read_until("Approve it? [y/N]")
         assert "which is amount 5 → 4" in terminal.told
         terminal.type("y")
@@ -519,8 +567,8 @@ def test_an_edited_call_says_so_everywhere(shop, within, thread):
 
 
 def test_one_bad_value_in_the_bucket_hinders_nobody(shop, within, thread):
-    """Not an entry, not UTF-8, an older program's: each is named with what to do, the others are shown and decided, the
-    log's check names it, and --swap mends it (R8).
+    """Not an entry, not UTF-8, an older program's: each is named with what to do, the others are
+    shown and decided, the log's check names it, and --swap mends it (R8).
     """
     calls = [thread.call(name) for name in "abc"]
     for call in calls:

@@ -1,4 +1,6 @@
-"""Transcripts of other systems: read in every form, refused whole where they cannot be, rehearsed as they went."""
+"""Transcripts of other systems: read in every form, refused whole where they cannot be, rehearsed
+as they went.
+"""
 
 import json
 import re
@@ -40,7 +42,7 @@ def transcripts(path, form, conversations):
     return path
 
 
-# ------------------------------------------------------------------------------- what people really recorded
+# ---------------------------------------------------------------------- what people really recorded
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,9 @@ def conversations():
 
 @FORMS
 def test_every_real_conversation_is_read_in_every_form(conversations, tmp_path, form):
-    """All 150: the same ids, turns and steps, but for what no form but one can carry; the same bytes, written again (B20, I11)."""
+    """All 150: the same ids, turns and steps, but for what no form but one can carry; the same
+    bytes, written again (B20, I11).
+    """
     file = transcripts(tmp_path / "real.jsonl", form, conversations)
     found = read_transcripts(file, form)
     assert [one.id for one in found] == [one.id for one in conversations]
@@ -62,11 +66,15 @@ def test_every_real_conversation_is_read_in_every_form(conversations, tmp_path, 
         assert carried(ours.steps) == carried(theirs.steps)
         assert payload_of(ours.steps, form) == payload_of(theirs.steps, form)
     turns = sum(one.turns for _, one in read_recordings(str(file), form).values())
-    assert turns == sum(isinstance(step, RecordedReply) for one in conversations for step in one.steps)
+    assert turns == sum(
+        isinstance(step, RecordedReply) for one in conversations for step in one.steps
+    )
 
 
 def carried(steps) -> list[object]:
-    """Without ids, which are minted again; arguments by their value; no text where there is nothing to see."""
+    """Without ids, which are minted again; arguments by their value; no text where there is nothing
+    to see.
+    """
     return [_carried(step) for step in steps]
 
 
@@ -85,13 +93,15 @@ def _carried(step: ConversationStep) -> object:
 
 
 def test_chat_transcripts_are_our_recordings(conversations, tmp_path):
-    """In Chat Completions' form nothing is lost: what a history is compared with is the recorded messages themselves."""
+    """In Chat Completions' form nothing is lost: what a history is compared with is the recorded
+    messages themselves.
+    """
     file = transcripts(tmp_path / "real.jsonl", "openai-chat", conversations)
     ours, theirs = read_recordings(str(DATA)), read_recordings(str(file), "openai-chat")
     assert ours == theirs
 
 
-# ----------------------------------------------------------------------------------------------- rehearsing them
+# ---------------------------------------------------------------------------------- rehearsing them
 
 
 @pytest.fixture(scope="module")
@@ -107,13 +117,26 @@ def workspace(request):
 
 
 def rehearsed(store, workspace, file, *options):
-    words = ("rehearse", file, "--policy", POLICY, "-w", workspace, "--store", store, "--json", *options)
+    words = (
+        "rehearse",
+        file,
+        "--policy",
+        POLICY,
+        "-w",
+        workspace,
+        "--store",
+        store,
+        "--json",
+        *options,
+    )
     return approvals(*words, timeout_s=110)
 
 
 @pytest.mark.parametrize("form", ["anthropic", "gemini", "openai-responses"])
 def test_real_transcripts_come_out_as_they_were(conversations, store, workspace, tmp_path, form):
-    """A tenth of the real conversations through the real thing: every history is what came in (B20, I11)."""
+    """A tenth of the real conversations through the real thing: every history is what came in (B20,
+    I11).
+    """
     tenth = conversations[::10]
     file = transcripts(tmp_path / "tenth.jsonl", form, tenth)
     ended = rehearsed(store, workspace, file, "--form", form)
@@ -126,7 +149,9 @@ def test_real_transcripts_come_out_as_they_were(conversations, store, workspace,
 
 
 def test_a_transcript_that_is_denied_is_different(store, workspace, tmp_path):
-    """Refusals are not what was recorded, in whatever form: identical are only those in which nobody was asked (B2)."""
+    """Refusals are not what was recorded, in whatever form: identical are only those in which
+    nobody was asked (B2).
+    """
     file = transcripts(tmp_path / "small.jsonl", "anthropic", read_conversations(SMALL))
     ended = rehearsed(store, workspace, file, "--form", "anthropic", "--reviewer", "deny")
     assert ended.code == 0, ended.err
@@ -138,7 +163,10 @@ AWKWARD = {
     "model": "some-model",
     "tools": [{"name": "cancel", "input_schema": {"type": "object"}}],
     "messages": [
-        {"role": "user", "content": [{"type": "text", "text": "Hi."}, {"type": "text", "text": "Cancel A."}]},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Hi."}, {"type": "text", "text": "Cancel A."}],
+        },
         {
             "role": "assistant",
             "content": [
@@ -151,8 +179,17 @@ AWKWARD = {
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "b", "content": [{"type": "text", "text": "done"}]},
-                {"type": "tool_result", "tool_use_id": "a", "content": "No such order.", "is_error": True},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "b",
+                    "content": [{"type": "text", "text": "done"}],
+                },
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "a",
+                    "content": "No such order.",
+                    "is_error": True,
+                },
                 {"type": "text", "text": "And?"},
                 {"type": "text", "text": "What happened?"},
             ],
@@ -163,7 +200,9 @@ AWKWARD = {
 
 
 def test_what_our_own_form_cannot_say_goes_through(store, workspace, tmp_path):
-    """A tool that failed, thinking, several texts at once and beside results: identical, and the model waited for all of them."""
+    """A tool that failed, thinking, several texts at once and beside results: identical, and the
+    model waited for all of them.
+    """
     file = tmp_path / "awkward.json"
     file.write_text(json.dumps(AWKWARD, indent=2))
     ended = rehearsed(store, workspace, file, "--form", "anthropic")
@@ -179,7 +218,9 @@ def test_what_our_own_form_cannot_say_goes_through(store, workspace, tmp_path):
 
 
 def test_the_model_is_not_asked_before_everything_was_said():
-    """Two texts before a reply: after the first there is nothing to do, after the second the model is asked."""
+    """Two texts before a reply: after the first there is nothing to do, after the second the model
+    is asked.
+    """
     ref = ThreadRef("shop", "t")
     steps = (Spoken("user", "Hi."), Spoken("user", "Cancel A."), RecordedReply((e.Text("Done."),)))
     asker = RecordedAsker({"t": recording("t", steps, "some.json", "", as_it_came=True)})
@@ -197,7 +238,7 @@ def test_the_model_is_not_asked_before_everything_was_said():
     assert step.work.turn == 1
 
 
-# ------------------------------------------------------------------------------------------- what they are called
+# ----------------------------------------------------------------------------- what they are called
 
 
 HI = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
@@ -222,13 +263,18 @@ def test_each_conversation_has_a_name(tmp_path, name, text, found):
     file.write_bytes(text.encode())
     read = read_transcripts(file, "openai-chat")
     assert [(one.id, one.place) for one in read] == found
-    assert all(one.steps == (Spoken("user", "hi"), RecordedReply((e.Text("hello"),))) for one in read)
+    assert all(
+        one.steps == (Spoken("user", "hi"), RecordedReply((e.Text("hello"),))) for one in read
+    )
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ---------------------------------------------------------------------------------- what is refused
 
 
-USE = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "cancel", "input": {}}]}
+USE = {
+    "role": "assistant",
+    "content": [{"type": "tool_use", "id": "a", "name": "cancel", "input": {}}],
+}
 USED = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "done"}]}
 GOOD = json.dumps({"id": "good", "messages": HI})
 
@@ -239,32 +285,44 @@ def called(name):
 
 BAD = {
     # form, what stands in the file, what is said after the file's name
-    "bytes": ("anthropic", f"{GOOD}\n".encode() + b'{"id": "\xff"}\n', ", line 2: not UTF-8: byte 0xff."),
+    "bytes": ("anthropic", f"{GOOD}\n".encode() + b'{"id": "\xff"}\n', (", line 2: not UTF-8: byte "
+                                                                       "0xff.")),
     "a line cut off": ("anthropic", f"{GOOD}\n{GOOD[:-9]}\n", ", line 2: it is no JSON: "),
     "a first line cut off": ("anthropic", f"{GOOD[:-9]}\n{GOOD}\n", ", line 1: it is no JSON: "),
     "a blank line": ("anthropic", f"{GOOD}\n\n{GOOD}\n", ", line 2: the line is blank."),
     "nothing": ("anthropic", "", ": is empty. It needs one conversation a line."),
     "blanks": ("anthropic", " \n\n", ": is empty."),
-    "a key twice": ("anthropic", f'{{"messages":[],"messages":{json.dumps(HI)}}}', ", line 1: the key "),
-    "the same id": ("anthropic", f"{GOOD}\n{GOOD}\n", ", line 2: the id 'good' stands on line 1 already."),
+    "a key twice": ("anthropic", f'{{"messages":[],"messages":{json.dumps(HI)}}}', (", line 1: the "
+                                                                                   "key ")),
+    "the same id": ("anthropic", f"{GOOD}\n{GOOD}\n", (", line 2: the id 'good' stands on line 1 "
+                                                      "already.")),
     "the id of a line": (
         "anthropic",
         f'{json.dumps({"id": "line-2", "messages": HI})}\n{json.dumps(HI)}\n',
         ", line 2: the id 'line-2' stands on line 1 already.",
     ),
-    "a dot in the id": ("gemini", '{"id": "a.b", "contents": "hi"}', ", line 1: conversation id 'a.b' cannot be"),
-    "a number for an id": ("gemini", '{"id": 7, "contents": "hi"}', ", line 1: conversation id 7 cannot be"),
+    "a dot in the id": ("gemini", '{"id": "a.b", "contents": "hi"}', (", line 1: conversation id "
+                                                                     "'a.b' cannot be")),
+    "a number for an id": ("gemini", '{"id": 7, "contents": "hi"}', (", line 1: conversation id 7 "
+                                                                    "cannot be")),
     "no list": ("anthropic", "7", ", line 1: this is no list of messages"),
     "no message": ("openai-chat", '{"messages": []}', ", line 1: there is no message in it."),
-    "several in a list": ("anthropic", json.dumps([HI, HI]), ", line 1: this is a list of conversations. Write each"),
-    "several with ids": ("anthropic", f"[{GOOD}]", ", line 1: this is a list of conversations. Write each"),
-    "half a call": ("anthropic", f"{GOOD}\n{json.dumps([HI[0], USE])}", ", line 2: message 1: 'a' has no result"),
-    "half a result": ("anthropic", json.dumps([HI[0], USED]), ", line 1: message 1: the result of 'a' does not follow"),
-    "half a character": ("anthropic", r'[{"role":"user","content":"\ud800"}]', ", line 1: it holds half a surrogate pair"),
+    "several in a list": ("anthropic", json.dumps([HI, HI]), (", line 1: this is a list of "
+                                                             "conversations. Write each")),
+    "several with ids": ("anthropic", f"[{GOOD}]", (", line 1: this is a list of conversations. "
+                                                   "Write each")),
+    "half a call": ("anthropic", f"{GOOD}\n{json.dumps([HI[0], USE])}", (", line 2: message 1: 'a' "
+                                                                        "has no result")),
+    "half a result": ("anthropic", json.dumps([HI[0], USED]), (", line 1: message 1: the result of "
+                                                              "'a' does not follow")),
+    "half a character": ("anthropic", r'[{"role":"user","content":"\ud800"}]', (", line 1: it "
+                                                                               "holds half a "
+                                                                               "surrogate pair")),
     "another form's list": (
         "gemini",
         json.dumps([HI[0], USE, USED]),
-        (", line 1: content 0: it is none of this provider: a role, user or model, and a list of parts, at least one. "
+        (", line 1: content 0: it is none of this provider: a role, user or model, and a list of "
+         "parts, at least one. "
         "It can be read with --form anthropic."),
     ),
     "another form's object": (
@@ -294,9 +352,12 @@ BAD = {
         json.dumps([{"role": "user", "content": "x" * 600_000}]),
         ", line 1: what the user says, step 1 of the conversation, has 600,0",
     ),
-    "a tool's name": ("anthropic", json.dumps(called("a.b")), ", line 1: step 2 of the conversation: tool 'a.b' cannot be"),
-    "the model first": ("anthropic", f"{GOOD}\n{json.dumps(HI[1:])}", ", line 2 (line-2): the model speaks without having"),
-    "the model twice": ("openai-chat", json.dumps([*HI, HI[1]]), ", line 1 (line-1): the model speaks without having"),
+    "a tool's name": ("anthropic", json.dumps(called("a.b")), (", line 1: step 2 of the "
+                                                              "conversation: tool 'a.b' cannot be")),
+    "the model first": ("anthropic", f"{GOOD}\n{json.dumps(HI[1:])}", (", line 2 (line-2): the "
+                                                                      "model speaks without having")),
+    "the model twice": ("openai-chat", json.dumps([*HI, HI[1]]), (", line 1 (line-1): the model "
+                                                                 "speaks without having")),
 }  # fmt: skip
 
 
@@ -326,7 +387,9 @@ def test_a_bad_file_is_refused_whole(tmp_path, case):
     ],
 )
 def test_a_bad_document_is_refused(tmp_path, content, said):
-    """Without a line, which says nothing of a document; unless the file turns out to have a conversation a line."""
+    """Without a line, which says nothing of a document; unless the file turns out to have a
+    conversation a line.
+    """
     file = tmp_path / "bad.json"
     file.write_text(content)
     with pytest.raises(BadFile, match=f"^{re.escape(f'{file}{said}')}"):
@@ -364,12 +427,18 @@ def test_forms_that_cannot_be(tmp_path, options, said):
 
 
 SHORT = (Spoken("user", "hi"), RecordedReply((e.Text("hello"),)))
-BESIDE = [(form, key) for form, key in product(FORMATS, sorted(SAYING)) if key not in payload_of(SHORT, form)]
+BESIDE = [
+    (form, key)
+    for form, key in product(FORMATS, sorted(SAYING))
+    if key not in payload_of(SHORT, form)
+]
 
 
 @pytest.mark.parametrize(("form", "key"), BESIDE)
 def test_nothing_said_is_passed_over(tmp_path, form, key):
-    """Whatever key of whatever form stands beside the messages: it is read, or the file is refused (B14)."""
+    """Whatever key of whatever form stands beside the messages: it is read, or the file is refused
+    (B14).
+    """
     file = tmp_path / "some.json"
     file.write_text(json.dumps({**payload_of(SHORT, form), key: "Be kind."}))
     try:
@@ -383,7 +452,13 @@ def test_nothing_said_is_passed_over(tmp_path, form, key):
 @FORMS
 def test_settings_beside_the_messages_are_not_read(tmp_path, form):
     """How the model was asked is no part of the conversation, and empty keys say nothing."""
-    beside = {"model": "m", "tools": [{"name": "x"}], "temperature": 0.5, "output": [], "response": None}
+    beside = {
+        "model": "m",
+        "tools": [{"name": "x"}],
+        "temperature": 0.5,
+        "output": [],
+        "response": None,
+    }
     file = tmp_path / "some.json"
     file.write_text(json.dumps({**payload_of(SHORT, form), **beside}))
     [found] = read_transcripts(file, form)

@@ -1,7 +1,7 @@
 """`ayes replay --verify`: clean where all is well, and it really finds what is not.
 
-A check that cannot fail says nothing. So each thing that it looks for is done here, by an administrator who may do
-anything, behind the back of the ledger.
+A check that cannot fail says nothing. So each thing that it looks for is done here, by an
+administrator who may do anything, behind the back of the ledger.
 """
 
 import asyncio
@@ -43,7 +43,9 @@ def replay(store, capsys):
     """What `ayes replay` ends with, and what it writes to stdout; to stderr it writes nothing."""
 
     async def replayed(*, verify=False, until=None, json=False):
-        code = await replaying.verified(verify=verify, until=until, store=store, url=None, json=json)
+        code = await replaying.verified(
+            verify=verify, until=until, store=store, url=None, json=json
+        )
         told = capsys.readouterr()
         assert told.err == ""
         return code, told.out
@@ -55,7 +57,9 @@ async def rehearsed(store, admin, workspace="rehearsal", otherwise="approve"):
     """The small file through the real thing, all workers in this process."""
     recorded = read_recordings(str(SMALL))
     await apply_policy(admin, workspace, str(POLICY))
-    async with at_work(store, *KINDS, recordings={name: one for name, (_, one) in recorded.items()}):
+    async with at_work(
+        store, *KINDS, recordings={name: one for name, (_, one) in recorded.items()}
+    ):
         voting = asyncio.create_task(review(admin, workspace, Script(otherwise=otherwise)))
         try:
             return await rehearse(admin, workspace, recorded)
@@ -64,11 +68,13 @@ async def rehearsed(store, admin, workspace="rehearsal", otherwise="approve"):
             await asyncio.gather(voting, return_exceptions=True)
 
 
-# ------------------------------------------------------------------------------------------------- all is well
+# -------------------------------------------------------------------------------------- all is well
 
 
 async def test_a_rehearsal_is_borne_out(store, admin):
-    """Everything is counted, every history comes out as its model was sent it, nothing differs (I11)."""
+    """Everything is counted, every history comes out as its model was sent it, nothing differs
+    (I11).
+    """
     summary = await rehearsed(store, admin)
     rebuilt = await rebuild(admin, verify=True)
     assert rebuilt.differences == ()
@@ -82,7 +88,9 @@ async def test_a_rehearsal_is_borne_out(store, admin):
 
 @pytest.mark.parametrize("ending", sorted({*SETTLED, *UNSETTLED} - {"edited"}))
 async def test_no_honest_story_is_accused(store, admin, ending):
-    """However a call ends, or waits: what the queue shows and what was promised agree with the log."""
+    """However a call ends, or waits: what the queue shows and what was promised agree with the
+    log.
+    """
     async with at_work(store, "queue"):
         last = await tell(admin, life(CALL, WISH, ending))
         rebuilt = await rebuild(admin, verify=True)
@@ -105,7 +113,11 @@ async def test_replay_stops_where_it_is_told_to(store, admin):
     for index in (0, len(facts) // 2, len(facts) - 1):
         there = facts[index]
         by_number = await rebuild(admin, until=there.seq, verify=True)
-        assert (by_number.facts, by_number.until, by_number.differences) == (index + 1, there.seq, ())
+        assert (by_number.facts, by_number.until, by_number.differences) == (
+            index + 1,
+            there.seq,
+            (),
+        )
         by_time = await rebuild(admin, until=there.recorded_at, verify=True)
         assert {**as_dict(by_time), "seconds": 0} == {**as_dict(by_number), "seconds": 0}
     nothing = await rebuild(admin, until=facts[0].recorded_at - timedelta(seconds=1), verify=True)
@@ -129,7 +141,7 @@ async def _rehearse_often(store, admin):
         await rehearsed(store, admin, f"rehearsal-{number}", "approve" if number % 2 else "deny")
 
 
-# ----------------------------------------------------------------------------------------- what can be wrong
+# -------------------------------------------------------------------------------- what can be wrong
 
 
 STARTED = e.ToolStarted(digest=request(WISH).digest, idempotency_key=str(CALL))
@@ -159,7 +171,9 @@ BROKEN = {
 
 @pytest.mark.parametrize(("facts", "number", "said"), BROKEN.values(), ids=BROKEN)
 async def test_a_broken_promise_is_found(store, admin, facts, number, said):
-    """What should never have happened and is recorded: the fact is named, and what is wrong with it (I1, B61)."""
+    """What should never have happened and is recorded: the fact is named, and what is wrong with it
+    (I1, B61).
+    """
     async with at_work(store, "queue"):
         await tell(admin, facts)
         rebuilt = await rebuild(admin, verify=True)
@@ -178,11 +192,13 @@ VOID = {
         [*ASKED, (CALL.claim(1), STARTED), APPROVED], "approved", 3, "not decided before it",
     ),
     "denied and started": (
-        [*ASKED, (CALL.decided, DENIED), (CALL.claim(1), STARTED)], "denied", 4, "not approved, but denied",
+        [*ASKED, (CALL.decided, DENIED), (CALL.claim(1), STARTED)], "denied", 4, ("not approved, "
+                                                                                 "but denied"),
     ),
     "started, never requested": ([(CALL.claim(1), STARTED)], "unknown", 1, "not requested before it"),
     "started with other bytes": (
-        [*ASKED, APPROVED, (CALL.claim(1), ELSEWHERE)], "approved", 4, "other bytes than were approved",
+        [*ASKED, APPROVED, (CALL.claim(1), ELSEWHERE)], "approved", 4, ("other bytes than were "
+                                                                       "approved"),
     ),
     "started and refused": (
         [
@@ -193,7 +209,8 @@ VOID = {
         ],
         "running", 5, "the call was started before it",
     ),
-    "a result from nowhere": ([*ASKED, APPROVED, RETURNED], "approved", 4, "attempt 1 was not started"),
+    "a result from nowhere": ([*ASKED, APPROVED, RETURNED], "approved", 4, ("attempt 1 was not "
+                                                                           "started")),
     "a result in spite of a no": (
         [*ASKED, (CALL.decided, DENIED), RETURNED], "denied", 4, "attempt 1 was not started",
     ),
@@ -201,8 +218,12 @@ VOID = {
 
 
 @pytest.mark.parametrize(("facts", "status", "number", "why"), VOID.values(), ids=VOID)
-async def test_what_is_void_is_listed_and_is_no_difference(store, admin, replay, facts, status, number, why):
-    """What rests on nothing is named with who wrote it and why it does not count; the log is verified all the same (R4)."""
+async def test_what_is_void_is_listed_and_is_no_difference(
+    store, admin, replay, facts, status, number, why
+):
+    """What rests on nothing is named with who wrote it and why it does not count; the log is
+    verified all the same (R4).
+    """
     async with at_work(store, "queue"):
         await tell(admin, facts)
         rebuilt = await rebuild(admin, verify=True)
@@ -265,7 +286,9 @@ async def test_a_reply_to_another_history_is_found(store, admin):
     ids=["no JSON", "malformed", "in another's slot", "no slot"],
 )
 async def test_foreign_bytes_are_void(store, admin, replay, subject, raw):
-    """What is in the log and is not a fact is named, by its number; the rest is still folded, for ever (B14, R4)."""
+    """What is in the log and is not a fact is named, by its number; the rest is still folded, for
+    ever (B14, R4).
+    """
     await tell(admin, [(REF.opened, e.ThreadOpened(requester="rita"))])
     answer = await admin.log.connection.client.request(subject, raw)
     assert json.loads(answer.data)["seq"] == 2
@@ -315,8 +338,12 @@ async def _invented(bucket, key, value, revision):
         (_invented, "acme.t9.c9", ("but the log gives no entry",)),
     ],
 )
-async def test_a_queue_that_shows_something_else_is_found(store, admin, replay, sabotage, key, said):
-    """An entry that was changed, taken away or invented is named, with both versions; and the exit code is 1."""
+async def test_a_queue_that_shows_something_else_is_found(
+    store, admin, replay, sabotage, key, said
+):
+    """An entry that was changed, taken away or invented is named, with both versions; and the exit
+    code is 1.
+    """
     async with at_work(store, "queue"):
         await sabotage(admin.log.pending, *await _in_queue(admin))
         (difference,) = (await rebuild(admin, verify=True)).differences
@@ -339,7 +366,8 @@ async def test_a_queue_that_stands_still_is_not_compared(store, admin, monkeypat
     monkeypatch.setattr(verify, "_CATCH_UP_S", 0.2)
     await tell(admin, ASKED)
     with pytest.raises(
-        Unavailable, match="the queue's worker is 1 facts behind, so there is nothing to compare yet"
+        Unavailable,
+        match="the queue's worker is 1 facts behind, so there is nothing to compare yet",
     ):
         await rebuild(admin, verify=True)
 
@@ -349,7 +377,12 @@ async def test_until_is_a_number_or_a_time(store, admin, replay):
     await tell(admin, ASKED)
     first = await anext(admin.replay())
     at = first.recorded_at.astimezone(UTC)
-    for until in ("1", at.isoformat(), at.replace(tzinfo=None).isoformat(), f"{at:%Y-%m-%dT%H:%M:%S.%fZ}"):
+    for until in (
+        "1",
+        at.isoformat(),
+        at.replace(tzinfo=None).isoformat(),
+        f"{at:%Y-%m-%dT%H:%M:%S.%fZ}",
+    ):
         code, told = await replay(until=until, json=True)
         found = json.loads(told)
         assert (code, found["facts"], found["until"]) == (0, 1, 1)

@@ -1,4 +1,6 @@
-"""What was seen of a log is kept outside of its store, and a log that is not that one any more starts no gate."""
+"""What was seen of a log is kept outside of its store, and a log that is not that one any more
+starts no gate.
+"""
 
 import asyncio
 import json
@@ -31,7 +33,9 @@ def said(number: int, text: str = "amount 1") -> tuple:
 
 
 class Kept:
-    """A store that a gate ran on, as it was after 25 facts and after all, and what was seen of it."""
+    """A store that a gate ran on, as it was after 25 facts and after all, and what was seen of
+    it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -130,7 +134,9 @@ def test_a_log_that_is_as_it_was_is_taken(kept):
 
 @pytest.mark.parametrize("change", TAMPERED.values(), ids=TAMPERED)
 def test_a_log_that_is_shorter_or_other_than_it_was_starts_no_gate(kept, change, capsys):
-    """`up` refuses it in one sentence and says how to go on; without workers `doctor` and `status` tell (C7)."""
+    """`up` refuses it in one sentence and says how to go on; without workers `doctor` and `status`
+    tell (C7).
+    """
     change(kept)
     refused = approvals("up", "--json", store=kept.store)
     assert refused.code == 1
@@ -153,7 +159,9 @@ async def told(store: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict, l
 
 
 def test_workers_beside_a_broker_refuse_it_too(kept):
-    """`up --workers none` starts and says so in its log; `work` refuses, for an executor would run again what was run (C7)."""
+    """`up --workers none` starts and says so in its log; `work` refuses, for an executor would run
+    again what was run (C7).
+    """
     older_copy(kept)
     with up(kept.store, "--workers", "none"):
         assert "the log is not what it was" in (kept.store.parent / "up.log").read_text()
@@ -185,7 +193,9 @@ def test_what_was_seen_and_cannot_be_read_starts_no_gate(kept):
 
 
 async def test_only_the_end_of_a_long_log_is_compared(monkeypatch):
-    """Two checkpoints are kept, so the comparison begins at the earlier one and covers what came since."""
+    """Two checkpoints are kept, so the comparison begins at the earlier one and covers what came
+    since.
+    """
     monkeypatch.setattr(witness, "CHECKPOINT", 4)
     memory = Memory()
     ledger = Ledger(memory, e.Author(kind="service", name="tests"))
@@ -226,7 +236,9 @@ async def test_a_log_that_becomes_shorter_ends_the_gate(kept, monkeypatch):
 
 
 async def test_what_the_gate_hears_of_is_not_read_again(kept, monkeypatch):
-    """The witness takes the facts that come next as they are heard of, reads the others, and comes to the same digest."""
+    """The witness takes the facts that come next as they are heard of, reads the others, and comes
+    to the same digest.
+    """
     monkeypatch.setattr(witness, "EVERY_S", 3600.0)
     scans: list[int] = []
     scan = JetStream.scan

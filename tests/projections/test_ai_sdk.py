@@ -1,4 +1,6 @@
-"""Histories as the Vercel AI SDK takes them: written, checked, read, and held against the npm package itself."""
+"""Histories as the Vercel AI SDK takes them: written, checked, read, and held against the npm
+package itself.
+"""
 
 import contextlib
 import json
@@ -17,7 +19,11 @@ from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
 
-REASONING = {"type": "reasoning", "text": "hm", "providerOptions": {"anthropic": {"signature": "c2ln"}}}
+REASONING = {
+    "type": "reasoning",
+    "text": "hm",
+    "providerOptions": {"anthropic": {"signature": "c2ln"}},
+}
 
 
 def written(*entries: Entry) -> list[dict]:
@@ -38,13 +44,14 @@ def conversations() -> list[dict]:
     return [json.loads(line) for line in DATA.read_text().splitlines()]
 
 
-# ------------------------------------------------------------------------------------------------ random lives
+# ------------------------------------------------------------------------------------- random lives
 
 
 @given(lives(), st.data())
 def test_whatever_happened_the_checker_takes_it(facts, data):
-    """Any life, in any order and with duplicates, gives a list that nothing is wrong with, and the same bytes each
-    time; no record of an approval is in it (B1, B3, B7, B12, B15, B16, B17, I11, I13).
+    """Any life, in any order and with duplicates, gives a list that nothing is wrong with, and the
+    same bytes each time; no record of an approval is in it (B1, B3, B7, B12, B15, B16, B17, I11,
+    I13).
     """
     payload = ai_sdk.write(entries_of(facts))
     if payload["messages"]:
@@ -66,7 +73,9 @@ def test_a_shortened_history_keeps_no_half_pairs(facts, data):
 
 @given(lives(may_wait=False))
 def test_a_growing_history_is_written_with_the_same_beginning(facts):
-    """What was sent before a turn is how the next request begins, so the provider's cache stays good."""
+    """What was sent before a turn is how the next request begins, so the provider's cache stays
+    good.
+    """
     thread = thread_of(REF, facts)
     longer = written(*history(thread).entries)
     for number in thread.turns:
@@ -76,7 +85,9 @@ def test_a_growing_history_is_written_with_the_same_beginning(facts):
 
 @given(lives())
 def test_what_is_written_is_read_again(facts):
-    """Out and in again: all that the form can carry comes back, and is written the same from facts of its own."""
+    """Out and in again: all that the form can carry comes back, and is written the same from facts
+    of its own.
+    """
     entries = entries_of(facts)
     payload = ai_sdk.write(entries)
     steps = ai_sdk.read(payload)
@@ -86,7 +97,9 @@ def test_what_is_written_is_read_again(facts):
 
 
 def test_recorded_conversations_go_out_and_in_again(conversations):
-    """150 real GPT-4o conversations: texts to the letter, arguments by value, repeated ids minted again (B20)."""
+    """150 real GPT-4o conversations: texts to the letter, arguments by value, repeated ids minted
+    again (B20).
+    """
     assert len(conversations) == 150
     for conversation in conversations:
         entries = entries_of(facts_of(conversation["messages"]))
@@ -98,7 +111,7 @@ def test_recorded_conversations_go_out_and_in_again(conversations):
         assert ai_sdk.write(entries_of(facts_from(steps))) == payload
 
 
-# ----------------------------------------------------------------------------------------------- the SDK itself
+# ----------------------------------------------------------------------------------- the SDK itself
 
 #: Reads lists of ModelMessages and prints for each why the SDK refuses it, or nothing.
 SCRIPT = """
@@ -120,7 +133,9 @@ console.log(JSON.stringify(told));
 
 
 def test_the_sdk_takes_what_is_written(conversations):
-    """Its schemas and its conversion for providers take many lives, and refuse half a pair (B1, B17)."""
+    """Its schemas and its conversion for providers take many lives, and refuse half a pair (B1,
+    B17).
+    """
     folder = installed()
     lists: list[list] = []
 
@@ -137,11 +152,13 @@ def test_the_sdk_takes_what_is_written(conversations):
     assert all(asked(folder, SCRIPT, [[calling(call())], []]))
 
 
-# ------------------------------------------------------------------------------------------------ single shapes
+# ------------------------------------------------------------------------------------ single shapes
 
 
 def test_it_writes_what_the_sdk_keeps():
-    """Results follow their calls in one tool message; our own opaque parts keep their place (B1, B3, B7)."""
+    """Results follow their calls in one tool message; our own opaque parts keep their place (B1,
+    B3, B7).
+    """
     opaque = e.Opaque("ai-sdk", json.dumps(REASONING))
     assert written(
         System("be kind"),
@@ -211,7 +228,9 @@ def test_it_writes_what_the_sdk_keeps():
     ],
 )
 def test_only_a_denial_is_a_denial(kind, output):
-    """Each ending has its text, under the tool's real name; nobody's answer is nobody's no (B2, B5, I5)."""
+    """Each ending has its text, under the tool's real name; nobody's answer is nobody's no (B2, B5,
+    I5).
+    """
     part = written(*ended(kind, "it ended"))[1]["content"][0]
     assert (part["toolName"], part["output"]) == ("refund", output)
 
@@ -225,7 +244,11 @@ def test_only_a_denial_is_a_denial(kind, output):
         ("[1]", {"malformed_arguments": "[1]"}, "[1]"),
         ('{"a":1,"a":2}', {"malformed_arguments": '{"a":1,"a":2}'}, '{"a":1,"a":2}'),
         ("[" * 99_999, {"malformed_arguments": "[" * 99_999}, "[" * 99_999),
-        ('{"malformed_arguments":"{}"}', {"malformed_arguments": "{}"}, '{"malformed_arguments":"{}"}'),
+        (
+            '{"malformed_arguments":"{}"}',
+            {"malformed_arguments": "{}"},
+            '{"malformed_arguments":"{}"}',
+        ),
     ],
 )
 def test_malformed_arguments_wedge_no_conversation(arguments, input_, again):
@@ -238,17 +261,22 @@ def test_malformed_arguments_wedge_no_conversation(arguments, input_, again):
 
 
 @pytest.mark.parametrize(
-    "data", ["", "[]", "no json", '{"type":"text","text":"x"}', '{"type":"reasoning"}', '{"type":[]}']
+    "data",
+    ["", "[]", "no json", '{"type":"text","text":"x"}', '{"type":"reasoning"}', '{"type":[]}'],
 )
 def test_an_opaque_part_that_is_none_is_left_out(data):
-    """What is no part of an assistant, or what a fact of its own says, is not written from an opaque part."""
+    """What is no part of an assistant, or what a fact of its own says, is not written from an
+    opaque part.
+    """
     found = written(
-        Assistant(1, (e.Opaque("ai-sdk", data), e.Opaque("openai", json.dumps(REASONING)), e.Text("x")))
+        Assistant(
+            1, (e.Opaque("ai-sdk", data), e.Opaque("openai", json.dumps(REASONING)), e.Text("x"))
+        )
     )
     assert found[0]["content"] == [{"type": "text", "text": "x"}]
 
 
-# ---------------------------------------------------------------------------------------------------- checking
+# ----------------------------------------------------------------------------------------- checking
 
 
 def call(id_="a", tool="refund", **fields) -> dict:
@@ -318,7 +346,11 @@ SYSTEM = {"role": "system", "content": "be kind"}
         (11, 1, [calling(call()), tool(done(output={"type": "text", "value": 5}))]),
         (11, 1, [calling(call()), tool(done(output={"type": "error-text", "value": " "}))]),
         (11, 1, [calling(call()), tool(done(output={"type": "execution-denied", "reason": 5}))]),
-        (11, 1, [calling(call()), tool(done(output={"type": "content", "value": [{"type": "dance"}]}))]),
+        (
+            11,
+            1,
+            [calling(call()), tool(done(output={"type": "content", "value": [{"type": "dance"}]}))],
+        ),
         (12, 0, [calling(call(), asks(call="b")), tool(done())]),
         (12, 0, [calling(call(), asks(), asks()), tool(answers(), done())]),
         (12, 0, [calling(call(), asks("")), tool(done())]),
@@ -334,13 +366,17 @@ SYSTEM = {"role": "system", "content": "be kind"}
     ],
 )
 def test_the_rule_that_is_broken_is_named(rule, message, messages):
-    """Each rule has a list that breaks it and no other; a payload and its bare list are the same."""
+    """Each rule has a list that breaks it and no other; a payload and its bare list are the
+    same.
+    """
     assert [(found.rule, found.message) for found in ai_sdk.check(messages)] == [(rule, message)]
     assert ai_sdk.check({"messages": messages}) == ai_sdk.check(messages)
 
 
 def test_what_is_right_is_taken():
-    """Results in another order and in two messages, settled approvals, every output and the provider's own tools."""
+    """Results in another order and in two messages, settled approvals, every output and the
+    provider's own tools.
+    """
     outputs = [
         {"type": "json", "value": None},
         {"type": "error-json", "value": [1]},
@@ -354,7 +390,15 @@ def test_what_is_right_is_taken():
         SYSTEM,
         SYSTEM,
         {"role": "user", "content": [SAYS, {"type": "image", "image": "aGk="}]},
-        calling(REASONING, SAYS, call("s", providerExecuted=True), done("s"), call("a"), asks(), call("b")),
+        calling(
+            REASONING,
+            SAYS,
+            call("s", providerExecuted=True),
+            done("s"),
+            call("a"),
+            asks(),
+            call("b"),
+        ),
         tool(done("b", output=outputs[0])),
         tool(answers(approved=False), done("a", output=outputs[2])),
         calling(call("c"), call("d")),
@@ -365,13 +409,26 @@ def test_what_is_right_is_taken():
 
 
 _keys = st.sampled_from(
-    ["messages", "role", "content", "type", "text", "toolCallId", "toolName", "output", "approvalId", "value"]
+    [
+        "messages",
+        "role",
+        "content",
+        "type",
+        "text",
+        "toolCallId",
+        "toolName",
+        "output",
+        "approvalId",
+        "value",
+    ]
 )
 _leaves = (
     st.none()
     | st.booleans()
     | st.integers()
-    | st.sampled_from(["", "user", "assistant", "tool", "text", "tool-call", "tool-result", "content", "a"])
+    | st.sampled_from(
+        ["", "user", "assistant", "tool", "text", "tool-call", "tool-result", "content", "a"]
+    )
 )
 _anything = st.recursive(
     _leaves, lambda inner: st.lists(inner) | st.dictionaries(_keys, inner), max_leaves=30
@@ -394,7 +451,9 @@ def test_no_json_is_too_odd_to_be_judged(payload):
         ai_sdk.read(payload)
 
 
-@pytest.mark.parametrize("field", ["role", "content", "type", "text", "toolCallId", "input", "output"])
+@pytest.mark.parametrize(
+    "field", ["role", "content", "type", "text", "toolCallId", "input", "output"]
+)
 def test_no_nesting_is_too_deep_to_be_judged(field):
     """However deep a value is, it is wrong or right by its own top."""
     deep: list = []
@@ -409,11 +468,13 @@ def test_no_nesting_is_too_deep_to_be_judged(field):
     assert ai_sdk.check(messages) != []
 
 
-# ----------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 def test_a_conversation_of_the_sdk_is_read():
-    """Outputs in the order of their calls, settled approvals left behind, what the SDK could not parse as its text."""
+    """Outputs in the order of their calls, settled approvals left behind, what the SDK could not
+    parse as its text.
+    """
     assert ai_sdk.read(
         [
             SYSTEM,
@@ -447,7 +508,10 @@ def test_a_conversation_of_the_sdk_is_read():
         ("message 1: the result of 'a'", [HELLO, tool(done())]),
         ("message 0: the approval 'p' is open", [calling(call(), asks()), tool(done())]),
         ("message 0: a message is an object with", [{"role": "model", "parts": [{"text": "hi"}]}]),
-        ("message 0: `tool_calls` is a field", [{"role": "assistant", "content": "", "tool_calls": []}]),
+        (
+            "message 0: `tool_calls` is a field",
+            [{"role": "assistant", "content": "", "tool_calls": []}],
+        ),
         ("message 0: the type of a part is one of text, file", [calling({"type": "tool_use"})]),
         (
             "message 0: a part of type 'image'",
@@ -458,7 +522,9 @@ def test_a_conversation_of_the_sdk_is_read():
     ],
 )
 def test_what_cannot_be_read_is_refused(place, messages):
-    """Half a pair, a part that nobody knows, another form: a sentence with the index, and nothing guessed."""
+    """Half a pair, a part that nobody knows, another form: a sentence with the index, and nothing
+    guessed.
+    """
     with pytest.raises(BadInput) as refused:
         ai_sdk.read(messages)
     assert str(refused.value).startswith(place)

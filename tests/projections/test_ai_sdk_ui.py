@@ -1,4 +1,6 @@
-"""Histories as the Vercel AI SDK shows them: written, checked, read, and held against the npm package itself."""
+"""Histories as the Vercel AI SDK shows them: written, checked, read, and held against the npm
+package itself.
+"""
 
 import contextlib
 import json
@@ -61,13 +63,13 @@ def conversations() -> list[dict]:
     return [json.loads(line) for line in DATA.read_text().splitlines()]
 
 
-# ------------------------------------------------------------------------------------------------ random lives
+# ------------------------------------------------------------------------------------- random lives
 
 
 @given(lives(), st.data())
 def test_whatever_happened_the_checker_takes_it(facts, data):
-    """Any life, in any order and with duplicates, gives a list that nothing is wrong with, and the same bytes each
-    time (B1, B3, B12, B17, I11, I13).
+    """Any life, in any order and with duplicates, gives a list that nothing is wrong with, and the
+    same bytes each time (B1, B3, B12, B17, I11, I13).
     """
     payload = ai_sdk_ui.write(entries_of(facts))
     if payload["messages"]:
@@ -88,7 +90,9 @@ def test_a_shortened_history_keeps_no_half_pairs(facts, data):
 
 @given(lives())
 def test_what_is_written_is_read_again(facts):
-    """Out and in again: all that the form can carry comes back, and is written the same from facts of its own."""
+    """Out and in again: all that the form can carry comes back, and is written the same from facts
+    of its own.
+    """
     entries = entries_of(facts)
     messages = written(*entries)
     steps = ai_sdk_ui.read(messages)
@@ -97,7 +101,9 @@ def test_what_is_written_is_read_again(facts):
 
 
 def test_recorded_conversations_go_out_and_in_again(conversations):
-    """150 real GPT-4o conversations: texts to the letter, arguments by value, repeated ids minted again (B20)."""
+    """150 real GPT-4o conversations: texts to the letter, arguments by value, repeated ids minted
+    again (B20).
+    """
     assert len(conversations) == 150
     for conversation in conversations:
         entries = entries_of(facts_of(conversation["messages"]))
@@ -109,7 +115,7 @@ def test_recorded_conversations_go_out_and_in_again(conversations):
         assert ai_sdk_ui.write(entries_of(facts_from(steps))) == payload
 
 
-# ------------------------------------------------------------------------------------------------ single shapes
+# ------------------------------------------------------------------------------------ single shapes
 
 
 @pytest.mark.parametrize(
@@ -129,7 +135,9 @@ def test_recorded_conversations_go_out_and_in_again(conversations):
     ],
 )
 def test_a_call_on_the_screen_has_one_state(kind, state):
-    """Call and result are one part; only a denial keeps its approval, without which the SDK refuses it (B2, I5)."""
+    """Call and result are one part; only a denial keeps its approval, without which the SDK refuses
+    it (B2, I5).
+    """
     assert written(User("hi"), *ended(kind)) == [
         {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hi"}]},
         {
@@ -149,7 +157,9 @@ def test_a_call_on_the_screen_has_one_state(kind, state):
 
 
 def test_what_is_for_people_keeps_its_place():
-    """Sources come out where they stood; what is for models does not, and a turn of nothing else says so."""
+    """Sources come out where they stood; what is for models does not, and a turn of nothing else
+    says so.
+    """
     source = e.Opaque("ai-sdk-ui", json.dumps(SOURCE))
     odd = [e.Opaque("ai-sdk-ui", text) for text in ("", "[]", "no json", '{"type":"data-x"}', '{"type":"text","text":"x"}')]  # fmt: skip
     thought = e.Opaque("ai-sdk", '{"type":"reasoning","text":"hm"}')
@@ -173,7 +183,7 @@ def test_who_speaks_is_said_in_words():
     ]
 
 
-# ------------------------------------------------------------------------------------------------ what waits
+# --------------------------------------------------------------------------------------- what waits
 
 
 def shown(facts) -> list[dict]:
@@ -181,7 +191,9 @@ def shown(facts) -> list[dict]:
 
 
 def calls_in(messages: list[dict]) -> list[dict]:
-    return [part for message in messages for part in message["parts"] if part["type"] == "dynamic-tool"]
+    return [
+        part for message in messages for part in message["parts"] if part["type"] == "dynamic-tool"
+    ]
 
 
 CALL = REF.wish(1, 0)
@@ -195,7 +207,10 @@ YES_BECAUSE = (CALL.decided, e.Approved(digest=request(wish()).digest, ground="p
 YES_TO_ANOTHER = (CALL.decided, approval(wish(arguments="{}")))
 YES_BY_POLICY = (CALL.decided, e.Approved(digest=request(wish()).digest, ground="policy", rule="free", policy_version=1))  # fmt: skip
 VOTE = (CALL.vote("ana"), e.Voted(verdict="approve", digest=request(wish()).digest))
-NOT_THIS = {"approved": False, "reason": "What is recorded as an approval does not hold for this call."}
+NOT_THIS = {
+    "approved": False,
+    "reason": "What is recorded as an approval does not hold for this call.",
+}
 
 
 @pytest.mark.parametrize(
@@ -220,8 +235,8 @@ NOT_THIS = {"approved": False, "reason": "What is recorded as an approval does n
     ],
 )  # fmt: skip
 def test_a_call_that_waits_is_shown_as_its_facts_have_it(told, state, answer):
-    """Open only where people are asked, a yes only where it fits what would run, and under the name by which a
-    person votes (B7, B22, B31, I1, I4).
+    """Open only where people are asked, a yes only where it fits what would run, and under the name
+    by which a person votes (B7, B22, B31, I1, I4).
     """
     story = Story()
     story.turn(1, wish())
@@ -244,12 +259,17 @@ def test_a_call_that_waits_is_shown_as_its_facts_have_it(told, state, answer):
     ("told", "says"),
     [
         *(((event,), "") for event in DECISIONS.values()),
-        ((approval(wish()), e.Revoked(reason="wrong customer", reviewer="ben")), "took the approval back"),
+        (
+            (approval(wish()), e.Revoked(reason="wrong customer", reviewer="ben")),
+            "took the approval back",
+        ),
         ((approval(wish()), e.Declined(why="unknown_tool")), "no such tool"),
     ],
 )
 def test_what_was_decided_against_is_no_yes(told, says):
-    """Before it is closed, in the words that will close it: nobody's answer is not told as a person's no (B87, I5)."""
+    """Before it is closed, in the words that will close it: nobody's answer is not told as a
+    person's no (B87, I5).
+    """
     story = Story()
     story.turn(1, wish())
     for slot, event in (*ASKED, *zip((CALL.decided, CALL.claim(1)), told, strict=False)):
@@ -263,7 +283,9 @@ def test_what_was_decided_against_is_no_yes(told, says):
 
 
 def test_a_yes_stands_beside_what_it_is_about():
-    """A reviewer's edit is shown as soon as it is approved; beside the output, the output says it (B61, I1)."""
+    """A reviewer's edit is shown as soon as it is approved; beside the output, the output says it
+    (B61, I1).
+    """
     story = Story()
     story.turn(1, wish())
     *approved, started, returned = life(CALL, wish(), "edited")
@@ -293,7 +315,9 @@ def test_a_denial_keeps_the_approval_that_was_asked_for():
 
 
 def test_a_conversation_that_waits_is_shown_whole():
-    """A turn has its message from when its model is asked, and what is said meanwhile comes after it (B4, B80)."""
+    """A turn has its message from when its model is asked, and what is said meanwhile comes after
+    it (B4, B80).
+    """
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita", history_limit=1))
     story.say("be kind", "system")
@@ -301,8 +325,16 @@ def test_a_conversation_that_waits_is_shown_whole():
     story.ask(1)
     story.say("still there?")
     begins = [
-        {"id": "ledger.acme.t1.said.m1", "role": "system", "parts": [{"type": "text", "text": "be kind"}]},
-        {"id": "ledger.acme.t1.said.m2", "role": "user", "parts": [{"type": "text", "text": "refund me"}]},
+        {
+            "id": "ledger.acme.t1.said.m1",
+            "role": "system",
+            "parts": [{"type": "text", "text": "be kind"}],
+        },
+        {
+            "id": "ledger.acme.t1.said.m2",
+            "role": "user",
+            "parts": [{"type": "text", "text": "refund me"}],
+        },
     ]
     turn = {"id": "ledger.acme.t1.turn.1.replied", "role": "assistant"}
     later = {"id": "ledger.acme.t1.said.m4", "role": "user", "parts": [{"type": "text", "text": "still there?"}]}  # fmt: skip
@@ -348,7 +380,9 @@ def is_borne_out(call: dict, kinds: set) -> bool:
         case {"state": "approval-responded", "approval": {"approved": True}}:
             return kinds >= {e.ApprovalRequested, e.Approved} and not kinds & {*AGAINST, *ENDS}
         case {"state": "approval-responded", "approval": {"approved": False, "reason": reason}}:
-            return bool(reason and e.ApprovalRequested in kinds and kinds & AGAINST and not kinds & ENDS)
+            return bool(
+                reason and e.ApprovalRequested in kinds and kinds & AGAINST and not kinds & ENDS
+            )
         case {"state": "input-available"}:
             return "approval" not in call and not kinds & {e.ApprovalRequested, *ENDS}
         case {"state": "output-denied", "approval": {"approved": False}}:
@@ -361,13 +395,18 @@ def is_borne_out(call: dict, kinds: set) -> bool:
 
 def kinds_of(facts, call: dict) -> set:
     """Of the facts about a call but votes and what came too late, by the place of its part."""
-    return {type(fact.event) for fact in facts if fact.slot.call_ref == call and fact.slot.tail[2] != "late"}
+    return {
+        type(fact.event)
+        for fact in facts
+        if fact.slot.call_ref == call and fact.slot.tail[2] != "late"
+    }
 
 
 @given(any_lives())
 def test_what_is_shown_only_moves_forward(facts):
-    """Fact by fact: messages come only at the end, parts stay in their place, a call goes only forward, never says
-    more than its facts, and what has ended does not change again (B7, B31, B77, B80).
+    """Fact by fact: messages come only at the end, parts stay in their place, a call goes only
+    forward, never says more than its facts, and what has ended does not change again (B7, B31, B77,
+    B80).
     """
     before = []
     for count in range(1, len(facts) + 1):
@@ -396,8 +435,8 @@ def went_forward(was: dict, is_: dict) -> bool:
 
 @given(any_lives(), st.data())
 def test_what_is_shown_is_the_same_for_the_same_facts(facts, data):
-    """Cut anywhere, in any order and with duplicates; and the checker finds nothing but that something waits, or
-    that a turn has nothing to say (I11, I13).
+    """Cut anywhere, in any order and with duplicates; and the checker finds nothing but that
+    something waits, or that a turn has nothing to say (I11, I13).
     """
     facts = facts[: data.draw(st.integers(1, len(facts)))]
     messages = shown(facts)
@@ -450,7 +489,7 @@ def test_the_sdk_takes_what_waits():
         assert told == messages
 
 
-# ---------------------------------------------------------------------------------------------------- checking
+# ----------------------------------------------------------------------------------------- checking
 
 SAYS = {"type": "text", "text": "hi"}
 GRANTED = {"id": "p", "approved": True}
@@ -466,7 +505,14 @@ def part(id_="a", tool="refund", state="output-available", **fields) -> dict:
         "approval-requested": {"approval": {"id": "p"}},
         "approval-responded": {"approval": GRANTED},
     }.get(state, {})
-    return {"type": f"tool-{tool}", "toolCallId": id_, "state": state, "input": {}, **needed, **fields}
+    return {
+        "type": f"tool-{tool}",
+        "toolCallId": id_,
+        "state": state,
+        "input": {},
+        **needed,
+        **fields,
+    }
 
 
 def less(part: dict, field: str) -> dict:
@@ -579,7 +625,9 @@ BROKEN = [
 
 @pytest.mark.parametrize(("rule", "at", "messages"), BROKEN)
 def test_the_rule_that_is_broken_is_named(rule, at, messages):
-    """Each rule has a list that breaks it and no other; a payload and its bare list are the same."""
+    """Each rule has a list that breaks it and no other; a payload and its bare list are the
+    same.
+    """
     assert [(found.rule, found.message) for found in ai_sdk_ui.check(messages)] == [(rule, at)]
     assert ai_sdk_ui.check({"messages": messages}) == ai_sdk_ui.check(messages)
 
@@ -627,10 +675,10 @@ def test_what_is_right_is_taken():
     assert ai_sdk_ui.check(RIGHT) == []
 
 
-# ----------------------------------------------------------------------------------------------- the SDK itself
+# ----------------------------------------------------------------------------------- the SDK itself
 
-#: Reads lists of UIMessages and prints for each why the SDK refuses to validate, convert or send it, or else the
-#: ModelMessages that it makes of it.
+#: Reads lists of UIMessages and prints for each why the SDK refuses to validate, convert or send
+#: it, or else the ModelMessages that it makes of it.
 SCRIPT = """
 import { readFileSync } from 'node:fs';
 import { modelMessageSchema, validateUIMessages, convertToModelMessages } from 'ai';
@@ -663,10 +711,12 @@ console.log(JSON.stringify(told));
 
 
 def settled(messages: list[dict]) -> list[dict]:
-    """ModelMessages without what the SDK makes otherwise of UIMessages than is written here for ModelMessages.
+    """ModelMessages without what the SDK makes otherwise of UIMessages than is written here for
+    ModelMessages.
 
     * A user's text is a list of one part there.
-    * A denial is an `error-text` there, beside the approval that led to it; here it is `execution-denied` alone.
+    * A denial is an `error-text` there, beside the approval that led to it; here it is
+      `execution-denied` alone.
     """
     found: list[dict] = []
     for message in messages:
@@ -674,7 +724,9 @@ def settled(messages: list[dict]) -> list[dict]:
         if message["role"] == "user" and isinstance(content, str):
             content = [{"type": "text", "text": content}]
         if isinstance(content, list):
-            content = [_settled(part) for part in content if not part["type"].startswith("tool-approval-")]
+            content = [
+                _settled(part) for part in content if not part["type"].startswith("tool-approval-")
+            ]
         found.append({**message, "content": content})
     return found
 
@@ -688,7 +740,9 @@ def _settled(part: dict) -> dict:
 
 
 def test_the_sdk_makes_of_it_what_is_written_for_models(conversations):
-    """It validates and sends any life that is shown, and converts it to the ModelMessages written here (B1, B17)."""
+    """It validates and sends any life that is shown, and converts it to the ModelMessages written
+    here (B1, B17).
+    """
     folder = installed()
     lists: list[list] = []
     models: list[list] = []
@@ -712,14 +766,21 @@ def test_the_sdk_makes_of_it_what_is_written_for_models(conversations):
 
 
 def test_the_sdk_reads_it_as_it_is_read_here():
-    """Steps, reasoning, files and outputs of a chat: read here and written for models, they are what the SDK sends."""
+    """Steps, reasoning, files and outputs of a chat: read here and written for models, they are
+    what the SDK sends.
+    """
     messages = [
         message("system", SAYS, SAYS, id_="m1"),
         message("user", SAYS, id_="m2"),
         saying(
             {"type": "data-x", "data": 1},
             {"type": "step-start"},
-            {"type": "reasoning", "id": "r", "text": "hm", "providerMetadata": {"a": {"s": "c2ln"}}},
+            {
+                "type": "reasoning",
+                "id": "r",
+                "text": "hm",
+                "providerMetadata": {"a": {"s": "c2ln"}},
+            },
             {"type": "file", "url": "data:,x", "mediaType": "text/plain", "filename": "x"},
             part("a", approval=GRANTED, input={"x": 1}),
             SAYS,
@@ -727,7 +788,9 @@ def test_the_sdk_reads_it_as_it_is_read_here():
             {"type": "step-start"},
             SOURCE,
             {"type": "step-start"},
-            part("c", state="output-denied", approval={"id": "q", "approved": False, "reason": "no"}),
+            part(
+                "c", state="output-denied", approval={"id": "q", "approved": False, "reason": "no"}
+            ),
             {"type": "step-start"},
             SAYS,
             {"type": "step-start"},
@@ -741,7 +804,13 @@ def test_the_sdk_reads_it_as_it_is_read_here():
 
 def damaged(value: object) -> Iterator[object]:
     """The value with any one thing in it taken out, or something odd put in its place."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, one in inner:
         rest = deepcopy(value)
         del rest[key]  # type: ignore[attr-defined]
@@ -762,8 +831,8 @@ ODD = (
 
 
 def test_what_the_sdk_refuses_is_refused_here():
-    """Of a list with any one thing damaged: what the SDK refuses is a problem here, and rules 23 and 26 are no
-    stricter than its own.
+    """Of a list with any one thing damaged: what the SDK refuses is a problem here, and rules 23
+    and 26 are no stricter than its own.
     """
     waiting = [saying(part(state=state)) for state in ("input-available", "approval-requested", "input-streaming")]  # fmt: skip
     lists = [list_ for whole in (RIGHT, *([one] for one in waiting)) for list_ in damaged(whole)]
@@ -777,11 +846,13 @@ def test_what_the_sdk_refuses_is_refused_here():
             assert not rules & {23, 26}, (list_, ai_sdk_ui.check(list_))
 
 
-# ----------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 def test_a_chat_is_read():
-    """Each step of a message is a reply with its outputs; what is for people stays with it; the rest is as it was."""
+    """Each step of a message is a reply with its outputs; what is for people stays with it; the
+    rest is as it was.
+    """
     thought = {"type": "reasoning", "text": "hm", "providerMetadata": {"a": {"s": 1}}}
     image = {"type": "file", "url": "data:,x", "mediaType": "text/plain"}
     assert ai_sdk_ui.read(
@@ -799,7 +870,11 @@ def test_a_chat_is_read():
                 image,
                 less(part("c", state="output-error", rawInput='{"x"'), "input"),
                 part("d", state="output-denied", approval={"id": "q", "approved": False}),
-                part("e", state="output-denied", approval={"id": "r", "approved": False, "reason": "no"}),
+                part(
+                    "e",
+                    state="output-denied",
+                    approval={"id": "r", "approved": False, "reason": "no"},
+                ),
                 {"type": "step-start"},
             ),
             saying(id_="m4"),
@@ -810,7 +885,9 @@ def test_a_chat_is_read():
         RecordedReply(
             (
                 e.Opaque("ai-sdk-ui", json.dumps(SOURCE, separators=(",", ":"))),
-                e.Opaque("ai-sdk", '{"type":"reasoning","text":"hm","providerOptions":{"a":{"s":1}}}'),
+                e.Opaque(
+                    "ai-sdk", '{"type":"reasoning","text":"hm","providerOptions":{"a":{"s":1}}}'
+                ),
                 e.Wish("refund", '{"x":1}', "a"),
                 e.Text("hi"),
                 e.Wish("refund", "{}", "b"),
@@ -851,7 +928,9 @@ def test_a_chat_is_read():
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(sentence, messages):
-    """What waits, a part that nobody knows, another form: a sentence with the index, and nothing guessed (B1)."""
+    """What waits, a part that nobody knows, another form: a sentence with the index, and nothing
+    guessed (B1).
+    """
     with pytest.raises(BadInput) as refused:
         ai_sdk_ui.read(messages)
     assert str(refused.value).startswith(sentence)
@@ -891,13 +970,16 @@ def test_no_nesting_is_too_deep_to_be_judged(field):
     deep: list = []
     for _ in range(20_000):
         deep = [deep]
-    messages = [{**HELLO, field: deep}, saying({**SAYS, field: deep}, {**part(), field: deep}, id_="n")]
+    messages = [
+        {**HELLO, field: deep},
+        saying({**SAYS, field: deep}, {**part(), field: deep}, id_="n"),
+    ]
     ai_sdk_ui.check(messages)
     with contextlib.suppress(BadInput):
         ai_sdk_ui.read(messages)
 
 
-# ------------------------------------------------------------------------------------------------ under its names
+# ---------------------------------------------------------------------------------- under its names
 
 
 @pytest.mark.parametrize("name", ["ai-sdk", "ai-sdk-ui"])
@@ -911,7 +993,9 @@ def test_either_name_takes_what_is_shown(name):
 
 
 def test_each_form_is_judged_by_its_own_rules():
-    """`ai-sdk` goes by the first message that gives the form away; `ai-sdk-ui` takes no ModelMessages."""
+    """`ai-sdk` goes by the first message that gives the form away; `ai-sdk-ui` takes no
+    ModelMessages.
+    """
     model = {"role": "user", "content": "hi"}
     either, shown = FORMATS["ai-sdk"], FORMATS["ai-sdk-ui"]
     assert either.check([model]) == []

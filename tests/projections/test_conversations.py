@@ -21,7 +21,11 @@ def reply(content="Hi", *calls):
 
 
 def call(provider_id="c1", name="look", arguments="{}"):
-    return {"id": provider_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {
+        "id": provider_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 def output(provider_id="c1", name="look", content="42"):
@@ -43,14 +47,18 @@ def read(tmp_path):
 
 
 def test_every_message_has_its_step():
-    """Our own conversations are read: reused ids, two calls at once, broken arguments, empty texts (B20)."""
+    """Our own conversations are read: reused ids, two calls at once, broken arguments, empty texts
+    (B20).
+    """
     conversations = read_conversations(SMALL)
 
     assert [one.id for one in conversations] == [
         "small-talk", "same-id-twice", "two-at-once", "broken-arguments"
     ]  # fmt: skip
     _, twice, at_once, broken = conversations
-    assert [step.wishes for step in twice.steps if isinstance(step, RecordedReply) and step.wishes] == [
+    assert [
+        step.wishes for step in twice.steps if isinstance(step, RecordedReply) and step.wishes
+    ] == [
         (Wish("cancel_reservation", '{"reservation_id": "KX77QA"}', "call_1"),),
         (Wish("cancel_reservation", '{"reservation_id": "MM20PL"}', "call_1"),),
     ]
@@ -64,7 +72,9 @@ def test_every_message_has_its_step():
             Wish("send_certificate", '{"user_id":"carol_1042","amount":1.50}', "call_c"),
         ),
     )
-    assert at_once.steps[5] == Output("call_c", "send_certificate", "Certificate certificate_2231 sent.")
+    assert at_once.steps[5] == Output(
+        "call_c", "send_certificate", "Certificate certificate_2231 sent."
+    )
     assert broken.steps[1] == Spoken("user", "What is 7 * 6?")
     assert isinstance(broken.steps[2], RecordedReply)
     assert broken.steps[2].wishes[0].arguments == '{"expression": "7 * 6"'
@@ -87,7 +97,9 @@ def _written(step):
         case RecordedReply(parts):
             wishes = step.wishes
             text = next((part.text for part in parts if isinstance(part, Text)), None)
-            return reply(text, *(call(wish.provider_id, wish.tool, wish.arguments) for wish in wishes))
+            return reply(
+                text, *(call(wish.provider_id, wish.tool, wish.arguments) for wish in wishes)
+            )
         case Output(provider_id, tool, text):
             return output(provider_id, tool, text)
 
@@ -145,10 +157,16 @@ TALK = line(user()) + b"\n"
         # One message.
         (line(3), ["line 1, message 1:"]),
         (line(user(), {"content": "x"}), ["line 1, message 2:", "role", "missing"]),
-        (line({"role": "developer", "content": "x"}), ["message 1:", "'developer'", "'assistant'", "'tool'"]),
+        (
+            line({"role": "developer", "content": "x"}),
+            ["message 1:", "'developer'", "'assistant'", "'tool'"],
+        ),
         (line(user(), WRONG), ["message 2:", "unknown key 'name'", "role, content"]),
         (line(user(None)), ["message 1:", "'content' should be a valid string"]),
-        (line(user([{"type": "text", "text": "x"}])), ["message 1:", "'content' should be a valid string"]),
+        (
+            line(user([{"type": "text", "text": "x"}])),
+            ["message 1:", "'content' should be a valid string"],
+        ),
         (line({"role": "user"}), ["message 1:", "'content' is missing"]),
         (line({"role": "assistant", "tool_calls": [call()]}, output()), ["'content' is missing"]),
         (line(reply(None)), ["message 1:", "needs content or tool_calls"]),
@@ -156,18 +174,36 @@ TALK = line(user()) + b"\n"
         (line({**reply(), "tool_calls": None}), ["message 1:", "'tool_calls' should be a list"]),
         (line({**reply(), "refusal": None}), ["message 1:", "unknown key 'refusal'"]),
         (line(reply("x", {**call(), "index": 0})), ["message 1:", "unknown key 'index'"]),
-        (line(reply("x", {**call(), "type": "custom"})), ["message 1:", "'type' is 'custom'", "'function'"]),
+        (
+            line(reply("x", {**call(), "type": "custom"})),
+            ["message 1:", "'type' is 'custom'", "'function'"],
+        ),
         (line(reply("x", call(""))), ["message 1:", "'id'"]),
-        (line(reply("x", call(arguments={}))), ["message 1:", "'arguments' should be a valid string"]),
-        (line(reply("x", {"id": "c1", "type": "function"})), ["message 1:", "'function' is missing"]),
-        (line(reply("x", call(name="a b")), output(name="a b")), ["message 1:", "tool 'a b' cannot be used"]),
+        (
+            line(reply("x", call(arguments={}))),
+            ["message 1:", "'arguments' should be a valid string"],
+        ),
+        (
+            line(reply("x", {"id": "c1", "type": "function"})),
+            ["message 1:", "'function' is missing"],
+        ),
+        (
+            line(reply("x", call(name="a b")), output(name="a b")),
+            ["message 1:", "tool 'a b' cannot be used"],
+        ),
         (line(user("\ud800")), ["line 1:", "half a surrogate pair"]),
         (line(user("x" * 600_000)), ["message 1:", "one fact may have 524,288"]),
         # Calls and their outputs.
         (line(reply("x", call(), call()), output()), ["message 1:", "two calls", "'c1'"]),
-        (line(user(), output()), ["message 2:", "'c1' is no call of the assistant message before it"]),
+        (
+            line(user(), output()),
+            ["message 2:", "'c1' is no call of the assistant message before it"],
+        ),
         (line(reply("x", call()), output("c2")), ["message 2:", "'c2' is no call"]),
-        (line(reply("x", call()), output(), output()), ["message 3:", "call 'c1' of look was answered"]),
+        (
+            line(reply("x", call()), output(), output()),
+            ["message 3:", "call 'c1' of look was answered"],
+        ),
         (line(reply("x", call()), output(), user(), output()), ["message 4:", "is no call"]),
         (
             line(reply("x", call()), user(), output()),
@@ -189,11 +225,16 @@ TALK = line(user()) + b"\n"
             ["message 2:", "'name' is missing"],
         ),
         # Several: the first is told.
-        (TALK + line(user(), id="t2") + b"\n" + line(user(), user(3), id="t3"), ["line 3, message 2:"]),
+        (
+            TALK + line(user(), id="t2") + b"\n" + line(user(), user(3), id="t3"),
+            ["line 3, message 2:"],
+        ),
     ],
 )
 def test_bad_file_is_refused_whole(read, raw, expected):
-    """A mistake names line, message and what is wrong, and nothing of the file is returned (B1, B14)."""
+    """A mistake names line, message and what is wrong, and nothing of the file is returned (B1,
+    B14).
+    """
     with pytest.raises(BadFile) as raised:
         read(raw)
 

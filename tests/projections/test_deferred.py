@@ -1,4 +1,6 @@
-"""Turns that wait, as pydantic-ai hands them over: judged by its own types, and gone on with by its own agent."""
+"""Turns that wait, as pydantic-ai hands them over: judged by its own types, and gone on with by its
+own agent.
+"""
 
 import json
 import subprocess
@@ -40,14 +42,16 @@ def asked(*ids: str) -> Story:
     return story
 
 
-def loaded(thread: Thread) -> tuple[list[pai.ModelMessage], DeferredToolRequests, DeferredToolResults]:
+def loaded(
+    thread: Thread,
+) -> tuple[list[pai.ModelMessage], DeferredToolRequests, DeferredToolResults]:
     """As the library's own types take them."""
     messages = pai.ModelMessagesTypeAdapter.validate_json(json.dumps(deferred.messages(thread)))
     requests = REQUESTS.validate_json(json.dumps(deferred.requests(thread)))
     return messages, requests, RESULTS.validate_json(json.dumps(deferred.results(thread)))
 
 
-# ----------------------------------------------------------------------------------------------------- what waits
+# --------------------------------------------------------------------------------------- what waits
 
 
 def test_what_waits_for_people_is_an_approval():
@@ -71,7 +75,9 @@ def test_what_waits_for_people_is_an_approval():
     [("client", None, ['{"order":"A-17"}']), ("client", EDIT, [EDIT]), ("executor", None, [])],
 )
 def test_what_the_client_runs_is_a_call(run_by, arguments, calls):
-    """Under exactly the arguments that were approved; an executor's calls are nobody else's to run (I1, I4)."""
+    """Under exactly the arguments that were approved; an executor's calls are nobody else's to run
+    (I1, I4).
+    """
     story = Story()
     story.turn(1, wish())
     asking = request(wish())
@@ -101,12 +107,14 @@ def test_a_call_that_was_started_is_not_handed_out_again():
     assert (requests.calls, requests.approvals, results) == ([], [], DeferredToolResults())
 
 
-# ------------------------------------------------------------------------------------------------ what became of it
+# -------------------------------------------------------------------------------- what became of it
 
 
 @pytest.mark.parametrize("ending", SETTLED)
 def test_each_ending_is_what_it_is(ending):
-    """Denied only where it was denied; the same word and the same text as in a history of the turn (B2, B5, I5)."""
+    """Denied only where it was denied; the same word and the same text as in a history of the turn
+    (B2, B5, I5).
+    """
     story = Story()
     story.turn(1, wish())
     story.live(1, 0, wish(), ending)
@@ -128,7 +136,9 @@ def test_each_ending_is_what_it_is(ending):
 
 @pytest.mark.parametrize("ending", DECISIONS)
 def test_a_decision_is_told_before_it_is_closed(ending):
-    """What was decided against is told as soon as it is decided, in the words that will be recorded."""
+    """What was decided against is told as soon as it is decided, in the words that will be
+    recorded.
+    """
     story = asked("call_a")
     story.tell(REF.wish(1, 0).decided, DECISIONS[ending])
     thread = thread_of(REF, story.facts)
@@ -142,13 +152,17 @@ def test_an_edit_that_is_no_object_is_refused():
     """The library has no place for it, and nothing is made of it."""
     story = asked("call_a")
     story.tell(REF.wish(1, 0).decided, approval(wish(), "[1]"))
-    with pytest.raises(BadInput, match="acme/t1/1-0 was approved with arguments that are no object"):
+    with pytest.raises(
+        BadInput, match="acme/t1/1-0 was approved with arguments that are no object"
+    ):
         deferred.results(thread_of(REF, story.facts))
 
 
 @pytest.mark.parametrize("told", [(), (e.ModelFailed(error="overloaded"),)])
 def test_without_a_reply_nothing_is_deferred(told):
-    """A thread that was only opened, and a model that gave no answer, are refused with a sentence."""
+    """A thread that was only opened, and a model that gave no answer, are refused with a
+    sentence.
+    """
     story = Story()
     for one in told:
         story.ask(1)
@@ -159,7 +173,9 @@ def test_without_a_reply_nothing_is_deferred(told):
 
 @given(lives())
 def test_any_life_is_handed_over(facts):
-    """The library's types take it, under the ids that the writer gives; no call is both awaited and settled (I1)."""
+    """The library's types take it, under the ids that the writer gives; no call is both awaited and
+    settled (I1).
+    """
     thread = thread_of(REF, facts)
     try:
         messages, requests, results = loaded(thread)
@@ -177,16 +193,18 @@ def test_any_life_is_handed_over(facts):
         assert json.dumps(whole[: len(messages)]) == json.dumps(deferred.messages(thread))
 
 
-# --------------------------------------------------------------------------------------------- the agent goes on
+# -------------------------------------------------------------------------------- the agent goes on
 
 
 async def test_an_agent_goes_on_from_it():
-    """Its own run takes the messages and the results: the approved call runs, the edited one with the edit, the denied
-    one not, and the model reads the reviewer's words (B2, B5, I1).
+    """Its own run takes the messages and the results: the approved call runs, the edited one with
+    the edit, the denied one not, and the model reads the reviewer's words (B2, B5, I1).
     """
     story = asked("call_a", "call_b", "call_c", "call_d")
     call = [REF.wish(1, index) for index in range(4)]
-    no = e.Denied(ground="people", rule="money", policy_version=1, reason="not this one", voters=("ana",))
+    no = e.Denied(
+        ground="people", rule="money", policy_version=1, reason="not this one", voters=("ana",)
+    )
     story.tell(call[0].decided, approval(wish()))
     story.tell(call[1].decided, approval(wish(), EDIT))
     story.tell(call[2].decided, no)
@@ -215,13 +233,18 @@ async def test_an_agent_goes_on_from_it():
     )
     done = await agent.run(message_history=messages, deferred_tool_results=results)
     assert (done.output, sorted(ran)) == ("Done.", ["A-17", "edited"])
-    returns = {part.tool_call_id: part for part in heard[-1].parts if isinstance(part, pai.ToolReturnPart)}
+    returns = {
+        part.tool_call_id: part for part in heard[-1].parts if isinstance(part, pai.ToolReturnPart)
+    }
     assert {id_: (part.outcome, part.content) for id_, part in returns.items()} == {
         "call_a": ("success", "refunded A-17"),
         "call_b": ("success", "refunded edited"),
         "call_c": (
             "denied",
-            "`refund` did not run: a person reviewed this call and said no. Their reason: not this one",
+            (
+                "`refund` did not run: a person reviewed this call and said no. Their reason: not "
+                "this one"
+            ),
         ),
         "call_d": (
             "failed",
@@ -255,7 +278,5 @@ async def test_an_agent_asks_for_what_the_ledger_awaits():
 
 def test_the_library_is_not_needed():
     """The values are plain JSON, and nobody who hands them over loads pydantic-ai for it."""
-    program = (
-        "import sys, ayes.projections.formats.pydantic_ai.deferred; sys.exit('pydantic_ai' in sys.modules)"
-    )
+    program = "import sys, ayes.projections.formats.pydantic_ai.deferred; sys.exit('pydantic_ai' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,6 +1,7 @@
 """Projections of a whole log: the same rows live, rebuilt, in any order and in any batches.
 
-What is right is always made in another way than the state makes it: from all facts of one thread or call at once.
+What is right is always made in another way than the state makes it: from all facts of one thread or
+call at once.
 """
 
 import random
@@ -15,7 +16,19 @@ from busy_log import MODEL, TOOLS, busy_log, call_row, history_row, one_log, reb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from stories import REF, SETTLED, START, UNSETTLED, Story, approval, disorder, life, lives, question, request
+from stories import (
+    REF,
+    SETTLED,
+    START,
+    UNSETTLED,
+    Story,
+    approval,
+    disorder,
+    life,
+    lives,
+    question,
+    request,
+)
 
 from ayes.consumers.model import ModelWorker
 from ayes.ledger.lifecycle import MAY_FOLLOW, Call, Status, call_of, evolve, refusal
@@ -37,12 +50,16 @@ FOLDS = (OPEN_APPROVALS, HISTORIES, CALLS)
 
 
 def folds(keep_complete):
-    """All of them, keeping so many things at rest: few, so that letting go and recalling really happen."""
+    """All of them, keeping so many things at rest: few, so that letting go and recalling really
+    happen.
+    """
     return tuple(msgspec.structs.replace(fold, keep_complete=keep_complete) for fold in FOLDS)
 
 
 class Live:
-    """A state that is driven as `ops/audit/replay.py` drives it; what it recalls comes from a list of facts."""
+    """A state that is driven as `ops/audit/replay.py` drives it; what it recalls comes from a list
+    of facts.
+    """
 
     def __init__(self, log, keep_complete):
         self.log = log
@@ -66,7 +83,9 @@ class Live:
 
     def rows(self):
         self.drain()
-        in_hand = {fold.name: {row.key: row.value for row in self.state.rows(fold)} for fold in self.folds}
+        in_hand = {
+            fold.name: {row.key: row.value for row in self.state.rows(fold)} for fold in self.folds
+        }
         # The queue shows what is open, and nothing that is open was let go.
         assert self.shown["pending"] == {}
         return {name: self.shown[name] | in_hand[name] for name in in_hand}
@@ -75,19 +94,24 @@ class Live:
 def _keys(fact):
     """What a ledger reads again: a thread, or a call."""
     at = fact.slot
-    return {(at.workspace, at.thread), (at.workspace, at.thread, at.tail[1] if at.tail[0] == "call" else "")}
+    return {
+        (at.workspace, at.thread),
+        (at.workspace, at.thread, at.tail[1] if at.tail[0] == "call" else ""),
+    }
 
 
 def same(rows, expected):
     """Row by row, so that a difference is small enough to read. Calls are compared as values."""
-    read = rows | {"calls": {key: msgspec.json.decode(value) for key, value in rows["calls"].items()}}
+    read = rows | {
+        "calls": {key: msgspec.json.decode(value) for key, value in rows["calls"].items()}
+    }
     for name in expected:
         assert read[name].keys() == expected[name].keys(), name
         for key, value in expected[name].items():
             assert read[name][key] == value, (name, key)
 
 
-# -------------------------------------------------------------------------------- one log of several threads
+# ----------------------------------------------------------------------- one log of several threads
 
 
 def _opened(facts, model, most):
@@ -102,7 +126,9 @@ def _opened(facts, model, most):
 def logs(draw):
     """Random lives of several threads in one log."""
     threads = [
-        _opened(draw(lives()), draw(st.sampled_from(["", MODEL])), draw(st.sampled_from([1, 2, 100])))
+        _opened(
+            draw(lives()), draw(st.sampled_from(["", MODEL])), draw(st.sampled_from([1, 2, 100]))
+        )
         for _ in range(draw(st.integers(1, 3)))
     ]
     return one_log(threads, draw(st.randoms(use_true_random=False)))
@@ -124,12 +150,13 @@ def test_any_order_and_any_batches_give_the_same_rows(log, resting, data):
     same(live.rows(), rebuilt(log))
 
 
-# ----------------------------------------------------------------------------------------- every single prefix
+# ------------------------------------------------------------------------------ every single prefix
 
 
 def test_live_is_rebuilt_at_every_prefix():
-    """2,000 facts of many threads at once, letting go as soon as possible: after each fact, what is shown of the thing
-    that it is about is what all of its facts so far give; and from time to time everything is compared (I11, I13, B77).
+    """2,000 facts of many threads at once, letting go as soon as possible: after each fact, what is
+    shown of the thing that it is about is what all of its facts so far give; and from time to time
+    everything is compared (I11, I13, B77).
     """
     log = busy_log(2000)
     live = Live([], 0)
@@ -143,7 +170,9 @@ def test_live_is_rebuilt_at_every_prefix():
         ref, call_ref = fact.slot.thread_ref, fact.slot.call_ref
         threads[ref].append(fact)
         expected = history_row(ref, threads[ref])
-        assert _shown(live, "histories", fact.slot, f"{ref.workspace}.{ref.thread}") == expected, fact
+        assert _shown(live, "histories", fact.slot, f"{ref.workspace}.{ref.thread}") == expected, (
+            fact
+        )
         if call_ref is not None:
             calls[call_ref].append(fact)
             call = call_of(call_ref, tuple(calls[call_ref]))
@@ -165,12 +194,14 @@ def _shown(live, name, slot, key):
     """What is shown of it: the row in hand, else the one with which it was let go."""
     (fold,) = (fold for fold in live.folds if fold.name == name)
     row = live.state.row(fold, slot)
-    if row is None and fold.key(slot) is None:  # this fact does not show; what does, stands as it was
+    if (
+        row is None and fold.key(slot) is None
+    ):  # this fact does not show; what does, stands as it was
         row = next((one for one in live.state.rows(fold) if one.key == key), None)
     return live.shown[name].get(key) if row is None else row.value
 
 
-# -------------------------------------------------------------------------------------------- what is kept in hand
+# ----------------------------------------------------------------------------- what is kept in hand
 
 
 def fold_all(facts, keep_complete=0):
@@ -213,7 +244,9 @@ def test_memory_grows_with_what_is_under_way():
     ids=["a service answers", "a model of ours answers"],
 )
 def test_a_service_that_answers_by_itself_is_not_waited_for(opened, kept):
-    """It may never record a turn, so its conversations would be kept for ever; a model of ours owes an answer."""
+    """It may never record a turn, so its conversations would be kept for ever; a model of ours owes
+    an answer.
+    """
     story = Story()
     story.tell(REF.opened, opened)
     story.say("hello")
@@ -236,7 +269,9 @@ def test_an_opened_thread_in_which_nothing_was_said_is_at_rest():
 
 
 def test_a_call_of_an_older_turn_keeps_the_conversation_in_hand():
-    """A service may go on before a call is settled; the history changes when it is, so it must be heard then."""
+    """A service may go on before a call is settled; the history changes when it is, so it must be
+    heard then.
+    """
     wish = e.Wish(tool="refund", arguments="{}")
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita"))
@@ -324,8 +359,8 @@ def test_a_thing_that_is_let_go_twice_says_so():
 
 
 def test_several_that_go_on_at_once_come_back_in_the_order_of_the_log():
-    """Behind a hole much is taken at once; what is let go again comes in an order that only the log decides, and
-    each says with what it had been let go (I11).
+    """Behind a hole much is taken at once; what is let go again comes in an order that only the log
+    decides, and each says with what it had been let go (I11).
     """
     story = Story()
     calls = [REF.call(f"c{number}") for number in range(9)]
@@ -353,7 +388,9 @@ def test_several_that_go_on_at_once_come_back_in_the_order_of_the_log():
 
 
 def test_what_came_before_is_not_waited_for():
-    """A duplicate is no early fact: what is missing is what is behind the last one, and can be passed over."""
+    """A duplicate is no early fact: what is missing is what is behind the last one, and can be
+    passed over.
+    """
     facts = busy_log(6)
     state = ProjectionState(OPEN_APPROVALS)
     for fact in (*facts[:3], facts[0], facts[1], facts[4]):
@@ -398,7 +435,7 @@ def test_every_projection_skips_what_it_cannot_read():
     assert [list(state.rows(fold)) for fold in folds(2)] == rows
 
 
-# -------------------------------------------------------------------------------------------------- any story at all
+# --------------------------------------------------------------------------------- any story at all
 
 #: What may be recorded next about a call, in the shape that fits it.
 NEXT = {
@@ -407,11 +444,23 @@ NEXT = {
         call.ref.vote("ana"),
         e.Voted(verdict="approve", digest=call.approval_request.digest),
     ),
-    e.Escalated: lambda call: (call.ref.escalated(len(call.escalated) + 1), e.Escalated(voters=("lea",))),
-    e.GlassBroken: lambda call: (call.ref.announced, e.GlassBroken(reviewer="lea", reason="it burns")),
+    e.Escalated: lambda call: (
+        call.ref.escalated(len(call.escalated) + 1),
+        e.Escalated(voters=("lea",)),
+    ),
+    e.GlassBroken: lambda call: (
+        call.ref.announced,
+        e.GlassBroken(reviewer="lea", reason="it burns"),
+    ),
     e.Approved: lambda call: (call.ref.decided, approval(_wish(call))),
-    e.Denied: lambda call: (call.ref.decided, e.Denied(ground="policy", rule="no", policy_version=1)),
-    e.Answered: lambda call: (call.ref.decided, e.Answered(answer="42", rule="r", policy_version=1)),
+    e.Denied: lambda call: (
+        call.ref.decided,
+        e.Denied(ground="policy", rule="no", policy_version=1),
+    ),
+    e.Answered: lambda call: (
+        call.ref.decided,
+        e.Answered(answer="42", rule="r", policy_version=1),
+    ),
     e.Expired: lambda call: (call.ref.decided, e.Expired(rule="r", policy_version=1, after_s=1)),
     e.Withdrawn: lambda call: (call.ref.decided, e.Withdrawn()),
     e.Superseded: lambda call: (call.ref.decided, e.Superseded()),
@@ -426,7 +475,9 @@ NEXT = {
     e.InDoubt: lambda call: (call.ref.finished, e.InDoubt(attempt=1, text="who knows")),
     e.ToolRefused: lambda call: (
         call.ref.finished,
-        e.ToolRefused(ending=call.status if call.status != "declined" else "unknown_tool", text="it did not"),
+        e.ToolRefused(
+            ending=call.status if call.status != "declined" else "unknown_tool", text="it did not"
+        ),
     ),
     e.Reconciled: lambda call: (
         call.ref.reconciled_by("ana"),
@@ -440,7 +491,9 @@ def _wish(call):
 
 
 class AnyStory(RuleBasedStateMachine):
-    """Two conversations go on in any way that the table allows; the projections follow, and are always right."""
+    """Two conversations go on in any way that the table allows; the projections follow, and are
+    always right.
+    """
 
     def __init__(self):
         super().__init__()
@@ -511,7 +564,9 @@ class AnyStory(RuleBasedStateMachine):
     @precondition(lambda self: any(call.status not in ENDS for call in self.calls()))
     @rule(data=st.data())
     def a_call_goes_on(self, data):
-        call = data.draw(st.sampled_from([call for call in self.calls() if call.status not in ENDS]))
+        call = data.draw(
+            st.sampled_from([call for call in self.calls() if call.status not in ENDS])
+        )
         kind = data.draw(st.sampled_from(list(MAY_FOLLOW[call.status])))
         slot, event = NEXT[kind](call)
         if refusal(call, slot, msgspec.structs.replace(event, id="new"), START) is None:
@@ -520,7 +575,9 @@ class AnyStory(RuleBasedStateMachine):
     @precondition(lambda self: any(call.status is Status.PENDING for call in self.calls()))
     @rule(data=st.data())
     def its_requester_withdraws_it(self, data):
-        call = data.draw(st.sampled_from([one for one in self.calls() if one.status is Status.PENDING]))
+        call = data.draw(
+            st.sampled_from([one for one in self.calls() if one.status is Status.PENDING])
+        )
         if call.withdrawn is None:
             self.tell(call.ref.withdrawn, e.Withdrawn(reason="changed my mind"))
 
@@ -567,7 +624,9 @@ class AnyStory(RuleBasedStateMachine):
 
     @invariant()
     def at_rest_is_what_the_models_worker_thinks(self):
-        """A conversation rests exactly while the worker has nothing to do, whatever it is handed, and no call waits."""
+        """A conversation rests exactly while the worker has nothing to do, whatever it is handed,
+        and no call waits.
+        """
         facts = self.of(self.changed)
         if not facts:
             return
@@ -599,7 +658,7 @@ def test_the_table_of_what_may_be_recorded_next_is_whole():
     assert Call(REF.call("c")).status is Status.UNKNOWN
 
 
-# ------------------------------------------------------------------------- one call, at once and one by one
+# ----------------------------------------------------------------- one call, at once and one by one
 
 SAMPLES = {
     path.name.split(".")[0]: codec.decode(path.read_bytes())
@@ -608,14 +667,19 @@ SAMPLES = {
 
 
 def places(call):
-    """Each place about a call with each fact that may stand there, in two variants where somebody chose its name."""
+    """Each place about a call with each fact that may stand there, in two variants where somebody
+    chose its name.
+    """
     for shape, kinds in FILLED_BY.items():
         if shape[:2] == ("call", "*"):
             for tail in product(
                 *({"*": ("ana", "ben"), "#": ("1", "2")}.get(word, (word,)) for word in shape[2:])
             ):
                 for kind in kinds:
-                    yield Slot(REF.workspace, REF.thread, ("call", call, *tail)), SAMPLES[kind.__name__]
+                    yield (
+                        Slot(REF.workspace, REF.thread, ("call", call, *tail)),
+                        SAMPLES[kind.__name__],
+                    )
 
 
 OURS = list(places("1-0"))
@@ -631,7 +695,9 @@ STRANGE = [
 
 @given(st.lists(st.sampled_from(OURS + STRANGE), max_size=40), st.randoms(use_true_random=False))
 def test_a_call_made_at_once_is_the_call_made_fact_by_fact(stood, chance):
-    """`call_of` is `evolve` over all facts, of every kind in every place, strangers among them, in any order and more than once (I11, I13)."""
+    """`call_of` is `evolve` over all facts, of every kind in every place, strangers among them, in
+    any order and more than once (I11, I13).
+    """
     facts = [Fact(seq, START, slot, event) for seq, (slot, event) in enumerate(stood, 1)]
     chance.shuffle(facts)
     call = REF.call("1-0")

@@ -75,7 +75,9 @@ def own_lives(draw) -> list[Fact]:
     for fact in draw(lives()):
         event = fact.event
         if isinstance(event, e.ModelReplied):
-            event = msgspec.structs.replace(event, parts=tuple(swapped(part) for part in event.parts))
+            event = msgspec.structs.replace(
+                event, parts=tuple(swapped(part) for part in event.parts)
+            )
         facts.append(msgspec.structs.replace(fact, event=event))
     return facts
 
@@ -102,12 +104,12 @@ def model(*parts) -> dict:
     return {"role": "model", "parts": list(parts)}
 
 
-# -------------------------------------------------------------------------------------------------- what is written
+# ---------------------------------------------------------------------------------- what is written
 
 
 def test_responses_have_a_content_of_their_own():
-    """All responses of a turn follow it directly, in one content, and what was said comes after them; signatures
-    stay on their parts (B1, B3, B7, B12, B15).
+    """All responses of a turn follow it directly, in one content, and what was said comes after
+    them; signatures stay on their parts (B1, B3, B7, B12, B15).
     """
     assert write(
         [
@@ -160,7 +162,9 @@ def test_responses_have_a_content_of_their_own():
     ],
 )
 def test_an_id_stays_if_there_is_one(given_ids, written):
-    """Verbatim when it is not taken by an earlier turn, else made of the call's own; none where none came (B20)."""
+    """Verbatim when it is not taken by an earlier turn, else made of the call's own; none where
+    none came (B20).
+    """
     first, second = given_ids
     sent = contents(*turn(1, wish(provider_id=first)), *turn(2, wish(provider_id=second)))
     assert [one["parts"][0]["functionCall"].get("id") for one in sent[1::2]] == written
@@ -182,7 +186,9 @@ def test_an_id_stays_if_there_is_one(given_ids, written):
     ],
 )
 def test_a_signature_belongs_to_the_part_after_it(parts, written):
-    """It never moves to another part, is never invented for a text, and goes to nobody else (B15, B59)."""
+    """It never moves to another part, is never invented for a text, and goes to nobody else (B15,
+    B59).
+    """
     sent = contents(User("hi"), *turn(1, *parts))
     assert sent[1] == model(*written)
     assert check(sent) == []
@@ -192,7 +198,9 @@ def test_what_belongs_to_a_lost_call_is_lost_with_it():
     """A shortened history keeps no half pairs and no signature of a call that is gone (B13)."""
     whole = turn(1, ours(SIGNED), wish(), wish(provider_id="call_b"), e.Text("so"))
     sent = contents(whole[0], whole[2])
-    assert sent[1] == model(call(args={"order": "A-17"}, signature=FOREIGN, id="call_b"), says("so"))
+    assert sent[1] == model(
+        call(args={"order": "A-17"}, signature=FOREIGN, id="call_b"), says("so")
+    )
     assert contents(whole[1]) == [
         user(says("[Note from the system] An earlier call of `refund` ended so: done"))
     ]
@@ -200,7 +208,12 @@ def test_what_belongs_to_a_lost_call_is_lost_with_it():
 
 @pytest.mark.parametrize(
     ("made_up", "written"),
-    [("functions.refund", "functions_refund"), ("", "nameless"), ("1st", "_1st"), ("-" * 70, "_" + "-" * 63)],
+    [
+        ("functions.refund", "functions_refund"),
+        ("", "nameless"),
+        ("1st", "_1st"),
+        ("-" * 70, "_" + "-" * 63),
+    ],
 )
 def test_a_made_up_tool_name_spoils_nothing(made_up, written):
     """Models wish for tools under names that no provider takes back (B17)."""
@@ -209,7 +222,9 @@ def test_a_made_up_tool_name_spoils_nothing(made_up, written):
     assert sent[2]["parts"][0]["functionResponse"]["name"] == written
 
 
-@pytest.mark.parametrize("raw", ["{", "[1]", "null", '{"a":1,"a":2}', '{"a":NaN}', '{"a":"\\ud800"}'])
+@pytest.mark.parametrize(
+    "raw", ["{", "[1]", "null", '{"a":1,"a":2}', '{"a":NaN}', '{"a":"\\ud800"}']
+)
 def test_arguments_that_are_no_object_are_wrapped_and_unwrapped(raw):
     """What the model wrote is sent as the text it is, and comes back as that text (B17)."""
     sent = contents(*turn(1, wish(arguments=raw)))
@@ -230,13 +245,13 @@ def test_a_call_that_did_not_run_says_how_it_ended(ending):
     )
 
 
-# ----------------------------------------------------------------------------------------------------- random lives
+# ------------------------------------------------------------------------------------- random lives
 
 
 @given(own_lives(), st.data())
 def test_whatever_happened_the_provider_takes_it(facts, data):
-    """Any life of a thread, in any order and with duplicates, gives contents that nothing is wrong with, and the
-    same bytes each time (B1, B3, B12, B16, B17, I11, I13).
+    """Any life of a thread, in any order and with duplicates, gives contents that nothing is wrong
+    with, and the same bytes each time (B1, B3, B12, B16, B17, I11, I13).
     """
     payload = write(entries_of(facts))
     assert check(payload) == []
@@ -253,7 +268,9 @@ def test_a_shortened_history_keeps_no_half_pairs(facts, data):
 
 @given(own_lives())
 def test_a_growing_history_is_written_with_the_same_beginning(facts):
-    """What was sent before a turn is how the next request begins, but that its last content may have grown."""
+    """What was sent before a turn is how the next request begins, but that its last content may
+    have grown.
+    """
     thread = thread_of(REF, facts)
     whole = contents(*history(thread).entries)
     for number in thread.turns:
@@ -264,9 +281,13 @@ def test_a_growing_history_is_written_with_the_same_beginning(facts):
 @pytest.fixture(scope="module")
 def sdk():
     """Google's own type of a content, which takes no field that it does not know."""
-    pytest.importorskip("google.genai", reason="`google-genai` is not installed: its types are not asked")
+    pytest.importorskip(
+        "google.genai", reason="`google-genai` is not installed: its types are not asked"
+    )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the package warns of while it is imported is its own affair
+        warnings.simplefilter(
+            "ignore"
+        )  # what the package warns of while it is imported is its own affair
         types = importlib.import_module("google.genai.types")
 
     def fits(content: dict) -> bool:
@@ -302,7 +323,7 @@ def test_the_providers_own_types_are_no_rubber_stamp(sdk, content):
     assert not sdk(content)
 
 
-# ------------------------------------------------------------------------------------------------- what is turned down
+# ------------------------------------------------------------------------------ what is turned down
 
 HELLO = user(says())
 
@@ -319,13 +340,21 @@ HELLO = user(says())
         (3, 2, [HELLO, model(call()), user(response("other"))]),
         (3, 2, [HELLO, model(call(id="a")), user(response(id="b"))]),
         (3, 2, [HELLO, model(call(id="a")), user(response())]),
-        (3, 1, [HELLO, model(call(id="a"), call(id="a")), user(response(id="a"), response(id="a"))]),
+        (
+            3,
+            1,
+            [HELLO, model(call(id="a"), call(id="a")), user(response(id="a"), response(id="a"))],
+        ),
         (4, 2, [HELLO, model(call()), user(response(), says())]),
         (5, 2, [HELLO, model(says()), model(call()), user(response())]),
         (6, 0, [model(says())]),
         (6, 0, []),
         (7, 1, [HELLO, model(call(signature="")), user(response())]),
-        (7, 3, [HELLO, model(call()), user(response()), model(call(signature="")), user(response())]),
+        (
+            7,
+            3,
+            [HELLO, model(call()), user(response()), model(call(signature="")), user(response())],
+        ),
         (8, 0, [user({})]),
         (8, 0, [user({"type": "text"})]),
         (8, 1, [HELLO, model({**RAN, "inlineData": {}})]),
@@ -345,7 +374,9 @@ HELLO = user(says())
     ],
 )
 def test_the_rule_that_is_broken_is_named(rule, at, sent):
-    """Each rule has contents that break it and no other; a payload and its bare contents are the same (B1, B13)."""
+    """Each rule has contents that break it and no other; a payload and its bare contents are the
+    same (B1, B13).
+    """
     assert [(found.rule, found.message) for found in check(sent)] == [(rule, at)]
     assert check({"contents": sent}) == check(sent)
 
@@ -357,31 +388,53 @@ def test_a_name_that_cannot_be_sent_is_named(name):
     assert [(found.rule, found.message) for found in check(sent)] == [(12, 1), (12, 2)]
 
 
-@pytest.mark.parametrize("system", [{"parts": []}, {"parts": [says("")]}, {"parts": [RAN]}, 1, {"text": "x"}])
+@pytest.mark.parametrize(
+    "system", [{"parts": []}, {"parts": [says("")]}, {"parts": [RAN]}, 1, {"text": "x"}]
+)
 def test_a_system_instruction_is_a_content_of_texts(system):
     """Rule 15 is named at the first content, and such an instruction is not read."""
     assert [
-        (found.rule, found.message) for found in check({"systemInstruction": system, "contents": [HELLO]})
+        (found.rule, found.message)
+        for found in check({"systemInstruction": system, "contents": [HELLO]})
     ] == [(15, 0)]
     with pytest.raises(BadInput, match="systemInstruction"):
         read({"systemInstruction": system, "contents": [HELLO]})
 
 
 def test_what_is_right_is_taken():
-    """Both spellings, fields that are null, calls without ids in order, earlier turns without signatures."""
+    """Both spellings, fields that are null, calls without ids in order, earlier turns without
+    signatures.
+    """
     snake = {
         "function_call": {"name": "refund", "args": None, "id": None},
         "thought_signature": "c2ln",
         "text": None,
     }
     earlier = [HELLO, model(call(signature="")), user(response())]
-    assert check([HELLO, model(snake), user({"function_response": response()["functionResponse"]})]) == []
     assert (
-        check([*earlier, HELLO, model(call(), call("b", signature="")), user(response(), response("b"))])
+        check([HELLO, model(snake), user({"function_response": response()["functionResponse"]})])
         == []
     )
     assert (
-        check([HELLO, model(RAN, THOUGHT, says("", **SIGNED)), user({"inlineData": {"mimeType": "x"}})]) == []
+        check(
+            [
+                *earlier,
+                HELLO,
+                model(call(), call("b", signature="")),
+                user(response(), response("b")),
+            ]
+        )
+        == []
+    )
+    assert (
+        check(
+            [
+                HELLO,
+                model(RAN, THOUGHT, says("", **SIGNED)),
+                user({"inlineData": {"mimeType": "x"}}),
+            ]
+        )
+        == []
     )
     assert check({"contents": "hi", "system_instruction": "be kind"}) == []
     assert read({"contents": "hi", "system_instruction": "be kind"}) == (
@@ -416,7 +469,10 @@ _json = st.recursive(
 
 
 @given(
-    _json | st.lists(st.builds(lambda role, parts: {"role": role, "parts": parts}, _json, st.lists(_json)))
+    _json
+    | st.lists(
+        st.builds(lambda role, parts: {"role": role, "parts": parts}, _json, st.lists(_json))
+    )
 )
 def test_the_checker_never_fails(payload):
     """Any JSON is judged, and any JSON is read or refused in a sentence."""
@@ -427,8 +483,8 @@ def test_the_checker_never_fails(payload):
 
 @given(own_lives(), _json, st.data())
 def test_whatever_is_wrong_somewhere_is_found_or_harmless(facts, wrong, data):
-    """One value of a good payload is exchanged for any other: nothing fails, and what can still be read can be sent
-    again (B14, B17).
+    """One value of a good payload is exchanged for any other: nothing fails, and what can still be
+    read can be sent again (B14, B17).
     """
     payload = json.loads(json.dumps(write(entries_of(facts))))
     places = list(_places(payload))
@@ -449,7 +505,7 @@ def _places(value):
             yield from _places(value[key])
 
 
-# ----------------------------------------------------------------------------------------------------- what is read
+# ------------------------------------------------------------------------------------- what is read
 
 
 def sent_arguments(raw: str) -> str:
@@ -458,14 +514,21 @@ def sent_arguments(raw: str) -> str:
         value = strict_json.read(raw) if raw.strip() else {}
     except strict_json.BadJson:
         return raw
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, dict) else raw
+    return (
+        json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        if isinstance(value, dict)
+        else raw
+    )
 
 
 def sent_name(tool: str) -> str:
     """The random lives' names as they can be sent."""
-    return {"functions.refund": "functions_refund", "": "nameless", "a" * 80: "a" * 64, "ä": "_"}.get(
-        tool, tool
-    )
+    return {
+        "functions.refund": "functions_refund",
+        "": "nameless",
+        "a" * 80: "a" * 64,
+        "ä": "_",
+    }.get(tool, tool)
 
 
 def carried(entries: tuple[Entry, ...]) -> list[ConversationStep]:
@@ -498,14 +561,18 @@ def carried(entries: tuple[Entry, ...]) -> list[ConversationStep]:
                 steps.append(Spoken("user", f"[Note from {name or 'the system'}] {text}"))
             case Outcome():
                 steps.append(
-                    Output(ids[entry.call], sent_name(entry.tool), entry.text, is_error=entry.is_error)
+                    Output(
+                        ids[entry.call], sent_name(entry.tool), entry.text, is_error=entry.is_error
+                    )
                 )
             case Assistant(number, parts):
                 index, kept = 0, []
                 for part in parts:
                     if isinstance(part, e.Wish):
                         id_ = ids[f"{number}-{index}"]
-                        kept.append(e.Wish(sent_name(part.tool), sent_arguments(part.arguments), id_))
+                        kept.append(
+                            e.Wish(sent_name(part.tool), sent_arguments(part.arguments), id_)
+                        )
                         index += 1
                     elif isinstance(part, e.Text) and part.text:
                         kept.append(part)
@@ -519,20 +586,26 @@ def carried(entries: tuple[Entry, ...]) -> list[ConversationStep]:
 
 @given(lives())
 def test_what_was_written_is_read_back(facts):
-    """Every text, call and output comes back in its order; what the form cannot carry is what the module lists."""
+    """Every text, call and output comes back in its order; what the form cannot carry is what the
+    module lists.
+    """
     entries = entries_of(facts)
     assert list(read(write(entries))) == carried(entries)
 
 
 @given(own_lives())
 def test_what_was_read_is_written_the_same(facts):
-    """A conversation that becomes facts again gives the same bytes, signatures and all (B18, I11)."""
+    """A conversation that becomes facts again gives the same bytes, signatures and all (B18,
+    I11).
+    """
     payload = write(entries_of(facts))
     assert json.dumps(write(entries_of(facts_told(read(payload))))) == json.dumps(payload)
 
 
 def test_recorded_conversations_go_out_and_come_back():
-    """All 150 come back with what the form can carry, and are written the same when they are told again (B1, B20)."""
+    """All 150 come back with what the form can carry, and are written the same when they are told
+    again (B1, B20).
+    """
     if not DATA.exists():
         pytest.skip(f"the recorded conversations are not at {DATA}")
     conversations = read_conversations(DATA)
@@ -543,13 +616,17 @@ def test_recorded_conversations_go_out_and_come_back():
         assert check(payload) == []
         back = read(payload)
         assert list(back) == carried(entries)
-        outputs = [(step.tool, step.text) for step in conversation.steps if isinstance(step, Output)]
+        outputs = [
+            (step.tool, step.text) for step in conversation.steps if isinstance(step, Output)
+        ]
         assert [(step.tool, step.text) for step in back if isinstance(step, Output)] == outputs
         assert write(entries_of(facts_told(back))) == payload
 
 
 def test_what_the_provider_sends_is_read():
-    """Signatures, thoughts and responses of any shape become our words, and the dummy signature does not (B18)."""
+    """Signatures, thoughts and responses of any shape become our words, and the dummy signature
+    does not (B18).
+    """
     assert read(
         [
             HELLO,
@@ -581,9 +658,18 @@ def test_what_the_provider_sends_is_read():
         ([{"role": "user", "content": "hi"}], "content 0: it is none of this provider"),
         ([{"role": "assistant", "parts": [says()]}], "content 0: it is none of this provider"),
         ([HELLO, model(call())], "content 1: a call of 'refund' has no response"),
-        ([HELLO, model(call()), HELLO], "content 2: a call of 'refund' has no response before the text"),
-        ([HELLO, model(call()), model(says())], "content 2: a call of 'refund' has no response before"),
-        ([HELLO, model(call(), call("b")), user(response())], "content 2: a call of 'b' has no response"),
+        (
+            [HELLO, model(call()), HELLO],
+            "content 2: a call of 'refund' has no response before the text",
+        ),
+        (
+            [HELLO, model(call()), model(says())],
+            "content 2: a call of 'refund' has no response before",
+        ),
+        (
+            [HELLO, model(call(), call("b")), user(response())],
+            "content 2: a call of 'b' has no response",
+        ),
         ([user(response())], "content 0: the response of 'refund' does not follow its call"),
         ([HELLO, model(call(), call("b")), user(response("b"), response())], "content 2: .* Sort"),
         ([HELLO, model(call(id="a")), user(response(id="b"))], "content 2: .* Sort"),
@@ -597,6 +683,8 @@ def test_what_the_provider_sends_is_read():
     ],
 )
 def test_what_cannot_be_read_is_refused_by_content(sent, sentence):
-    """Half a pair, another provider's shape or an image: a sentence with the content, and nothing guessed (B14)."""
+    """Half a pair, another provider's shape or an image: a sentence with the content, and nothing
+    guessed (B14).
+    """
     with pytest.raises(BadInput, match=sentence):
         read(sent)

@@ -6,7 +6,19 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import EDIT, REF, SETTLED, UNSETTLED, Story, approval, disorder, life, lives, question, request
+from stories import (
+    EDIT,
+    REF,
+    SETTLED,
+    UNSETTLED,
+    Story,
+    approval,
+    disorder,
+    life,
+    lives,
+    question,
+    request,
+)
 
 from ayes.ledger.lifecycle import Status, call_of
 from ayes.projections import pending, refusal_texts
@@ -47,11 +59,13 @@ def brief(found: History) -> list[str]:
     ]  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------- the order
+# ---------------------------------------------------------------------------------------- the order
 
 
 def test_what_was_said_stands_where_the_model_saw_it():
-    """What is said after the claim of a turn stands after the turn, even if the reply came later (B4)."""
+    """What is said after the claim of a turn stands after the turn, even if the reply came later
+    (B4).
+    """
     story = Story()
     story.say("be kind", "system")
     story.say("hello")
@@ -69,7 +83,9 @@ def test_what_was_said_stands_where_the_model_saw_it():
 
 
 def test_the_first_claim_is_the_cut():
-    """A second attempt is sent what the first was: what was said between them comes after the turn."""
+    """A second attempt is sent what the first was: what was said between them comes after the
+    turn.
+    """
     story = Story()
     story.say("hello")
     story.ask(1)
@@ -81,14 +97,17 @@ def test_the_first_claim_is_the_cut():
 
 
 def test_results_stand_beside_their_calls():
-    """Whatever is recorded between a call and its result, the result follows the call, in the order of the
-    wishes: one approved and one denied call make two whole pairs, and so does one that nobody had to approve
-    (B1, B3, B4, B11, B12, B16).
+    """Whatever is recorded between a call and its result, the result follows the call, in the order
+    of the wishes: one approved and one denied call make two whole pairs, and so does one that
+    nobody had to approve (B1, B3, B4, B11, B12, B16).
     """
     story = Story()
     story.say("refund me")
     story.turn(1, e.Text("Let me see."), REFUND, LOOK_UP)
-    first, second = life(REF.wish(1, 0), REFUND, "denied"), life(REF.wish(1, 1), LOOK_UP, "returned", "found")
+    first, second = (
+        life(REF.wish(1, 0), REFUND, "denied"),
+        life(REF.wish(1, 1), LOOK_UP, "returned", "found"),
+    )
     for step in (*second[:1], *first[:2], "quick!", *second[2:], "still there?", *first[2:]):
         story.say(step) if isinstance(step, str) else story.tell(*step)
     assert brief(told(story)) == [
@@ -103,7 +122,9 @@ def test_results_stand_beside_their_calls():
 
 
 def test_a_turn_with_an_open_call_is_not_sent():
-    """The history stops before it, and says at which call; what was said meanwhile waits with it (B8, I10)."""
+    """The history stops before it, and says at which call; what was said meanwhile waits with it
+    (B8, I10).
+    """
     for ending in UNSETTLED:
         story = Story()
         story.say("refund me")
@@ -139,7 +160,9 @@ def test_a_model_that_failed_leaves_nothing_and_an_empty_reply_leaves_a_turn():
 
 
 def test_a_question_outlives_a_model_that_fails_after_it():
-    """The call still waits, with the same entry in the queue, and what is decided is told in its place (B60)."""
+    """The call still waits, with the same entry in the queue, and what is decided is told in its
+    place (B60).
+    """
     story = Story()
     story.turn(1, REFUND)
     facts = life(REF.wish(1, 0), REFUND, "returned")
@@ -156,7 +179,9 @@ def test_a_question_outlives_a_model_that_fails_after_it():
 
 
 def test_late_results_are_never_shown():
-    """A result that came after the call was closed changes nothing that the model reads (I9, B6)."""
+    """A result that came after the call was closed changes nothing that the model reads (I9,
+    B6).
+    """
     story = Story()
     story.turn(1, REFUND)
     story.live(1, 0, REFUND, "happened", "it went through")
@@ -177,7 +202,9 @@ def test_a_call_that_ran_stays_one_that_ran():
 
 
 def test_bookkeeping_is_not_shown():
-    """Questions, votes and claims leave no trace: a settled call is its wish and its outcome (B7, B15)."""
+    """Questions, votes and claims leave no trace: a settled call is its wish and its outcome (B7,
+    B15).
+    """
     story = Story()
     story.turn(1, REFUND)
     story.live(1, 0, REFUND, "returned")
@@ -213,7 +240,9 @@ def test_a_reply_without_a_claim_is_its_own_cut():
 
 
 def test_a_turn_that_is_answered_late_stands_in_its_place():
-    """A turn without a reply leaves nothing; once it has one, what was said after its cut stands after it."""
+    """A turn without a reply leaves nothing; once it has one, what was said after its cut stands
+    after it.
+    """
     story = Story()
     story.say("one")
     story.ask(1)
@@ -225,7 +254,9 @@ def test_a_turn_that_is_answered_late_stands_in_its_place():
 
 
 def test_turns_recorded_out_of_order_tell_nothing_twice():
-    """A service may hand in its turns in any order: they count by number, and what was said stands once."""
+    """A service may hand in its turns in any order: they count by number, and what was said stands
+    once.
+    """
     story = Story()
     story.say("one")
     story.reply(2, e.Text("b"))
@@ -235,7 +266,7 @@ def test_turns_recorded_out_of_order_tell_nothing_twice():
     assert brief(told(story)) == ["one", "two", "turn 1", "turn 2", "turn 3"]
 
 
-# ----------------------------------------------------------------------------------------------- outcomes
+# ----------------------------------------------------------------------------------------- outcomes
 
 
 @pytest.mark.parametrize(
@@ -256,7 +287,13 @@ def test_turns_recorded_out_of_order_tell_nothing_twice():
         ("unknown_tool", "", "unknown_tool", "unknown_tool it is", True),
         ("digest_mismatch", "", "digest_mismatch", "digest_mismatch it is", True),
         ("happened", "paid out", "reconciled", "paid out", False),
-        ("happened", "", "reconciled", refusal_texts.reconciled_in_silence("refund", happened=True), False),
+        (
+            "happened",
+            "",
+            "reconciled",
+            refusal_texts.reconciled_in_silence("refund", happened=True),
+            False,
+        ),
         ("did not happen", "nothing was paid", "reconciled", "nothing was paid", True),
         (
             "did not happen",
@@ -279,7 +316,9 @@ def test_each_ending_has_its_outcome(ending, output, kind, text, is_error):
 
 @pytest.mark.parametrize("ending", ["denied", "expired", "withdrawn", "superseded", "revoked"])
 def test_how_a_call_ended_is_never_read_off_its_text(ending):
-    """A tool that says word for word what a refusal says has returned all the same, and no provider is told otherwise (B70)."""
+    """A tool that says word for word what a refusal says has returned all the same, and no provider
+    is told otherwise (B70).
+    """
     refused, ran = Story(), Story()
     for story in (refused, ran):
         story.turn(1, REFUND)
@@ -317,11 +356,15 @@ def test_a_refusal_without_words_still_says_something():
     assert told(story).entries[1].text == "`refund` did not run."
 
 
-# -------------------------------------------------------------------------------------------------- words
+# -------------------------------------------------------------------------------------------- words
 
 
 def decided(
-    event: e.Event | None, tool_version: str = "v1", *, gated: bool = True, claim: e.Event | None = None
+    event: e.Event | None,
+    tool_version: str = "v1",
+    *,
+    gated: bool = True,
+    claim: e.Event | None = None,
 ):
     ref = REF.call("c")
     story = Story()
@@ -346,32 +389,39 @@ WORDS = [
     (decided(denied("people")), "denied",
      "`refund` did not run: a person reviewed this call and said no. They gave no reason."),
     (decided(denied("policy", rule="no-refunds"), gated=False), "denied",
-     "`refund` did not run: rule 'no-refunds' of the policy does not allow this call. No person was asked."),
+     ("`refund` did not run: rule 'no-refunds' of the policy does not allow this call. No person "
+     "was asked.")),
     (decided(denied("policy", "over the limit", "limit")), "denied",
-     "`refund` did not run: rule 'limit' of the policy does not allow this call. The rule says: over the limit"),
+     ("`refund` did not run: rule 'limit' of the policy does not allow this call. The rule says: "
+     "over the limit")),
     (decided(denied("invalid", "`order` is missing"), gated=False), "denied",
      ("`refund` did not run: the call is not valid, and nobody was asked about it. "
      "What is wrong with it: `order` is missing")),
     (decided(denied("invalid"), tool_version="", gated=False), "unknown_tool",
      "`refund` did not run: no tool of that name is offered here."),
     (decided(e.Expired(rule="money", policy_version=1, after_s=900)), "expired",
-     ("`refund` did not run: a person had to approve this call and nobody decided within 15 minutes. "
+     ("`refund` did not run: a person had to approve this call and nobody decided within 15 "
+      "minutes. "
      "Nobody said no either.")),
     (decided(e.Withdrawn(reason="changed my mind")), "withdrawn",
-     "`refund` did not run: the request was taken back before it was decided. The reason: changed my mind"),
+     ("`refund` did not run: the request was taken back before it was decided. The reason: changed "
+     "my mind")),
     (decided(e.Superseded()), "superseded",
-     "`refund` did not run: something newer came before it was decided, and the call no longer stands."),
+     ("`refund` did not run: something newer came before it was decided, and the call no longer "
+     "stands.")),
     (decided(e.Answered(answer="It is on its way.", rule="r", policy_version=1)), "answered",
      "It is on its way."),
     (decided(e.Answered(answer="\n", rule="r", policy_version=1)), "answered",
      "A person answered in place of `refund`, which did not run. Their answer was empty."),
     (decided(APPROVED, claim=e.Revoked(reason="wrong customer")), "revoked",
-     ("`refund` did not run: it was approved, and a person took the approval back before it started. "
+     ("`refund` did not run: it was approved, and a person took the approval back before it "
+      "started. "
      "Their reason: wrong customer")),
     (decided(APPROVED, claim=e.Declined(why="unknown_tool")), "unknown_tool",
      "`refund` did not run: there is no such tool here any more."),
     (decided(APPROVED, claim=e.Declined(why="people_were_asked")), "people_were_asked",
-     ("`refund` did not run: people were asked about this call, and before they answered it was let through "
+     ("`refund` did not run: people were asked about this call, and before they answered it was "
+      "let through "
      "without them.")),
     (decided(APPROVED, claim=e.Declined(why="digest_mismatch")), "digest_mismatch",
      "`refund` did not run: what was about to run was not exactly what had been approved."),
@@ -396,7 +446,11 @@ def test_no_two_endings_share_their_words():
 
 @pytest.mark.parametrize(
     "call",
-    [decided(None), decided(APPROVED), decided(APPROVED, claim=e.ToolStarted(digest="", idempotency_key=""))],
+    [
+        decided(None),
+        decided(APPROVED),
+        decided(APPROVED, claim=e.ToolStarted(digest="", idempotency_key="")),
+    ],
 )
 def test_what_nobody_refused_has_no_refusal(call):
     """An open, an approved or a running call is never told to the model as one that did not run."""
@@ -422,7 +476,7 @@ def test_durations_read_as_people_say_them(seconds, said):
     assert f"within {said}." in refusal_texts.tool_not_run(call).text
 
 
-# ------------------------------------------------------------------------------------------------- threads
+# ------------------------------------------------------------------------------------------ threads
 
 
 def test_a_thread_knows_its_turns_and_calls():
@@ -479,8 +533,8 @@ def test_what_cannot_be_read_is_skipped_and_named():
 
 @given(lives(), st.data())
 def test_any_order_and_any_number_of_times_gives_the_same_thread(facts, data):
-    """Duplicates and disorder leave the thread, the order of its turns and calls, and the bytes of its
-    history unchanged (I11, I13).
+    """Duplicates and disorder leave the thread, the order of its turns and calls, and the bytes of
+    its history unchanged (I11, I13).
     """
     thread = thread_of(REF, facts)
     shuffled = thread_of(REF, data.draw(disorder(facts)))
@@ -493,8 +547,9 @@ def test_any_order_and_any_number_of_times_gives_the_same_thread(facts, data):
 
 @given(lives())
 def test_every_history_is_whole(facts):
-    """Each turn is followed by exactly one outcome for each wish, in their order, and nothing said is lost or told
-    twice, unless the history stops at an open call; then it ends before that call's turn (B1, B4, B8).
+    """Each turn is followed by exactly one outcome for each wish, in their order, and nothing said
+    is lost or told twice, unless the history stops at an open call; then it ends before that call's
+    turn (B1, B4, B8).
     """
     thread = thread_of(REF, facts)
     found = history(thread)
@@ -524,8 +579,8 @@ def test_every_history_is_whole(facts):
 
 @given(lives())
 def test_what_a_turn_was_sent_never_changes(facts):
-    """The history before a turn is the same at the moment of its claim and ever after, so its digest proves what
-    the model was sent (I11).
+    """The history before a turn is the same at the moment of its claim and ever after, so its
+    digest proves what the model was sent (I11).
     """
     thread = thread_of(REF, facts)
     for number, turn in thread.turns.items():
@@ -571,13 +626,13 @@ def test_every_ending_is_tried():
     assert kinds == {*endings, "returned", "failed", "reconciled"}
 
 
-# ------------------------------------------------------------------------------------------- the shorter one
+# ---------------------------------------------------------------------------------- the shorter one
 
 
 @given(lives(), st.integers(1, 12))
 def test_a_shorter_history_is_whole(facts, limit):
-    """What is left of any life at any limit begins with the user, keeps every word of the system and no half pair,
-    ends as the whole one does, and every provider's checker takes it (B13, I11).
+    """What is left of any life at any limit begins with the user, keeps every word of the system
+    and no half pair, ends as the whole one does, and every provider's checker takes it (B13, I11).
     """
     whole = history(thread_of(REF, facts)).entries
     kept = compacted(whole, limit)
@@ -589,18 +644,26 @@ def test_a_shorter_history_is_whole(facts, limit):
         if isinstance(entry, Assistant):
             pair = [
                 entry,
-                *(one for one in whole if isinstance(one, Outcome) and one.call.startswith(f"{entry.turn}-")),
+                *(
+                    one
+                    for one in whole
+                    if isinstance(one, Outcome) and one.call.startswith(f"{entry.turn}-")
+                ),
             ]
             assert [one in kept for one in pair] in ([True] * len(pair), [False] * len(pair))
     words = [entry for entry in whole if not isinstance(entry, System)]
     if words and isinstance(words[0], User):
-        assert not isinstance(next(entry for entry in kept if not isinstance(entry, System)), Assistant)
+        assert not isinstance(
+            next(entry for entry in kept if not isinstance(entry, System)), Assistant
+        )
     for provider in FORMATS.values():
         assert provider.check(provider.write(kept)) == provider.check(provider.write(whole))
 
 
 def test_a_limit_is_about_entries_and_never_cuts_a_turn():
-    """The oldest go first; a last turn that is longer than the limit stays whole; 0 is no limit (B13)."""
+    """The oldest go first; a last turn that is longer than the limit stays whole; 0 is no limit
+    (B13).
+    """
     story = Story()
     story.say("be kind", "system")
     for turn in (1, 2, 3):
@@ -624,7 +687,9 @@ def test_a_limit_is_about_entries_and_never_cuts_a_turn():
 
 
 def test_a_thread_declares_how_much_its_model_is_sent():
-    """The limit stands in the thread's first fact, so the same log gives the same shorter history (I11)."""
+    """The limit stands in the thread's first fact, so the same log gives the same shorter history
+    (I11).
+    """
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita", history_limit=2))
     for turn in (1, 2):
@@ -636,7 +701,9 @@ def test_a_thread_declares_how_much_its_model_is_sent():
 
 
 def test_what_was_requested_before_the_wish_is_another_call():
-    """A service that requests `1-0` before the model has replied puts no outcome into the model's mouth (B62, B13)."""
+    """A service that requests `1-0` before the model has replied puts no outcome into the model's
+    mouth (B62, B13).
+    """
     story, ref = Story(), REF.wish(1, 0)
     story.say("Please refund A-17.")
     squatted = e.Wish(tool="refund", arguments='{"order":"B-40"}')

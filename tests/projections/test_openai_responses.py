@@ -29,7 +29,12 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
 
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
-SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
+SEARCH = {
+    "type": "web_search_call",
+    "id": "ws_1",
+    "status": "completed",
+    "action": {"type": "search"},
+}
 
 
 def ours(value) -> e.Opaque:
@@ -45,7 +50,9 @@ def turn(number: int, *parts: e.Part, text="done") -> list[Entry]:
     return [
         Assistant(number, parts),
         *(
-            Outcome(f"{number}-{index}", one.tool, one.provider_id, "returned", text, is_error=False)
+            Outcome(
+                f"{number}-{index}", one.tool, one.provider_id, "returned", text, is_error=False
+            )
             for index, one in enumerate(wishes)
         ),
     ]
@@ -69,7 +76,13 @@ def own_lives(draw) -> list[Fact]:
         {"id": "fc_1"},
         {"id": "msg_1", "status": "completed"},
     ]
-    pool += [{"phase": "commentary"}, {"type": "reasoning"}, {"type": "computer_call"}, [], {"id": "x"}]
+    pool += [
+        {"phase": "commentary"},
+        {"type": "reasoning"},
+        {"type": "computer_call"},
+        [],
+        {"id": "x"},
+    ]
 
     def swapped(part: e.Part) -> e.Part:
         return ours(draw(st.sampled_from(pool))) if isinstance(part, e.Opaque) else part
@@ -78,17 +91,19 @@ def own_lives(draw) -> list[Fact]:
     for fact in draw(lives()):
         event = fact.event
         if isinstance(event, e.ModelReplied):
-            event = msgspec.structs.replace(event, parts=tuple(swapped(part) for part in event.parts))
+            event = msgspec.structs.replace(
+                event, parts=tuple(swapped(part) for part in event.parts)
+            )
         facts.append(msgspec.structs.replace(fact, event=event))
     return facts
 
 
-# -------------------------------------------------------------------------------------------------- what is written
+# ---------------------------------------------------------------------------------- what is written
 
 
 def test_every_item_stands_in_its_place():
-    """Outputs follow their calls before anything else, reasoning and item ids stay where they came, and what the
-    form has no field for is said in words (B1, B3, B7, B12, B15).
+    """Outputs follow their calls before anything else, reasoning and item ids stay where they came,
+    and what the form has no field for is said in words (B1, B3, B7, B12, B15).
     """
     assert items(
         System("be kind"),
@@ -143,7 +158,9 @@ def test_every_item_stands_in_its_place():
     ],
 )
 def test_a_call_id_is_unique_over_the_whole_input(given_ids, written):
-    """Verbatim when it is valid and not taken by an earlier turn, else made of the call's own id (B20, B23)."""
+    """Verbatim when it is valid and not taken by an earlier turn, else made of the call's own id
+    (B20, B23).
+    """
     first, second = given_ids
     sent = items(*turn(1, wish(provider_id=first)), *turn(2, wish(provider_id=second)))
     assert [item["call_id"] for item in sent if item["type"] == "function_call"] == written
@@ -155,7 +172,9 @@ def test_a_call_id_is_unique_over_the_whole_input(given_ids, written):
     [("call_b", {"id": "fc_2"}), ("call_a", {}), ("", {}), ("x" * 65, {})],
 )
 def test_an_items_id_goes_only_with_its_own_call_id(provider_id, kept):
-    """The provider looks its own copy up by the item's id, and that one has the call_id it came with (B1, B20)."""
+    """The provider looks its own copy up by the item's id, and that one has the call_id it came
+    with (B1, B20).
+    """
     own = {"id": "fc_2", "status": "completed"}
     sent = items(*turn(1, wish()), *turn(2, ours(own), wish(provider_id=provider_id)))
     call, output = sent[-2:]
@@ -174,7 +193,11 @@ def test_an_items_id_that_was_left_out_is_not_taken():
     """A later call may still have it."""
     again = [ours({"id": "fc_1"}), wish(provider_id="call_b")]
     sent = items(*turn(1, wish()), *turn(2, ours({"id": "fc_1"}), wish()), *turn(3, *again))
-    assert [item.get("id") for item in sent if item["type"] == "function_call"] == [None, None, "fc_1"]
+    assert [item.get("id") for item in sent if item["type"] == "function_call"] == [
+        None,
+        None,
+        "fc_1",
+    ]
     assert check(sent) == []
 
 
@@ -186,13 +209,18 @@ def test_an_items_id_that_was_left_out_is_not_taken():
         ([ours({**THOUGHT, "id": "rs_0"}), ours(THOUGHT), e.Text("hi")], [THOUGHT]),
         ([ours(THOUGHT), e.Text("a"), ours(THOUGHT), e.Text("b")], [THOUGHT]),
         ([ours(THOUGHT), ours(SEARCH), e.Text("a")], [THOUGHT, SEARCH]),
-        ([ours({"type": "reasoning"}), ours([]), ours({"type": "computer_call"}), e.Text("hi")], []),
+        (
+            [ours({"type": "reasoning"}), ours([]), ours({"type": "computer_call"}), e.Text("hi")],
+            [],
+        ),
         ([e.Opaque("openai-responses", "no json"), e.Text("hi")], []),
         ([e.Opaque("openai", json.dumps(THOUGHT)), e.Text("hi")], []),
     ],
 )
 def test_reasoning_goes_with_what_came_of_it_or_not_at_all(parts, kept):
-    """The last of a run is kept; the same twice, broken ones and another provider's are left out."""
+    """The last of a run is kept; the same twice, broken ones and another provider's are left
+    out.
+    """
     sent = items(User("hi"), *turn(1, *parts))
     assert [item for item in sent if item["type"] != "message"] == kept
     assert check(sent) == []
@@ -201,12 +229,18 @@ def test_reasoning_goes_with_what_came_of_it_or_not_at_all(parts, kept):
 def test_a_part_of_the_librarys_says_nothing_of_the_next_item():
     """What pydantic-ai alone can say again is left out, its id too."""
     library = {"part_kind": "builtin-tool-call", "tool_name": "web_search", "id": "msg_1"}
-    assert items(Assistant(1, (ours(library), e.Text("hi")))) == items(Assistant(1, (e.Text("hi"),)))
+    assert items(Assistant(1, (ours(library), e.Text("hi")))) == items(
+        Assistant(1, (e.Text("hi"),))
+    )
 
 
 def test_what_belongs_to_a_lost_call_is_lost_with_it():
-    """A shortened history keeps no half pairs, no reasoning of a call that is gone, and tells of a lone outcome (B13)."""
-    whole = turn(1, ours(THOUGHT), ours({"id": "fc_1"}), wish(), wish(provider_id="call_b"), e.Text("so"))
+    """A shortened history keeps no half pairs, no reasoning of a call that is gone, and tells of a
+    lone outcome (B13).
+    """
+    whole = turn(
+        1, ours(THOUGHT), ours({"id": "fc_1"}), wish(), wish(provider_id="call_b"), e.Text("so")
+    )
     sent = items(whole[0], whole[2])
     assert [item.get("call_id", item.get("content")) for item in sent] == ["call_b", "so", "call_b"]
     assert "id" not in sent[0]
@@ -215,10 +249,16 @@ def test_what_belongs_to_a_lost_call_is_lost_with_it():
 
 def test_an_empty_reply_is_still_a_message():
     """The model's silence stands in the history (B59)."""
-    assert items(User("hi"), Assistant(1, ()))[-1] == {"type": "message", "role": "assistant", "content": ""}
+    assert items(User("hi"), Assistant(1, ()))[-1] == {
+        "type": "message",
+        "role": "assistant",
+        "content": "",
+    }
 
 
-@pytest.mark.parametrize(("made_up", "written"), [("functions.refund", "functions_refund"), ("", "nameless")])
+@pytest.mark.parametrize(
+    ("made_up", "written"), [("functions.refund", "functions_refund"), ("", "nameless")]
+)
 def test_a_bad_call_spoils_nothing(made_up, written):
     """Made-up names and malformed arguments are sent so that the provider takes them (B17)."""
     call = items(*turn(1, wish(made_up, "{")))[0]
@@ -238,13 +278,13 @@ def test_a_call_that_did_not_run_says_how_it_ended(ending):
     }
 
 
-# ----------------------------------------------------------------------------------------------------- random lives
+# ------------------------------------------------------------------------------------- random lives
 
 
 @given(own_lives(), st.data())
 def test_whatever_happened_the_provider_takes_it(facts, data):
-    """Any life of a thread, in any order and with duplicates, gives an input that nothing is wrong with, and the
-    same bytes each time (B1, B3, B12, B16, B17, I11, I13).
+    """Any life of a thread, in any order and with duplicates, gives an input that nothing is wrong
+    with, and the same bytes each time (B1, B3, B12, B16, B17, I11, I13).
     """
     entries = entries_of(facts)
     payload = write(entries)
@@ -265,7 +305,9 @@ def test_a_shortened_history_keeps_no_half_pairs(facts, data):
 
 @given(own_lives())
 def test_a_growing_history_is_written_with_the_same_beginning(facts):
-    """What was sent before a turn is how the next request begins, so the provider's cache stays good."""
+    """What was sent before a turn is how the next request begins, so the provider's cache stays
+    good.
+    """
     thread = thread_of(REF, facts)
     whole = items(*history(thread).entries)
     for number in thread.turns:
@@ -275,13 +317,20 @@ def test_a_growing_history_is_written_with_the_same_beginning(facts):
 
 @pytest.fixture(scope="module")
 def sdk():
-    """OpenAI's own type of what it takes: an item must fit, and nothing of it may be unknown to the type."""
-    pytest.importorskip("openai", reason="the `openai` package is not installed: its types are not asked")
+    """OpenAI's own type of what it takes: an item must fit, and nothing of it may be unknown to the
+    type.
+    """
+    pytest.importorskip(
+        "openai", reason="the `openai` package is not installed: its types are not asked"
+    )
     adapter = TypeAdapter(importlib.import_module("openai.types.responses").ResponseInputItemParam)
 
     def fits(item: dict) -> bool:
         try:
-            return adapter.dump_python(adapter.validate_python(item), mode="json", warnings=False) == item
+            return (
+                adapter.dump_python(adapter.validate_python(item), mode="json", warnings=False)
+                == item
+            )
         except PydanticError:
             return False
 
@@ -299,7 +348,13 @@ def test_the_providers_own_types_take_it(sdk, facts):
     "item",
     [
         {"type": "function_call", "call_id": "a", "name": "refund", "arguments": {}},
-        {"type": "function_call", "call_id": "a", "name": "refund", "arguments": "{}", "name_": "x"},
+        {
+            "type": "function_call",
+            "call_id": "a",
+            "name": "refund",
+            "arguments": "{}",
+            "name_": "x",
+        },
         {"type": "function_call_output", "call_id": "a", "output": 1},
         {"type": "message", "role": "robot", "content": "hi"},
     ],
@@ -309,7 +364,7 @@ def test_the_providers_own_types_are_no_rubber_stamp(sdk, item):
     assert not sdk(item)
 
 
-# ------------------------------------------------------------------------------------------------- what is turned down
+# ------------------------------------------------------------------------------ what is turned down
 
 
 def call(id_="a", name="refund", arguments="{}", **more) -> dict:
@@ -372,14 +427,21 @@ APPROVAL_REQUEST = {"type": "mcp_approval_request", "id": "mcpr_1"}
     ],
 )
 def test_the_rule_that_is_broken_is_named(rule, at, sent):
-    """Each rule has an input that breaks it and no other; a payload and its bare items are the same (B1, B13)."""
+    """Each rule has an input that breaks it and no other; a payload and its bare items are the same
+    (B1, B13).
+    """
     assert [(found.rule, found.message) for found in check(sent)] == [(rule, at)]
     assert check({"input": sent}) == check(sent)
 
 
 def test_what_is_right_is_taken():
-    """Outputs in another order, a plain text, the provider's own tools, and outputs of calls that it keeps."""
-    assert check([call("a"), call("b"), output("b"), output("a"), THOUGHT, SEARCH, says("assistant")]) == []
+    """Outputs in another order, a plain text, the provider's own tools, and outputs of calls that
+    it keeps.
+    """
+    assert (
+        check([call("a"), call("b"), output("b"), output("a"), THOUGHT, SEARCH, says("assistant")])
+        == []
+    )
     assert check({"input": "hi"}) == []
     assert check([APPROVAL_REQUEST, APPROVAL]) == []
     assert check({"input": [output(), APPROVAL], "previous_response_id": "resp_1"}) == []
@@ -390,11 +452,16 @@ _json = st.recursive(
     st.none()
     | st.booleans()
     | st.floats()
-    | st.sampled_from(["", "user", "message", "function_call", "function_call_output", "a", "reasoning"]),
+    | st.sampled_from(
+        ["", "user", "message", "function_call", "function_call_output", "a", "reasoning"]
+    ),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(["type", "role", "input", "call_id", "output", "content", "id", "name"]), inner
+            st.sampled_from(
+                ["type", "role", "input", "call_id", "output", "content", "id", "name"]
+            ),
+            inner,
         )
     ),
     max_leaves=12,
@@ -411,8 +478,8 @@ def test_the_checker_never_fails(payload):
 
 @given(own_lives(), _json, st.data())
 def test_whatever_is_wrong_somewhere_is_found_or_harmless(facts, wrong, data):
-    """One value of a good payload is exchanged for any other: nothing fails, and what can still be read can be sent
-    again (B14, B17).
+    """One value of a good payload is exchanged for any other: nothing fails, and what can still be
+    read can be sent again (B14, B17).
     """
     payload = json.loads(json.dumps(write(entries_of(facts))))
     places = list(_places(payload))
@@ -433,7 +500,7 @@ def _places(value):
             yield from _places(value[key])
 
 
-# ----------------------------------------------------------------------------------------------------- what is read
+# ------------------------------------------------------------------------------------- what is read
 
 
 def carried(entries: tuple[Entry, ...]) -> list[ConversationStep]:
@@ -479,7 +546,9 @@ def carried(entries: tuple[Entry, ...]) -> list[ConversationStep]:
 
 @given(lives())
 def test_what_was_written_is_read_back(facts):
-    """Every text, call and output comes back in its order; what the form cannot carry is what the module lists."""
+    """Every text, call and output comes back in its order; what the form cannot carry is what the
+    module lists.
+    """
     entries = entries_of(facts)
     payload = write(entries)
     if payload["input"]:
@@ -488,14 +557,18 @@ def test_what_was_written_is_read_back(facts):
 
 @given(own_lives())
 def test_what_was_read_is_written_the_same(facts):
-    """A conversation that becomes facts again gives the same bytes, reasoning and item ids too (B18, I11)."""
+    """A conversation that becomes facts again gives the same bytes, reasoning and item ids too
+    (B18, I11).
+    """
     payload = write(entries_of(facts))
     if payload["input"]:
         assert json.dumps(write(entries_of(facts_told(read(payload))))) == json.dumps(payload)
 
 
 def test_recorded_conversations_go_out_and_come_back():
-    """All 150 lose nothing but the ids that repeat, and are written the same when they are told again (B1, B20)."""
+    """All 150 lose nothing but the ids that repeat, and are written the same when they are told
+    again (B1, B20).
+    """
     if not DATA.exists():
         pytest.skip(f"the recorded conversations are not at {DATA}")
     conversations = read_conversations(DATA)
@@ -525,13 +598,20 @@ def _blank(part: e.Part) -> e.Part:
 
 
 def test_what_the_provider_sends_is_read():
-    """Instructions, parts, item ids and reasoning become our words, and go back as they came (B18)."""
+    """Instructions, parts, item ids and reasoning become our words, and go back as they came
+    (B18).
+    """
     message = says("assistant", [{"type": "output_text", "text": "ok"}], type="message", id="msg_1")
     refusal = says("assistant", [{"type": "refusal", "refusal": "no"}])
-    several = says("developer", [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}])
+    several = says(
+        "developer", [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    )
     done = output(text=[{"type": "input_text", "text": "x"}, {"type": "input_text", "text": "y"}])
     assert read(
-        {"instructions": "be kind", "input": [several, THOUGHT, message, refusal, call(id="fc_1"), done]}
+        {
+            "instructions": "be kind",
+            "input": [several, THOUGHT, message, refusal, call(id="fc_1"), done],
+        }
     ) == (
         Spoken("system", "be kind"),
         Spoken("system", "a"),
@@ -560,7 +640,10 @@ def test_what_the_provider_sends_is_read():
         ({"input": [says()], "instructions": [says()]}, "`instructions`"),
         ([{"role": "user", "parts": []}], "item 0: there is no text"),
         ([{"role": "tool", "content": "x"}], "item 0: it is no item"),
-        ([says(), {"type": "item_reference", "id": "rs_1"}], "item 1: an item of type item_reference"),
+        (
+            [says(), {"type": "item_reference", "id": "rs_1"}],
+            "item 1: an item of type item_reference",
+        ),
         ([says(), call()], "item 1: the call 'a' has no output"),
         ([call(), says()], "item 1: the call 'a' has no output before"),
         ([call(), call("b"), output(), says()], "item 3: the call 'b' has no output before"),
@@ -577,6 +660,8 @@ def test_what_the_provider_sends_is_read():
     ],
 )
 def test_what_cannot_be_read_is_refused_by_item(sent, sentence):
-    """Half a pair, another provider's shape or an unknown item: a sentence with the item, and nothing guessed (B14)."""
+    """Half a pair, another provider's shape or an unknown item: a sentence with the item, and
+    nothing guessed (B14).
+    """
     with pytest.raises(BadInput, match=sentence):
         read(sent)

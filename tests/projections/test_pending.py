@@ -81,7 +81,9 @@ STAGED = msgspec.structs.replace(
 
 
 def test_all_who_must_agree_are_shown():
-    """Whoever is asked, and who else must agree, and who may let it run alone, stands in the entry (B72)."""
+    """Whoever is asked, and who else must agree, and who may let it run alone, stands in the entry
+    (B72).
+    """
     story = Story()
     story.tell(CALL.requested, request(REFUND))
     story.tell(CALL.gated, STAGED)
@@ -91,7 +93,9 @@ def test_all_who_must_agree_are_shown():
 
 
 def test_an_entry_changes_only_when_more_people_are_asked():
-    """Before that it does not expire, only becomes due; after it, it shows who was asked as well, and its end."""
+    """Before that it does not expire, only becomes due; after it, it shows who was asked as well,
+    and its end.
+    """
     story = Story()
     story.tell(CALL.requested, request(REFUND))
     story.tell(CALL.gated, STAGED)
@@ -147,7 +151,9 @@ def test_the_bytes_read_back():
 def test_the_same_moment_gives_the_same_bytes_in_any_time_zone():
     """Where the broker's clock was read does not show (I11)."""
     here = [
-        msgspec.structs.replace(fact, recorded_at=fact.recorded_at.astimezone(timezone(timedelta(hours=5))))
+        msgspec.structs.replace(
+            fact, recorded_at=fact.recorded_at.astimezone(timezone(timedelta(hours=5)))
+        )
         for fact in asked().facts
     ]
     assert pending.encode(pending.entry(call_of(CALL, tuple(here)))) == pending.encode(
@@ -170,15 +176,17 @@ def queue(facts) -> dict[str, bytes]:
 
 @given(lives(), st.data())
 def test_the_queue_of_a_log_is_the_queue_of_its_calls(facts, data):
-    """The fold over the whole log holds exactly the bytes that each call's own entry has, for any order and any
-    number of deliveries (I11, I13).
+    """The fold over the whole log holds exactly the bytes that each call's own entry has, for any
+    order and any number of deliveries (I11, I13).
     """
     thread = thread_of(REF, facts)
     # Cut the log anywhere: what is open depends on where it ends.
     facts = facts[: data.draw(st.integers(1, len(facts)))]
     calls = [call_of(REF.call(name), tuple(facts)) for name in thread.calls]
     expected = {
-        pending.key(one.ref): pending.encode(pending.entry(one)) for one in calls if pending.entry(one)
+        pending.key(one.ref): pending.encode(pending.entry(one))
+        for one in calls
+        if pending.entry(one)
     }
     for order in (facts, data.draw(disorder(facts))):
         entries = queue(order)
@@ -187,7 +195,9 @@ def test_the_queue_of_a_log_is_the_queue_of_its_calls(facts, data):
 
 
 def test_a_late_request_opens_nothing_again():
-    """What was decided stays decided, when its request is delivered again or only now (B77, I13)."""
+    """What was decided stays decided, when its request is delivered again or only now (B77,
+    I13).
+    """
     story = asked()
     story.tell(CALL.decided, e.Withdrawn())
     for order in (story.facts, story.facts[::-1], [*story.facts, *story.facts[:2]]):
@@ -195,7 +205,9 @@ def test_a_late_request_opens_nothing_again():
 
 
 def test_what_comes_early_waits_for_what_comes_before_it():
-    """A question is not shown before its request is there, and the folding says which facts it waits for (I13)."""
+    """A question is not shown before its request is there, and the folding says which facts it
+    waits for (I13).
+    """
     requested, gated = asked().facts
     folding = ProjectionState(pending.OPEN_APPROVALS)
     folding.apply(gated)
@@ -219,7 +231,9 @@ def test_a_fold_skips_what_it_cannot_read():
 TOOLS = ("refund", "ship", "ship_back")
 
 
-def asked_at(seq: int, workspace: str = "acme", tool: str = "refund", asked_as_well=()) -> pending.Entry:
+def asked_at(
+    seq: int, workspace: str = "acme", tool: str = "refund", asked_as_well=()
+) -> pending.Entry:
     """The question that stands at that place of the log."""
     entry = pending.entry(call(asked()))
     return msgspec.structs.replace(
@@ -228,7 +242,9 @@ def asked_at(seq: int, workspace: str = "acme", tool: str = "refund", asked_as_w
 
 
 def written(seq: int, stage: int = 0) -> tuple[str, bytes]:
-    """An entry as it stands in the bucket, after so many stages; which workspace and tool follow from its place."""
+    """An entry as it stands in the bucket, after so many stages; which workspace and tool follow
+    from its place.
+    """
     more = tuple(f"p{number}" for number in range(stage))
     entry = asked_at(seq, ("acme", "shop")[seq % 2], TOOLS[seq % 3], more)
     return pending.key(entry.ref), pending.encode(entry)
@@ -252,7 +268,11 @@ def plainly(values, most, chosen) -> list[pending.Entry]:
         for one in entries
         if (not chosen.workspace or one.workspace == chosen.workspace)
         and (not chosen.thread or f"{one.workspace}/{one.thread}" == chosen.thread)
-        and (not chosen.tool or one.tool == chosen.tool or (chosen.tool == "ship*" and "ship" in one.tool))
+        and (
+            not chosen.tool
+            or one.tool == chosen.tool
+            or (chosen.tool == "ship*" and "ship" in one.tool)
+        )
     ]
     return sorted(fits, key=lambda one: one.seq)[:most]
 
@@ -263,14 +283,16 @@ SAID = st.tuples(st.integers(1, 12), st.none() | st.integers(0, 2))
 
 @given(st.lists(st.tuples(st.booleans(), st.lists(SAID, max_size=8)), max_size=12))
 def test_what_is_kept_is_what_is_listed(story):
-    """Put, put again, deleted, put back, in any order, and told all over again: after each change what is kept is what a
-    fresh listing shows, and whoever goes by what differs has the same.
+    """Put, put again, deleted, put back, in any order, and told all over again: after each change
+    what is kept is what a fresh listing shows, and whoever goes by what differs has the same.
     """
     waiting, told = pending.PendingIndex(), {}
     there: dict[str, bytes] = {}
     for whole, said in story:
         there = {} if whole else there
-        news = {written(seq)[0]: b"" if stage is None else written(seq, stage)[1] for seq, stage in said}
+        news = {
+            written(seq)[0]: b"" if stage is None else written(seq, stage)[1] for seq, stage in said
+        }
         there = {key: value for key, value in {**there, **news}.items() if value}
         differs = waiting.apply(Change(news, whole=whole))
         assert len({key for key, _ in differs}) == len(differs)
@@ -288,9 +310,16 @@ def test_what_is_kept_is_what_is_listed(story):
                 assert pending.oldest(there, most, chosen).entries == expected
 
 
-@given(st.lists(SAID, max_size=30), st.sampled_from(CHOICES), st.integers(1, 4), st.integers(600, 3_000))
+@given(
+    st.lists(SAID, max_size=30),
+    st.sampled_from(CHOICES),
+    st.integers(1, 4),
+    st.integers(600, 3_000),
+)
 def test_pages_are_what_is_listed(said, chosen, most, room):
-    """Page after page gives each entry once, oldest first, with the bytes of the bucket; none is longer than was asked for."""
+    """Page after page gives each entry once, oldest first, with the bytes of the bucket; none is
+    longer than was asked for.
+    """
     there: dict[str, bytes] = {}
     for seq, stage in said:
         there[written(seq)[0]] = b"" if stage is None else written(seq, stage)[1]
@@ -314,7 +343,9 @@ def test_pages_are_what_is_listed(said, chosen, most, room):
 
 
 def test_a_page_goes_on_behind_what_is_gone():
-    """What the last page ended with was decided meanwhile, and something older was asked: the next begins where it ended."""
+    """What the last page ended with was decided meanwhile, and something older was asked: the next
+    begins where it ended.
+    """
     waiting = pending.PendingIndex()
     waiting.apply(Change(dict(map(written, (2, 4, 6, 8))), whole=True))
     page = waiting.page(2, 10_000)
@@ -361,18 +392,26 @@ def test_a_key_says_whose_an_entry_is(key, covered):
 def test_an_entry_that_is_written_anew_keeps_its_place():
     """More people are asked about the oldest: it is told, and stays the oldest."""
     waiting = pending.PendingIndex()
-    assert [entry.seq for _, entry in waiting.apply(Change(dict(map(written, (8, 2, 5))), whole=True))] == [
+    assert [
+        entry.seq for _, entry in waiting.apply(Change(dict(map(written, (8, 2, 5))), whole=True))
+    ] == [
         2,
         5,
         8,
     ]
     key, anew = written(2, 1)
     assert waiting.apply(Change({key: anew}, whole=False)) == [(key, pending.decode(anew))]
-    assert [(one.seq, one.asked_as_well) for one in waiting.oldest()] == [(2, ("p0",)), (5, ()), (8, ())]
+    assert [(one.seq, one.asked_as_well) for one in waiting.oldest()] == [
+        (2, ("p0",)),
+        (5, ()),
+        (8, ()),
+    ]
 
 
 def test_what_is_told_twice_changes_nothing():
-    """The same entry again, the same listing again, or the end of what never stood there, is no change."""
+    """The same entry again, the same listing again, or the end of what never stood there, is no
+    change.
+    """
     waiting = pending.PendingIndex()
     all_of_it = dict(map(written, (1, 2, 3)))
     waiting.apply(Change(all_of_it, whole=True))
@@ -387,7 +426,9 @@ def test_what_is_told_twice_changes_nothing():
 
 
 def test_no_more_is_read_than_is_shown():
-    """What the oldest leave out need not even be an entry of this version, as long as it says how old it is."""
+    """What the oldest leave out need not even be an entry of this version, as long as it says how
+    old it is.
+    """
     values = dict([written(1), ("shop.t1.c3", b'{"seq":3,"of":"another version"}'), written(2)])
     assert [one.seq for one in pending.oldest(values, 2).entries] == [1, 2]
     found = pending.oldest(values, 3)
@@ -396,8 +437,8 @@ def test_no_more_is_read_than_is_shown():
 
 
 def test_an_entry_shows_whether_it_agrees_with_itself():
-    """Its digest can be computed from the entry alone; one that was changed, and one of an older version that does
-    not name the tool's version, are marked (H2, R1).
+    """Its digest can be computed from the entry alone; one that was changed, and one of an older
+    version that does not name the tool's version, are marked (H2, R1).
     """
     entry = pending.entry(call(asked()))
     assert entry is not None

@@ -45,7 +45,7 @@ def claude(*entries: Entry) -> list[dict]:
     return anthropic.write(entries)["messages"]
 
 
-# --------------------------------------------------------------------------------- what people really recorded
+# ---------------------------------------------------------------------- what people really recorded
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,9 @@ def conversations() -> list[dict]:
 
 
 def test_recorded_conversations_are_written_back_as_they_were(conversations):
-    """150 real GPT-4o conversations become facts and come back equal, repeated tool-call ids and all (B20)."""
+    """150 real GPT-4o conversations become facts and come back equal, repeated tool-call ids and
+    all (B20).
+    """
     assert len(conversations) == 150
     for conversation in conversations:
         found = history(thread_of(REF, facts_of(conversation["messages"])))
@@ -67,7 +69,9 @@ def test_recorded_conversations_are_written_back_as_they_were(conversations):
 
 
 def test_recorded_conversations_can_be_sent_to_another_provider(conversations):
-    """The same 150 as Anthropic takes them: every repeated id is minted again, and no call is lost (B1, B20)."""
+    """The same 150 as Anthropic takes them: every repeated id is minted again, and no call is lost
+    (B1, B20).
+    """
     repeated = 0
     for conversation in conversations:
         found = history(thread_of(REF, facts_of(conversation["messages"])))
@@ -82,18 +86,20 @@ def test_recorded_conversations_can_be_sent_to_another_provider(conversations):
         theirs = [entry.provider_id for entry in found.entries if isinstance(entry, Outcome)]
         assert len(ids) == len(theirs)
         repeated += len(theirs) - len(set(theirs))
-        assert sum(one != two for one, two in zip(ids, theirs, strict=True)) == len(theirs) - len(set(theirs))
+        assert sum(one != two for one, two in zip(ids, theirs, strict=True)) == len(theirs) - len(
+            set(theirs)
+        )
         assert payload["system"] == conversation["messages"][0]["content"]
     assert repeated > 0
 
 
-# ------------------------------------------------------------------------------------------------ random lives
+# ------------------------------------------------------------------------------------- random lives
 
 
 @given(lives(), st.data())
 def test_whatever_happened_the_provider_takes_it(facts, data):
-    """Any life of a thread, in any order and with duplicates, gives payloads that nothing is wrong with, and the
-    same bytes each time (B1, B3, B12, B17, B82, I11, I13).
+    """Any life of a thread, in any order and with duplicates, gives payloads that nothing is wrong
+    with, and the same bytes each time (B1, B3, B12, B17, B82, I11, I13).
     """
     entries = history(thread_of(REF, facts)).entries
     again = history(thread_of(REF, data.draw(disorder(facts)))).entries
@@ -118,7 +124,9 @@ def test_a_shortened_history_keeps_no_half_pairs(facts, data):
 
 @given(lives(may_wait=False))
 def test_a_growing_history_is_written_with_the_same_beginning(facts):
-    """What was sent before a turn is how the next request begins, so the provider's cache stays good."""
+    """What was sent before a turn is how the next request begins, so the provider's cache stays
+    good.
+    """
     thread = thread_of(REF, facts)
     whole = history(thread).entries
     for number in thread.turns:
@@ -131,11 +139,13 @@ def test_a_growing_history_is_written_with_the_same_beginning(facts):
         assert longer[: len(shorter) - 1] == shorter[:-1]
 
 
-# ------------------------------------------------------------------------------------------------ OpenAI Chat
+# -------------------------------------------------------------------------------------- OpenAI Chat
 
 
 def test_chat_writes_the_shapes_that_the_provider_sends():
-    """Content is null where there is no text part and empty where it is an empty text; arguments stay raw text."""
+    """Content is null where there is no text part and empty where it is an empty text; arguments
+    stay raw text.
+    """
     two = [wish(provider_id="call_a"), wish("look_up", "{", "call_b")]
     assert chat(
         System("be kind"),
@@ -155,7 +165,11 @@ def test_chat_writes_the_shapes_that_the_provider_sends():
                     "type": "function",
                     "function": {"name": "refund", "arguments": '{"order":"A-17"}'},
                 },
-                {"id": "call_b", "type": "function", "function": {"name": "look_up", "arguments": "{"}},
+                {
+                    "id": "call_b",
+                    "type": "function",
+                    "function": {"name": "look_up", "arguments": "{"},
+                },
             ],
         },
         {"role": "tool", "tool_call_id": "call_a", "name": "refund", "content": "done"},
@@ -187,14 +201,18 @@ def test_chat_writes_the_shapes_that_the_provider_sends():
     ],
 )
 def test_chat_keeps_a_provider_id_that_can_stand(given_ids, written):
-    """Verbatim when it is valid and not taken within the turn, else made of the call's own id (B20, B23, B85)."""
+    """Verbatim when it is valid and not taken within the turn, else made of the call's own id (B20,
+    B23, B85).
+    """
     messages = chat(*turn(1, *(wish(provider_id=one) for one in given_ids)))
     assert [call["id"] for call in messages[0]["tool_calls"]] == written
     assert [message["tool_call_id"] for message in messages[1:]] == written
 
 
 def test_chat_ids_may_repeat_across_turns():
-    """A call pairs with the messages directly after it, so what the provider sent twice goes back twice (B20)."""
+    """A call pairs with the messages directly after it, so what the provider sent twice goes back
+    twice (B20).
+    """
     messages = chat(*turn(1, wish()), *turn(2, wish()))
     assert [message["tool_calls"][0]["id"] for message in messages[::2]] == ["call_a", "call_a"]
     assert openai_chat.check(messages) == []
@@ -211,7 +229,12 @@ def test_an_empty_reply_is_still_a_message():
 
 @pytest.mark.parametrize(
     ("made_up", "written"),
-    [("functions.refund", "functions_refund"), ("", "nameless"), ("a" * 65, "a" * 64), ("größe", "gr__e")],
+    [
+        ("functions.refund", "functions_refund"),
+        ("", "nameless"),
+        ("a" * 65, "a" * 64),
+        ("größe", "gr__e"),
+    ],
 )
 def test_a_made_up_tool_name_spoils_nothing(made_up, written):
     """Models wish for tools under names that no provider takes back (B17)."""
@@ -260,22 +283,31 @@ HELLO = {"role": "user", "content": "hi"}
     ],
 )
 def test_chat_names_the_rule_that_is_broken(rule, message, messages):
-    """Each rule has a payload that breaks it and no other; a payload and its bare messages are the same."""
-    assert [(found.rule, found.message) for found in openai_chat.check(messages)] == [(rule, message)]
+    """Each rule has a payload that breaks it and no other; a payload and its bare messages are the
+    same.
+    """
+    assert [(found.rule, found.message) for found in openai_chat.check(messages)] == [
+        (rule, message)
+    ]
     assert openai_chat.check({"messages": messages}) == openai_chat.check(messages)
 
 
 def test_chat_takes_what_is_right():
     """Results in another order, text parts and an id that repeats later are all legal."""
     parts = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
-    assert openai_chat.check([parts, calling(call("a"), call("b")), result("b"), result("a"), HELLO]) == []
+    assert (
+        openai_chat.check([parts, calling(call("a"), call("b")), result("b"), result("a"), HELLO])
+        == []
+    )
 
 
-# -------------------------------------------------------------------------------------------------- Anthropic
+# ---------------------------------------------------------------------------------------- Anthropic
 
 
 def test_anthropic_puts_results_first_and_all_in_one_message():
-    """All results of a turn open the next user message, before anything that was said (B1, B3, B12)."""
+    """All results of a turn open the next user message, before anything that was said (B1, B3,
+    B12).
+    """
     thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
     payload = anthropic.write(
         [
@@ -304,7 +336,12 @@ def test_anthropic_puts_results_first_and_all_in_one_message():
                 "content": [
                     thinking,
                     {"type": "text", "text": "Let me see."},
-                    {"type": "tool_use", "id": "call_a", "name": "refund", "input": {"order": "A-17"}},
+                    {
+                        "type": "tool_use",
+                        "id": "call_a",
+                        "name": "refund",
+                        "input": {"order": "A-17"},
+                    },
                     {"type": "tool_use", "id": "call_b", "name": "look_up", "input": {}},
                 ],
             },
@@ -321,7 +358,12 @@ def test_anthropic_puts_results_first_and_all_in_one_message():
             {
                 "role": "assistant",
                 "content": [
-                    {"type": "tool_use", "id": "call_2-0", "name": "refund", "input": {"order": "A-17"}}
+                    {
+                        "type": "tool_use",
+                        "id": "call_2-0",
+                        "name": "refund",
+                        "input": {"order": "A-17"},
+                    }
                 ],
             },
             {
@@ -353,9 +395,14 @@ def test_anthropic_puts_results_first_and_all_in_one_message():
     ],
 )
 def test_malformed_arguments_wedge_no_conversation(arguments, written):
-    """What is no object is wrapped under a name that says so; chat takes the raw text back (B17)."""
+    """What is no object is wrapped under a name that says so; chat takes the raw text back
+    (B17).
+    """
     assert claude(*turn(1, wish(arguments=arguments)))[1]["content"][0]["input"] == written
-    assert chat(*turn(1, wish(arguments=arguments)))[0]["tool_calls"][0]["function"]["arguments"] == arguments
+    assert (
+        chat(*turn(1, wish(arguments=arguments)))[0]["tool_calls"][0]["function"]["arguments"]
+        == arguments
+    )
 
 
 #: Where each form has a call's arguments; those that send an object have no room for what is none.
@@ -386,8 +433,8 @@ AS_TEXT = {"openai-chat", "openai-responses", "pydantic-ai"}
     ],
 )
 def test_every_form_does_the_same_with_arguments_that_two_could_read_differently(name, arguments):
-    """No form picks one of the readings: as text they go out as they came, as an object they are wrapped whole, and
-    either way the same text is read again (B17, I11).
+    """No form picks one of the readings: as text they go out as they came, as an object they are
+    wrapped whole, and either way the same text is read again (B17, I11).
     """
     payload = FORMATS[name].write(turn(1, wish(arguments=arguments)))
     wrapped = arguments if name in AS_TEXT else {"malformed_arguments": arguments}
@@ -398,17 +445,28 @@ def test_every_form_does_the_same_with_arguments_that_two_could_read_differently
 
 
 def test_anthropic_opens_with_a_user():
-    """A history that opens with the model, or is empty, gets the smallest user message before it."""
+    """A history that opens with the model, or is empty, gets the smallest user message before
+    it.
+    """
     opening = {"role": "user", "content": [{"type": "text", "text": "(The conversation begins.)"}]}
-    assert claude()[0] == claude(System("be kind"))[0] == claude(*turn(1, e.Text("Hello!")))[0] == opening
+    assert (
+        claude()[0]
+        == claude(System("be kind"))[0]
+        == claude(*turn(1, e.Text("Hello!")))[0]
+        == opening
+    )
     assert anthropic.check(anthropic.write([System("be kind")])) == []
     assert "system" not in anthropic.write([User("hi")])
 
 
 def test_anthropic_joins_neighbours_of_one_role():
     """Two turns with nothing between them are one message; so are two things said (B4)."""
-    messages = claude(User("one"), User("two"), *turn(1, e.Text("a")), *turn(2, e.Text("b")), User(""))
-    assert [(message["role"], [block["text"] for block in message["content"]]) for message in messages] == [
+    messages = claude(
+        User("one"), User("two"), *turn(1, e.Text("a")), *turn(2, e.Text("b")), User("")
+    )
+    assert [
+        (message["role"], [block["text"] for block in message["content"]]) for message in messages
+    ] == [
         ("user", ["one", "two"]),
         ("assistant", ["a", "b"]),
         ("user", ["(no text)"]),
@@ -420,7 +478,13 @@ def test_anthropic_puts_text_before_the_first_use():
     blocks = claude(
         User("hi"), *turn(1, e.Text("a"), wish(), e.Text("b"), wish(provider_id="x"), e.Text("c"))
     )[1]
-    assert [block.get("text") or block["id"] for block in blocks["content"]] == ["a", "b", "c", "call_a", "x"]
+    assert [block.get("text") or block["id"] for block in blocks["content"]] == [
+        "a",
+        "b",
+        "c",
+        "call_a",
+        "x",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -436,7 +500,9 @@ def test_anthropic_puts_text_before_the_first_use():
 def test_opaque_parts_go_back_to_their_own_provider_alone(part, is_sent):
     """Verbatim, in their place, if they are blocks that it may have sent; never to another."""
     content = claude(User("hi"), Assistant(1, (part, e.Text("ok"))))[1]["content"]
-    assert content == ([json.loads(part.data)] if is_sent else []) + [{"type": "text", "text": "ok"}]
+    assert content == ([json.loads(part.data)] if is_sent else []) + [
+        {"type": "text", "text": "ok"}
+    ]
     assert chat(Assistant(1, (part, e.Text("ok")))) == [{"role": "assistant", "content": "ok"}]
 
 
@@ -457,13 +523,20 @@ def test_anthropic_results_say_something_when_they_are_errors(text, is_error, wr
 
 
 def test_an_outcome_whose_call_is_gone_is_a_note():
-    """A history that was cut in the midst of a turn tells what happened, without half a pair (B13)."""
+    """A history that was cut in the midst of a turn tells what happened, without half a pair
+    (B13).
+    """
     outcomes = turn(1, e.Text("so"), wish(), wish(provider_id="call_b"))
-    assert chat(outcomes[1]) == [{"role": "system", "content": "An earlier call of `refund` ended so: done"}]
+    assert chat(outcomes[1]) == [
+        {"role": "system", "content": "An earlier call of `refund` ended so: done"}
+    ]
     assert chat(*outcomes[:1]) == [{"role": "assistant", "content": "so"}]
     # Also where it stands between a turn and its own outcomes, and looks as if it were one of them.
     foreign = chat(turn(2, wish(provider_id="call_b"))[0], outcomes[1])
-    assert foreign[-1] == {"role": "system", "content": "An earlier call of `refund` ended so: done"}
+    assert foreign[-1] == {
+        "role": "system",
+        "content": "An earlier call of `refund` ended so: done",
+    }
     first_is_gone = chat(outcomes[0], outcomes[2])
     assert [one["id"] for one in first_is_gone[0]["tool_calls"]] == ["call_b"]
     assert openai_chat.check(first_is_gone) == []
@@ -511,7 +584,11 @@ def model(*blocks) -> dict:
         (8, 2, [user(says()), model(use()), user(used(content=[says(" ")], is_error=True))]),
         (9, 1, [user(says()), model({"type": "thinking", "thinking": "hm"}, says())]),
         (9, 0, [user(says(), {"type": "redacted_thinking", "data": "x"})]),
-        (10, 1, [user(says()), model({"type": "web_search_tool_result", "tool_use_id": "s"}, says())]),
+        (
+            10,
+            1,
+            [user(says()), model({"type": "web_search_tool_result", "tool_use_id": "s"}, says())],
+        ),
         (11, 0, [model(says())]),
         (11, 0, []),
         (12, 1, [user(says()), user(says())]),
@@ -523,13 +600,17 @@ def model(*blocks) -> dict:
     ],
 )
 def test_anthropic_names_the_rule_that_is_broken(rule, message, messages):
-    """Each rule has a payload that breaks it and no other; a payload and its bare messages are the same."""
+    """Each rule has a payload that breaks it and no other; a payload and its bare messages are the
+    same.
+    """
     assert [(found.rule, found.message) for found in anthropic.check(messages)] == [(rule, message)]
     assert anthropic.check({"system": "x", "messages": messages}) == anthropic.check(messages)
 
 
 def test_anthropic_takes_what_is_right():
-    """Plain text, server tools with their results, whole thinking and an empty last answer are all legal."""
+    """Plain text, server tools with their results, whole thinking and an empty last answer are all
+    legal.
+    """
     server = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
     thinking = {"type": "thinking", "thinking": "hm", "signature": "x"}
@@ -545,7 +626,9 @@ def test_anthropic_takes_what_is_right():
 
 @pytest.fixture(scope="module")
 def sdk():
-    """Anthropic's own type of what it takes: a message must fit, and nothing of it may be unknown to the type."""
+    """Anthropic's own type of what it takes: a message must fit, and nothing of it may be unknown
+    to the type.
+    """
     pytest.importorskip(
         "anthropic", reason="the `anthropic` package is not installed: its types are not asked"
     )
@@ -561,10 +644,14 @@ def sdk():
 
 
 def drawn(value):
-    """The value, each list of it looked at to its end: the types check a list's items only as they are drawn."""
+    """The value, each list of it looked at to its end: the types check a list's items only as they
+    are drawn.
+    """
     if isinstance(value, dict):
         return {name: drawn(inner) for name, inner in value.items()}
-    return value if isinstance(value, str) or not isinstance(value, Iterable) else [*map(drawn, value)]
+    return (
+        value if isinstance(value, str) or not isinstance(value, Iterable) else [*map(drawn, value)]
+    )
 
 
 @given(facts=lives())
@@ -591,7 +678,7 @@ def test_anthropics_own_types_are_no_rubber_stamp(sdk, message):
     assert not sdk(message)
 
 
-# -------------------------------------------------------------------------------------------------- the registry
+# ------------------------------------------------------------------------------------- the registry
 
 
 def test_providers_are_known_by_name():
@@ -614,7 +701,9 @@ def test_a_problem_says_what_to_do():
 
 
 def test_a_refusal_reaches_every_provider():
-    """A denied call gives each provider a result that says so, under the real name (B2, B5, B33)."""
+    """A denied call gives each provider a result that says so, under the real name (B2, B5,
+    B33).
+    """
     story = Story()
     story.say("refund me")
     story.turn(1, wish())
@@ -627,5 +716,10 @@ def test_a_refusal_reaches_every_provider():
         "content": "refund was denied",
     }
     assert claude(*entries)[-1]["content"] == [
-        {"type": "tool_result", "tool_use_id": "call_a", "content": "refund was denied", "is_error": True}
+        {
+            "type": "tool_result",
+            "tool_use_id": "call_a",
+            "content": "refund was denied",
+            "is_error": True,
+        }
     ]

@@ -1,4 +1,6 @@
-"""Histories as the JSON of pydantic-ai's messages: written, checked, read, and held against the library's own types."""
+"""Histories as the JSON of pydantic-ai's messages: written, checked, read, and held against the
+library's own types.
+"""
 
 import contextlib
 import json
@@ -73,7 +75,9 @@ def carried(entries) -> tuple[ConversationStep, ...]:
                     elif isinstance(part, e.Text):
                         kept.append(part)
                     elif part.provider == "anthropic" and part.data == json.dumps(THINKING):
-                        kept.append(e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":"))))
+                        kept.append(
+                            e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":")))
+                        )
                 steps.append(RecordedReply(tuple(kept)))
             case Outcome(call=call, tool=tool, text=text, is_error=is_error):
                 said = text if text.strip() or not is_error else "(no text)"
@@ -93,7 +97,9 @@ def facts_from(steps) -> list:
                 turn, answered, wishes = turn + 1, 0, step.wishes
                 story.turn(turn, *parts)
             case Output(text=text, is_error=is_error):
-                story.live(turn, answered, wishes[answered], "failed" if is_error else "returned", text)
+                story.live(
+                    turn, answered, wishes[answered], "failed" if is_error else "returned", text
+                )
                 answered += 1
     return story.facts
 
@@ -103,24 +109,28 @@ def without_denials(payload: dict) -> str:
     return json.dumps(payload).replace('"outcome": "denied"', '"outcome": "failed"')
 
 
-# ------------------------------------------------------------------------------------------------ random lives
+# ------------------------------------------------------------------------------------- random lives
 
 
 @given(lives(), st.data())
 def test_whatever_happened_the_checker_takes_it(facts, data):
-    """Any life, in any order and with duplicates, gives a list that nothing is wrong with, and the same bytes each
-    time; no record of an approval is in it (B1, B3, B12, B15, B16, B17, I11, I13).
+    """Any life, in any order and with duplicates, gives a list that nothing is wrong with, and the
+    same bytes each time; no record of an approval is in it (B1, B3, B12, B15, B16, B17, I11, I13).
     """
     payload = pydantic_ai.write(entries_of(facts))
     if payload["messages"]:
         assert pydantic_ai.check(payload) == []
-    assert json.dumps(payload) == json.dumps(pydantic_ai.write(entries_of(data.draw(disorder(facts)))))
+    assert json.dumps(payload) == json.dumps(
+        pydantic_ai.write(entries_of(data.draw(disorder(facts))))
+    )
     assert "approv" not in json.dumps(payload)
 
 
 @given(lives())
 def test_the_library_takes_it_and_gives_it_back(facts):
-    """Its adapter loads what is written and dumps the same, with defaults and times beside it; that is read alike."""
+    """Its adapter loads what is written and dumps the same, with defaults and times beside it; that
+    is read alike.
+    """
     messages = written(*entries_of(facts))
     dumped = ModelMessagesTypeAdapter.dump_python(
         ModelMessagesTypeAdapter.validate_json(json.dumps(messages)), mode="json"
@@ -152,7 +162,9 @@ def test_a_shortened_history_keeps_no_half_pairs(facts, data):
 
 @given(lives(may_wait=False))
 def test_a_growing_history_is_written_with_the_same_beginning(facts):
-    """What was sent before a turn is how the next request begins, so the provider's cache stays good."""
+    """What was sent before a turn is how the next request begins, so the provider's cache stays
+    good.
+    """
     thread = thread_of(REF, facts)
     longer = written(*history(thread).entries)
     for number in thread.turns:
@@ -163,13 +175,17 @@ def test_a_growing_history_is_written_with_the_same_beginning(facts):
 
 def test_the_library_is_not_needed():
     """The form is plain JSON, and nobody who writes it loads pydantic-ai for it."""
-    program = "import sys, ayes.projections.formats.pydantic_ai; sys.exit('pydantic_ai' in sys.modules)"
+    program = (
+        "import sys, ayes.projections.formats.pydantic_ai; sys.exit('pydantic_ai' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @given(lives())
 def test_what_is_written_is_read_again(facts):
-    """Out and in again: all that the form can carry comes back, and is written the same from facts of its own."""
+    """Out and in again: all that the form can carry comes back, and is written the same from facts
+    of its own.
+    """
     entries = entries_of(facts)
     payload = pydantic_ai.write(entries)
     steps = pydantic_ai.read(payload)
@@ -179,7 +195,9 @@ def test_what_is_written_is_read_again(facts):
 
 
 def test_recorded_conversations_go_out_and_in_again():
-    """150 real GPT-4o conversations: arguments and texts to the letter, repeated ids minted again (B20)."""
+    """150 real GPT-4o conversations: arguments and texts to the letter, repeated ids minted again
+    (B20).
+    """
     if not DATA.exists():
         pytest.skip(f"the recorded conversations are not at {DATA}")
     conversations = [json.loads(line) for line in DATA.read_text().splitlines()]
@@ -194,11 +212,13 @@ def test_recorded_conversations_go_out_and_in_again():
         assert pydantic_ai.write(entries_of(facts_from(steps))) == payload
 
 
-# ------------------------------------------------------------------------------------------------ single shapes
+# ------------------------------------------------------------------------------------ single shapes
 
 
 def test_it_writes_what_the_library_would_dump():
-    """Returns open the next request; arguments stay raw text; our own opaque parts keep their place (B1, B3)."""
+    """Returns open the next request; arguments stay raw text; our own opaque parts keep their place
+    (B1, B3).
+    """
     opaque = e.Opaque("pydantic-ai", json.dumps(THOUGHT))
     assert written(
         System("be kind"),
@@ -225,7 +245,12 @@ def test_it_writes_what_the_library_would_dump():
                     "tool_call_id": "call_a",
                     "part_kind": "tool-call",
                 },
-                {"tool_name": "look_up", "args": "{", "tool_call_id": "call_1-1", "part_kind": "tool-call"},
+                {
+                    "tool_name": "look_up",
+                    "args": "{",
+                    "tool_call_id": "call_1-1",
+                    "part_kind": "tool-call",
+                },
             ],
             "kind": "response",
         },
@@ -266,18 +291,28 @@ def test_it_writes_what_the_library_would_dump():
     ],
 )
 def test_only_a_denial_is_a_denial(kind, outcome):
-    """Each ending has its text, under the tool's real name; nobody's answer is nobody's no (B2, B5, I5)."""
+    """Each ending has its text, under the tool's real name; nobody's answer is nobody's no (B2, B5,
+    I5).
+    """
     part = written(*ended(kind, f"it {kind}"))[1]["parts"][0]
-    assert (part["tool_name"], part["content"], part["outcome"]) == ("refund", f"it {kind}", outcome)
+    assert (part["tool_name"], part["content"], part["outcome"]) == (
+        "refund",
+        f"it {kind}",
+        outcome,
+    )
 
 
 @pytest.mark.parametrize(
     "data", ["", "[]", "no json", '{"part_kind":"text","content":"x"}', '{"part_kind":"thinking"}']
 )
 def test_an_opaque_part_that_is_none_is_left_out(data):
-    """What no response may hold, or what a fact of its own says, is not written from an opaque part."""
+    """What no response may hold, or what a fact of its own says, is not written from an opaque
+    part.
+    """
     assert written(
-        Assistant(1, (e.Opaque("pydantic-ai", data), e.Opaque("openai-responses", json.dumps([THOUGHT]))))
+        Assistant(
+            1, (e.Opaque("pydantic-ai", data), e.Opaque("openai-responses", json.dumps([THOUGHT])))
+        )
     ) == [{"parts": [], "kind": "response"}]
 
 
@@ -289,17 +324,43 @@ SIGNED = {"thought_signature": "c2ln"}
     [
         [{**THOUGHT, "provider_name": "anthropic"}],
         [{**THOUGHT, "provider_name": "bedrock", "id": None}],
-        [{**THOUGHT, "provider_name": "openai", "id": "rs_1"}, {"part_kind": "text", "content": "x"}],
+        [
+            {**THOUGHT, "provider_name": "openai", "id": "rs_1"},
+            {"part_kind": "text", "content": "x"},
+        ],
         [{"part_kind": "text", "content": "x", "id": "msg_1", "provider_name": "openai"}],
-        [{"part_kind": "text", "content": "x", "provider_details": SIGNED, "provider_name": "google"}],
-        [{"part_kind": "text", "content": "x", "provider_details": {"n": 1}, "provider_name": "mistral"}],
-        [{"part_kind": "text", "content": "x", "provider_details": {"n": 1}, "citations": [{"sources": []}]}],
+        [
+            {
+                "part_kind": "text",
+                "content": "x",
+                "provider_details": SIGNED,
+                "provider_name": "google",
+            }
+        ],
+        [
+            {
+                "part_kind": "text",
+                "content": "x",
+                "provider_details": {"n": 1},
+                "provider_name": "mistral",
+            }
+        ],
+        [
+            {
+                "part_kind": "text",
+                "content": "x",
+                "provider_details": {"n": 1},
+                "citations": [{"sources": []}],
+            }
+        ],
         [{"part_kind": "builtin-tool-call", "tool_name": "web_search", "provider_name": "openai"}],
         [{**THOUGHT, "provider_name": "openai"}] * 2,
     ],
 )
 def test_whose_a_part_is_survives(parts):
-    """Signatures, ids and details come back on the part that they came with, under the name of who gave them."""
+    """Signatures, ids and details come back on the part that they came with, under the name of who
+    gave them.
+    """
     hello = {"part_kind": "user-prompt", "content": "hi"}
     messages = [{"kind": "request", "parts": [hello]}, {"kind": "response", "parts": parts}]
     steps = pydantic_ai.read(messages)
@@ -318,7 +379,9 @@ def test_what_a_response_says_of_all_its_parts_is_said_of_each():
     """A part without a provider is its response's (B7)."""
     response = {"kind": "response", "parts": [THOUGHT], "provider_name": "anthropic"}
     [reply] = pydantic_ai.read([response])
-    assert reply == RecordedReply((e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":"))),))
+    assert reply == RecordedReply(
+        (e.Opaque("anthropic", json.dumps(THINKING, separators=(",", ":"))),)
+    )
 
 
 def test_what_belongs_to_a_lost_call_is_lost_with_it():
@@ -336,7 +399,8 @@ def test_what_belongs_to_a_lost_call_is_lost_with_it():
 @pytest.mark.parametrize(
     ("kept", "said"),
     [
-        # The service stored it: nothing of it is here but its id, so what came of it cannot be named either.
+        # The service stored it: nothing of it is here but its id, so what came of it cannot be
+        # named either.
         ([{"type": "reasoning", "id": "rs_1", "summary": []}, {"id": "msg_1", "phase": "commentary"}],
          [{"content": "x", "provider_details": {"phase": "commentary"}, "provider_name": "openai", "part_kind": "text"}]),
         ([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2ln"},
@@ -351,7 +415,9 @@ def test_reasoning_goes_with_what_came_of_it_or_not_at_all(kept, said):
 
 
 def test_an_items_id_goes_with_the_id_of_its_call():
-    """OpenAI reads its own copy of an item, in which the call has the id that it was given there (B20)."""
+    """OpenAI reads its own copy of an item, in which the call has the id that it was given there
+    (B20).
+    """
     parts = (e.Opaque("openai-responses", '{"id":"fc_1"}'), wish())
     outcome = ended("returned")[1]
     named = written(Assistant(1, parts), outcome, Assistant(2, parts), replace(outcome, call="2-0"))
@@ -365,7 +431,9 @@ def test_an_items_id_goes_with_the_id_of_its_call():
     ("signature", "spelled"), [("-_8=", "+/8="), ("-_8", "+/8="), ("+/8=", "+/8="), ("!", None)]
 )
 def test_a_signature_is_spelled_as_the_library_reads_it(signature, spelled):
-    """It would drop what is of the other alphabet, and send another signature; one that is none is left out."""
+    """It would drop what is of the other alphabet, and send another signature; one that is none is
+    left out.
+    """
     said = written(
         Assistant(1, (e.Opaque("gemini", json.dumps({"thoughtSignature": signature})), e.Text("x")))
     )
@@ -386,7 +454,7 @@ def test_a_signature_never_moves_to_another_part():
     ]
 
 
-# ---------------------------------------------------------------------------------------------------- checking
+# ----------------------------------------------------------------------------------------- checking
 
 
 def request(*parts, **fields) -> dict:
@@ -398,11 +466,23 @@ def response(*parts, **fields) -> dict:
 
 
 def call(id_="a", tool="refund", **fields) -> dict:
-    return {"part_kind": "tool-call", "tool_name": tool, "args": "{}", "tool_call_id": id_, **fields}
+    return {
+        "part_kind": "tool-call",
+        "tool_name": tool,
+        "args": "{}",
+        "tool_call_id": id_,
+        **fields,
+    }
 
 
 def done(id_="a", tool="refund", **fields) -> dict:
-    return {"part_kind": "tool-return", "tool_name": tool, "content": "x", "tool_call_id": id_, **fields}
+    return {
+        "part_kind": "tool-return",
+        "tool_name": tool,
+        "content": "x",
+        "tool_call_id": id_,
+        **fields,
+    }
 
 
 HELLO = {"part_kind": "user-prompt", "content": "hi"}
@@ -449,18 +529,29 @@ SAYS = {"part_kind": "text", "content": "hi"}
     ],
 )
 def test_the_rule_that_is_broken_is_named(rule, message, messages):
-    """Each rule has a list that breaks it and no other; a payload and its bare list are the same."""
-    assert [(found.rule, found.message) for found in pydantic_ai.check(messages)] == [(rule, message)]
+    """Each rule has a list that breaks it and no other; a payload and its bare list are the
+    same.
+    """
+    assert [(found.rule, found.message) for found in pydantic_ai.check(messages)] == [
+        (rule, message)
+    ]
     assert pydantic_ai.check({"messages": messages}) == pydantic_ai.check(messages)
 
 
 def test_what_is_right_is_taken():
-    """Returns in another order and after a prompt, asked retries, the provider's own tools and times are all legal."""
+    """Returns in another order and after a prompt, asked retries, the provider's own tools and
+    times are all legal.
+    """
     server = {"part_kind": "builtin-tool-call", "tool_name": "web_search", "tool_call_id": "s"}
     messages = [
         request(HELLO, timestamp=None, instructions="be kind"),
         response(
-            THOUGHT, server, call("a"), call("b", args={"x": 1}), call("c", args=None), state="suspended"
+            THOUGHT,
+            server,
+            call("a"),
+            call("b", args={"x": 1}),
+            call("c", args=None),
+            state="suspended",
         ),
         request(HELLO, done("b", outcome="interrupted"), {**RETRY, "tool_name": "refund"}),
         request(done("c", timestamp="2026-03-01T09:00:00Z", content={"x": [1]})),
@@ -470,14 +561,34 @@ def test_what_is_right_is_taken():
 
 
 _keys = st.sampled_from(
-    ["messages", "kind", "parts", "part_kind", "content", "tool_call_id", "tool_name", "args", "outcome"]
+    [
+        "messages",
+        "kind",
+        "parts",
+        "part_kind",
+        "content",
+        "tool_call_id",
+        "tool_name",
+        "args",
+        "outcome",
+    ]
 )
 _leaves = (
     st.none()
     | st.booleans()
     | st.integers()
     | st.sampled_from(
-        ["", "request", "response", "tool-call", "tool-return", "user-prompt", "text", "a", "retry-prompt"]
+        [
+            "",
+            "request",
+            "response",
+            "tool-call",
+            "tool-return",
+            "user-prompt",
+            "text",
+            "a",
+            "retry-prompt",
+        ]
     )
 )
 _anything = st.recursive(
@@ -514,11 +625,13 @@ def test_no_nesting_is_too_deep_to_be_judged(field):
     assert field in {"kind", "parts"} or pydantic_ai.check(messages) != []
 
 
-# ----------------------------------------------------------------------------------------------------- reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 def test_a_conversation_of_the_library_is_read():
-    """Instructions once and where they change, returns in the order of their calls, arguments as their text."""
+    """Instructions once and where they change, returns in the order of their calls, arguments as
+    their text.
+    """
     assert pydantic_ai.read(
         [
             request(HELLO, instructions="be kind"),
@@ -557,7 +670,10 @@ def test_a_conversation_of_the_library_is_read():
         ("message 1: 'a' has no return", [request(HELLO), response(call())]),
         ("message 1: the return of 'a'", [request(HELLO), request(done())]),
         ("message 0: a message is an object of kind", [{"role": "user", "content": "hi"}]),
-        ("message 0: in a request, the kind of a part is one of", [request({"part_kind": "dance"})]),
+        (
+            "message 0: in a request, the kind of a part is one of",
+            [request({"part_kind": "dance"})],
+        ),
         (
             "message 0: a prompt holds more than text",
             [request({**HELLO, "content": [{"kind": "image-url"}]})],
@@ -567,7 +683,9 @@ def test_a_conversation_of_the_library_is_read():
     ],
 )
 def test_what_cannot_be_read_is_refused(place, messages):
-    """Half a pair, a part that nobody knows, another form: a sentence with the index, and nothing guessed."""
+    """Half a pair, a part that nobody knows, another form: a sentence with the index, and nothing
+    guessed.
+    """
     with pytest.raises(BadInput) as refused:
         pydantic_ai.read(messages)
     assert str(refused.value).startswith(place)

@@ -1,7 +1,8 @@
 """The saved questions: each answer is what plain Python finds in the same facts.
 
-The facts are told here and written by the archivist, so that the way from the log to the answer is the real one. What is
-compared with it folds the facts with the ledger's own `call_of` and `grants_of`, and has no SQL in it.
+The facts are told here and written by the archivist, so that the way from the log to the answer is
+the real one. What is compared with it folds the facts with the ledger's own `call_of` and
+`grants_of`, and has no SQL in it.
 """
 
 import json
@@ -34,10 +35,10 @@ from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, ThreadRef, polic
 
 NAMES = tuple(QUESTIONS)
 
-# ---------------------------------------------------------------------------------------------------- what happened
+# ------------------------------------------------------------------------------------ what happened
 
 
-# ----------------------------------------------------------------------------------------------- without any SQL
+# ---------------------------------------------------------------------------------- without any SQL
 
 
 class Town:
@@ -147,7 +148,9 @@ def thread(call: Call) -> str:
 def time_to_decision(town: Town):
     rows = [
         (name, day, len(found), *(quantile(map(waited_s, found), q) for q in (0.5, 0.9, 0.99)))
-        for (name, day), found in grouped(town.by_people, tool, lambda call: call.gated.recorded_at.date())
+        for (name, day), found in grouped(
+            town.by_people, tool, lambda call: call.gated.recorded_at.date()
+        )
     ]
     return sorted(rows, key=lambda row: (row[1], row[0]))
 
@@ -213,7 +216,9 @@ def edits(town: Town):
             elif was[field] != now[field]:
                 found[tool(call), field, "changed"] += 1
     rows = []
-    for (name, field), kinds in grouped(found.items(), lambda one: one[0][0], lambda one: one[0][1]):
+    for (name, field), kinds in grouped(
+        found.items(), lambda one: one[0][0], lambda one: one[0][1]
+    ):
         by_kind = {key[2]: count for key, count in kinds}
         counts = [by_kind.get(kind, 0) for kind in ("changed", "added", "removed")]
         rows.append((name, field, sum(counts), *counts))
@@ -237,7 +242,9 @@ def pending_age(town: Town):
         if call.status is Status.PENDING
     ]
     rows = []
-    for (age,), found in grouped(waiting, lambda one: next(name for most, name in _AGES if one[0] < most)):
+    for (age,), found in grouped(
+        waiting, lambda one: next(name for most, name in _AGES if one[0] < most)
+    ):
         oldest_s, oldest = min(found, key=lambda one: (-one[0], one[1]))
         rows.append((age, len(found), oldest_s, oldest))
     return sorted(rows, key=lambda row: row[2])
@@ -253,7 +260,17 @@ def failed_after_approval(town: Town):
         doubted = ends["in_doubt"] + ends["reconciled"]
         failed_share = ends["failed"] / ran if ran else None
         rows.append(
-            (name, on, len(found), ends["returned"], ends["failed"], doubted, never, ran, failed_share)
+            (
+                name,
+                on,
+                len(found),
+                ends["returned"],
+                ends["failed"],
+                doubted,
+                never,
+                ran,
+                failed_share,
+            )
         )
     return sorted(rows, key=lambda row: (-row[4], row[0], row[1]))
 
@@ -328,14 +345,22 @@ def rules(town: Town):
                 "cited",
                 len({fact.slot.call_ref for fact in found}),
                 sum(isinstance(fact.event, e.ApprovalRequested) for fact in found),
-                sum(isinstance(fact.event, e.Approved) and fact.event.ground == "policy" for fact in found),
-                sum(isinstance(fact.event, e.Denied) and fact.event.ground == "policy" for fact in found),
+                sum(
+                    isinstance(fact.event, e.Approved) and fact.event.ground == "policy"
+                    for fact in found
+                ),
+                sum(
+                    isinstance(fact.event, e.Denied) and fact.event.ground == "policy"
+                    for fact in found
+                ),
                 naive(found[-1]),
             )
         )
     rows.sort(key=lambda row: (row[0], -row[3], row[1]))
     latest = {
-        one.slot.workspace: one.event.text for one in town.facts if isinstance(one.event, e.PolicyApplied)
+        one.slot.workspace: one.event.text
+        for one in town.facts
+        if isinstance(one.event, e.PolicyApplied)
     }
     for policy, text in latest.items():
         rows += [
@@ -370,11 +395,17 @@ def longest_threads(town: Town):
         usage = [one.event.usage for one in found if isinstance(one.event, e.ModelReplied)]
         # None of it was counted: that is not to have counted none.
         tokens = [
-            sum(counts) if (counts := [count for one in usage if (count := getattr(one, name))]) else None
+            sum(counts)
+            if (counts := [count for one in usage if (count := getattr(one, name))])
+            else None
             for name in ("input_tokens", "output_tokens")
         ]
-        counted = (kinds[kind] for kind in (e.Said, e.ModelReplied, e.ToolRequested, e.ApprovalRequested))
-        rows.append((*key, len(found), *counted, *tokens, took_s(found[0], found[-1]), naive(found[-1])))
+        counted = (
+            kinds[kind] for kind in (e.Said, e.ModelReplied, e.ToolRequested, e.ApprovalRequested)
+        )
+        rows.append(
+            (*key, len(found), *counted, *tokens, took_s(found[0], found[-1]), naive(found[-1]))
+        )
     return sorted(rows, key=lambda row: (-row[2], row[0], row[1]))[:20]
 
 
@@ -401,7 +432,9 @@ def not_asked(town: Town):
     unasked = [call for call in town.calls if call.gated is None and ground(call)]
     rows = [
         (*key, len(found), len(set(map(tool, found))), max(naive(call.decided) for call in found))
-        for key, found in grouped(unasked, ground, rule, lambda call: type(call.decided.event).__name__)
+        for key, found in grouped(
+            unasked, ground, rule, lambda call: type(call.decided.event).__name__
+        )
     ]
     return sorted(rows, key=lambda row: (-row[3], *row[:3]))
 
@@ -421,7 +454,12 @@ def repeated_denials(town: Town):
         on = Counter(map(ground, found))
         if len(found) > 1:
             others = len(found) - on["people"] - on["repeated"]
-            times = (on["people"], on["repeated"], others, max(naive(call.decided) for call in found))
+            times = (
+                on["people"],
+                on["repeated"],
+                others,
+                max(naive(call.decided) for call in found),
+            )
             rows.append((*key[:3], found[0].wish.arguments, len(found), *times))
     return sorted(rows, key=lambda row: (-row[4], *row[:4]))
 
@@ -451,7 +489,15 @@ def agents(town: Town):
         ]
         failed = sum(outcome(call) == "failed" for call in found)
         rows.append(
-            (agent, len(found), len(set(map(tool, found))), asked, *kinds, failed, asked / len(found))
+            (
+                agent,
+                len(found),
+                len(set(map(tool, found))),
+                asked,
+                *kinds,
+                failed,
+                asked / len(found),
+            )
         )
     return sorted(rows, key=lambda row: (-row[1], *last(row[0])))
 
@@ -471,11 +517,13 @@ def close(value):
 def compare(lake: Path, town: Town, name: str) -> list:
     found = answer(lake, QUESTIONS[name])
     expected = EXPECTED[name](town)
-    assert [tuple(row.values()) for row in found] == [tuple(map(close, row)) for row in expected], name
+    assert [tuple(row.values()) for row in found] == [tuple(map(close, row)) for row in expected], (
+        name
+    )
     return expected
 
 
-# --------------------------------------------------------------------------------------------------------- the tests
+# ---------------------------------------------------------------------------------------- the tests
 
 
 @pytest.fixture(scope="module")
@@ -501,12 +549,16 @@ def run(monkeypatch, capsys):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_answer_is_what_the_facts_say(lake, town, name):
-    """In a town of 300 calls every question has an answer, and plain Python finds the same one, in the same order."""
+    """In a town of 300 calls every question has an answer, and plain Python finds the same one, in
+    the same order.
+    """
     assert compare(lake, town, name)
 
 
 def test_the_town_has_of_everything(lake):
-    """What the answers are compared on has grants and open calls of each kind, reviewers who read and some who do not."""
+    """What the answers are compared on has grants and open calls of each kind, reviewers who read
+    and some who do not.
+    """
     assert {row["standing"] for row in answer(lake, QUESTIONS["grants-in-use"])} == {
         "in force",
         "ended",
@@ -514,8 +566,14 @@ def test_the_town_has_of_everything(lake):
         "revoked",
     }
     assert len(answer(lake, QUESTIONS["pending-age"])) >= 2
-    assert {row["standing"] for row in answer(lake, QUESTIONS["rules"])} == {"cited", "never", "shadow"}
-    assert any(0 < row["faster"] < row["votes"] for row in answer(lake, QUESTIONS["rubber-stamping"]))
+    assert {row["standing"] for row in answer(lake, QUESTIONS["rules"])} == {
+        "cited",
+        "never",
+        "shadow",
+    }
+    assert any(
+        0 < row["faster"] < row["votes"] for row in answer(lake, QUESTIONS["rubber-stamping"])
+    )
     assert {row["ground"] for row in answer(lake, QUESTIONS["not-asked"])} >= {
         "policy",
         "grant",
@@ -527,7 +585,9 @@ def test_the_town_has_of_everything(lake):
 @given(seed=st.integers(0, 2**32), calls=st.integers(0, 12), batch=st.integers(1, 40))
 @settings(max_examples=8, deadline=None)
 def test_answers_hold_whatever_happens(seed, calls, batch):
-    """Few calls or none, and published after batches of any size: every answer is still what the facts say."""
+    """Few calls or none, and published after batches of any size: every answer is still what the
+    facts say.
+    """
     town = Town(happened(seed, calls))
     with tempfile.TemporaryDirectory() as directory:
         lake = written(Path(directory), town.facts, batch)
@@ -553,7 +613,9 @@ def test_a_question_is_one_select_with_an_order(name):
 
 
 def test_the_order_is_total(lake, town, tmp_path):
-    """The same facts in other files, written in other batches, give the same answers to the byte."""
+    """The same facts in other files, written in other batches, give the same answers to the
+    byte.
+    """
     again = written(tmp_path, town.facts, batch=211)
     for question in QUESTIONS.values():
         assert answer(again, question) == answer(lake, question), question.name
@@ -573,7 +635,9 @@ def test_the_order_is_total(lake, town, tmp_path):
     ],
 )
 def test_ages_are_counted_to_the_newest_fact(tmp_path, waited_s, age):
-    """From the question to the newest fact of the log, however long ago that is; each age begins where the last one ends."""
+    """From the question to the newest fact of the log, however long ago that is; each age begins
+    where the last one ends.
+    """
     told = life(CallRef("acme", "t", "c"), e.Wish("pay", "{}"), "approved")[:2]
     facts = [Fact(seq, START, *one) for seq, one in enumerate(told, 1)]
     later = ThreadRef("shop", "t").opened, e.ThreadOpened(requester="rita")
@@ -591,7 +655,10 @@ def test_a_vote_as_fast_as_reading_is_none_too_many(tmp_path, characters, after_
     that was voted on after that time can have been read.
     """
     ref, wish = CallRef("acme", "t", "c"), e.Wish("pay", "x" * (characters - 11))
-    told = [*life(ref, wish, "approved")[:2], (ref.vote("ana"), e.Voted(verdict="approve", digest="d"))]
+    told = [
+        *life(ref, wish, "approved")[:2],
+        (ref.vote("ana"), e.Voted(verdict="approve", digest="d")),
+    ]
     assert len(wish.arguments) + len(told[1][1].reason) == characters
     facts = [Fact(seq, START, *one) for seq, one in enumerate(told[:2], 1)]
     facts.append(Fact(3, START + timedelta(seconds=after_s), *told[2]))
@@ -601,7 +668,9 @@ def test_a_vote_as_fast_as_reading_is_none_too_many(tmp_path, characters, after_
 
 @pytest.mark.parametrize(("age_s", "standing"), [(59.999999, "in force"), (60, "ended")])
 def test_a_grant_ends_when_its_time_is_over(tmp_path, age_s, standing):
-    """A grant for a minute is in force until the newest fact is a minute behind it; what it does not say is one use."""
+    """A grant for a minute is in force until the newest fact is a minute behind it; what it does
+    not say is one use.
+    """
     given = GrantRef("acme", "ana", "g").given, e.Granted(tool="refund", expires_in_s=60)
     later = ThreadRef("shop", "t").opened, e.ThreadOpened(requester="rita")
     facts = [Fact(1, START, *given), Fact(2, START + timedelta(seconds=age_s), *later)]
@@ -622,14 +691,20 @@ def test_questions_have_names_and_sentences():
 def test_the_documentation_lists_them():
     """`docs/asking.md` has a row for each question, with its sentence."""
     page = (ROOT / "docs" / "asking.md").read_text()
-    listed = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", page.partition("## Saved questions")[2], re.MULTILINE)
+    listed = re.findall(
+        r"^\| `([a-z-]+)` \| (.*) \|$", page.partition("## Saved questions")[2], re.MULTILINE
+    )
     assert listed[: len(QUESTIONS)] == [(one.name, one.title) for one in QUESTIONS.values()]
 
 
 def test_a_rule_is_told_from_what_only_looks_like_one(lake):
-    """A group called `name`, a name in a comment, a quoted quote and a rule of an older version are no trap."""
+    """A group called `name`, a name in a comment, a quoted quote and a rule of an older version are
+    no trap.
+    """
     found = answer(lake, QUESTIONS["rules"])
-    silent = {(row["policy"], row["rule"], row["standing"]) for row in found if row["standing"] != "cited"}
+    silent = {
+        (row["policy"], row["rule"], row["standing"]) for row in found if row["standing"] != "cited"
+    }
     assert silent == {
         (policy, rule, standing)
         for policy in ("acme", ORGANISATION)
@@ -638,7 +713,9 @@ def test_a_rule_is_told_from_what_only_looks_like_one(lake):
 
 
 def test_a_policy_that_cannot_be_read_is_said(tmp_path, capsys):
-    """A policy of a newer program leaves the rest of the answer as it is, and a sentence says what is missing."""
+    """A policy of a newer program leaves the rest of the answer as it is, and a sentence says what
+    is missing.
+    """
     applied = e.PolicyApplied(text='[[rule]]\nname = "new"\nfrobnicate = 1\n', digest="d")
     ref = CallRef("acme", "t", "c")
     gated = e.ApprovalRequested(digest="d", rule="money", policy_version=1)
@@ -649,7 +726,9 @@ def test_a_policy_that_cannot_be_read_is_said(tmp_path, capsys):
 
 
 def test_bytes_that_are_no_facts_disturb_no_question(tmp_path, town):
-    """Somebody wrote what is no JSON, and JSON that is no fact, to slots of a call: every question is still answered."""
+    """Somebody wrote what is no JSON, and JSON that is no fact, to slots of a call: every question
+    is still answered.
+    """
     ref = CallRef("acme", "t", "c")
     slots = (
         ref.requested,
@@ -673,7 +752,7 @@ def test_bytes_that_are_no_facts_disturb_no_question(tmp_path, town):
         answer(archive.lake, question)
 
 
-# -------------------------------------------------------------------------------------------------- the command line
+# --------------------------------------------------------------------------------- the command line
 
 
 def test_without_a_name_all_are_listed(run):
@@ -743,8 +822,8 @@ def test_people_get_a_table_and_nothing_that_hides(run, tmp_path, monkeypatch):
 
 
 def test_a_table_breaks_no_word(run, lake, monkeypatch):
-    """In a pipe every cell is whole, however narrow the screen is said to be; at a terminal what does not fit is
-    left out, and a sentence says so.
+    """In a pipe every cell is whole, however narrow the screen is said to be; at a terminal what
+    does not fit is left out, and a sentence says so.
     """
     monkeypatch.setenv("COLUMNS", "40")
     rows = run("ask", "overrides", "--json", "--to", lake.parent).lines
@@ -754,7 +833,9 @@ def test_a_table_breaks_no_word(run, lake, monkeypatch):
     assert all(name.replace("_", " ") in head for name in rows[0])
     for row, line in zip(rows, lines, strict=True):
         assert row["tool"] in line.split()
-    with at_a_terminal("ask", "overrides", "--to", lake.parent, store=lake, COLUMNS="40") as terminal:
+    with at_a_terminal(
+        "ask", "overrides", "--to", lake.parent, store=lake, COLUMNS="40"
+    ) as terminal:
         assert terminal.ended() == 0
     assert "columns fit. --json gives all of them." in terminal.told
     told = terminal.told.splitlines()[1:]

@@ -48,7 +48,7 @@ def steps_of(entries) -> list[ConversationStep]:
     return steps
 
 
-# --------------------------------------------------------------------------------- what people really recorded
+# ---------------------------------------------------------------------- what people really recorded
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,9 @@ def conversations():
 
 
 def test_recorded_conversations_are_read_in_one_way(conversations):
-    """The provider's reader and the reader of recordings have the same words for all 150 conversations (B20, B25)."""
+    """The provider's reader and the reader of recordings have the same words for all 150
+    conversations (B20, B25).
+    """
     assert len(conversations) == 150
     for one in conversations:
         assert openai_chat.read(one.messages) == one.steps
@@ -67,7 +69,9 @@ def test_recorded_conversations_are_read_in_one_way(conversations):
 
 
 def test_recorded_conversations_make_the_round_trip_through_chat(conversations):
-    """All 150 are written, read, made facts and written again: the same steps and the same bytes."""
+    """All 150 are written, read, made facts and written again: the same steps and the same
+    bytes.
+    """
     for one in conversations:
         payload = openai_chat.write(entries_of(facts_of(one.messages)))
         steps = openai_chat.read(payload)
@@ -78,11 +82,15 @@ def test_recorded_conversations_make_the_round_trip_through_chat(conversations):
 
 
 def test_recorded_conversations_make_the_round_trip_through_anthropic(conversations):
-    """All 150 again: what was said and given is the same; lost are repeated ids, the spelling of arguments, empty texts."""
+    """All 150 again: what was said and given is the same; lost are repeated ids, the spelling of
+    arguments, empty texts.
+    """
     for one in conversations:
         payload = anthropic.write(entries_of(facts_of(one.messages)))
         steps = anthropic.read(payload)
-        assert [as_anthropic_can(step) for step in steps] == [as_anthropic_can(step) for step in one.steps]
+        assert [as_anthropic_can(step) for step in steps] == [
+            as_anthropic_can(step) for step in one.steps
+        ]
         assert json.dumps(anthropic.write(entries_of(facts_told(steps)))) == json.dumps(payload)
 
 
@@ -100,12 +108,14 @@ def as_anthropic_can(step: ConversationStep) -> object:
             return tool, text if text.strip() else "", is_error
 
 
-# ------------------------------------------------------------------------------------------------ random lives
+# ------------------------------------------------------------------------------------- random lives
 
 
 @given(lives())
 def test_any_life_makes_the_round_trip_through_chat(facts):
-    """Written, read, made facts and written again, it is the same but for the names of who spoke (I11)."""
+    """Written, read, made facts and written again, it is the same but for the names of who spoke
+    (I11).
+    """
     payload = openai_chat.write(entries_of(facts))
     for message in payload["messages"]:
         if message["role"] != "tool":
@@ -124,17 +134,21 @@ def test_any_life_makes_the_round_trip_through_anthropic(facts):
 
 @given(lives())
 def test_a_reader_tells_every_call_and_outcome(facts):
-    """As many wishes and outcomes as the history has, in its order, with its texts and what the form knows of errors."""
+    """As many wishes and outcomes as the history has, in its order, with its texts and what the
+    form knows of errors.
+    """
     outcomes = [entry for entry in entries_of(facts) if isinstance(entry, Outcome)]
     for form in (openai_chat, anthropic):
-        found = [step for step in form.read(form.write(entries_of(facts))) if isinstance(step, Output)]
+        found = [
+            step for step in form.read(form.write(entries_of(facts))) if isinstance(step, Output)
+        ]
         assert len(found) == len(outcomes)
         for step, outcome in zip(found, outcomes, strict=True):
             assert step.text.strip() == outcome.text.strip()
             assert step.is_error == (outcome.is_error and form is anthropic)
 
 
-# ----------------------------------------------------------------------------------------------- what is read
+# ------------------------------------------------------------------------------------- what is read
 
 
 THINKING = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
@@ -201,11 +215,20 @@ HELLO = {"role": "user", "content": "hi"}
         ({"role": "user", "name": "ana", "content": "hi"}, Spoken("user", "hi")),
         ({"role": "user", "content": [{"type": "text", "text": "hi"}]}, Spoken("user", "hi")),
         (
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            },
             Spoken("user", "a\n\nb"),
         ),
         (
-            {"role": "assistant", "content": "", "refusal": None, "annotations": [], "tool_calls": None},
+            {
+                "role": "assistant",
+                "content": "",
+                "refusal": None,
+                "annotations": [],
+                "tool_calls": None,
+            },
             RecordedReply((e.Text(""),)),
         ),
     ],
@@ -216,8 +239,14 @@ def test_chat_is_read_however_it_is_said(message, step):
 
 
 def test_chat_results_are_read_in_the_order_of_their_calls():
-    """The provider takes them in any order and without a name; ours has one order, and every tool its name."""
-    messages = [chat_calling(chat_call("a"), chat_call("b", "look_up")), chat_result("b"), chat_result("a")]
+    """The provider takes them in any order and without a name; ours has one order, and every tool
+    its name.
+    """
+    messages = [
+        chat_calling(chat_call("a"), chat_call("b", "look_up")),
+        chat_result("b"),
+        chat_result("a"),
+    ]
     assert openai_chat.check(messages) == []
     assert openai_chat.read(messages)[1:] == (
         Output("a", "refund", "result a"),
@@ -226,7 +255,13 @@ def test_chat_results_are_read_in_the_order_of_their_calls():
 
 
 def use(id_="a", name="refund", input_=None, **fields) -> dict:
-    return {"type": "tool_use", "id": id_, "name": name, "input": {} if input_ is None else input_, **fields}
+    return {
+        "type": "tool_use",
+        "id": id_,
+        "name": name,
+        "input": {} if input_ is None else input_,
+        **fields,
+    }
 
 
 def used(id_="a", **fields) -> dict:
@@ -265,14 +300,27 @@ def test_anthropic_results_are_read(result, output):
 
 
 def test_anthropic_blocks_are_read():
-    """A system in blocks, text beside results, results in another order, thinking and server tools as they came."""
-    search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"q": "é"}}
-    found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"url": "u"}]}
+    """A system in blocks, text beside results, results in another order, thinking and server tools
+    as they came.
+    """
+    search = {
+        "type": "server_tool_use",
+        "id": "srvtoolu_1",
+        "name": "web_search",
+        "input": {"q": "é"},
+    }
+    found = {
+        "type": "web_search_tool_result",
+        "tool_use_id": "srvtoolu_1",
+        "content": [{"url": "u"}],
+    }
     payload = {
         "system": [says("be kind", cache_control={"type": "ephemeral"}), says("be quick")],
         "messages": [
             HELLO,
-            model(THINKING, search, found, says(), use("a"), use("b", "look_up", {"x": [1.5, None]})),
+            model(
+                THINKING, search, found, says(), use("a"), use("b", "look_up", {"x": [1.5, None]})
+            ),
             user(used("b", content="B"), used("a", content="A"), says("and?")),
             {"role": "assistant", "content": ""},
         ],
@@ -287,7 +335,12 @@ def test_anthropic_blocks_are_read():
         Spoken("system", "be quick"),
         Spoken("user", "hi"),
         RecordedReply(
-            (*parts, e.Text("hi"), wish("refund", "{}", "a"), wish("look_up", '{"x":[1.5,null]}', "b"))
+            (
+                *parts,
+                e.Text("hi"),
+                wish("refund", "{}", "a"),
+                wish("look_up", '{"x":[1.5,null]}', "b"),
+            )
         ),
         Output("a", "refund", "A"),
         Output("b", "look_up", "B"),
@@ -305,21 +358,24 @@ def test_wrapped_arguments_are_unwrapped(arguments):
         Assistant(1, (wish(arguments=arguments),)),
         Outcome("1-0", "refund", "call_a", "returned", "", False),
     ]
-    (reply,) = [step for step in anthropic.read(anthropic.write(entries)) if isinstance(step, RecordedReply)]
+    (reply,) = [
+        step for step in anthropic.read(anthropic.write(entries)) if isinstance(step, RecordedReply)
+    ]
     assert reply.wishes[0].arguments == arguments
 
 
 @pytest.mark.parametrize(
-    "given", [{"malformed_arguments": "{}"}, {"malformed_arguments": ""}, {"malformed_arguments": 1}]
+    "given",
+    [{"malformed_arguments": "{}"}, {"malformed_arguments": ""}, {"malformed_arguments": 1}],
 )
 def test_an_input_that_was_never_wrapped_stays(given):
     """Only what the writer itself would wrap is taken out again."""
-    assert anthropic.read([model(use(input_=given)), user(used())])[0].wishes[0].arguments == json.dumps(
-        given, separators=(",", ":")
-    )
+    assert anthropic.read([model(use(input_=given)), user(used())])[0].wishes[
+        0
+    ].arguments == json.dumps(given, separators=(",", ":"))
 
 
-# ------------------------------------------------------------------------------------------ what is not guessed
+# ------------------------------------------------------------------------------ what is not guessed
 
 
 @pytest.mark.parametrize(
@@ -333,7 +389,10 @@ def test_an_input_that_was_never_wrapped_stays(given):
         ([{"role": ["user"], "content": "hi"}], "message 0: "),
         ([HELLO, chat_calling(chat_call())], "message 1: 'a' has no result"),
         ([HELLO, chat_calling(chat_call()), HELLO], "message 1: 'a' has no result"),
-        ([chat_calling(chat_call("a"), chat_call("b")), chat_result("b")], "message 0: 'a' has no result"),
+        (
+            [chat_calling(chat_call("a"), chat_call("b")), chat_result("b")],
+            "message 0: 'a' has no result",
+        ),
         ([HELLO, chat_result()], "message 1: tool_call_id 'a' is no call"),
         (
             [chat_calling(chat_call()), chat_result(), chat_result()],
@@ -343,20 +402,31 @@ def test_an_input_that_was_never_wrapped_stays(given):
         ([chat_calling(chat_call(arguments={})), chat_result()], "message 0: 'arguments'"),
         ([chat_calling({"id": "a", "type": "custom", "custom": {}}), chat_result()], "'custom'"),
         ([{"role": "assistant", "content": None}], "message 0: an assistant message needs"),
-        ([{"role": "assistant", "content": "hi", "tool_calls": []}], "message 0: 'tool_calls' is empty"),
-        ([{"role": "assistant", "content": None, "refusal": "no"}], "message 0: unknown key 'refusal'"),
+        (
+            [{"role": "assistant", "content": "hi", "tool_calls": []}],
+            "message 0: 'tool_calls' is empty",
+        ),
+        (
+            [{"role": "assistant", "content": None, "refusal": "no"}],
+            "message 0: unknown key 'refusal'",
+        ),
         (
             [HELLO, {"role": "user", "content": [{"type": "image_url"}]}],
             "message 1: a part of type 'image_url'",
         ),
         ([HELLO, {"role": "user", "content": []}], "message 1: the content is no text"),
-        ([HELLO, {"role": "user", "content": ["hi"]}], "message 1: a part of the content is no object"),
+        (
+            [HELLO, {"role": "user", "content": ["hi"]}],
+            "message 1: a part of the content is no object",
+        ),
         ([HELLO, model(use()), user(used())], "message 1: a part of type 'tool_use'"),
         ([HELLO, {"role": "user"}], "message 1: 'content' is missing"),
     ],
 )
 def test_chat_guesses_nothing(messages, says_so):
-    """Half a pair, unknown parts, another provider's messages: refused with the index of the message (B1, B14)."""
+    """Half a pair, unknown parts, another provider's messages: refused with the index of the
+    message (B1, B14).
+    """
     with pytest.raises(BadInput, match=re.escape(says_so)):
         openai_chat.read(messages)
 
@@ -369,8 +439,14 @@ def test_chat_guesses_nothing(messages, says_so):
         ({"system": 3, "messages": []}, "the system is no text"),
         ({"system": [use()], "messages": []}, "the system is no text"),
         ([HELLO, "hi"], "message 1: a message is a role"),
-        ([HELLO, {"role": "tool", "content": "hi"}], "message 1: this is a message for OpenAI Chat"),
-        ([HELLO, chat_calling(chat_call()), chat_result()], "message 1: this is a message for OpenAI Chat"),
+        (
+            [HELLO, {"role": "tool", "content": "hi"}],
+            "message 1: this is a message for OpenAI Chat",
+        ),
+        (
+            [HELLO, chat_calling(chat_call()), chat_result()],
+            "message 1: this is a message for OpenAI Chat",
+        ),
         ([HELLO, {**HELLO, "name": "ana"}], "message 1: the message has 'name'"),
         ([HELLO, model(use())], "message 1: 'a' has no result"),
         ([HELLO, model(use()), HELLO], "message 1: 'a' has no result"),
@@ -385,7 +461,10 @@ def test_chat_guesses_nothing(messages, says_so):
         ([model(use(id_=3)), user(used())], "message 0: a tool_use is"),
         ([model(use(input_={"a": "\ud800"})), user(used())], "message 0: it holds a value"),
         ([model(use()), user(used(content=3))], "message 1: the content is no text"),
-        ([model(use()), user(used(content=[{"type": "image"}]))], "message 1: a part of type 'image'"),
+        (
+            [model(use()), user(used(content=[{"type": "image"}]))],
+            "message 1: a part of type 'image'",
+        ),
         ([model(use()), user(used(is_error="yes"))], "message 1: is_error"),
         ([model(says(citations=[{"url": "u"}]))], "message 0: a text has 'citations'"),
         ([model({"type": "text"})], "message 0: a part of type 'text'"),
@@ -396,7 +475,9 @@ def test_chat_guesses_nothing(messages, says_so):
     ],
 )
 def test_anthropic_guesses_nothing(messages, says_so):
-    """Half a pair, unknown blocks, another provider's messages: refused with the index of the message (B1, B14)."""
+    """Half a pair, unknown blocks, another provider's messages: refused with the index of the
+    message (B1, B14).
+    """
     with pytest.raises(BadInput, match=re.escape(says_so)):
         anthropic.read(messages)
 
@@ -405,19 +486,35 @@ def near(*words: str) -> st.SearchStrategy:
     """JSON values, and objects that look a little like messages."""
     names = st.sampled_from([*words, "role", "content", "type", "text", "id", "name", "messages"])
     leaves = (
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from(words)
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text(max_size=3)
+        | st.sampled_from(words)
     )
     return st.recursive(
         leaves,
         lambda inner: (
-            st.lists(inner, max_size=4) | st.dictionaries(names | st.text(max_size=3), inner, max_size=4)
+            st.lists(inner, max_size=4)
+            | st.dictionaries(names | st.text(max_size=3), inner, max_size=4)
         ),
         max_leaves=25,
     )
 
 
 ANYTHING = near(
-    *("user", "assistant", "tool", "system", "model", "function", "tool_calls", "tool_call_id", "arguments"),
+    *(
+        "user",
+        "assistant",
+        "tool",
+        "system",
+        "model",
+        "function",
+        "tool_calls",
+        "tool_call_id",
+        "arguments",
+    ),
     *(
         "tool_use",
         "tool_result",
@@ -445,7 +542,9 @@ ANYTHING = near(
 @pytest.mark.parametrize("name", FORMATS)
 @given(value=ANYTHING)
 def test_any_json_is_checked_and_read_or_refused(name, value):
-    """Whatever it is given, a checker names problems and a reader says `BadInput`; neither breaks."""
+    """Whatever it is given, a checker names problems and a reader says `BadInput`; neither
+    breaks.
+    """
     provider = FORMATS[name]
     for one in (value, [value], {"messages": [value]}):
         assert all(problem.sentence for problem in provider.check(one))
@@ -474,7 +573,13 @@ def test_one_wrong_value_anywhere_breaks_nothing(form, data):
     entries = (
         User("hi"),
         Assistant(
-            1, (e.Opaque("anthropic", json.dumps(THINKING)), e.Text("a"), wish(), wish(provider_id="b"))
+            1,
+            (
+                e.Opaque("anthropic", json.dumps(THINKING)),
+                e.Text("a"),
+                wish(),
+                wish(provider_id="b"),
+            ),
         ),
         Outcome("1-0", "refund", "call_a", "returned", "done", False),
         Outcome("1-1", "refund", "b", "failed", "no", True),

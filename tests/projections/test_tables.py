@@ -1,6 +1,8 @@
-"""What the tables of the log mean: `projections/lake/tables.py` beside plain Python over the same facts.
+"""What the tables of the log mean: `projections/lake/tables.py` beside plain Python over the same
+facts.
 
-Nothing here touches a disk, but for the last of it: an archive that is filled in any batches has the same calls.
+Nothing here touches a disk, but for the last of it: an archive that is filled in any batches has
+the same calls.
 """
 
 import json
@@ -91,7 +93,8 @@ def raw_of(fact: Fact) -> RawMessage:
 def raws_of(subjects_and_bytes: list[tuple[str, bytes]]) -> list[RawMessage]:
     numbered = enumerate(subjects_and_bytes, 1)
     return [
-        RawMessage(seq, START + timedelta(seconds=seq), subject, data) for seq, (subject, data) in numbered
+        RawMessage(seq, START + timedelta(seconds=seq), subject, data)
+        for seq, (subject, data) in numbered
     ]
 
 
@@ -103,7 +106,7 @@ def naive(at: datetime | None) -> datetime | None:
     return None if at is None else at.astimezone(UTC).replace(tzinfo=None)
 
 
-# ---------------------------------------------------------------------------------------- fields and columns
+# ------------------------------------------------------------------------------- fields and columns
 
 
 def _kinds(annotation: object) -> set[type]:
@@ -125,14 +128,20 @@ def _kinds(annotation: object) -> set[type]:
 
 
 def _fields() -> dict[str, dict[str, set[type]]]:
-    """By path within the payload and by event: what may stand there. `by` and `usage` are spread out."""
+    """By path within the payload and by event: what may stand there. `by` and `usage` are spread
+    out.
+    """
     found: dict[str, dict[str, set[type]]] = {"type": {name: {str} for name in e.TYPES}}
     for name, event in e.TYPES.items():
         for field in msgspec.structs.fields(event):
-            (one, *_) = kinds = _kinds(typing.get_type_hints(event, include_extras=True)[field.name])
+            (one, *_) = kinds = _kinds(
+                typing.get_type_hints(event, include_extras=True)[field.name]
+            )
             if one in (e.Author, e.Usage):
                 for inner in msgspec.structs.fields(one):
-                    found.setdefault(f"{field.encode_name}.{inner.encode_name}", {})[name] = {inner.type}
+                    found.setdefault(f"{field.encode_name}.{inner.encode_name}", {})[name] = {
+                        inner.type
+                    }
             else:
                 found.setdefault(field.encode_name, {})[name] = set(kinds)
     return found
@@ -144,7 +153,9 @@ FIELDS = _fields()
 def test_each_field_of_each_fact_is_a_column_or_is_left_for_a_reason():
     """Whoever adds a field to an event must say whether analysts get a column for it."""
     columns = {path for _, path, _ in tables.FIELDS}
-    without = {f"{kind}.{path}" for path, kinds in FIELDS.items() if path not in columns for kind in kinds}
+    without = {
+        f"{kind}.{path}" for path, kinds in FIELDS.items() if path not in columns for kind in kinds
+    }
     assert without == set(LEFT)
     assert all(LEFT.values())
 
@@ -159,7 +170,9 @@ def test_each_column_is_a_field_of_some_fact_and_can_hold_it():
 
 
 def _told(event: e.Event, path: str, kind: str) -> object:
-    """What stands there on the wire, as the column should show it; what is at its default does not stand there."""
+    """What stands there on the wire, as the column should show it; what is at its default does not
+    stand there.
+    """
     value: object = msgspec.to_builtins(event, builtin_types=(datetime,))
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
@@ -204,7 +217,7 @@ def test_a_time_of_another_zone_is_the_same_moment():
     assert row["ends_at"] == naive(datetime(2026, 3, 2, 4, 30, 0, 250_000, tzinfo=UTC))
 
 
-# --------------------------------------------------------------------------------------------- foreign bytes
+# ------------------------------------------------------------------------------------ foreign bytes
 
 NOTHING = dict.fromkeys((column for column, _, _ in tables.FIELDS), None)
 
@@ -243,12 +256,19 @@ def test_foreign_bytes_are_a_row_and_disturb_nobody(name):
     if shown is not None:
         assert {column: row[column] for column in NOTHING} == NOTHING | shown
     assert [one["text"] for one in (before, after)] == ["hello", "hello"]
-    assert (row["workspace"], row["thread"], row["place"], row["which"]) == ("acme", "t1", "said", "b")
+    assert (row["workspace"], row["thread"], row["place"], row["which"]) == (
+        "acme",
+        "t1",
+        "said",
+        "b",
+    )
 
 
 def test_all_of_them_at_once():
     """In one batch, too."""
-    raws = raws_of([(f"ledger.acme.t1.said.m{n}", raw) for n, (raw, _) in enumerate(FOREIGN.values())])
+    raws = raws_of(
+        [(f"ledger.acme.t1.said.m{n}", raw) for n, (raw, _) in enumerate(FOREIGN.values())]
+    )
     assert [row["payload"] for row in event_rows(raws)] == [raw.data for raw in raws]
 
 
@@ -318,7 +338,7 @@ def test_what_is_no_slot_has_no_place(subject):
     assert (row["subject"], row["payload"]) == (subject, raw)
 
 
-# ----------------------------------------------------------------------------------------------------- calls
+# -------------------------------------------------------------------------------------------- calls
 
 
 def _or_none(value):
@@ -336,7 +356,9 @@ def calls_in(raws: list[RawMessage]) -> dict[CallRef, tuple[Call, list[Fact]]]:
 
 
 def expected(raws: list[RawMessage]) -> dict[tuple[str, str, str], dict]:
-    """A row for each call that was requested, of what counts for `ayes.ledger.lifecycle` from its request to its end."""
+    """A row for each call that was requested, of what counts for `ayes.ledger.lifecycle` from its
+    request to its end.
+    """
     found = {}
     for ref, (call, facts) in calls_in(raws).items():
         if call.requested is None:
@@ -344,9 +366,12 @@ def expected(raws: list[RawMessage]) -> dict[tuple[str, str, str], dict]:
         out = {one.fact.seq for one in voids(call)} | {one.seq for one in call.newer}
         ends = [call.reconciled, call.finished]
         end = min(
-            (one.seq for one in ends if one and not isinstance(one.event, e.InDoubt)), default=len(raws)
+            (one.seq for one in ends if one and not isinstance(one.event, e.InDoubt)),
+            default=len(raws),
         )
-        taken = [one for one in facts if one.seq not in out and call.requested.seq <= one.seq <= end]
+        taken = [
+            one for one in facts if one.seq not in out and call.requested.seq <= one.seq <= end
+        ]
         found[ref.workspace, ref.thread, ref.call] = _row(_within(call, taken), taken)
     return found
 
@@ -404,7 +429,9 @@ def _row(call: Call, facts: list[Fact]) -> dict:
         "arguments": wish.arguments,
         "digest": wish.digest,
         "rule": getattr(decision, "rule", asking.rule if asking else None),
-        "policy_version": getattr(decision, "policy_version", asking.policy_version if asking else None),
+        "policy_version": getattr(
+            decision, "policy_version", asking.policy_version if asking else None
+        ),
         "organisation": getattr(decision, "organisation", asking.organisation if asking else False),
         "asked": asking is not None,
         "question": _or_none(asking.reason) if asking else None,
@@ -428,7 +455,9 @@ def _row(call: Call, facts: list[Fact]) -> dict:
         "decided_at": at(call.decided),
         "started_at": min(map(at, starts), default=None),
         "finished_at": at(call.finished),
-        "ended_at": at(call.reconciled or (None if isinstance(finished, e.InDoubt) else call.finished)),
+        "ended_at": at(
+            call.reconciled or (None if isinstance(finished, e.InDoubt) else call.finished)
+        ),
         "first_seq": facts[0].seq,
         "gated_seq": call.gated.seq if call.gated else None,
         "decided_seq": call.decided.seq if call.decided else None,
@@ -453,14 +482,18 @@ def told_of_calls(db: duckdb.DuckDBPyConnection, source: str = "calls") -> dict:
 @settings(max_examples=60, deadline=None)
 @given(logs(REF))
 def test_calls_are_what_the_lifecycle_says(raws):
-    """Each number in `calls`, whatever was recorded, in whatever order, foreign or not; and what counts of it."""
+    """Each number in `calls`, whatever was recorded, in whatever order, foreign or not; and what
+    counts of it.
+    """
     db = read(raws)
     assert judged_by(db) == judged(raws)
     assert told_of_calls(db) == expected(raws)
 
 
 def test_an_ordinary_log_is_known_by_sight():
-    """The lifecycle is not asked about calls that went as nearly all do, so that the lake is as fast as before."""
+    """The lifecycle is not asked about calls that went as nearly all do, so that the lake is as
+    fast as before.
+    """
     told = [(slot.subject, encode(event)) for slot, event in mixed(3000, 20)]
     judge = Judge()
     judged_at_once = judge.judge(raws_of(told), lambda _: ())
@@ -479,7 +512,9 @@ def test_calls_of_whole_conversations(facts):
 
 @pytest.mark.parametrize("ending", ["returned", "denied", "happened", "revoked"])
 def test_nothing_that_comes_after_the_end_changes_the_row(ending):
-    """A row that was written once is never written again: a late result, a vote that lost, a second attempt."""
+    """A row that was written once is never written again: a late result, a vote that lost, a second
+    attempt.
+    """
     call = REF.wish(1, 0)
     told = [(slot.subject, encode(event)) for slot, event in life(call, WISH, ending)]
     late = [
@@ -528,7 +563,7 @@ def test_tables_as_they_were_at_each_fact_of_a_log():
         assert [seq for (seq,) in seqs] == [raw.seq for raw in raws[:until]]
 
 
-# ----------------------------------------------------------------------------------------------------- views
+# -------------------------------------------------------------------------------------------- views
 
 
 @pytest.fixture(scope="module")
@@ -537,16 +572,22 @@ def told() -> list[Fact]:
     story = Story()
     other = ThreadRef("acme", "t2")
     grant, spent = GrantRef("acme", "ana", "g1"), GrantRef("acme", "ana", "g1-more")
-    story.tell(Slot.parse("ledger._organisation._policy.1"), e.PolicyApplied(text="org", digest="0"))
+    story.tell(
+        Slot.parse("ledger._organisation._policy.1"), e.PolicyApplied(text="org", digest="0")
+    )
     for version in (1, 2):
         event = e.PolicyApplied(
             text=f"v{version}", digest=str(version), by=e.Author(kind="admin", name="root")
         )
         story.tell(Slot.parse(f"ledger.acme._policy.{version}"), event)
     story.tell(
-        Slot.parse("ledger.acme._tool.refund.v1"), e.ToolDeclared(description="pays back", schema="{}")
+        Slot.parse("ledger.acme._tool.refund.v1"),
+        e.ToolDeclared(description="pays back", schema="{}"),
     )
-    story.tell(grant.given, e.Granted(tool="refund", expires_in_s=3600.5, uses=3, agent="bot-*", reason="ok"))
+    story.tell(
+        grant.given,
+        e.Granted(tool="refund", expires_in_s=3600.5, uses=3, agent="bot-*", reason="ok"),
+    )
     story.tell(spent.given, e.Granted(tool="refund", expires_in_s=60, arguments="{}"))
     story.tell(REF.opened, e.ThreadOpened(requester="rita", agent="bot", model="test:model"))
     story.tell(other.opened, e.ThreadOpened(requester="omar"))
@@ -560,7 +601,8 @@ def told() -> list[Fact]:
         story.tell(call.gated, question(WISH))
         edit = EDIT if verdict == "approve" else None
         story.tell(
-            call.vote("ana"), e.Voted(verdict=verdict, digest="d", reason="so", arguments=edit, halt=True)
+            call.vote("ana"),
+            e.Voted(verdict=verdict, digest="d", reason="so", arguments=edit, halt=True),
         )
         story.tell(call.vote("ben"), e.Voted(verdict=verdict, digest="d", on_behalf_of="carla"))
         story.tell(call.decided, approval(WISH, EDIT) if index == 0 else DECISIONS["denied"])
@@ -572,7 +614,8 @@ def told() -> list[Fact]:
     for name in ("d1", "d2"):
         delegation = DelegationRef("acme", "ana", name)
         story.tell(
-            delegation.given, e.Delegated(to="ben", starts_at=START, ends_at=START + day, reason="away")
+            delegation.given,
+            e.Delegated(to="ben", starts_at=START, ends_at=START + day, reason="away"),
         )
     story.tell(DelegationRef("acme", "ana", "d2").ended, e.DelegationEnded())
     story.tell(Slot.parse("ledger.beta.t1.said.m1"), e.Said(role="user", text="elsewhere"))
@@ -585,7 +628,9 @@ def db(told):
 
 
 def test_votes_are_each_persons_word_with_what_it_was_about(db, told):
-    """Who, for whom, how long after they were asked, and whether it is among those that the decision rests on."""
+    """Who, for whom, how long after they were asked, and whether it is among those that the
+    decision rests on.
+    """
     found = rows(db, "SELECT * FROM votes ORDER BY seq")
     votes = [fact for fact in told if isinstance(fact.event, e.Voted)]
     assert len(found) == len(votes) == 4
@@ -613,7 +658,9 @@ def test_votes_are_each_persons_word_with_what_it_was_about(db, told):
 
 
 def test_grants_are_what_the_gate_takes_them_for(db, told):
-    """Who gave them, until when they hold, and how often they were used; names that begin alike are two."""
+    """Who gave them, until when they hold, and how often they were used; names that begin alike are
+    two.
+    """
     found = rows(db, "SELECT * FROM grants ORDER BY given_at")
     grants = grants_of(fact for fact in told if fact.slot.tail[0] == "_grant")
     assert len(found) == len(grants) == 2
@@ -687,7 +734,9 @@ def test_threads_are_counted_by_what_stands_in_them(db, told):
     assert found.keys() == by_thread.keys()
     for key, facts in by_thread.items():
         kinds = Counter(type(fact.event).__name__ for fact in facts)
-        opened = next((fact.event for fact in facts if isinstance(fact.event, e.ThreadOpened)), None)
+        opened = next(
+            (fact.event for fact in facts if isinstance(fact.event, e.ThreadOpened)), None
+        )
         usage = [fact.event.usage for fact in facts if isinstance(fact.event, e.ModelReplied)]
         assert found[key] == {
             "workspace": key[0],
@@ -708,11 +757,15 @@ def test_threads_are_counted_by_what_stands_in_them(db, told):
 
 
 def test_no_foreign_fact_breaks_a_view():
-    """Each view can be read whatever stands anywhere: a number beyond all bounds, a payload of another kind."""
+    """Each view can be read whatever stands anywhere: a number beyond all bounds, a payload of
+    another kind.
+    """
     subjects = [*SUBJECTS, "ledger.acme._grant.ana.g.given", "ledger.acme._delegation.ana.d.given"]
     absurd = {"expires_in_s": 1e308, "uses": 2**70, "ends_at": "9999-12-31T23:59:59Z"}
     payloads = [json.dumps({"type": kind, **absurd}).encode() for kind in e.TYPES]
     asked = ("ledger.acme.t1.call.4-0.requested", encode(request(WISH)))
-    db = read(raws_of([asked, *((subject, payload) for subject in subjects for payload in payloads)]))
+    db = read(
+        raws_of([asked, *((subject, payload) for subject in subjects for payload in payloads)])
+    )
     for view in ("calls", *tables.VIEWS):
         assert rows(db, f"SELECT * FROM {view}"), view

@@ -1,4 +1,6 @@
-"""A ledger on three nodes: nobody is told that something is missing which was acknowledged before."""
+"""A ledger on three nodes: nobody is told that something is missing which was acknowledged
+before.
+"""
 
 import asyncio
 import os
@@ -43,18 +45,25 @@ SPECS = [
 
 
 async def test_nobody_is_told_that_what_was_acknowledged_is_missing(tmp_path: Path):
-    """Services on three nodes ask, wait and run at once, a reviewer votes on what another node shows: without a fault no
-    call is unknown, none is pending for who was told that it is decided, and no entry is left in the queue (D1, D2, B46).
+    """Services on three nodes ask, wait and run at once, a reviewer votes on what another node
+    shows: without a fault no call is unknown, none is pending for who was told that it is decided,
+    and no entry is left in the queue (D1, D2, B46).
     """
     refs = [ThreadRef("load", f"t{number % 20}").call(f"c{number}") for number in range(CALLS)]
     problems: Counter[str] = Counter()
     async with cluster(tmp_path, "ana") as stores, AsyncExitStack() as stack:
         services = [
-            await stack.enter_async_context(Ledger.connect(store, name=f"desk{number}", timeout_s=20))
+            await stack.enter_async_context(
+                Ledger.connect(store, name=f"desk{number}", timeout_s=20)
+            )
             for number, store in enumerate(stores)
         ]
-        ana = await stack.enter_async_context(Ledger.connect(stores[2], role="reviewer-ana", timeout_s=20))
-        operator = await stack.enter_async_context(Ledger.connect(stores[0], role="operator", timeout_s=20))
+        ana = await stack.enter_async_context(
+            Ledger.connect(stores[2], role="reviewer-ana", timeout_s=20)
+        )
+        operator = await stack.enter_async_context(
+            Ledger.connect(stores[0], role="operator", timeout_s=20)
+        )
         await operator.append(policy_slot("load", 1), applied(POLICY))
         for spec in SPECS:
             await services[0].declare("load", spec)
@@ -66,7 +75,9 @@ async def test_nobody_is_told_that_what_was_acknowledged_is_missing(tmp_path: Pa
         async with asyncio.TaskGroup() as all_of_them:
             for number, ref in enumerate(refs):
                 service = services[number % len(services)]
-                all_of_them.create_task(one_call(service, ref, SPECS[number % 2].name, room, problems))
+                all_of_them.create_task(
+                    one_call(service, ref, SPECS[number % 2].name, room, problems)
+                )
         await voting
         assert problems == {}
         calls = [await services[0].call(ref) for ref in refs]

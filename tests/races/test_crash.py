@@ -1,7 +1,8 @@
 """Kill -9 in the midst of everything: what was recorded stays, and what was begun is finished.
 
-Real processes, each with the credentials of its role, killed with SIGKILL and started again. In CI a short version
-runs; `make chaos` kills more often, on the whole of the real conversations (CHAOS=1).
+Real processes, each with the credentials of its role, killed with SIGKILL and started again. In CI
+a short version runs; `make chaos` kills more often, on the whole of the real conversations
+(CHAOS=1).
 """
 
 import asyncio
@@ -28,7 +29,9 @@ ACK_WAIT_S = "1.5"
 QUIET_S = 100
 
 pytestmark = [
-    pytest.mark.skipif(not DATA.exists(), reason=f"the recorded conversations are not here: {DATA}"),
+    pytest.mark.skipif(
+        not DATA.exists(), reason=f"the recorded conversations are not here: {DATA}"
+    ),
     pytest.mark.timeout(3600 if LONG else 240),
 ]
 
@@ -46,7 +49,9 @@ def recordings(tmp_path: Path) -> Path:
 
 
 class Program(Started):
-    """An `ayes` program in a process of its own, and an event loop does not stand still while it runs."""
+    """An `ayes` program in a process of its own, and an event loop does not stand still while it
+    runs.
+    """
 
     async def ended(self) -> int:
         while (code := self.poll()) is None:  # noqa: ASYNC110 - no event tells of it
@@ -103,12 +108,17 @@ async def grown(store: Path, most: int) -> None:
     """Wait until so many facts are recorded."""
     from ayes.ledger.services import Ledger
 
-    async with Ledger.connect(store, role="observer") as ledger, aclosing(ledger.watch(most)) as facts:
+    async with (
+        Ledger.connect(store, role="observer") as ledger,
+        aclosing(ledger.watch(most)) as facts,
+    ):
         await anext(facts)
 
 
 async def unless_one_ends(wait: Coroutine[Any, Any, None], running: Running, log: Path) -> None:
-    """Wait, but not for what never comes: a program that ended by itself is said, with its last words."""
+    """Wait, but not for what never comes: a program that ended by itself is said, with its last
+    words.
+    """
     waiting = asyncio.ensure_future(wait)
     ends = {asyncio.ensure_future(process.ended()): name for name, process in running.items()}
     try:
@@ -159,7 +169,9 @@ def expected(recordings: Path) -> dict[str, int]:
 
 
 async def test_the_whole_of_it_killed_and_started_again(recordings: Path, tmp_path: Path):
-    """Broker, workers and driver in one process, killed in the midst: started again it ends with the same histories (B53, I7)."""
+    """Broker, workers and driver in one process, killed in the midst: started again it ends with
+    the same histories (B53, I7).
+    """
     store, log = tmp_path / "store", tmp_path / "log"
     rehearse = (
         "rehearse",
@@ -211,7 +223,9 @@ async def _kill_after(store: Path, facts: int, process: Program) -> None:
 
 @pytest.mark.parametrize("victim", ["gate", "queue", "model", "executor", "up", "rehearse"])
 async def test_any_one_of_them_killed(victim: str, recordings: Path, tmp_path: Path):
-    """Each in a process of its own; one is killed again and again, the others go on, and it ends the same (B53, I6, I7)."""
+    """Each in a process of its own; one is killed again and again, the others go on, and it ends
+    the same (B53, I6, I7).
+    """
     store, log = tmp_path / "store", tmp_path / "log"
     where = ("--store", store, "--ack-wait", ACK_WAIT_S)
     recorded = ("--recording", recordings)
@@ -227,10 +241,12 @@ async def test_any_one_of_them_killed(victim: str, recordings: Path, tmp_path: P
     running: Running = {}
     try:
         running["up"] = await up(*commands["up"], log=log)
-        # Else the rehearsal adds this account while the others subscribe, and nats-server 2.15.0 may crash over that:
-        # a subscription that meets the reload finds an account without its list (Sublist.Insert on nil, client.go 3344).
+        # Else the rehearsal adds this account while the others subscribe, and nats-server 2.15.0
+        # may crash over that: a subscription that meets the reload finds an account without its
+        # list (Sublist.Insert on nil, client.go 3344).
         await ensure_account(store, "reviewer-reviewer")
-        # Each is ready before anything is killed: a program that starts while its broker is away ends.
+        # Each is ready before anything is killed: a program that starts while its broker is away
+        # ends.
         for name in ("gate", "queue", "model", "executor"):
             running[name] = await up(*commands[name], log=log)
         running["rehearse"] = start(*commands["rehearse"], log=log)

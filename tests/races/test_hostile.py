@@ -1,4 +1,6 @@
-"""Whatever somebody with one role's credentials stores, nothing that reads it ends: it is carried, escaped, parked (decision 0017)."""
+"""Whatever somebody with one role's credentials stores, nothing that reads it ends: it is carried,
+escaped, parked (decision 0017).
+"""
 
 import asyncio
 import os
@@ -49,12 +51,23 @@ HEADS = (
     b"NATS/1.0 \xff\xff\xff\r\n\xff: \xff\r\n\r\n",
     b"\r\n\r\n",
 )
-TOKENS = (b"t\xff\xfe", b"\x1b[2J\x0b\x0c\x00", "\u202egnp".encode(), b"t\\xff\\xfe", b"_x", b"9" * 5000)
+TOKENS = (
+    b"t\xff\xfe",
+    b"\x1b[2J\x0b\x0c\x00",
+    "\u202egnp".encode(),
+    b"t\\xff\\xfe",
+    b"_x",
+    b"9" * 5000,
+)
 
 
 def slots(role: str) -> list[str]:
     """The patterns on which a role may store something."""
-    return [one for one in permissions(role).publish if one.startswith((ROOT, "$KV.", "parked.", "timer."))]
+    return [
+        one
+        for one in permissions(role).publish
+        if one.startswith((ROOT, "$KV.", "parked.", "timer."))
+    ]
 
 
 def filled(pattern: str, token: bytes) -> bytes:
@@ -109,7 +122,9 @@ async def judged(store: Path, thread: ThreadRef) -> None:
 async def test_whatever_is_stored_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """Every role stores every kind of junk in every slot that it may fill, and `up` and each command go on (C2, B14, B55)."""
+    """Every role stores every kind of junk in every slot that it may fill, and `up` and each
+    command go on (C2, B14, B55).
+    """
     store = tmp_path / "store"
     with up(store, "--sync", "2m") as running:
         await ensure_account(store, REVIEWER)
@@ -142,13 +157,17 @@ def commands(run: Callable[..., Ended], store: Path) -> None:
     """Each command that reads what was stored."""
 
     def ends(*arguments: object, code: int = 0) -> Ended:
-        """It ends with this code, without an error of Python's, and with nothing that a terminal obeys."""
+        """It ends with this code, without an error of Python's, and with nothing that a terminal
+        obeys.
+        """
         ended = run(*arguments, store=store)
         assert ended.code == code, (arguments, ended.code, ended.out[-2000:], ended.err[-2000:])
         assert "\x1b" not in ended.out + ended.err
         return ended
 
-    assert all(line["subject"] for line in ends("watch", "--from", 1, "--until-now", "--json").lines)
+    assert all(
+        line["subject"] for line in ends("watch", "--from", 1, "--until-now", "--json").lines
+    )
     told = ends("watch", "--from", 1, "--until-now").out
     assert r"ledger.shop.t\xff\xfe.call.p.requested" in told
     ends("thread", POISON)
@@ -173,14 +192,17 @@ def commands(run: Callable[..., Ended], store: Path) -> None:
 
 @pytest.mark.parametrize("head", HEADS)
 async def test_no_message_ends_an_answer(store: Path, head: bytes):
-    """An empty message whose headers look like a status hides nothing that was recorded after it (C2)."""
+    """An empty message whose headers look like a status hides nothing that was recorded after it
+    (C2).
+    """
     thread = ThreadRef("shop", "t1")
     async with Ledger.connect(store, role="service") as ledger:
         await ledger.append(thread.said("m1"), Said(role="user", text="first"))
         await publish(
             store,
             "service",
-            b"HPUB %b %d %d\r\n%b\r\n" % (thread.said("x").subject.encode(), len(head), len(head), head),
+            b"HPUB %b %d %d\r\n%b\r\n"
+            % (thread.said("x").subject.encode(), len(head), len(head), head),
         )
         await ledger.append(thread.said("m2"), Said(role="user", text="last"))
         assert isinstance(ledger.log, JetStream)
@@ -198,7 +220,9 @@ async def test_no_message_ends_an_answer(store: Path, head: bytes):
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_a_subject_has_one_text(token: bytes):
-    """Any bytes have a printable text, no two have the same, and what is no slot is carried under it (C2)."""
+    """Any bytes have a printable text, no two have the same, and what is no slot is carried under
+    it (C2).
+    """
     subject = b"ledger.shop." + token + b".opened"
     text = subject_text(subject)
     assert text.isascii()
@@ -218,7 +242,9 @@ def test_the_text_of_a_slot_is_its_subject():
 
 
 async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.MonkeyPatch):
-    """The mirror and the desk fail, and are started again; meanwhile the gate judges, asking the broker (C2)."""
+    """The mirror and the desk fail, and are started again; meanwhile the gate judges, asking the
+    broker (C2).
+    """
     failed: list[str] = []
     often = asyncio.Event()
 
@@ -244,13 +270,20 @@ async def test_a_failing_task_ends_no_worker(store: Path, monkeypatch: pytest.Mo
 async def test_what_an_operator_must_mend_ends_a_worker(monkeypatch: pytest.MonkeyPatch):
     """A refusal is raised at once; any other error is told of and tried again, later each time."""
     monkeypatch.setattr(supervision, "AGAIN_S", 0.001)
-    problems = [ValueError("odd"), LookupError("odd"), BrokerRefused("no"), ValueError("never reached")]
+    problems = [
+        ValueError("odd"),
+        LookupError("odd"),
+        BrokerRefused("no"),
+        ValueError("never reached"),
+    ]
 
     async def run() -> None:
         raise problems.pop(0)
 
     told: list[dict[str, Any]] = []
-    monkeypatch.setattr(supervision._log, "error", lambda _, **fields: told.append(fields), raising=False)
+    monkeypatch.setattr(
+        supervision._log, "error", lambda _, **fields: told.append(fields), raising=False
+    )
     with pytest.raises(BrokerRefused, match="no"):
         await supervision.kept("it", run)
     assert [(one["problem"], one["again_s"]) for one in told] == [

@@ -1,8 +1,10 @@
-"""Every pair of endings at once, 200 times each on a real broker: one wins, the other is told, everybody agrees.
+"""Every pair of endings at once, 200 times each on a real broker: one wins, the other is told,
+everybody agrees.
 
-The real workers run, and a second gate beside the first that is handed all that the first one is: the worst that a
-redelivery can do. Each person has their own credentials. The second word of each pair comes a little before or after
-the first, from call to call at another moment, so that each of the two is sure to win now and then.
+The real workers run, and a second gate beside the first that is handed all that the first one is:
+the worst that a redelivery can do. Each person has their own credentials. The second word of each
+pair comes a little before or after the first, from call to call at another moment, so that each of
+the two is sure to win now and then.
 """
 
 import asyncio
@@ -48,8 +50,8 @@ from ayes.schemas.tools import ToolSpec
 TIMES = 200
 #: How long after one call the next one begins.
 EVERY_S = 0.006
-#: When an approval is due, and how long before and after it people vote. The broker hands out what is due up to a quarter
-#: of a second late.
+#: When an approval is due, and how long before and after it people vote. The broker hands out what
+#: is due up to a quarter of a second late.
 DUE_S, AROUND_S = 0.8, 0.5
 #: How long anything here may take before it hangs.
 PATIENCE_S = 25.0
@@ -69,7 +71,7 @@ TOLD: dict[type[e.Event], tuple[str, str]] = {
     e.Revoked: ("revoked", "a person took the approval back before it started"),
 }
 
-# ------------------------------------------------------------------------------------------------ the scene
+# ---------------------------------------------------------------------------------------- the scene
 
 
 class Overhearing(JetStream):
@@ -116,7 +118,9 @@ async def overhearing(store: Path, role: str, reaction: Reaction[Any, Any]) -> A
 class Shop:
     """A workspace with one tool, those who have a word in it, and the log as it grows."""
 
-    def __init__(self, desk: Ledger, admin: Ledger, people: dict[str, Ledger], spec: ToolSpec) -> None:
+    def __init__(
+        self, desk: Ledger, admin: Ledger, people: dict[str, Ledger], spec: ToolSpec
+    ) -> None:
         self.desk = desk
         self.admin = admin
         self.people = people
@@ -167,7 +171,9 @@ class Shop:
 
     async def nearly_due(self, ref: CallRef, number: int) -> None:
         """Wait until a little before or after the call is due."""
-        due = (await self.has(ref.gated)).recorded_at + timedelta(seconds=DUE_S + spread(number, AROUND_S))
+        due = (await self.has(ref.gated)).recorded_at + timedelta(
+            seconds=DUE_S + spread(number, AROUND_S)
+        )
         await asyncio.sleep((due - clock.now()).total_seconds())
 
     async def hear(self, slot: Slot, saying: Awaitable[object]) -> object:
@@ -180,7 +186,9 @@ class Shop:
         return answer
 
     async def vote(self, name: str, ref: CallRef, verdict: e.Verdict, **more: Any) -> object:
-        return await self.hear(ref.vote(name), self.people[name].reviewer(name).vote(ref, verdict, **more))
+        return await self.hear(
+            ref.vote(name), self.people[name].reviewer(name).vote(ref, verdict, **more)
+        )
 
     async def call_out(self, name: str, ref: CallRef, verdict: e.Verdict, **more: Any) -> object:
         """Vote as a program would that checks nothing first."""
@@ -198,18 +206,23 @@ async def open_shop(
     policy: str,
     *names: str,
     run_by: str = "executor",
-    executors: Callable[[dict[str, Registered]], Sequence[Executor]] = lambda tools: [Executor(tools)],
+    executors: Callable[[dict[str, Registered]], Sequence[Executor]] = lambda tools: [
+        Executor(tools)
+    ],
 ) -> AsyncIterator[Shop]:
     """Two gates, the queue, and an executor at work; these people at their desks.
 
     Args:
-        executors: the first is handed what is decided; the second, if there is one, is handed the same.
+        executors: the first is handed what is decided; the second, if there is one, is handed the
+            same.
     """
     async with AsyncExitStack() as stack:
         people: dict[str, Ledger] = {}
         for name in names:
             await ensure_account(store, f"reviewer-{name}")
-            people[name] = await stack.enter_async_context(Ledger.connect(store, role=f"reviewer-{name}"))
+            people[name] = await stack.enter_async_context(
+                Ledger.connect(store, role=f"reviewer-{name}")
+            )
         desk = await stack.enter_async_context(Ledger.connect(store, name="desk"))
         admin = await stack.enter_async_context(Ledger.connect(store, role="admin"))
         shop = Shop(desk, admin, people, ToolSpec(name="refund", schema=SCHEMA, run_by=run_by))
@@ -255,13 +268,17 @@ async def race(
 
 
 def spread(number: int, over_s: float) -> float:
-    """The moment of this call's second word, from so much before the first to so much after it; most are close to it."""
+    """The moment of this call's second word, from so much before the first to so much after it;
+    most are close to it.
+    """
     place = 2 * number / (TIMES - 1) - 1
     return over_s * place * abs(place)
 
 
 async def each(one: Callable[[int], Awaitable[Any]], times: int = TIMES) -> list[Any]:
-    """Do it for each call, one begun after the other: all at once would wait for this process, not for each other."""
+    """Do it for each call, one begun after the other: all at once would wait for this process, not
+    for each other.
+    """
 
     async def in_turn(number: int) -> Any:
         await asyncio.sleep(number * EVERY_S)
@@ -270,14 +287,15 @@ async def each(one: Callable[[int], Awaitable[Any]], times: int = TIMES) -> list
     return await asyncio.gather(*(in_turn(number) for number in range(times)))
 
 
-# ------------------------------------------------------------------------------------------- what must hold
+# ----------------------------------------------------------------------------------- what must hold
 
 
 async def settled(shop: Shop, refs: Sequence[CallRef]) -> list[Call]:
     """Wait for the end of these calls, and see that everybody tells the same about them.
 
-    Every slot holds one fact (B27, I6); the log, folded from its first fact or in any order, what is read live, the
-    queue (B35) and `ayes replay --verify` agree; and what ran, what was approved and what was told fit.
+    Every slot holds one fact (B27, I6); the log, folded from its first fact or in any order, what
+    is read live, the queue (B35) and `ayes replay --verify` agree; and what ran, what was approved
+    and what was told fit.
     """
     for ref in refs:
         await shop.has_any(ref.finished, ref.client_finished)
@@ -315,7 +333,9 @@ async def parked(shop: Shop) -> list[log.Parked]:
 
 
 def check_call(call: Call) -> None:
-    """One decision, one claim if it approves, one end that fits them, and one sentence for each ending (I1, I2, I4, I5)."""
+    """One decision, one claim if it approves, one end that fits them, and one sentence for each
+    ending (I1, I2, I4, I5).
+    """
     assert call.decided
     assert call.finished
     assert call.late == ()
@@ -367,7 +387,9 @@ def check_runs(shop: Shop, calls: Sequence[Call]) -> None:
 
 
 def check_answer(call: Call, slot: Slot, answer: object) -> None:
-    """Whose word came too late is told who was first, and nobody is shown another winner (B27, B28, B29, B30, B36)."""
+    """Whose word came too late is told who was first, and nobody is shown another winner (B27, B28,
+    B29, B30, B36).
+    """
     standing = next((fact for fact in call.facts if fact.slot == slot), None)
     match answer:
         case Refused() if slot.tail[2] == "revoked":
@@ -397,15 +419,19 @@ def decisions(calls: Sequence[Call]) -> Counter[str]:
 
 
 def both(outcomes: Counter[Any], one: Any, other: Any, widen: str) -> None:
-    """Each was first now and then, and nothing else came of it: a race that always ends the same is none."""
+    """Each was first now and then, and nothing else came of it: a race that always ends the same is
+    none.
+    """
     assert set(outcomes) == {one, other}, f"{dict(outcomes)}: {widen}"
 
 
-# -------------------------------------------------------------------------------------------- the decision
+# ------------------------------------------------------------------------------------- the decision
 
 
 async def test_an_approval_and_the_deadline(store: Path):
-    """A vote that was recorded in time counts, one that came later does not, and neither is taken for the other (B27, B36, B37, B38, I4, I5)."""
+    """A vote that was recorded in time counts, one that came later does not, and neither is taken
+    for the other (B27, B36, B37, B38, I4, I5).
+    """
     async with open_shop(store, ASK + f"expires_in_s = {DUE_S}\n", "ana") as shop:
 
         async def one(number: int) -> CallRef:
@@ -426,7 +452,9 @@ async def test_an_approval_and_the_deadline(store: Path):
 
 
 async def test_an_approval_and_a_withdrawal(store: Path):
-    """Taken back while somebody approves: the one or the other, and who takes back too late is told that it runs (B27, B30, I5)."""
+    """Taken back while somebody approves: the one or the other, and who takes back too late is told
+    that it runs (B27, B30, I5).
+    """
     async with open_shop(store, ASK, "ana") as shop:
 
         async def one(number: int) -> CallRef:
@@ -452,7 +480,9 @@ async def test_an_approval_and_a_withdrawal(store: Path):
 
 
 async def test_a_yes_and_a_no(store: Path):
-    """Two people at once, one vote needed: whoever is recorded first decides, the other is told or does not count (B27, B28, B29, B35)."""
+    """Two people at once, one vote needed: whoever is recorded first decides, the other is told or
+    does not count (B27, B28, B29, B35).
+    """
     async with open_shop(store, ASK, "ana", "ben") as shop:
 
         async def one(number: int) -> CallRef:
@@ -475,7 +505,9 @@ async def test_a_yes_and_a_no(store: Path):
 
 
 async def test_the_two_votes_of_a_quorum(store: Path):
-    """Ana twice at once, from two windows, and Ben: one approval that names both, each once (B27, B39, I2)."""
+    """Ana twice at once, from two windows, and Ben: one approval that names both, each once (B27,
+    B39, I2).
+    """
     async with open_shop(store, ASK + "votes_needed = 2\n", "ana", "ben") as shop:
 
         async def one(number: int) -> CallRef:
@@ -501,7 +533,9 @@ async def test_the_two_votes_of_a_quorum(store: Path):
 
 
 async def test_an_approval_and_a_users_message(store: Path):
-    """Under `supersede` the first of the two in the log decides, whoever of the gates saw what (B27, I5)."""
+    """Under `supersede` the first of the two in the log decides, whoever of the gates saw what
+    (B27, I5).
+    """
     async with open_shop(store, SUPERSEDE + ASK, "ana") as shop:
 
         async def one(number: int) -> CallRef:
@@ -522,18 +556,22 @@ async def test_an_approval_and_a_users_message(store: Path):
     both(decisions(calls), "Approved", "Superseded", "spread the messages further over the votes")
 
 
-# -------------------------------------------------------------------------- more people, and one person alone
+# ---------------------------------------------------------------- more people, and one person alone
 
 
 async def test_an_approval_and_an_escalation(store: Path):
-    """Somebody approves as more people are about to be asked: it is approved, and a vote that came in time asks nobody more (B27, B36)."""
+    """Somebody approves as more people are about to be asked: it is approved, and a vote that came
+    in time asks nobody more (B27, B36).
+    """
     policy = ESCALATE + 'stages = [{voters = ["lea"]}]\n'
     async with open_shop(store, policy, "ana") as shop:
 
         async def one(number: int) -> CallRef:
             ref = await shop.ask(number)
             # The last of them see that more people are asked, however late that is.
-            await (shop.nearly_due(ref, number) if number < 0.8 * TIMES else shop.has(ref.escalated(1)))
+            await (
+                shop.nearly_due(ref, number) if number < 0.8 * TIMES else shop.has(ref.escalated(1))
+            )
             await shop.vote("ana", ref, "approve")
             return ref
 
@@ -549,14 +587,18 @@ async def test_an_approval_and_an_escalation(store: Path):
 
 
 async def test_whoever_is_asked_as_well_and_the_escalation(store: Path):
-    """A vote of somebody who was not asked yet never counts, not even once they are; one that came after the question does (B27, B36, I4, I5)."""
+    """A vote of somebody who was not asked yet never counts, not even once they are; one that came
+    after the question does (B27, B36, I4, I5).
+    """
     policy = ESCALATE + f'stages = [{{voters = ["lea"], expires_in_s = {AROUND_S}}}]\n'
     async with open_shop(store, policy, "lea") as shop:
 
         async def one(number: int) -> CallRef:
             ref = await shop.ask(number)
             # The last of them see that more people are asked, however late that is.
-            await (shop.nearly_due(ref, number) if number < 0.8 * TIMES else shop.has(ref.escalated(1)))
+            await (
+                shop.nearly_due(ref, number) if number < 0.8 * TIMES else shop.has(ref.escalated(1))
+            )
             await shop.call_out("lea", ref, "approve")
             return ref
 
@@ -576,7 +618,9 @@ async def test_whoever_is_asked_as_well_and_the_escalation(store: Path):
 
 
 async def test_broken_glass_and_a_no(store: Path):
-    """Ana alone in an emergency while Ben says no: the first in the log wins, and only what won is announced (B27, B28, I5)."""
+    """Ana alone in an emergency while Ben says no: the first in the log wins, and only what won is
+    announced (B27, B28, I5).
+    """
     policy = ASK + 'votes_needed = 2\nbreak_glass = ["ana"]\n'
     async with open_shop(store, policy, "ana", "ben") as shop:
 
@@ -633,7 +677,9 @@ async def asked_in(ledger: Ledger, policy: str) -> tuple[Paused, CallRef]:
 
 
 async def test_glass_that_is_announced_late_changes_nothing(ledger: Ledger):
-    """The wish is taken back while a gate is about to let one person decide alone: what was decided stands (B27, B28)."""
+    """The wish is taken back while a gate is about to let one person decide alone: what was decided
+    stands (B27, B28).
+    """
     gate, ref = await asked_in(ledger, ASK + 'votes_needed = 2\nbreak_glass = ["ana"]\n')
     await ledger.reviewer("ana").break_glass(ref, reason="The shop is on fire.")
     [vote] = await ledger.read(ref.vote("ana"))
@@ -643,15 +689,19 @@ async def test_glass_that_is_announced_late_changes_nothing(ledger: Ledger):
     await act()
     call = await ledger.call(ref)
     assert call.status is Status.WITHDRAWN
-    assert call.announced is not None  # it says what ana said, and the decision says what came of it
+    assert (
+        call.announced is not None
+    )  # it says what ana said, and the decision says what came of it
     assert call.announced.seq > call.decided.seq
 
 
 async def test_nobody_more_is_asked_once_it_is_decided(ledger: Ledger):
-    """Approved while a gate is about to ask more people: it is recorded that it did, and nobody is asked (B27, B31)."""
+    """Approved while a gate is about to ask more people: it is recorded that it did, and nobody is
+    asked (B27, B31).
+    """
     policy = (
-        ASK
-        + 'voters = ["ana"]\nexpires_in_s = 0.05\non_timeout = "escalate"\nstages = [{voters = ["lea"]}]\n'
+        ASK + 'voters = ["ana"]\nexpires_in_s = 0.05\non_timeout = "escalate"\nstages = [{voters = '
+        '["lea"]}]\n'
     )
     gate, ref = await asked_in(ledger, policy)
     await asyncio.sleep(0.1)
@@ -672,7 +722,9 @@ RIVALS = 8
 
 
 async def test_the_last_use_of_a_grant(store: Path):
-    """Eight calls at once under a grant for fewer: so many are approved by it, each by a use of its own; people are asked about the others (B27, I1, I4, I6)."""
+    """Eight calls at once under a grant for fewer: so many are approved by it, each by a use of its
+    own; people are asked about the others (B27, I1, I4, I6).
+    """
     policy = ASK + "expires_in_s = 0.5\n"
     async with open_shop(store, policy, "ana") as shop:
 
@@ -680,8 +732,14 @@ async def test_the_last_use_of_a_grant(store: Path):
             workspace = f"shop{number}"
             await set_up(shop, workspace, policy)
             given = GrantRef(workspace, "ana", "early")
-            await shop.people["ana"].reviewer("ana").grant(given, "refund", for_s=3600, uses=1 + number % 3)
-            return await asyncio.gather(*(shop.request(rival, workspace) for rival in range(RIVALS)))
+            await (
+                shop.people["ana"]
+                .reviewer("ana")
+                .grant(given, "refund", for_s=3600, uses=1 + number % 3)
+            )
+            return await asyncio.gather(
+                *(shop.request(rival, workspace) for rival in range(RIVALS))
+            )
 
         groups = await each(one, times=TIMES // RIVALS)
         calls = await settled(shop, [ref for refs in groups for ref in refs])
@@ -705,7 +763,7 @@ async def test_the_last_use_of_a_grant(store: Path):
     assert len(lucky) > 1, f"{dict(lucky)}: request them at more different moments"
 
 
-# ------------------------------------------------------------------------------------------------ the claim
+# ---------------------------------------------------------------------------------------- the claim
 
 
 class Unhurried(Executor):
@@ -718,7 +776,9 @@ class Unhurried(Executor):
 
 
 async def test_a_start_and_an_approval_taken_back(store: Path):
-    """Ana takes it back as the executor is about to start it: it ran, or it never will, and she knows which (B27, B28, B30, I1, I6)."""
+    """Ana takes it back as the executor is about to start it: it ran, or it never will, and she
+    knows which (B27, B28, B30, I1, I6).
+    """
     async with open_shop(store, ALLOW, "ana", executors=lambda tools: [Unhurried(tools)]) as shop:
         ana = shop.people["ana"]
 
@@ -726,7 +786,11 @@ async def test_a_start_and_an_approval_taken_back(store: Path):
             ref = await shop.request(number)
             await shop.has(ref.decided)
             # Around the moment in which the executor starts it; the last time surely after that.
-            await (asyncio.sleep(0.1 * number / TIMES) if number < 0.9 * TIMES else shop.has(ref.claim(1)))
+            await (
+                asyncio.sleep(0.1 * number / TIMES)
+                if number < 0.9 * TIMES
+                else shop.has(ref.claim(1))
+            )
             await shop.hear(ref.revoked_by("ana"), ana.reviewer("ana").revoke(ref, reason="Wait."))
             return ref
 
@@ -735,13 +799,17 @@ async def test_a_start_and_an_approval_taken_back(store: Path):
     ends = Counter("ToolStarted" if call.starts else "Revoked" for call in calls)
     both(ends, "ToolStarted", "Revoked", "let Ana come sooner or later than she does")
     told = Counter(
-        isinstance(answer, Call) for slot, answer in shop.answers if isinstance(answer, Call | Refused)
+        isinstance(answer, Call)
+        for slot, answer in shop.answers
+        if isinstance(answer, Call | Refused)
     )
     both(told, True, False, "let Ana come sooner or later than she does")
 
 
 class Abreast(Executor):
-    """An executor that waits, once it has seen an approved call, until its rival has seen it too."""
+    """An executor that waits, once it has seen an approved call, until its rival has seen it
+    too.
+    """
 
     def __init__(self, tools: dict[str, Registered], seen: dict[CallRef, asyncio.Event]) -> None:
         super().__init__(tools)
@@ -758,7 +826,9 @@ class Abreast(Executor):
 
 
 async def test_two_executors(store: Path):
-    """Both are handed the same approval, and both have seen that nobody started it: one does, once (B27, I1, I6)."""
+    """Both are handed the same approval, and both have seen that nobody started it: one does, once
+    (B27, I1, I6).
+    """
     seen: dict[CallRef, asyncio.Event] = {}
 
     def two(tools: dict[str, Registered]) -> list[Executor]:
@@ -773,7 +843,9 @@ async def test_two_executors(store: Path):
 
 
 async def test_two_services_that_run_it_themselves(store: Path):
-    """Two copies of a service, both told that it is approved: one runs it, the other is told which (B27, B30, I1, I6)."""
+    """Two copies of a service, both told that it is approved: one runs it, the other is told which
+    (B27, B30, I1, I6).
+    """
     async with (
         open_shop(store, ALLOW, run_by="client") as shop,
         Ledger.connect(store, name="other desk") as other,
@@ -792,4 +864,7 @@ async def test_two_services_that_run_it_themselves(store: Path):
         calls = await settled(shop, await each(one))
     starters = Counter(call.claims[0].event.by.name for call in calls)
     both(starters, "desk", "other desk", "spread the second start further over the first")
-    assert Counter(isinstance(answer, Refused) for _, answer in shop.answers) == {True: TIMES, False: TIMES}
+    assert Counter(isinstance(answer, Refused) for _, answer in shop.answers) == {
+        True: TIMES,
+        False: TIMES,
+    }

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ayes.ledger.policy_rules import About, judge
-from ayes.schemas.conditions import MAX_LENGTH, MAX_VALUES, NAMES, BadCondition, CannotSay, check, holds
+from ayes.schemas.conditions import (
+    MAX_LENGTH,
+    MAX_VALUES,
+    NAMES,
+    BadCondition,
+    CannotSay,
+    check,
+    holds,
+)
 from ayes.schemas.policy import Policy
 
 
@@ -19,7 +27,7 @@ def scope(args=None, **rest):
     return About(tool="refund", args={} if args is None else args, agent="desk-1", **rest).scope
 
 
-# ----------------------------------------------------------------------------------------- yes, no, cannot say
+# ------------------------------------------------------------------------------ yes, no, cannot say
 
 LINES = {"lines": [{"sku": "a", "count": 2}, {"sku": "b", "count": 9}], "tags": [["x"], []]}
 SAID = [
@@ -95,13 +103,19 @@ UNSAID = [
     ("args.amount", {"amount": []}, "neither true nor false but a list"),
     ("args.amount ? true : false", {"amount": 1}, "do not go together"),
     ("args.text.matches(args.pattern)", {"text": "a", "pattern": "("}, "not a valid regex"),
-    ("args.text.matches(args.pattern)", {"text": "a", "pattern": "a{1000}{1000}{1000}"}, "not a valid regex"),
+    (
+        "args.text.matches(args.pattern)",
+        {"text": "a", "pattern": "a{1000}{1000}{1000}"},
+        "not a valid regex",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("condition", "args", "words"), UNSAID)
 def test_what_cannot_be_said_is_neither_yes_nor_no(condition, args, words):
-    """Whatever goes wrong in a condition, it says which one and why, and people are asked (B64, I4)."""
+    """Whatever goes wrong in a condition, it says which one and why, and people are asked (B64,
+    I4).
+    """
     check(condition)
     about = About(tool="refund", args=args)
     for _ in range(2):
@@ -116,7 +130,9 @@ def test_what_cannot_be_said_is_neither_yes_nor_no(condition, args, words):
 
 
 def test_a_panic_of_the_library_is_neither_yes_nor_no(monkeypatch):
-    """What is no Exception of Python's cannot say either; only being stopped from outside goes through (B64)."""
+    """What is no Exception of Python's cannot say either; only being stopped from outside goes
+    through (B64).
+    """
 
     class Panic(BaseException):
         """As PyO3's PanicException is."""
@@ -149,12 +165,14 @@ def test_a_panic_of_its_parser_is_no_condition(monkeypatch):
         check("true")
 
 
-# --------------------------------------------------------------------------------------------------- for how long
+# ------------------------------------------------------------------------------------- for how long
 
 
 @pytest.mark.timeout(20)
 def test_a_pattern_does_not_blow_up():
-    """A regular expression that takes others for ever is answered in time that grows with the text only."""
+    """A regular expression that takes others for ever is answered in time that grows with the text
+    only.
+    """
     start = time.perf_counter()
     assert holds('args.text.matches("^(a+)+$")', scope({"text": "a" * 100_000 + "b"})) is False
     assert time.perf_counter() - start < 5
@@ -162,7 +180,9 @@ def test_a_pattern_does_not_blow_up():
 
 @pytest.mark.timeout(20)
 def test_long_lists_are_for_people_to_look_at():
-    """Going through a list takes the square of its length, so a long one cannot be said; other conditions go on."""
+    """Going through a list takes the square of its length, so a long one cannot be said; other
+    conditions go on.
+    """
     lines = {"lines": list(range(MAX_VALUES + 1)), "amount": 7}
     long = scope({"lines": list(range(100_000)), "amount": 7})
     for condition in (
@@ -186,7 +206,7 @@ def test_deep_arguments_are_read():
     assert holds("args.deep == args.deep", scope({"deep": deep})) is True
 
 
-# ------------------------------------------------------------------------------------------- what is no condition
+# ----------------------------------------------------------------------------- what is no condition
 
 
 @pytest.mark.parametrize(
@@ -242,7 +262,9 @@ def test_a_condition_has_a_length_that_can_be_read():
     """At the limit it is read; one character over it, it is told to become several rules."""
     longest = "args.x == 1 " + " " * (MAX_LENGTH - 12)
     check(longest)
-    with pytest.raises(BadCondition, match=r"2,000 characters; this one has 2,001\. Make it several rules\."):
+    with pytest.raises(
+        BadCondition, match=r"2,000 characters; this one has 2,001\. Make it several rules\."
+    ):
         check(longest + " ")
 
 
@@ -263,8 +285,14 @@ def test_any_text_is_a_condition_or_is_refused(text):
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 ARGUMENTS = st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3)
@@ -272,7 +300,9 @@ ARGUMENTS = st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3)
 
 @given(EXPRESSIONS, ARGUMENTS)
 def test_any_condition_says_yes_or_no_or_cannot(condition, args):
-    """Whatever the condition and the arguments: a boolean or CannotSay, twice the same, and nothing changed (B64, B65)."""
+    """Whatever the condition and the arguments: a boolean or CannotSay, twice the same, and nothing
+    changed (B64, B65).
+    """
     before = copy.deepcopy(args)
     answers = []
     for _ in range(2):
@@ -285,7 +315,7 @@ def test_any_condition_says_yes_or_no_or_cannot(condition, args):
     assert args == before
 
 
-# ------------------------------------------------------------------------------------------- and what a policy does
+# --------------------------------------------------------------------------- and what a policy does
 
 
 RULES = st.lists(
@@ -324,7 +354,9 @@ def says(rule, about):
 
 @given(RULES, ARGUMENTS | st.none())
 def test_uncertainty_is_never_a_yes(rules, args):
-    """A policy allows only by a rule that says so for certain, and that nothing uncertain could overrule (B64, I4, B73)."""
+    """A policy allows only by a rule that says so for certain, and that nothing uncertain could
+    overrule (B64, I4, B73).
+    """
     made, about = policy(rules), About(tool="refund", args=args)
     judged = judge(made, about)
     effective = [(rule, says(rule, about)) for rule in made.rules if not rule.shadow]
@@ -346,7 +378,5 @@ def test_uncertainty_is_never_a_yes(rules, args):
 
 def test_the_library_is_loaded_only_for_a_condition():
     """A command that judges nothing does not wait for it."""
-    code = (
-        "import ayes.schemas.policy, sys; assert not any(name.split('.')[0] == 'cel' for name in sys.modules)"
-    )
+    code = "import ayes.schemas.policy, sys; assert not any(name.split('.')[0] == 'cel' for name in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

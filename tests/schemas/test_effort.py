@@ -1,4 +1,6 @@
-"""Judging has a bound: what a schema, a pattern and a condition may take is counted before they are used."""
+"""Judging has a bound: what a schema, a pattern and a condition may take is counted before they are
+used.
+"""
 
 import json
 from datetime import UTC, datetime
@@ -28,7 +30,11 @@ def tool(schema):
 def doubled(levels, kind="allOf"):
     """The reviewer's schema: each level refers to the next one twice."""
     defs = {f"d{n}": {kind: [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
-    return {"type": "object", "$ref": "#/$defs/d0", "$defs": defs | {f"d{levels}": {"type": "object"}}}
+    return {
+        "type": "object",
+        "$ref": "#/$defs/d0",
+        "$defs": defs | {f"d{levels}": {"type": "object"}},
+    }
 
 
 def nested_unevaluated(levels):
@@ -43,12 +49,18 @@ REFUSED = [
     pytest.param(doubled(40, "anyOf"), "steps for a single value", id="anyOf"),
     pytest.param(doubled(40, "oneOf"), "steps for a single value", id="oneOf"),
     pytest.param(nested_unevaluated(16), "steps for a single value", id="unevaluated"),
-    pytest.param({"type": "object", "enum": [{"a": n} for n in range(20_000)]}, "steps for a", id="enum"),
     pytest.param(
-        {"type": "object", "allOf": [{"$ref": "#"}]}, "refers to itself at the same value", id="self"
+        {"type": "object", "enum": [{"a": n} for n in range(20_000)]}, "steps for a", id="enum"
     ),
     pytest.param(
-        {"type": "object", "properties": {f"a{n}": {} for n in range(3_000)}}, "3,000 subschemas", id="many"
+        {"type": "object", "allOf": [{"$ref": "#"}]},
+        "refers to itself at the same value",
+        id="self",
+    ),
+    pytest.param(
+        {"type": "object", "properties": {f"a{n}": {} for n in range(3_000)}},
+        "3,000 subschemas",
+        id="many",
     ),
     pytest.param(
         {"type": "object", "properties": {"a": {"pattern": "(a{1000}){1000}"}}},
@@ -56,7 +68,9 @@ REFUSED = [
         id="pattern",
     ),
     pytest.param(
-        {"type": "object", "$ref": "https://a.example/b"}, "a place in the schema itself", id="foreign"
+        {"type": "object", "$ref": "https://a.example/b"},
+        "a place in the schema itself",
+        id="foreign",
     ),
 ]
 
@@ -78,7 +92,9 @@ DYNAMIC = {
 
 @pytest.mark.parametrize("schema", [TWICE, DYNAMIC])
 def test_deep_arguments_of_a_recursive_schema_have_a_bound(schema):
-    """Twice the work with each level of the arguments: few levels are checked, many are not valid (C3)."""
+    """Twice the work with each level of the arguments: few levels are checked, many are not valid
+    (C3).
+    """
     recursive = tool(schema)
     assert recursive.problems('{"a":' * 5 + "{}" + "}" * 5) is None
     problem = recursive.problems('{"a":' * 90 + "{}" + "}" * 90)
@@ -118,14 +134,18 @@ WHEN = [
     pytest.param(nest(9), id="literal lists in literal lists (C3)"),
     pytest.param(nest(5, "[" + ",".join("1" * 60) + "]"), id="longer ones"),
     pytest.param(f"size({DOUBLING}[0]) > 0", id="a text doubled again and again"),
-    pytest.param(" || ".join([r'tool.matches("(\\w{1000}){1000}")'] * 6), id="patterns that repeat"),
+    pytest.param(
+        " || ".join([r'tool.matches("(\\w{1000}){1000}")'] * 6), id="patterns that repeat"
+    ),
     pytest.param(" || ".join([r'tool.matches(r"(\w{1000}){1000}")'] * 6), id="the same in raw"),
 ]
 
 
 @pytest.mark.parametrize("when", WHEN)
 def test_a_condition_beyond_the_limit_is_refused_and_covers_nothing(when):
-    """In `check`, so in policies; and a recorded grant with it covers nothing and is not evaluated (C3)."""
+    """In `check`, so in policies; and a recorded grant with it covers nothing and is not evaluated
+    (C3).
+    """
     with pytest.raises(conditions.BadCondition):
         conditions.check(when)
     scope = About(tool="pay", args={}).scope
@@ -143,7 +163,9 @@ HEAVY = "args.l.all(a, args.l.all(b, a != b + 1))"
 
 
 def test_many_conditions_take_no_more_together_than_a_few():
-    """What is too much is not evaluated: a rule then asks people, and a grant covers nothing (C3)."""
+    """What is too much is not evaluated: a rule then asks people, and a grant covers nothing
+    (C3).
+    """
     args = {"l": [1] * 200}
     about = About(tool="pay", args=args)
     rule = f'\n[[rule]]\nname = "r%d"\ntools = ["pay"]\nthen = "%s"\nwhen = "{HEAVY}"\n'

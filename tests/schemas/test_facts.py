@@ -44,7 +44,7 @@ def sample(kind, version=1):
     return (SAMPLES / f"{kind}.v{version}.json").read_bytes()
 
 
-# ------------------------------------------------------------------------------------------------- the wire
+# ----------------------------------------------------------------------------------------- the wire
 
 
 @pytest.mark.parametrize(("kind", "version"), EVERY_VERSION)
@@ -74,7 +74,9 @@ def test_sample_fills_every_field(kind):
 
 def test_there_is_no_sample_of_anything_else():
     """Samples and types are the same list; an old sample is kept for as long as its type."""
-    assert {path.name for path in SAMPLES.iterdir()} == {f"{kind}.v{v}.json" for kind, v in EVERY_VERSION}
+    assert {path.name for path in SAMPLES.iterdir()} == {
+        f"{kind}.v{v}.json" for kind, v in EVERY_VERSION
+    }
 
 
 def test_wire_name_is_spelled_out():
@@ -135,11 +137,17 @@ def test_foreign_bytes_fail_loudly(raw, expected):
     [
         ("ledger.acme.t1.closed", sample("Said"), "there is no slot 'closed'"),
         ("ledger.acme.t1.said.m1", b"hello", "is no fact"),
-        ("ledger.acme.t1.said.m1", sample("Denied"), "a Denied cannot stand in ledger.acme.t1.said.m1"),
+        (
+            "ledger.acme.t1.said.m1",
+            sample("Denied"),
+            "a Denied cannot stand in ledger.acme.t1.said.m1",
+        ),
     ],
 )
 def test_foreign_message_in_the_log_is_carried(subject, raw, expected):
-    """One foreign message keeps its bytes and says what is wrong, and hides nothing behind it (B14, B55)."""
+    """One foreign message keeps its bytes and says what is wrong, and hides nothing behind it (B14,
+    B55).
+    """
     fact = fact_of(7, NOW, subject, raw)
 
     assert (fact.seq, fact.recorded_at) == (7, NOW)
@@ -149,11 +157,15 @@ def test_foreign_message_in_the_log_is_carried(subject, raw, expected):
 
 
 def test_message_in_the_log_is_a_fact():
-    """A fact in its slot is read as itself; one from the future is carried without complaint (I12)."""
+    """A fact in its slot is read as itself; one from the future is carried without complaint
+    (I12).
+    """
     slot = ThreadRef("acme", "t1").said("m1")
     future = b'{"type":"Pondered","depth":7}'
 
-    assert fact_of(7, NOW, slot.subject, sample("Said")) == Fact(7, NOW, slot, decode(sample("Said")))
+    assert fact_of(7, NOW, slot.subject, sample("Said")) == Fact(
+        7, NOW, slot, decode(sample("Said"))
+    )
     assert fact_of(8, NOW, slot.subject, future).event == Carried(type="Pondered", raw=future)
 
 
@@ -170,7 +182,9 @@ def test_message_in_the_log_is_a_fact():
     ids=["not UTF-8", "type not UTF-8", "version 0", "version -1", "deep", "deep and unknown"],
 )
 def test_hostile_bytes_fail_the_same_way(raw):
-    """No bytes get past `BadFact`: one poisoned message must not stop whoever reads behind it (B14, B55)."""
+    """No bytes get past `BadFact`: one poisoned message must not stop whoever reads behind it (B14,
+    B55).
+    """
     with pytest.raises(BadFact):
         decode(raw)
 
@@ -182,14 +196,18 @@ def test_old_version_is_lifted(monkeypatch):
     monkeypatch.setitem(
         codec.UPCASTS,
         ("Withdrawn", 1),
-        lambda old: {key: value for key, value in old.items() if key != "why"} | {"reason": old["why"]},
+        lambda old: (
+            {key: value for key, value in old.items() if key != "why"} | {"reason": old["why"]}
+        ),
     )
 
     assert decode(raw) == Withdrawn(id="a1", reason="Carol hung up.", v=2)
 
 
 def test_old_version_is_lifted_step_by_step(monkeypatch):
-    """Each step only knows the next version; a fact of any age goes through all that remain (I12)."""
+    """Each step only knows the next version; a fact of any age goes through all that remain
+    (I12).
+    """
     monkeypatch.setitem(VERSION, "Withdrawn", 3)
     for step in (1, 2):
         monkeypatch.setitem(
@@ -198,7 +216,9 @@ def test_old_version_is_lifted_step_by_step(monkeypatch):
             lambda old, step=step: old | {"reason": f"{old['reason']}{step}"},
         )
 
-    lifted = [decode(b'{"type":"Withdrawn","v":%d,"reason":"x"}' % version) for version in (1, 2, 3)]
+    lifted = [
+        decode(b'{"type":"Withdrawn","v":%d,"reason":"x"}' % version) for version in (1, 2, 3)
+    ]
 
     assert [event.reason for event in lifted] == ["x12", "x2", "x"]
     assert {event.v for event in lifted} == {3}
@@ -214,7 +234,9 @@ def test_old_version_that_cannot_be_lifted_fails_loudly(monkeypatch):
 
 
 def test_lifted_fact_is_written_as_todays(monkeypatch):
-    """A lifted fact that is written again says today's version, so that it is not lifted twice (I12)."""
+    """A lifted fact that is written again says today's version, so that it is not lifted twice
+    (I12).
+    """
     monkeypatch.setitem(VERSION, "Withdrawn", 2)
     monkeypatch.setitem(codec.UPCASTS, ("Withdrawn", 1), lambda old: old)
 
@@ -246,7 +268,7 @@ def test_any_text_comes_back(text):
     assert decode(encode(Said(role="user", text=text))) == Said(role="user", text=text)
 
 
-# ------------------------------------------------------------------------------------------------ the slots
+# ---------------------------------------------------------------------------------------- the slots
 
 
 def tail(shape):
@@ -307,13 +329,19 @@ def test_slot_knows_its_call_and_thread():
     """A slot says which thread and call it belongs to, and nothing belongs to two (B22)."""
     vote = Slot.parse("ledger.acme.t1.call.2-0.vote.ana")
 
-    assert (vote.thread_ref, vote.call_ref) == (ThreadRef("acme", "t1"), CallRef("acme", "t1", "2-0"))
+    assert (vote.thread_ref, vote.call_ref) == (
+        ThreadRef("acme", "t1"),
+        CallRef("acme", "t1", "2-0"),
+    )
     assert Slot.parse("ledger.acme.t1.opened").call_ref is None
     assert (policies("acme"), declarations("acme", "refund")) == (
         "ledger.acme._policy.*", "ledger.acme._tool.refund.*"
     )  # fmt: skip
     assert policies(ORGANISATION) == "ledger._organisation._policy.*"
-    assert (grants("acme"), delegations("acme")) == ("ledger.acme._grant.>", "ledger.acme._delegation.>")
+    assert (grants("acme"), delegations("acme")) == (
+        "ledger.acme._grant.>",
+        "ledger.acme._delegation.>",
+    )
     assert GrantRef("acme", "ana", "g1").subjects == "ledger.acme._grant.ana.g1.>"
 
 
@@ -390,13 +418,19 @@ def test_refs_round_trip():
     assert str(CallRef.parse("acme/t1/2-0")) == "acme/t1/2-0"
     assert str(ThreadRef.parse("acme/t1")) == "acme/t1"
     assert CallRef.parse("acme/t1/2-0").thread_ref == ThreadRef.parse("acme/t1")
-    assert str(GrantRef.parse("acme/ana/g1")) == str(DelegationRef.parse("acme/ana/g1")) == "acme/ana/g1"
     assert (
-        GrantRef.parse("acme/ana/g1") == GrantRef("acme", "ana", "g1") != DelegationRef.parse("acme/ana/g1")
+        str(GrantRef.parse("acme/ana/g1"))
+        == str(DelegationRef.parse("acme/ana/g1"))
+        == "acme/ana/g1"
+    )
+    assert (
+        GrantRef.parse("acme/ana/g1")
+        == GrantRef("acme", "ana", "g1")
+        != DelegationRef.parse("acme/ana/g1")
     )
 
 
-# -------------------------------------------------------------------------------------------------- the ids
+# ------------------------------------------------------------------------------------------ the ids
 
 
 GOOD_IDS = [
@@ -439,7 +473,9 @@ def test_ordinary_id_is_taken_everywhere(good):
     ],
 )
 def test_id_that_could_mean_something_else_is_refused(use):
-    """Dots, blanks, slashes, wildcards, a leading underscore, too long, empty, not ASCII: refused (B19, B24, B74)."""
+    """Dots, blanks, slashes, wildcards, a leading underscore, too long, empty, not ASCII: refused
+    (B19, B24, B74).
+    """
     assert [bad for bad in BAD_IDS if not _is_refused(use, bad)] == []
 
 
@@ -467,7 +503,7 @@ def test_event_ids_are_new_and_sorted():
     assert ids == sorted(ids)
 
 
-# -------------------------------------------------------------------------------------------------- digests
+# ------------------------------------------------------------------------------------------ digests
 
 
 def test_digest_is_the_one_that_is_documented():

@@ -18,10 +18,12 @@ from ayes.schemas.toml_files import line_of, read_text
 
 
 def rule(name="a", tools='["x"]', then="ask", *more):
-    return "\n".join(["[[rule]]", f'name = "{name}"', f"tools = {tools}", f'then = "{then}"', *more, ""])
+    return "\n".join(
+        ["[[rule]]", f'name = "{name}"', f"tools = {tools}", f'then = "{then}"', *more, ""]
+    )
 
 
-# ------------------------------------------------------------------------------------------------ judging
+# ------------------------------------------------------------------------------------------ judging
 
 ALLOW_ALL = rule("all", '["*"]', "allow")
 ASK_X = rule("ask x", '["x"]', "ask")
@@ -45,11 +47,18 @@ BLOCK_X = rule("block x", '["x*"]', "block")
         (rule("one character", '["book_?"]'), "book_12", "no rule", "ask"),
         (rule("case counts", '["Book"]', "allow"), "book", "no rule", "ask"),
         (rule("case counts", '["B*"]', "allow"), "book", "no rule", "ask"),
-        (rule("a name like any", '["constructor"]', "allow"), "constructor", "a name like any", "allow"),
+        (
+            rule("a name like any", '["constructor"]', "allow"),
+            "constructor",
+            "a name like any",
+            "allow",
+        ),
     ],
 )
 def test_strictest_rule_counts(text, tool, name, then):
-    """Block beats ask beats allow, wherever they stand; a tool without a rule is asked about (I4, B73)."""
+    """Block beats ask beats allow, wherever they stand; a tool without a rule is asked about (I4,
+    B73).
+    """
     judged = judge(read_policy(text, "policy.toml"), About(tool))
 
     assert (judged.rule.name, judged.then) == (name, then)
@@ -73,7 +82,8 @@ OF_CHAT = rule("of chat", '["x"]', "allow", 'labels = {channel = "chat*", "a b" 
 @pytest.mark.parametrize(
     ("text", "about", "name", "then"),
     [
-        # A higher priority overrides what is stricter, and only then strictness and the order of the file count.
+        # A higher priority overrides what is stricter, and only then strictness and the order of
+        # the file count.
         (HIGH + BLOCK_X, {}, "high", "allow"),
         (BLOCK_X + HIGH + ASK_X, {}, "high", "allow"),
         (LOW + ASK_X, {}, "ask x", "ask"),
@@ -98,7 +108,8 @@ OF_CHAT = rule("of chat", '["x"]', "allow", 'labels = {channel = "chat*", "a b" 
         (OF_DESK, {"agent": "desk-12"}, "no rule", "ask"),
         (OF_DESK, {}, "no rule", "ask"),
         (OF_CHAT, {"labels": {"channel": "chatty", "a b": "[vip]", "more": "x"}}, "of chat", "allow"),
-        (OF_CHAT, {"labels": {"channel": "chat", "a b": "v"}}, "no rule", "ask"),  # no character class
+        # no character class
+        (OF_CHAT, {"labels": {"channel": "chat", "a b": "v"}}, "no rule", "ask"),
         (OF_CHAT, {"labels": {"channel": "mail", "a b": "[vip]"}}, "no rule", "ask"),
         (OF_CHAT, {"labels": {"channel": "chat"}}, "no rule", "ask"),
         (OF_CHAT, {}, "no rule", "ask"),
@@ -129,7 +140,9 @@ ANYBODY = rule("anybody", '["x"]', "ask")
     ],
 )
 def test_who_is_asked_cannot_be_chosen_by_spoiling_a_condition(text, name):
-    """With an amount that is no number, those are asked who would be asked if the condition held (B64, I4)."""
+    """With an amount that is no number, those are asked who would be asked if the condition held
+    (B64, I4).
+    """
     judged = judge(read_policy(text, "policy.toml"), About("x", {"amount": "a lot"}))
 
     assert (judged.rule.name, judged.then) == (name, "ask")
@@ -146,7 +159,9 @@ def test_a_condition_that_cannot_be_evaluated_says_why():
 
 
 def test_rules_without_effect_are_only_told():
-    """A shadow rule changes no word, and says what it would have said; where it cannot say, that it would have asked."""
+    """A shadow rule changes no word, and says what it would have said; where it cannot say, that it
+    would have asked.
+    """
     text = (
         rule("s1", '["x"]', "block", "shadow = true", "priority = 9")
         + rule("s2", '["x"]', "allow", "shadow = true", 'when = "args.amount > 1"')
@@ -161,7 +176,9 @@ def test_rules_without_effect_are_only_told():
 
 
 def test_every_key_of_a_rule_is_read():
-    """A rule says whom it is about, who may vote, how many must agree, until when, what then, and why."""
+    """A rule says whom it is about, who may vote, how many must agree, until when, what then, and
+    why.
+    """
     text = rule(
         "a", '["x", "y*"]', "ask",
         'when = "args.amount > 1"', 'workspaces = ["acme"]', 'agents = ["desk-*"]', 'labels = {channel = "chat"}',
@@ -188,7 +205,9 @@ def test_every_key_of_a_rule_is_read():
 
 
 def test_every_key_above_the_rules_is_read():
-    """Limits, groups, owners and what is never granted are the same for all rules; unsaid, they are open."""
+    """Limits, groups, owners and what is never granted are the same for all rules; unsaid, they are
+    open.
+    """
     text = """
         while_pending = "block"
         deny_repeats = 0
@@ -203,7 +222,11 @@ def test_every_key_above_the_rules_is_read():
     """
     policy = read_policy(text, "policy.toml")
 
-    assert (policy.deny_repeats, policy.calls_per_thread, policy.questions_per_thread) == (0, 500, 50)
+    assert (policy.deny_repeats, policy.calls_per_thread, policy.questions_per_thread) == (
+        0,
+        500,
+        50,
+    )
     assert [policy.never_granted(tool) for tool in ("payout", "grant_x", "pay", "refund")] == [
         True,
         True,
@@ -228,10 +251,12 @@ def test_no_agent_has_no_owner():
     assert (policy.behind("any"), policy.behind("")) == (("lea",), ())
 
 
-# ------------------------------------------------------------------------------------------- the index by tool
+# -------------------------------------------------------------------------------- the index by tool
 
 NAMES = st.sampled_from(["a", "b", "ab", "abc", "b_1"])
-PATTERNS = st.lists(st.sampled_from(["a", "b", "ab", "a*", "*b", "?", "*", "b_?"]), min_size=1, max_size=3)
+PATTERNS = st.lists(
+    st.sampled_from(["a", "b", "ab", "a*", "*b", "?", "*", "b_?"]), min_size=1, max_size=3
+)
 MANY = st.lists(
     st.fixed_dictionaries(
         {
@@ -251,7 +276,9 @@ def scanned(policy, about):
     """The word that counts, by looking at every rule, one priority after the other."""
     counts, shadows, unsaid = [], [], []
     for one in policy.rules:
-        if not any(fnmatchcase(about.tool, pattern) for pattern in one.tools) or not covers(one, about):
+        if not any(fnmatchcase(about.tool, pattern) for pattern in one.tools) or not covers(
+            one, about
+        ):
             continue
         try:
             said = one.then if not one.when or conditions.holds(one.when, about.scope) else None
@@ -275,11 +302,14 @@ def scanned(policy, about):
     MANY,
     st.lists(st.integers(-1, 1), min_size=8, max_size=8),
     st.lists(
-        st.tuples(NAMES, NAMES, NAMES, st.sampled_from([{}, {"n": 1}, {"n": 2}, {"n": "x"}])), max_size=6
+        st.tuples(NAMES, NAMES, NAMES, st.sampled_from([{}, {"n": 1}, {"n": 2}, {"n": "x"}])),
+        max_size=6,
     ),
 )
 def test_the_index_by_tool_changes_nothing(rules, priorities, wishes):
-    """Looked up by tool, the rules say what a plain scan of all of them says, the first time and again (I11)."""
+    """Looked up by tool, the rules say what a plain scan of all of them says, the first time and
+    again (I11).
+    """
     said: dict[object, str] = {}
     kept = []
     for number, (one, priority) in enumerate(zip(rules, priorities, strict=False)):
@@ -306,21 +336,31 @@ def test_more_tools_than_are_remembered_are_judged_all_the_same(monkeypatch):
     policy = read_policy(ALLOW_ALL + BLOCK_X, "policy.toml")
 
     for _ in range(2):
-        for tool, then in (("a", "allow"), ("b", "allow"), ("x", "block"), ("c", "allow"), ("xy", "block")):
+        for tool, then in (
+            ("a", "allow"),
+            ("b", "allow"),
+            ("x", "block"),
+            ("c", "allow"),
+            ("xy", "block"),
+        ):
             assert judge(policy, About(tool)).then == then
     assert set(policy._by_tool) == {"a", "b"}
 
 
 @pytest.mark.parametrize("word", ["queue", "supersede", "block"])
 def test_while_pending_is_of_the_whole_policy(word):
-    """What becomes of a message while a call waits is said once, above the rules; unsaid, the message waits (B58)."""
+    """What becomes of a message while a call waits is said once, above the rules; unsaid, the
+    message waits (B58).
+    """
     assert read_policy(f'while_pending = "{word}"\n' + rule(), "policy.toml").while_pending == word
     assert read_policy(rule(), "policy.toml").while_pending == "queue"
     assert Policy().while_pending == "queue"
 
 
 def test_airline_example_asks_before_changes():
-    """The shipped example asks about the six tools that change something and lets the others run."""
+    """The shipped example asks about the six tools that change something and lets the others
+    run.
+    """
     policy = read_policy(read_text(AIRLINE), str(AIRLINE))
     changing = (
         "book_reservation", "cancel_reservation", "update_reservation_flights",
@@ -331,7 +371,7 @@ def test_airline_example_asks_before_changes():
     assert judge(policy, About("get_user_details")).then == "allow"
 
 
-# ----------------------------------------------------------------------------------------------- mistakes
+# ----------------------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize(
@@ -345,7 +385,8 @@ def test_airline_example_asks_before_changes():
         ("[[rules]]", ["line 1:", "unknown key 'rules'", "The keys are: while_pending,", "owners, rule."]),
         ("[rule]", ["line 1:", "should be a list", "[[rule]]"]),
         ('\nwhile_pending = "wait"', ["line 2:", "'wait'", "'queue', 'supersede' or 'block'"]),
-        ("while_pending = true", ["line 1:", "'while_pending' is True", "'queue', 'supersede' or 'block'"]),
+        ("while_pending = true", ["line 1:", "'while_pending' is True", ("'queue', 'supersede' or "
+                                                                        "'block'")]),
         ("[while_pending]", ["line 1:", "'while_pending' is {}"]),
         (rule() + 'while_pending = "block"', ["line 5, rule 'a'", "above the first [[rule]]"]),
         (rule(tools="[1, 2, 3, 4, 5, 6, 7]"), ["line 3, rule 'a'", "item 5", "And 2 more."]),
@@ -383,22 +424,26 @@ def test_airline_example_asks_before_changes():
         ),
         (rule("a", '["x"]', "ask", "votes_needed = 1.0"), ["line 5", "should be a valid integer"]),
         (rule("a", '["x"]', "ask", "votes_needed = true"), ["line 5", "should be a valid integer"]),
-        (rule("a", '["x"]', "ask", f"votes_needed = {10**30}"), ["line 5", "less than or equal to 1000"]),
+        (rule("a", '["x"]', "ask", f"votes_needed = {10**30}"), ["line 5", ("less than or equal to "
+                                                                           "1000")]),
         (rule("a", '["x"]', "ask", "expires_in_s = 0"), ["line 5", "should be greater than 0"]),
         (rule("a", '["x"]', "ask", "expires_in_s = -1"), ["line 5", "should be greater than 0"]),
         (rule("a", '["x"]', "ask", "expires_in_s = nan"), ["line 5", "finite"]),
         (rule("a", '["x"]', "ask", "expires_in_s = inf"), ["line 5"]),
-        (rule("a", '["x"]', "ask", "expires_in_s = 1e12"), ["line 5", "less than or equal to 3155760000"]),
+        (rule("a", '["x"]', "ask", "expires_in_s = 1e12"), ["line 5", ("less than or equal to "
+                                                                      "3155760000")]),
         (rule("a", '["x"]', "ask", 'expires_in_s = "60"'), ["line 5", "should be a valid number"]),
         # Groups.
-        (rule(*ASK, 'voters = ["ana", "@sec"]'), ["line 5, rule 'a'", "no group 'sec'. There are none.", "below [groups]"]),
+        (rule(*ASK, 'voters = ["ana", "@sec"]'), ["line 5, rule 'a'", ("no group 'sec'. There are "
+                                                                      "none."), "below [groups]"]),
         (
             '[groups]\nops = ["x"]\ndesk = ["y"]\n' + rule(*ASK, 'also = [{voters = ["@sec"]}]'),
             ["line 8, rule 'a'", "there is no group 'sec'. The groups are: ops, desk."],
         ),
         (rule(*ASK, 'break_glass = ["@sec"]'), ["line 5, rule 'a'", "no group 'sec'"]),
         (
-            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"', 'stages = [\n {voters = ["@sec"]}]'),
+            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"', 'stages = [\n {voters = '
+                                                                      '["@sec"]}]'),
             ["line 7, rule 'a'", "no group 'sec'"],
         ),
         ('[owners]\nx = ["ana"]\ny = ["@sec"]\n', ["line 3", "no group 'sec'"]),
@@ -406,11 +451,13 @@ def test_airline_example_asks_before_changes():
         (rule(*ASK, 'voters = ["@"]'), ["line 5", "'voters', item 1: '' is no pattern"]),
         (rule(*ASK, 'voters = ["@a b"]'), ["line 5", "'a b' is no pattern"]),
         (rule(*ASK, 'voters = ["@_x"]'), ["line 5", "'_x' cannot be used"]),
-        (rule("a", '["@sec"]'), ["line 3", "'@sec' is no pattern", "A group can stand only among voters."]),
+        (rule("a", '["@sec"]'), ["line 3", "'@sec' is no pattern", ("A group can stand only among "
+                                                                   "voters.")]),
         ('[groups]\n"a b" = ["x"]', ["line 2", "group 'a b' cannot be used", "Rename it"]),
         ('[groups]\n\n_x = ["x"]', ["line 3", "group '_x' cannot be used"]),
         ('[groups]\n"" = ["x"]', ["line 2", "group '' cannot be used"]),
-        ('[groups]\nops = ["x"]\nsec = ["@ops"]', ["line 3", "'@ops' is no pattern", "only among voters"]),
+        ('[groups]\nops = ["x"]\nsec = ["@ops"]', ["line 3", "'@ops' is no pattern", ("only among "
+                                                                                     "voters")]),
         ("[groups]\nops = []", ["line 2", "'ops' is empty"]),
         ('[groups]\nops = "ana"', ["line 2", "'ops' should be a list"]),
         ("groups = 3", ["line 1", "'groups' should be a table"]),
@@ -429,15 +476,18 @@ def test_airline_example_asks_before_changes():
         ("questions_per_thread = 1.5", ["line 1", "valid integer"]),
         ('never_grant = ["a b"]', ["line 1: 'never_grant', item 1: 'a b' is no pattern"]),
         # Whom a rule is about.
-        (rule(*ASK, 'workspaces = ["a.b"]'), ["line 5, rule 'a'", "'workspaces', item 1: 'a.b' is no pattern"]),
+        (rule(*ASK, 'workspaces = ["a.b"]'), ["line 5, rule 'a'", ("'workspaces', item 1: 'a.b' is "
+                                                                  "no pattern")]),
         (rule(*ASK, "agents = []"), ["line 5", "'agents' is empty"]),
         (rule(*ASK, "labels = 3"), ["line 5", "'labels' should be a table"]),
         (rule(*ASK, "labels = {channel = 3}"), ["line 5", "'channel' should be a valid string"]),
         (rule(*ASK, "priority = 1001"), ["line 5", "less than or equal to 1000"]),
         (rule(*ASK, "priority = 0.5"), ["line 5", "valid integer"]),
         (rule(*ASK, "shadow = 1"), ["line 5", "valid boolean"]),
-        (rule(*ASK, 'when = "args.amount >"'), ["line 5, rule 'a': 'when'", "no condition: at character 14"]),
-        (rule(*ASK, 'when = "amount > 1"'), ["line 5, rule 'a'", "not there: amount. A condition knows args, tool"]),
+        (rule(*ASK, 'when = "args.amount >"'), ["line 5, rule 'a': 'when'", ("no condition: at "
+                                                                            "character 14")]),
+        (rule(*ASK, 'when = "amount > 1"'), ["line 5, rule 'a'", ("not there: amount. A condition "
+                                                                 "knows args, tool")]),
         (rule(*ASK, f'when = "{"1" * 2001}"'), ["line 5", "2,000 characters; this one has 2,001"]),
         (rule(*ASK, "when = true"), ["line 5", "'when' should be a valid string"]),
         # Rules that contradict each other.
@@ -450,13 +500,16 @@ def test_airline_example_asks_before_changes():
             ["line 9, rule 'b'", "says ask, and 'a' says block"],
         ),
         # Until when, and what then.
-        (rule(*ASK, 'on_timeout = "stay"'), ["line 5, rule 'a'", "expires_in_s is missing. Give it, or leave on_timeout out."]),
+        (rule(*ASK, 'on_timeout = "stay"'), ["line 5, rule 'a'", ("expires_in_s is missing. Give "
+                                                                 "it, or leave on_timeout out.")]),
         (rule(*ASK, 'on_timeout = "later"'), ["line 5", "'deny', 'escalate' or 'stay'"]),
         (
             rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"'),
             ["line 6, rule 'a'", "asks more people, and none are named. Write stages"],
         ),
-        (rule(*ASK, 'stages = [{voters = ["lea"]}]'), ["line 5, rule 'a'", 'Write on_timeout = "escalate", and expires_in_s.']),
+        (rule(*ASK, 'stages = [{voters = ["lea"]}]'), ["line 5, rule 'a'", ('Write on_timeout = '
+                                                                           '"escalate", and '
+                                                                           'expires_in_s.')]),
         (
             rule(*ASK, "expires_in_s = 9", 'on_timeout = "stay"', 'stages = [{voters = ["lea"]}]'),
             ["line 7, rule 'a'", 'Write on_timeout = "escalate"'],
@@ -464,7 +517,8 @@ def test_airline_example_asks_before_changes():
         (
             rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"')
             + '[[rule.stages]]\nvoters = ["lea"]\n[[rule.stages]]\nvoters = ["ben"]\n',
-            ["line 7, rule 'a'", "this stage never ends, so the ones behind it are never asked. Give it expires_in_s."],
+            ["line 7, rule 'a'", ("this stage never ends, so the ones behind it are never asked. "
+                                 "Give it expires_in_s.")],
         ),
         (
             rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"')
@@ -484,7 +538,8 @@ def test_airline_example_asks_before_changes():
         (rule(*ASK, "also = [{votes_needed = 2}]"), ["line 5", "'voters' is missing"]),
         (rule(*ASK, 'also = [{voters = ["ana"], x = 1}]'), ["line 5", "unknown key 'x'", "voters, votes_needed"]),
         (rule(*ASK, 'break_glass = "ana"'), ["line 5, rule 'a': 'break_glass' should be a list."]),
-        (rule(*ASK, 'break_glass = ["ana", "a b"]'), ["line 5, rule 'a': 'break_glass', item 2: 'a b' is no pattern"]),
+        (rule(*ASK, 'break_glass = ["ana", "a b"]'), [("line 5, rule 'a': 'break_glass', item 2: "
+                                                      "'a b' is no pattern")]),
         # Votes that could never come together.
         (rule(*ASK, "denials_needed = 0"), ["line 5", "greater than or equal to 1"]),
         (
@@ -496,12 +551,18 @@ def test_airline_example_asks_before_changes():
             ["line 6, rule 'a'", "2 votes are needed, but only sam may vote. Name more voters."],
         ),
         (
-            '[groups]\nsec = ["sam"]\n' + rule(*ASK, 'voters = ["ana", "ben"]', 'also = [{voters = ["sam"]}, {voters = ["@sec"]}]'),
-            ["line 8, rule 'a'", "3 votes are needed, but only ana, ben, sam may vote, and nobody counts twice."],
+            '[groups]\nsec = ["sam"]\n' + rule(*ASK, 'voters = ["ana", "ben"]', 'also = [{voters '
+                                                                                '= ["sam"]}, '
+                                                                                '{voters = '
+                                                                                '["@sec"]}]'),
+            ["line 8, rule 'a'", ("3 votes are needed, but only ana, ben, sam may vote, and nobody "
+                                 "counts twice.")],
         ),
         (
-            '[groups]\nsec = ["sam"]\n' + rule(*ASK, 'also = [{voters = ["@sec"], votes_needed = 2}]'),
-            ["line 7, rule 'a'", "2 votes are needed of @sec, but only sam may vote. Name more voters."],
+            '[groups]\nsec = ["sam"]\n' + rule(*ASK, 'also = [{voters = ["@sec"], votes_needed = '
+                                                     '2}]'),
+            ["line 7, rule 'a'", ("2 votes are needed of @sec, but only sam may vote. Name more "
+                                 "voters.")],
         ),
         (
             rule("a", '["x"]', "ask", 'voters = ["ana", "ana"]', "votes_needed = 2"),
@@ -522,7 +583,9 @@ def test_airline_example_asks_before_changes():
     ],
 )  # fmt: skip
 def test_mistake_is_told_with_its_line(text, expected):
-    """A mistake in a policy names the line, the rule and what is allowed; no policy comes of it (I4)."""
+    """A mistake in a policy names the line, the rule and what is allowed; no policy comes of it
+    (I4).
+    """
     with pytest.raises(BadFile) as raised:
         read_policy(text, "policy.toml")
 
@@ -552,7 +615,9 @@ def test_votes_needed_can_be_met(voters):
     ],
 )
 def test_what_can_be_met_is_read(more):
-    """Enough distinct people, or patterns, for all who must agree; lists that are empty say nothing."""
+    """Enough distinct people, or patterns, for all who must agree; lists that are empty say
+    nothing.
+    """
     assert read_policy(rule(*ASK, *more), "policy.toml").rules
 
 
@@ -570,13 +635,17 @@ def test_what_can_be_met_is_read(more):
     ],
 )
 def test_rules_that_differ_in_what_they_are_about_do_not_contradict(second):
-    """Another priority, condition or scope is another question, and the same answer is no contradiction."""
+    """Another priority, condition or scope is another question, and the same answer is no
+    contradiction.
+    """
     assert len(read_policy(rule(*ASK) + rule(*second), "policy.toml").rules) == 2
 
 
 @pytest.mark.timeout(30)
 def test_a_thousand_rules_are_read_and_one_more_is_refused():
-    """As many as anybody can review are read in a moment; then the sentence says how many there can be."""
+    """As many as anybody can review are read in a moment; then the sentence says how many there can
+    be.
+    """
     text = "".join(
         rule(f"r{n}", f'["t{n}", "u_*"]', "ask", f'when = "args.n > {n}"') for n in range(MAX_RULES)
     )
@@ -588,7 +657,10 @@ def test_a_thousand_rules_are_read_and_one_more_is_refused():
 
     with pytest.raises(BadFile) as raised:
         read_policy(text + rule("one more"), "policy.toml")
-    assert str(raised.value) == "policy.toml, line 1: 'rule' has 1,001 entries. It can have 1,000 at most."
+    assert (
+        str(raised.value)
+        == "policy.toml, line 1: 'rule' has 1,001 entries. It can have 1,000 at most."
+    )
 
 
 @pytest.mark.parametrize(
@@ -605,7 +677,9 @@ def test_a_thousand_rules_are_read_and_one_more_is_refused():
     ],
 )
 def test_line_is_where_the_statement_begins(text, place, line):
-    """Lines are found through comments, multi-line strings and lists, and both kinds of line end."""
+    """Lines are found through comments, multi-line strings and lists, and both kinds of line
+    end.
+    """
     assert line_of(text, place) == line
 
 
@@ -631,7 +705,7 @@ def test_file_that_cannot_be_read_is_bad_input(tmp_path):
         read_text(tmp_path)
 
 
-# --------------------------------------------------------------------------------------- the scripted reviewer
+# ---------------------------------------------------------------------------- the scripted reviewer
 
 SCRIPT = """
 name = "ana"
@@ -653,7 +727,11 @@ answer = "Ask again tomorrow."
 @pytest.mark.parametrize(
     ("text", "tool", "ballot"),
     [
-        (SCRIPT, "book_reservation", ScriptedVerdict("approve", "Within the budget.", "", '{"seats": 1}')),
+        (
+            SCRIPT,
+            "book_reservation",
+            ScriptedVerdict("approve", "Within the budget.", "", '{"seats": 1}'),
+        ),
         (SCRIPT, "cancel_reservation", ScriptedVerdict("answer", "", "Ask again tomorrow.", None)),
         (SCRIPT, "send_certificate", ScriptedVerdict("deny")),
         ("", "book_reservation", None),
@@ -661,7 +739,9 @@ answer = "Ask again tomorrow."
     ],
 )
 def test_first_matching_vote_is_given(text, tool, ballot):
-    """The first vote that matches is given, then what holds otherwise, then none: nothing defaults to yes (B73)."""
+    """The first vote that matches is given, then what holds otherwise, then none: nothing defaults
+    to yes (B73).
+    """
     assert vote(read_script(text, "reviewer.toml"), tool) == ballot
 
 
@@ -688,14 +768,20 @@ def test_reviewer_file_is_read(tmp_path):
         ('name = "a.b"', ["line 1:", "'a.b' cannot be used"]),
         ('otherwise = "answer"', ["line 1:", "'approve' or 'deny'"]),
         ("[[votes]]", ["unknown key 'votes'", "name, otherwise, vote"]),
-        ('[[vote]]\ntools = ["*"]\nverdict = "yes"', ["line 3, vote 1:", "'approve', 'deny' or 'answer'"]),
+        (
+            '[[vote]]\ntools = ["*"]\nverdict = "yes"',
+            ["line 3, vote 1:", "'approve', 'deny' or 'answer'"],
+        ),
         ('[[vote]]\nverdict = "deny"', ["line 1, vote 1:", "'tools' is missing"]),
         ('[[vote]]\ntools = ["*"]\nverdict = "answer"', ["line 1, vote 1:", "needs an answer"]),
         (
             '[[vote]]\ntools = ["*"]\nverdict = "deny"\nanswer = "x"',
             ["line 4, vote 1:", "'answer'", "'deny'"],
         ),
-        ('[[vote]]\ntools = ["*"]\nverdict = "deny"\narguments = "{}"', ["line 4, vote 1:", "'arguments'"]),
+        (
+            '[[vote]]\ntools = ["*"]\nverdict = "deny"\narguments = "{}"',
+            ["line 4, vote 1:", "'arguments'"],
+        ),
         (
             '[[vote]]\ntools = ["*"]\nverdict = "approve"\narguments = "{"',
             ["line 4", "no JSON", "character 2"],

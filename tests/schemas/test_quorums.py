@@ -10,7 +10,9 @@ from ayes.schemas.events import Quorum
 from ayes.schemas.quorums import everybody, filled, is_among, is_plain, lacking, met, needed, seated
 
 PEOPLE = ["ana", "ben", "cy", "dee", "ops-1"]
-VOTERS = st.lists(st.sampled_from([*PEOPLE, "*", "ops-*", "?e?"]), min_size=1, max_size=3).map(tuple)
+VOTERS = st.lists(st.sampled_from([*PEOPLE, "*", "ops-*", "?e?"]), min_size=1, max_size=3).map(
+    tuple
+)
 QUORUMS = st.lists(st.builds(Quorum, VOTERS, st.integers(1, 3)), max_size=3)
 NAMES = st.lists(st.sampled_from(PEOPLE), max_size=6)
 
@@ -24,7 +26,9 @@ def most(quorums, people, anywhere=()):
             return 0
         ways = [best(index + 1, left)]
         for number, quorum in enumerate(quorums):
-            may = people[index] in anywhere or any(fnmatchcase(people[index], one) for one in quorum.voters)
+            may = people[index] in anywhere or any(
+                fnmatchcase(people[index], one) for one in quorum.voters
+            )
             if may and left[number]:
                 fewer = (*left[:number], left[number] - 1, *left[number + 1 :])
                 ways.append(1 + best(index + 1, fewer))
@@ -56,7 +60,9 @@ def test_everybody_sits_once_and_where_they_may(quorums, people, anywhere):
 def test_who_comes_first_does_not_matter(quorums, people, order):
     """The same people are as many, in whatever order they came, and however often each is named."""
     ordered = sorted(people, key=order.index)
-    assert filled(quorums, people) == filled(quorums, ordered) == filled(quorums, [*people, *people])
+    assert (
+        filled(quorums, people) == filled(quorums, ordered) == filled(quorums, [*people, *people])
+    )
 
 
 @given(QUORUMS, NAMES, st.sampled_from(PEOPLE))
@@ -136,7 +142,9 @@ def test_seats_that_stay_empty_for_ever(quorums, people, anywhere, lacks):
 
 @given(QUORUMS, NAMES)
 def test_what_is_met_lacks_nothing(quorums, people):
-    """Nothing is called hopeless that these very people can settle; and with names only, lacking is what is not filled."""
+    """Nothing is called hopeless that these very people can settle; and with names only, lacking is
+    what is not filled.
+    """
     if met(quorums, people):
         assert lacking(quorums, people) == 0
     if everybody(quorums) is not None:

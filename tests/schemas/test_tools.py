@@ -35,7 +35,7 @@ def tool(schema=SCHEMA, name="refund"):
     return Tool(name, "v1", ToolDeclared(description="", schema=schema))
 
 
-# ---------------------------------------------------------------------------------------------- arguments
+# ---------------------------------------------------------------------------------------- arguments
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,20 @@ def test_arguments_that_fit(arguments):
         ('{"order": "A", "amount": -1}', ["at /amount, the value is less than the minimum of 0"]),
         ('{"order": "A", "lines": [1, "x"]}', ['at /lines/1, the value is not of type "integer"']),
         ('{"order": "A", "a/b~c": 1}', ["at /a~1b~0c,"]),
-        ('{"order": "A", "colour": 1}', ["at the top, Additional properties", "'colour' was unexpected"]),
-        ('{"lines": ["a", "b", "c"], "amount": "x"}', ["at /amount", "at /lines/0", "; and 2 more."]),
+        (
+            '{"order": "A", "colour": 1}',
+            ["at the top, Additional properties", "'colour' was unexpected"],
+        ),
+        (
+            '{"lines": ["a", "b", "c"], "amount": "x"}',
+            ["at /amount", "at /lines/0", "; and 2 more."],
+        ),
     ],
 )
 def test_arguments_that_do_not_fit(arguments, expected):
-    """What is wrong is one sentence that says where and what, for people and models (I4, B17, B66)."""
+    """What is wrong is one sentence that says where and what, for people and models (I4, B17,
+    B66).
+    """
     said = tool().problems(arguments)
 
     assert said is not None
@@ -105,8 +113,12 @@ def test_values_are_not_cited():
 
 
 def test_problems_are_the_same_each_time():
-    """The same arguments have the same problems in the same order, whatever order they were found in (I11)."""
-    arguments = json.dumps({f"k{number}": number for number in range(50)} | {"amount": "x", "lines": "x"})
+    """The same arguments have the same problems in the same order, whatever order they were found
+    in (I11).
+    """
+    arguments = json.dumps(
+        {f"k{number}": number for number in range(50)} | {"amount": "x", "lines": "x"}
+    )
 
     assert len({tool().problems(arguments) for _ in range(20)}) == 1
 
@@ -118,7 +130,11 @@ def test_recorded_schema_that_is_none_is_a_bad_fact():
 
 
 ANY_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
@@ -129,7 +145,7 @@ def test_every_honest_json_text_is_read(value, ascii_only):
     assert strict_json.read(json.dumps(value, ensure_ascii=ascii_only)) == value
 
 
-# -------------------------------------------------------------------------------------------- declarations
+# ------------------------------------------------------------------------------------- declarations
 
 
 def spec(**changed):
@@ -142,7 +158,9 @@ def test_declaration_keeps_the_schema_as_it_came():
     raw = '{ "type" : "object" }'
     version, declared = declaration(spec(schema=raw, repeatable=True, run_by="payments"))
 
-    assert declared == ToolDeclared(description="Pays back.", schema=raw, repeatable=True, run_by="payments")
+    assert declared == ToolDeclared(
+        description="Pays back.", schema=raw, repeatable=True, run_by="payments"
+    )
     assert len(version) == 16
     assert set(version) <= set("0123456789abcdef")
 
@@ -173,13 +191,19 @@ def test_changed_contract_is_another_version(changed):
 
 
 def test_a_tool_that_governs_says_so_in_its_declaration():
-    """What can change what is asked about is marked where it is declared, in code and in a file; else it is not (B69)."""
+    """What can change what is asked about is marked where it is declared, in code and in a file;
+    else it is not (B69).
+    """
     made = spec_of(refund, governs=True)
     (written,) = read_tools(
         '[[tool]]\nname = "grant"\ngoverns = true\nschema = {type = "object"}', "tools.toml"
     )
 
-    assert [declaration(one)[1].governs for one in (made, written, spec_of(refund))] == [True, True, False]
+    assert [declaration(one)[1].governs for one in (made, written, spec_of(refund))] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @given(st.text(), st.text())
@@ -198,9 +222,18 @@ def test_version_tells_declarations_apart(one, other):
         ('[[tool]]\nname = "a.b"\nschema = {type = "object"}', ["line 2", "'a.b' cannot be used"]),
         ('[[tool]]\nname = "_a"\nschema = {type = "object"}', ["line 2", "'_a' cannot be used"]),
         (f'[[tool]]\nname = "{"a" * 65}"\nschema = {{type = "object"}}', ["line 2", "1 to 64"]),
-        ('[[tool]]\nname = "a"\nschema = {type = "object"}\nrun_by = "a b"', ["line 4", "'a b' cannot"]),
-        ('[[tool]]\nname = "a"\nschema = {type = "object"}\nrepeatable = 1', ["line 4", "valid boolean"]),
-        ('[[tool]]\nname = "a"\nschema = {type = "object"}\ngoverns = "yes"', ["line 4", "valid boolean"]),
+        (
+            '[[tool]]\nname = "a"\nschema = {type = "object"}\nrun_by = "a b"',
+            ["line 4", "'a b' cannot"],
+        ),
+        (
+            '[[tool]]\nname = "a"\nschema = {type = "object"}\nrepeatable = 1',
+            ["line 4", "valid boolean"],
+        ),
+        (
+            '[[tool]]\nname = "a"\nschema = {type = "object"}\ngoverns = "yes"',
+            ["line 4", "valid boolean"],
+        ),
         (
             '[[tool]]\nname = "a"\nschema = {type = "object"}\nretries = 1',
             ["line 4", "unknown key 'retries'"],
@@ -209,12 +242,18 @@ def test_version_tells_declarations_apart(one, other):
         ('[[tool]]\nname = "a"\nschema = {}', ["line 3", '"type": "object"']),
         ("[[tool]]\nname = 'a'\nschema = '[]'", ["line 3", '"type": "object"']),
         ("[[tool]]\nname = 'a'\nschema = '{'", ["line 3", "no JSON", "character 2"]),
-        ('[[tool]]\nname = \'a\'\nschema = \'{"type": "object", "type": "object"}\'', ["stands twice"]),
+        (
+            '[[tool]]\nname = \'a\'\nschema = \'{"type": "object", "type": "object"}\'',
+            ["stands twice"],
+        ),
         (
             '[[tool]]\nname = "a"\nschema = {type = "object", since = 2026-01-01}',
             ["line 3", "written as JSON"],
         ),
-        ('[[tool]]\nname = "a"\nschema = {type = "object", minimum = nan}', ["line 3", "written as JSON"]),
+        (
+            '[[tool]]\nname = "a"\nschema = {type = "object", minimum = nan}',
+            ["line 3", "written as JSON"],
+        ),
         (
             '[[tool]]\nname = "a"\n[tool.schema]\ntype = "object"\nproperties.x.type = "intger"',
             ["line 3, tool 'a'", "at /properties/x/type", '"intger"'],
@@ -223,9 +262,15 @@ def test_version_tells_declarations_apart(one, other):
             '[[tool]]\nname = "a"\nschema = {type = "object", properties = {x = {pattern = "("}}}',
             ["line 3", "at /properties/x/pattern"],
         ),
-        ('[[tool]]\nname = "a"\nschema = {type = "object", "$ref" = "https://a.example/b"}', ["line 3"]),
         (
-            '[[tool]]\nname = "a"\nschema = {type = "object", "$schema" = "http://json-schema.org/draft-07/schema#"}',
+            '[[tool]]\nname = "a"\nschema = {type = "object", "$ref" = "https://a.example/b"}',
+            ["line 3"],
+        ),
+        (
+            (
+                '[[tool]]\nname = "a"\nschema = {type = "object", "$schema" = '
+                '"http://json-schema.org/draft-07/schema#"}'
+            ),
             ["line 3", "draft-07", "2020-12"],
         ),
         ('[[tool]]\nname = "a"\nschema = {type = "object", "$schema" = 3}', ["line 3", "2020-12"]),
@@ -269,7 +314,7 @@ def test_tools_file_takes_tables_and_texts():
     assert read_tools("", "tools.toml") == ()
 
 
-# ------------------------------------------------------------------------------------- from Python functions
+# ---------------------------------------------------------------------------- from Python functions
 
 
 class Line(BaseModel):
@@ -295,7 +340,9 @@ def refund(
 
 
 def test_function_gives_a_declaration():
-    """A function's name, docstring and annotations make a declaration that arguments can be held to."""
+    """A function's name, docstring and annotations make a declaration that arguments can be held
+    to.
+    """
     made = spec_of(refund, repeatable=True, run_by="payments")
     version, declared = declaration(made)
     compiled = Tool("refund", version, declared)
@@ -303,7 +350,10 @@ def test_function_gives_a_declaration():
     assert (made.name, made.repeatable, made.run_by) == ("refund", True, "payments")
     assert made.description == "Pays an order back.\n\nNot more than once."
     assert json.loads(made.schema_text)["required"] == ["order", "amount", "lines"]
-    assert compiled.problems('{"order": "A", "amount": 1, "lines": [{"sku": "S"}], "note": null}') is None
+    assert (
+        compiled.problems('{"order": "A", "amount": 1, "lines": [{"sku": "S"}], "note": null}')
+        is None
+    )
     for arguments, where in [
         ('{"order": "A", "amount": 1, "lines": [{"count": 2}]}', '/lines/0, "sku"'),
         ('{"order": "A", "amount": 1, "lines": [], "cabin": "roof"}', "/cabin"),
@@ -378,7 +428,9 @@ def test_spec_built_in_code_is_checked_too():
 
 
 async def test_another_tool_under_the_same_call_id_is_refused():
-    """A call id stands for one tool and its arguments: the same arguments for another tool are another request (B50)."""
+    """A call id stands for one tool and its arguments: the same arguments for another tool are
+    another request (B50).
+    """
     ledger = Ledger(Memory(), Author(kind="service", name="tests"))
     for name in ("refund", "charge"):
         await ledger.declare("shop", ToolSpec(name=name, schema=SCHEMA))

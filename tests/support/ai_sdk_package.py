@@ -77,13 +77,17 @@ def carried(entries) -> tuple[ConversationStep, ...]:
 
 
 def value_of(arguments: str) -> str:
-    """Arguments that are an object without blanks; others as they are, and nothing as an empty object."""
+    """Arguments that are an object without blanks; others as they are, and nothing as an empty
+    object.
+    """
     try:
         value = strict_json.read(arguments or "{}")
     except strict_json.BadJson:
         return arguments
     return (
-        json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, dict) else arguments
+        json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        if isinstance(value, dict)
+        else arguments
     )
 
 
@@ -99,7 +103,9 @@ def facts_from(steps) -> list:
                 turn, answered, wishes = turn + 1, 0, step.wishes
                 story.turn(turn, *parts)
             case Output(text=text, is_error=is_error):
-                story.live(turn, answered, wishes[answered], "failed" if is_error else "returned", text)
+                story.live(
+                    turn, answered, wishes[answered], "failed" if is_error else "returned", text
+                )
                 answered += 1
     return story.facts
 
@@ -129,9 +135,13 @@ def installed() -> Path:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            pytest.skip("the npm registry did not answer within 60 s, so the AI SDK itself cannot be asked")
+            pytest.skip(
+                "the npm registry did not answer within 60 s, so the AI SDK itself cannot be asked"
+            )
         if done.returncode != 0:
-            pytest.skip(f"npm cannot install the AI SDK, so it cannot be asked: {done.stderr[-200:]}")
+            pytest.skip(
+                f"npm cannot install the AI SDK, so it cannot be asked: {done.stderr[-200:]}"
+            )
         with contextlib.suppress(OSError):  # another run was first
             fresh.rename(folder)
     return folder

@@ -1,4 +1,6 @@
-"""Anything that may stand in the slots of a call, sensible or not, in any order: for property tests."""
+"""Anything that may stand in the slots of a call, sensible or not, in any order: for property
+tests.
+"""
 
 import functools
 from datetime import timedelta
@@ -16,7 +18,14 @@ from ayes.schemas.slots import CallRef, Slot, ThreadRef, matches
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 REVIEWERS = ("ana", "ben", "rita")
 #: Programs that record facts about calls, and people. Who writes anything else here is nobody.
-ROLES = ("gate", "model", "executor", "service", "operator", *(f"reviewer-{name}" for name in REVIEWERS))
+ROLES = (
+    "gate",
+    "model",
+    "executor",
+    "service",
+    "operator",
+    *(f"reviewer-{name}" for name in REVIEWERS),
+)
 
 _some = st.sampled_from
 _RIGHT, _WRONG = request(WISH).digest, "0" * 64
@@ -38,7 +47,9 @@ def _with(base: e.Event, **changes: object) -> e.Event:
 
 
 wishes = st.builds(
-    lambda run_by, layout, requester: _with(request(WISH), run_by=run_by, layout=layout, requester=requester),
+    lambda run_by, layout, requester: _with(
+        request(WISH), run_by=run_by, layout=layout, requester=requester
+    ),
     _some(["client", "payments"]),
     _some([1, 2, 2]),
     _some(["rita", "Rita ", "", "rita@corp.example"]),
@@ -73,7 +84,9 @@ _approvals = st.builds(
     excluded=_some([(), ("ana",)]),
 ) | st.builds(lambda digest: _with(approval(WISH), digest=digest), _digests)
 _starts = st.builds(e.ToolStarted, digest=_digests, idempotency_key=st.just("k"))
-_endings = _some(["denied", "expired", "revoked", "unknown_tool", "digest_mismatch", "withdrawn", "answered"])
+_endings = _some(
+    ["denied", "expired", "revoked", "unknown_tool", "digest_mismatch", "withdrawn", "answered"]
+)
 _results = st.one_of(
     st.builds(e.ToolReturned, output=st.just("done"), attempt=_attempts),
     st.builds(e.ToolFailed, error=st.just("no"), attempt=_attempts),
@@ -82,7 +95,9 @@ _results = st.one_of(
 _refusals = st.builds(e.ToolRefused, ending=_endings, text=st.just("it did not run"))
 _declined = st.builds(e.Declined, why=_some(["unknown_tool", "digest_mismatch"]))
 _revoked = st.builds(e.Revoked, reviewer=_some(["", "carl"]))
-_reconciled = st.builds(e.Reconciled, happened=st.booleans(), output=st.just("so"), reviewer=st.just("x"))
+_reconciled = st.builds(
+    e.Reconciled, happened=st.booleans(), output=st.just("so"), reviewer=st.just("x")
+)
 _NEWER = b'{"type":"%s","v":9,"tool":"pay"}'
 
 
@@ -92,10 +107,14 @@ def _at(place: Slot, *kinds: st.SearchStrategy[e.Event]) -> st.SearchStrategy[tu
 
 @functools.cache
 def placed(ref: CallRef, *roles: str) -> st.SearchStrategy[tuple[Slot, e.Event]]:
-    """One fact in a slot of the call where it may stand; with roles, one that somebody of these may record."""
+    """One fact in a slot of the call where it may stand; with roles, one that somebody of these may
+    record.
+    """
     number = st.integers(1, 3)
     name = _some(REVIEWERS)
-    escalated = st.builds(e.Escalated, voters=_some([("rita",), ("ana",)]), expires_in_s=_some([None, 2.0]))
+    escalated = st.builds(
+        e.Escalated, voters=_some([("rita",), ("ana",)]), expires_in_s=_some([None, 2.0])
+    )
     slots = {
         ref.requested: _at(ref.requested, wishes),
         ref.gated: _at(ref.gated, _questions),
@@ -105,7 +124,9 @@ def placed(ref: CallRef, *roles: str) -> st.SearchStrategy[tuple[Slot, e.Event]]
         ref.withdrawn: _at(ref.withdrawn, st.just(e.Withdrawn())),
         ref.decided: _at(ref.decided, _approvals, _some(list(DECISIONS.values()))),
         ref.revoked_by("ana"): st.tuples(name.map(ref.revoked_by), _revoked),
-        ref.claim(1): st.tuples(number.map(ref.claim), st.one_of(_starts, _starts, _declined, _revoked)),
+        ref.claim(1): st.tuples(
+            number.map(ref.claim), st.one_of(_starts, _starts, _declined, _revoked)
+        ),
         ref.client_claim(1): st.tuples(number.map(ref.client_claim), _starts),
         ref.finished: _at(ref.finished, _results, _refusals),
         ref.client_finished: _at(ref.client_finished, _results),
@@ -115,38 +136,56 @@ def placed(ref: CallRef, *roles: str) -> st.SearchStrategy[tuple[Slot, e.Event]]
         ref.reconciled: _at(ref.reconciled, _reconciled),
     }
     return st.one_of(
-        one for slot, one in slots.items() if not roles or any(may_record(role, slot) for role in roles)
+        one
+        for slot, one in slots.items()
+        if not roles or any(may_record(role, slot) for role in roles)
     )
 
 
 @st.composite
 def recorded(draw: st.DrawFn, ref: CallRef, *, foreign: bool = True) -> list[tuple[str, bytes]]:
-    """What is recorded about one call, each slot at most once: a story that makes some sense, with anything between it.
+    """What is recorded about one call, each slot at most once: a story that makes some sense, with
+    anything between it.
 
     Args:
         foreign: bytes that are not a fact, too, and facts of a newer program.
     """
     wish = draw(wishes)
     is_clients = wish.run_by == "client" and wish.layout > 1
-    claim, end = (ref.client_claim(1), ref.client_finished) if is_clients else (ref.claim(1), ref.finished)
+    claim, end = (
+        (ref.client_claim(1), ref.client_finished) if is_clients else (ref.claim(1), ref.finished)
+    )
     spine: list[tuple[Slot, e.Event]] = [(ref.requested, wish)]
     if draw(st.booleans()):
-        spine += [(ref.gated, draw(st.just(question(WISH)) | _questions)), (ref.vote("ana"), draw(_votes))]
+        spine += [
+            (ref.gated, draw(st.just(question(WISH)) | _questions)),
+            (ref.vote("ana"), draw(_votes)),
+        ]
     if draw(_some([True, True, True, False])):
         spine += [(ref.decided, draw(_approvals | _some(list(DECISIONS.values()))))]
         spine += draw(st.lists(_at(claim, _starts), max_size=1))
-        spine += draw(st.lists(_at(end, _results, *([] if is_clients else [_refusals])), max_size=1))
+        spine += draw(
+            st.lists(_at(end, _results, *([] if is_clients else [_refusals])), max_size=1)
+        )
     for one in draw(st.lists(placed(ref), max_size=7)):
         spine.insert(draw(st.integers(0, len(spine))), one)
     if draw(_some([False, False, False, True])):
         spine = draw(st.permutations(spine))
     told = {slot.subject: encode(event) for slot, event in reversed(spine)}
-    found = [(subject, told[subject]) for subject in dict.fromkeys(slot.subject for slot, _ in spine)]
+    found = [
+        (subject, told[subject]) for subject in dict.fromkeys(slot.subject for slot, _ in spine)
+    ]
     if foreign and draw(_some([False, False, True])):
         index = draw(st.integers(0, len(found) - 1))
         subject, data = found[index]
         kind = data.split(b'"')[3]
-        bad = [b"", b"{", _NEWER % kind, b'{"type":"%s"}' % kind, b'{"type":"Said","role":"user","text":"?"}']
+        bad = [
+            b"",
+            b"{",
+            _NEWER % kind,
+            b'{"type":"%s"}' % kind,
+            b'{"type":"Said","role":"user","text":"?"}',
+        ]
         found[index] = (subject, draw(_some(bad)))
     return found
 

@@ -12,7 +12,17 @@ FACTS = 600
 def bench(*arguments: str, cwd: Path) -> list[str]:
     """The lines that `python -m` with these arguments prints."""
     done = subprocess.run(
-        [sys.executable, "-m", *arguments, "--facts", str(FACTS), "--at-once", "4", "--rounds", "1"],
+        [
+            sys.executable,
+            "-m",
+            *arguments,
+            "--facts",
+            str(FACTS),
+            "--at-once",
+            "4",
+            "--rounds",
+            "1",
+        ],
         env=environment(BENCH_DATE="2026-11-21"),
         cwd=cwd,
         capture_output=True,

@@ -54,13 +54,17 @@ def rebuilt(facts):
     open_ = [entry for call in made if (entry := pending.entry(call)) is not None]
     return {
         "pending": {pending.key(entry.ref): pending.encode(entry) for entry in open_},
-        "histories": {f"{ref.workspace}.{ref.thread}": history_row(ref, its) for ref, its in threads.items()},
+        "histories": {
+            f"{ref.workspace}.{ref.thread}": history_row(ref, its) for ref, its in threads.items()
+        },
         "calls": {pending.key(call.ref): call_row(call) for call in made},
     }
 
 
 def one_log(threads, chance):
-    """The threads' facts mixed into one log, each thread's in its order, numbered as a broker would."""
+    """The threads' facts mixed into one log, each thread's in its order, numbered as a broker
+    would.
+    """
     lanes = [
         [_of(fact, ThreadRef(REF.workspace, f"t{number}")) for fact in facts]
         for number, facts in enumerate(threads, 1)
@@ -69,7 +73,9 @@ def one_log(threads, chance):
     while lanes := [lane for lane in lanes if lane]:
         fact = chance.choice(lanes).pop(0)
         seq = len(log) + 1
-        log.append(msgspec.structs.replace(fact, seq=seq, recorded_at=START.replace(microsecond=seq)))
+        log.append(
+            msgspec.structs.replace(fact, seq=seq, recorded_at=START.replace(microsecond=seq))
+        )
     return log
 
 
@@ -78,7 +84,9 @@ def _of(fact, ref):
 
 
 def busy_log(length, seed=20261121):
-    """Exactly so many facts of threads in which everything that can happen to a call happens, by a fixed chance."""
+    """Exactly so many facts of threads in which everything that can happen to a call happens, by a
+    fixed chance.
+    """
     chance = random.Random(seed)
     endings = [*SETTLED, *UNSETTLED]
     threads, total = [], 0
@@ -94,7 +102,9 @@ def _random_thread(chance, endings):
     story.tell(
         REF.opened,
         e.ThreadOpened(
-            requester="rita", model=chance.choice(["", MODEL, MODEL]), max_turns=chance.choice([2, 100])
+            requester="rita",
+            model=chance.choice(["", MODEL, MODEL]),
+            max_turns=chance.choice([2, 100]),
         ),
     )
     turns = chance.randint(1, 4)
@@ -106,21 +116,30 @@ def _random_thread(chance, endings):
             story.tell(REF.replied(turn), e.ModelFailed(error="overloaded"))
             continue
         wishes = [
-            e.Wish(tool=chance.choice(TOOLS), arguments='{"order":"A-17"}', provider_id=f"call_{index}")
+            e.Wish(
+                tool=chance.choice(TOOLS), arguments='{"order":"A-17"}', provider_id=f"call_{index}"
+            )
             for index in range(chance.randint(0, 3))
         ]
         story.reply(turn, e.Text("Well,"), *wishes)
         choice = endings if turn == turns else SETTLED
         lanes = [
-            life(REF.wish(turn, index), wish, chance.choice(choice)) for index, wish in enumerate(wishes)
+            life(REF.wish(turn, index), wish, chance.choice(choice))
+            for index, wish in enumerate(wishes)
         ]
         while lanes := [lane for lane in lanes if lane]:
             slot, event = chance.choice(lanes).pop(0)
             story.tell(slot, event)
             if chance.random() < 0.15:
                 story.say("and?")
-            if isinstance(event, e.ToolReturned) and slot.tail[2] == "finished" and chance.random() < 0.7:
-                story.tell(slot.thread_ref.call(slot.tail[1]).late(9), e.ToolReturned(output="again"))
+            if (
+                isinstance(event, e.ToolReturned)
+                and slot.tail[2] == "finished"
+                and chance.random() < 0.7
+            ):
+                story.tell(
+                    slot.thread_ref.call(slot.tail[1]).late(9), e.ToolReturned(output="again")
+                )
     if chance.random() < 0.3:
         story.say("thanks")
     return story.facts

@@ -99,7 +99,9 @@ class Chain:
         }
         heard = ReadReplica(beside(self.log))
         workers = [
-            Worker(Ledger(beside(self.log), e.Author(kind=kind, name=kind)), make[kind](), heard=heard)
+            Worker(
+                Ledger(beside(self.log), e.Author(kind=kind, name=kind)), make[kind](), heard=heard
+            )
             for kind in kinds or make
         ]
         tasks = [asyncio.create_task(worker.run()) for worker in workers]

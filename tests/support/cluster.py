@@ -1,4 +1,6 @@
-"""Three nats-servers on the loopback interface that are one cluster, each with a store of its own."""
+"""Three nats-servers on the loopback interface that are one cluster, each with a store of its
+own.
+"""
 
 import asyncio
 import json
@@ -21,7 +23,9 @@ REPLICAS = 3
 
 @asynccontextmanager
 async def cluster(path: Path, *reviewers: str) -> AsyncGenerator[list[Path]]:
-    """A running cluster with the ledger's streams, each on three nodes; yields a store for each node."""
+    """A running cluster with the ledger's streams, each on three nodes; yields a store for each
+    node.
+    """
     names = (SYSTEM, ADMIN, *ROLES, *(f"reviewer-{name}" for name in reviewers))
     passwords = {name: f"{name}-password" for name in names}
     ports = free_ports(2 * REPLICAS)
@@ -32,7 +36,9 @@ async def cluster(path: Path, *reviewers: str) -> AsyncGenerator[list[Path]]:
             store = Store(path / f"n{number}")
             store.path.mkdir(parents=True)
             store.write_private("accounts.conf", accounts_config(passwords).encode())
-            store.write_private("server.conf", _config(store.path, number, clients, routes).encode())
+            store.write_private(
+                "server.conf", _config(store.path, number, clients, routes).encode()
+            )
             process = await asyncio.create_subprocess_exec(
                 str(find_binary()), "-c", str(store.path / "server.conf")
             )

@@ -17,8 +17,14 @@ EXPRESSIONS = st.recursive(
             st.sampled_from("+ - * / % == != < <= > >= && || in".split()),  # noqa: SIM905
             inner,
         ),
-        st.builds("{}({})".format, st.sampled_from(["size", "int", "uint", "double", "string", "!"]), inner),
-        st.builds("{}.{}(x, {})".format, inner, st.sampled_from(["all", "exists", "exists_one"]), inner),
+        st.builds(
+            "{}({})".format,
+            st.sampled_from(["size", "int", "uint", "double", "string", "!"]),
+            inner,
+        ),
+        st.builds(
+            "{}.{}(x, {})".format, inner, st.sampled_from(["all", "exists", "exists_one"]), inner
+        ),
         st.builds("{}[{}]".format, inner, inner),
         st.builds("({} ? {} : {})".format, inner, inner, inner),
     ),

@@ -1,9 +1,10 @@
-"""Starts `ayes` in processes of its own that need not import it first: one costs 20 ms rather than 0.8 s.
+"""Starts `ayes` in processes of its own that need not import it first: one costs 20 ms rather than
+0.8 s.
 
-Each is a real process, with its own arguments, environment, directory, streams and exit code. `program.py` runs this
-file once per test process, and sends a request for each start: the arguments, the environment and the directory as
-JSON, with four file descriptors: stdin, stdout, stderr, and a pipe for the answer, which is the pid in one line and the
-wait status in the next.
+Each is a real process, with its own arguments, environment, directory, streams and exit code.
+`program.py` runs this file once per test process, and sends a request for each start: the
+arguments, the environment and the directory as JSON, with four file descriptors: stdin, stdout,
+stderr, and a pipe for the answer, which is the pid in one line and the wait status in the next.
 """
 
 import contextlib
@@ -19,7 +20,9 @@ from typing import Any
 
 
 def serve(requests: socket.socket) -> dict[str, Any]:
-    """Return in each new process with the request that it is for; the server itself never returns."""
+    """Return in each new process with the request that it is for; the server itself never
+    returns.
+    """
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, 1 << 20, 4)
         if not data:

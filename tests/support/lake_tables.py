@@ -43,5 +43,6 @@ def rows(db: duckdb.DuckDBPyConnection, query: str) -> list[dict]:
 
 def judged_by(db: duckdb.DuckDBPyConnection) -> dict[int, tuple[bool, str | None]]:
     return {
-        row["seq"]: (row["counts"], row["void"]) for row in rows(db, "SELECT seq, counts, void FROM events")
+        row["seq"]: (row["counts"], row["void"])
+        for row in rows(db, "SELECT seq, counts, void FROM events")
     }

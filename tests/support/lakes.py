@@ -17,6 +17,15 @@ def synced(store: Path, *options: object):
 
 def rehearsed(store: Path, file: Path) -> None:
     ended = approvals(
-        "rehearse", file, "--policy", POLICY, "-w", "acme", "--store", store, "--json", timeout_s=110
+        "rehearse",
+        file,
+        "--policy",
+        POLICY,
+        "-w",
+        "acme",
+        "--store",
+        store,
+        "--json",
+        timeout_s=110,
     )
     assert ended.code == 0, ended.err

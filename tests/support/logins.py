@@ -29,7 +29,9 @@ class Somebody:
         self.problems.clear()
         self._denied.clear()
         raw = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
-        asking = asyncio.ensure_future(self.client.request(subject, raw, timeout=5, headers=headers))
+        asking = asyncio.ensure_future(
+            self.client.request(subject, raw, timeout=5, headers=headers)
+        )
         denial = asyncio.ensure_future(self._denied.wait())
         await asyncio.wait((asking, denial), return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():
@@ -50,7 +52,9 @@ class Somebody:
         return not self.denied(subject)
 
     async def may_hear(self, subject, queue=""):
-        """Whether the broker takes a subscription. A request after it is answered after it is denied."""
+        """Whether the broker takes a subscription. A request after it is answered after it is
+        denied.
+        """
         self.problems.clear()
         await self.client.subscribe(subject, queue=queue)
         await self.client.request("$JS.API.INFO", timeout=5)

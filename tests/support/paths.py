@@ -9,5 +9,6 @@ EXAMPLES = ROOT / "examples"
 AIRLINE = EXAMPLES / "airline.toml"
 #: Three recorded conversations.
 SMALL = TESTS / "data" / "small.jsonl"
-#: The recorded conversations of tau-bench, which are not in the repository; tests skip without them.
+#: The recorded conversations of tau-bench, which are not in the repository; tests skip without
+#: them.
 DATA = ROOT.parent / "shared" / "data" / "airline-gpt4o.jsonl"

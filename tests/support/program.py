@@ -59,7 +59,8 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 class Started(subprocess.Popen[Any]):
-    """`ayes` as a process of its own, forked by `fork_server.py`: it can do whatever one started by a shell can.
+    """`ayes` as a process of its own, forked by `fork_server.py`: it can do whatever one started by
+    a shell can.
 
     Only how it starts and how it is waited for differ, as it is no child of this process.
     """
@@ -67,8 +68,14 @@ class Started(subprocess.Popen[Any]):
     def _execute_child(self, args, *others):  # the names are those of subprocess.Popen
         _, _, _, _, cwd, env, *_ = others
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = others[9:15]
-        told = {"words": [str(one) for one in args], "environment": env, "directory": cwd and str(cwd)}
-        streams = [given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))]
+        told = {
+            "words": [str(one) for one in args],
+            "environment": env,
+            "directory": cwd and str(cwd),
+        }
+        streams = [
+            given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))
+        ]
         reading, answer = os.pipe()
         try:
             socket.send_fds(_fork_server(), [json.dumps(told).encode()], [*streams, answer])
@@ -100,7 +107,9 @@ def _fork_server() -> socket.socket:
     file = Path(__file__).with_name("fork_server.py")
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, file, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=environment()
+            [sys.executable, file, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environment(),
         )
 
     def end() -> None:
@@ -119,7 +128,9 @@ def approvals(
     typed: str = "",
     **variables: str,
 ) -> Ended:
-    """Run it to its end; `typed` is its input. On a store it is told so as a shell would be, by an environment variable."""
+    """Run it to its end; `typed` is its input. On a store it is told so as a shell would be, by an
+    environment variable.
+    """
     if store is not None:
         variables["AYES_STORE"] = str(store)
     with Started(
@@ -180,7 +191,9 @@ def up(store: Path, *options: object) -> Iterator[dict[str, Any]]:
 def in_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., Ended]]:
-    """The same program within this process, for the many runs that differ in a word: no start, and no process to wait for."""
+    """The same program within this process, for the many runs that differ in a word: no start, and
+    no process to wait for.
+    """
     root, said = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers, root.level
     for name in [name for name in os.environ if name.startswith(FROM_A_SHELL)]:
@@ -251,13 +264,19 @@ def at_a_terminal(*arguments: object, store: Path, **variables: str) -> Iterator
                 process.terminate()
 
 
-# ------------------------------------------------------------------------- what others do beside the program
+# ---------------------------------------------------------------- what others do beside the program
 
 
 def ask(
-    store: Path, call: CallRef, tool: str = "pay", requester: str = "rita", arguments: str = '{"amount": 5}'
+    store: Path,
+    call: CallRef,
+    tool: str = "pay",
+    requester: str = "rita",
+    arguments: str = '{"amount": 5}',
 ) -> str:
-    """Ask for a tool, as a service does, and wait until the gate has seen it; the digest of what is to run."""
+    """Ask for a tool, as a service does, and wait until the gate has seen it; the digest of what is
+    to run.
+    """
 
     async def asked() -> str:
         async with Ledger.connect(store) as ledger:

@@ -24,7 +24,9 @@ REFUND = ToolSpec(name="refund", schema=SCHEMA)
 
 
 class Shop:
-    """A workspace with tools and policies, somebody who wishes, and as many gates as a test wants."""
+    """A workspace with tools and policies, somebody who wishes, and as many gates as a test
+    wants.
+    """
 
     def __init__(self, port: EventLog) -> None:
         self.log = port
@@ -43,7 +45,11 @@ class Shop:
         await self.ledger.append(policy_slot(workspace, version), applied(text))
 
     async def request(
-        self, ref: CallRef = FIRST, arguments: str = '{"amount":100}', tool: str = "refund", **more: Any
+        self,
+        ref: CallRef = FIRST,
+        arguments: str = '{"amount":100}',
+        tool: str = "refund",
+        **more: Any,
     ) -> None:
         """As the model worker does, for an agent too."""
         version = (await self.ledger.tool("shop", tool)).version
@@ -51,7 +57,9 @@ class Shop:
         digest = call_digest(tool, version, arguments)
         await self.ledger.append(
             ref.requested,
-            e.ToolRequested(tool=tool, arguments=arguments, digest=digest, tool_version=version, **wish),
+            e.ToolRequested(
+                tool=tool, arguments=arguments, digest=digest, tool_version=version, **wish
+            ),
         )
 
     async def say(self, message: str) -> None:
@@ -61,7 +69,9 @@ class Shop:
     async def gates(self, count: int = 1, *, queue: bool = False) -> AsyncIterator[None]:
         """So many gates at the same time, and the queue if it is wanted."""
         made: list[Any] = [Gate() for _ in range(count)] + ([PendingProjector()] if queue else [])
-        workers = [Worker(Ledger(self.log, e.Author(kind="gate", name="gate")), one) for one in made]
+        workers = [
+            Worker(Ledger(self.log, e.Author(kind="gate", name="gate")), one) for one in made
+        ]
         running = [asyncio.create_task(worker.run()) for worker in workers]
         try:
             yield
@@ -91,4 +101,6 @@ class Shop:
 
 
 def rule(name: str, then: str, *more: str, tools: str = "refund") -> str:
-    return "\n".join(("[[rule]]", f'name = "{name}"', f'tools = ["{tools}"]', f'then = "{then}"', *more, ""))
+    return "\n".join(
+        ("[[rule]]", f'name = "{name}"', f'tools = ["{tools}"]', f'then = "{then}"', *more, "")
+    )

@@ -100,7 +100,9 @@ DECISIONS = {
     ),
     "denied by policy": e.Denied(ground="policy", rule="no-refunds", policy_version=1),
     "invalid": e.Denied(ground="invalid", rule="", policy_version=1, reason="`order` is missing"),
-    "answered": e.Answered(answer="It is on its way.", rule="money", policy_version=1, voters=("ana",)),
+    "answered": e.Answered(
+        answer="It is on its way.", rule="money", policy_version=1, voters=("ana",)
+    ),
     "expired": e.Expired(rule="money", policy_version=1, after_s=900),
     "withdrawn": e.Withdrawn(reason="changed my mind"),
     "superseded": e.Superseded(reason="a new message"),
@@ -109,16 +111,25 @@ DECISIONS = {
 EDIT = '{"order":"edited"}'
 
 
-def life(ref: CallRef, wish: e.Wish, ending: str, output: str = "done") -> list[tuple[Slot, e.AnyEvent]]:
+def life(
+    ref: CallRef, wish: e.Wish, ending: str, output: str = "done"
+) -> list[tuple[Slot, e.AnyEvent]]:
     """What is recorded about a call that ends so, in order."""
-    facts: list[tuple[Slot, e.AnyEvent]] = [(ref.requested, request(wish)), (ref.gated, question(wish))]
+    facts: list[tuple[Slot, e.AnyEvent]] = [
+        (ref.requested, request(wish)),
+        (ref.gated, question(wish)),
+    ]
     runs = approval(wish, EDIT if ending == "edited" else None).digest
     start = (ref.claim(1), e.ToolStarted(digest=runs, idempotency_key=str(ref)))
     if ending in DECISIONS:
         decision = DECISIONS[ending]
         name = {"denied by policy": "denied", "invalid": "denied"}.get(ending, ending)
         text = decision.answer if isinstance(decision, e.Answered) else f"{wish.tool} was {name}"
-        return [*facts, (ref.decided, decision), (ref.finished, e.ToolRefused(ending=name, text=text))]
+        return [
+            *facts,
+            (ref.decided, decision),
+            (ref.finished, e.ToolRefused(ending=name, text=text)),
+        ]
     facts.append((ref.decided, approval(wish, EDIT if ending == "edited" else None)))
     returned = (ref.finished, e.ToolReturned(output=output))
     match ending:
@@ -126,7 +137,11 @@ def life(ref: CallRef, wish: e.Wish, ending: str, output: str = "done") -> list[
             return facts
         case "revoked":
             back = (ref.revoked_by("ben"), e.Revoked(reason="wrong customer", reviewer="ben"))
-            return [*facts, back, (ref.finished, e.ToolRefused(ending="revoked", text="taken back"))]
+            return [
+                *facts,
+                back,
+                (ref.finished, e.ToolRefused(ending="revoked", text="taken back")),
+            ]
         case "unknown_tool" | "digest_mismatch" | "people_were_asked":
             facts.append((ref.claim(1), e.Declined(why=ending)))
             return [*facts, (ref.finished, e.ToolRefused(ending=ending, text=f"{ending} it is"))]
@@ -193,7 +208,7 @@ def facts_of(messages: list[dict], ref: ThreadRef = REF) -> list[Fact]:
     return story.facts
 
 
-# -------------------------------------------------------------------------------------------- random lives
+# ------------------------------------------------------------------------------------- random lives
 
 _words = st.sampled_from(["", " ", "hello", "Grüße 🙂", "two\n\nlines", '{"a": 1}'])
 _thinking = json.dumps({"type": "thinking", "thinking": "hm", "signature": "c2ln"})

@@ -81,14 +81,24 @@ type Told = list[tuple[Slot, e.AnyEvent]]
 
 
 def happened(seed: int, calls: int) -> list[Fact]:
-    """So many calls of a town where all sorts of things happen, many of them at once; the same for the same seed."""
+    """So many calls of a town where all sorts of things happen, many of them at once; the same for
+    the same seed.
+    """
     chance = random.Random(seed)
-    threads = [ThreadRef(workspace, f"t{number}") for workspace in ("acme", "shop") for number in range(3)]
+    threads = [
+        ThreadRef(workspace, f"t{number}") for workspace in ("acme", "shop") for number in range(3)
+    ]
     wanted = [
-        _told(chance, chance.choice(threads).wish(number, 0), chance.choice((*SETTLED, *UNSETTLED, *_EXTRAS)))
+        _told(
+            chance,
+            chance.choice(threads).wish(number, 0),
+            chance.choice((*SETTLED, *UNSETTLED, *_EXTRAS)),
+        )
         for number in range(1, calls + 1)
     ]
-    wanted += [_granted(chance, f"g{number}") for number in range(chance.randint(0, 3) + calls // 20)]
+    wanted += [
+        _granted(chance, f"g{number}") for number in range(chance.randint(0, 3) + calls // 20)
+    ]
     wanted += [_talked(chance, ref) for ref in threads if chance.random() < 0.8]
     if chance.random() < 0.8:
         wanted.append([(policy_slot("acme", 1), e.PolicyApplied(text=_OLD, digest="d"))])
@@ -123,7 +133,10 @@ def _told(chance: random.Random, ref: CallRef, ending: str) -> Told:
     rule, organisation = chance.choice(_RULES), chance.random() < 0.2
     told = [(slot, _changed(event, rule=rule, organisation=organisation)) for slot, event in told]
     told[0] = (told[0][0], _changed(told[0][1], agent=chance.choice(("", "desk", "bot"))))
-    told[1] = (told[1][0], _changed(told[1][1], reason=chance.choice(("", "It moves money.", "ä" * 120))))
+    told[1] = (
+        told[1][0],
+        _changed(told[1][1], reason=chance.choice(("", "It moves money.", "ä" * 120))),
+    )
     match ending:
         case "wished only":
             return told[:1]
@@ -134,7 +147,9 @@ def _told(chance: random.Random, ref: CallRef, ending: str) -> Told:
             told[2] = (told[2][0], _changed(changed, rule=rule))
         case "glass":
             told[2] = (told[2][0], _changed(told[2][1], ground="broken_glass"))
-            told.insert(2, (ref.announced, e.GlassBroken(reviewer="ana", reason="The house burns.")))
+            told.insert(
+                2, (ref.announced, e.GlassBroken(reviewer="ana", reason="The house burns."))
+            )
         case "by policy" | "by grant":
             told.pop(1)
             grants = {"ground": "policy", "voters": ()}
@@ -145,7 +160,11 @@ def _told(chance: random.Random, ref: CallRef, ending: str) -> Told:
             denied = e.Denied(
                 ground="limit" if ending != "again" else "repeated", rule=rule, policy_version=1
             )
-            return [told[0], (ref.decided, denied), (ref.finished, e.ToolRefused(ending="denied", text="no"))]
+            return [
+                told[0],
+                (ref.decided, denied),
+                (ref.finished, e.ToolRefused(ending="denied", text="no")),
+            ]
         case "crossed":
             # Two gates knew different policies.
             told[2] = (told[2][0], _changed(told[2][1], ground="policy", voters=()))
@@ -153,7 +172,11 @@ def _told(chance: random.Random, ref: CallRef, ending: str) -> Told:
         case _:
             pass
     if any(slot.tail[-1] == "gated" for slot, _ in told) and ending != "crossed":
-        voted = [(ref.vote(name), _vote(chance)) for name in ("ana", "ben", "cleo") if chance.random() < 0.6]
+        voted = [
+            (ref.vote(name), _vote(chance))
+            for name in ("ana", "ben", "cleo")
+            if chance.random() < 0.6
+        ]
         # Most before the decision, some just behind it.
         at = next((n for n, (slot, _) in enumerate(told) if slot.tail[-1] == "decided"), len(told))
         for one in voted:
@@ -177,7 +200,9 @@ def _vote(chance: random.Random) -> e.Voted:
 
 def _granted(chance: random.Random, name: str) -> Told:
     ref = GrantRef(chance.choice(("acme", "shop")), chance.choice(("ana", "ben")), name)
-    granted = e.Granted(tool="refund", expires_in_s=chance.choice((60, 1e6, 3e7)), uses=chance.choice((1, 3)))
+    granted = e.Granted(
+        tool="refund", expires_in_s=chance.choice((60, 1e6, 3e7)), uses=chance.choice((1, 3))
+    )
     told: Told = [(ref.given, granted)]
     told += [
         (ref.used(number), e.GrantUsed(call="acme/t0/1-0"))
@@ -200,7 +225,9 @@ def _talked(chance: random.Random, ref: ThreadRef) -> Told:
 
 def written(directory: Path, facts: list[Fact], batch: int = 500) -> Path:
     """The lake that the archivist makes of these facts."""
-    raws = [RawMessage(one.seq, one.recorded_at, one.slot.subject, encode(one.event)) for one in facts]
+    raws = [
+        RawMessage(one.seq, one.recorded_at, one.slot.subject, encode(one.event)) for one in facts
+    ]
     with LakeWriter.open(directory, "a log") as archive:
         for start in range(0, len(raws), batch):
             archive.take(raws[start : start + batch])

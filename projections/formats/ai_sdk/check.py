@@ -38,7 +38,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, find_messages
+from ayes.projections.formats.common import (
+    FormatProblem,
+    JsonObject,
+    Payload,
+    Problems,
+    find_messages,
+)
 from ayes.projections.formats.pairing import CallPairing, PairingRules
 
 _PAIRING: Final = PairingRules(
@@ -91,7 +97,9 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
             for part in content:
                 _check_part(at, role, part, seen)
         else:
-            shape = {"system": "text", "tool": "a list of parts"}.get(role, "text or a list of parts")
+            shape = {"system": "text", "tool": "a list of parts"}.get(
+                role, "text or a list of parts"
+            )
             problems.add(7, at, f"the content of a {role} message is {shape}. Write it so.")
     seen.pairing.end_turn()
     for id_, asked_at in seen.approvals.items():
@@ -103,10 +111,19 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
 
 def _foreign(message: Any) -> str:
     """What keeps it from being a message at all; nothing, if it is one."""
-    if not isinstance(message, dict) or message.get("role") not in ("system", "user", "assistant", "tool"):
+    if not isinstance(message, dict) or message.get("role") not in (
+        "system",
+        "user",
+        "assistant",
+        "tool",
+    ):
         return "a message is an object with one of the roles system, user, assistant, tool."
     foreign = [field for field in _FOREIGN if field in message]
-    return f"`{foreign[0]}` is a field of another form. Write it as parts of the content." if foreign else ""
+    return (
+        f"`{foreign[0]}` is a field of another form. Write it as parts of the content."
+        if foreign
+        else ""
+    )
 
 
 def _check_text(at: int, text: str, problems: Problems) -> None:
@@ -227,7 +244,10 @@ _FIELDS: Final[dict[str, dict[str, Callable[[Any], bool]]]] = {
     "tool-call": {"toolCallId": _is_text, "toolName": _is_text},
     "tool-result": {"toolCallId": _is_text, "toolName": _is_text, "output": lambda _: True},
     "tool-approval-request": {"approvalId": _is_text, "toolCallId": _is_text},
-    "tool-approval-response": {"approvalId": _is_text, "approved": lambda value: isinstance(value, bool)},
+    "tool-approval-response": {
+        "approvalId": _is_text,
+        "approved": lambda value: isinstance(value, bool),
+    },
 }
 
 

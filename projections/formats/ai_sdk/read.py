@@ -41,7 +41,9 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
                     steps.add_output(_read_output(at, part))
         elif role == "assistant":
             asked = "tool-approval-request"
-            reply = RecordedReply(tuple(_read_part(at, one) for one in parts if one["type"] != asked))
+            reply = RecordedReply(
+                tuple(_read_part(at, one) for one in parts if one["type"] != asked)
+            )
             if repeated_id(reply.wishes) is not None:
                 raise unreadable(at, "two calls have one id. Whose result is whose is not said.")
             steps.add_reply(reply)
@@ -63,7 +65,9 @@ def _read_part(at: int, part: JsonObject) -> Part:
     match part:
         case {"type": "text", "text": text}:
             return Text(text)
-        case {"type": "tool-call", "toolCallId": id_, "toolName": tool} if not part.get("providerExecuted"):
+        case {"type": "tool-call", "toolCallId": id_, "toolName": tool} if not part.get(
+            "providerExecuted"
+        ):
             return Wish(tool, read_input(at, part.get("input", {})), id_)
         case {"type": "reasoning" | "file"}:
             return Opaque(PROVIDER, checked_json_text(at, part))
@@ -73,7 +77,9 @@ def _read_part(at: int, part: JsonObject) -> Part:
 
 def read_input(at: int, value: Any) -> str:
     match value:
-        case {"malformed_arguments": str(raw)} if len(value) == 1 and arguments_object(raw) == value:
+        case {"malformed_arguments": str(raw)} if (
+            len(value) == 1 and arguments_object(raw) == value
+        ):
             return raw
         case str(raw):
             # What the SDK keeps of a call whose arguments it could not parse.

@@ -56,7 +56,9 @@ def write(entries: Sequence[Entry]) -> Payload:
     return {"messages": messages}
 
 
-def numbered(entries: Sequence[Entry]) -> Iterator[tuple[System | User | Note | PairedTurn, list[str]]]:
+def numbered(
+    entries: Sequence[Entry],
+) -> Iterator[tuple[System | User | Note | PairedTurn, list[str]]]:
     """The entries in pairs, each turn with the ids of its calls."""
     used: set[str] = set()
     for step in pair_turns(entries):

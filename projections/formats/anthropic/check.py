@@ -86,7 +86,11 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
 
 def blocks_of(message: Any) -> list[JsonObject] | None:
     """The message's blocks; `None` if it is of no known shape."""
-    if not isinstance(message, dict) or message.get("role") not in ("user", "assistant") or _is_chat(message):
+    if (
+        not isinstance(message, dict)
+        or message.get("role") not in ("user", "assistant")
+        or _is_chat(message)
+    ):
         return None
     content = message.get("content")
     if isinstance(content, str):
@@ -103,7 +107,9 @@ def _is_chat(message: JsonObject) -> bool:
 
 def shape_problem(message: Any) -> str:
     if isinstance(message, dict) and _is_chat(message):
-        return "this is a message for OpenAI Chat Completions. Check these with `--for openai-chat`."
+        return (
+            "this is a message for OpenAI Chat Completions. Check these with `--for openai-chat`."
+        )
     return "a message is a role, user or assistant, and text or a list of blocks."
 
 
@@ -127,7 +133,9 @@ def _check_use(at: int, use: JsonObject, pairing: CallPairing, problems: Problem
     problems.check_tool_name(14, at, use.get("name"))
 
 
-def _check_block(at: int, role: str, block: JsonObject, served: set[str], problems: Problems) -> None:
+def _check_block(
+    at: int, role: str, block: JsonObject, served: set[str], problems: Problems
+) -> None:
     """One block by itself. Adds the provider's own tool uses to `served`."""
     match block["type"]:
         case "text" if not str(block.get("text", "")).strip():
@@ -149,14 +157,18 @@ def _check_block(at: int, role: str, block: JsonObject, served: set[str], proble
 
 def _says_something(content: Any) -> bool:
     if isinstance(content, list):
-        return any(not isinstance(one, dict) or str(one.get("text", "?")).strip() for one in content)
+        return any(
+            not isinstance(one, dict) or str(one.get("text", "?")).strip() for one in content
+        )
     return isinstance(content, str) and bool(content.strip())
 
 
 def thinking_problem(block: JsonObject) -> str:
     """What a thinking block lacks, in words; empty for a whole one, and for any other block."""
     needed = {"thinking": "signature", "redacted_thinking": "data"}.get(block["type"])
-    return f"a {block['type']} block lacks its {needed}." if needed and not block.get(needed) else ""
+    return (
+        f"a {block['type']} block lacks its {needed}." if needed and not block.get(needed) else ""
+    )
 
 
 def is_id(value: object) -> bool:

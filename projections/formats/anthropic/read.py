@@ -76,7 +76,11 @@ def _system(payload: Payload | Sequence[Any]) -> list[str]:
 
 
 def _is_text(block: Any) -> bool:
-    return isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str)
+    return (
+        isinstance(block, dict)
+        and block.get("type") == "text"
+        and isinstance(block.get("text"), str)
+    )
 
 
 def _read_part(at: int, block: JsonObject) -> Part:
@@ -87,13 +91,19 @@ def _read_part(at: int, block: JsonObject) -> Part:
             _only(at, "a tool_use", block, ("type", "id", "name", "input", *_NOT_READ))
             return Wish(name, _arguments(at, given), id_)
         case {"type": "tool_use"}:
-            raise unreadable(at, "a tool_use is an id and a name, which are texts, and an input object.")
+            raise unreadable(
+                at, "a tool_use is an id and a name, which are texts, and an input object."
+            )
         case {"type": kind} if kind in _KEPT or kind.endswith("_tool_result"):
             return Opaque("anthropic", checked_json_text(at, block))
         case {"type": "tool_result"}:
-            raise unreadable(at, "a result stands in the model's message. Put it into the user's after it.")
+            raise unreadable(
+                at, "a result stands in the model's message. Put it into the user's after it."
+            )
         case _:
-            raise unreadable(at, f"a block of type {block['type']!r} in the model's message is not known.")
+            raise unreadable(
+                at, f"a block of type {block['type']!r} in the model's message is not known."
+            )
 
 
 #: Blocks of the model that are kept as they came, and go back so.
@@ -116,7 +126,9 @@ def _arguments(at: int, given: JsonObject) -> str:
     return checked_json_text(at, given)
 
 
-def _read_result(at: int, block: JsonObject, tools: Mapping[str, str], waiting: Sequence[Wish]) -> Output:
+def _read_result(
+    at: int, block: JsonObject, tools: Mapping[str, str], waiting: Sequence[Wish]
+) -> Output:
     """A result of one of the uses of the message before.
 
     Args:

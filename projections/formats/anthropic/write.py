@@ -38,7 +38,9 @@ _OURS: Final = frozenset({"text", "tool_use", "tool_result"})
 def write(entries: Sequence[Entry]) -> Payload:
     """`{"system": ..., "messages": [...]}`, without `system` where the history opens with none."""
     first = leading_system_count(entries)
-    system = [entry.text for entry in entries[:first] if isinstance(entry, System) and entry.text.strip()]
+    system = [
+        entry.text for entry in entries[:first] if isinstance(entry, System) and entry.text.strip()
+    ]
     messages: list[JsonObject] = []
     used: set[str] = set()
     for step in pair_turns(entries[first:]):
@@ -53,11 +55,15 @@ def write(entries: Sequence[Entry]) -> Payload:
                 ids = [call_id(outcome, used, is_id) for _wish, outcome in outcomes]
                 _add(messages, "assistant", _blocks(assistant, ids))
                 if outcomes:
-                    results = [_result(id_, one) for id_, (_, one) in zip(ids, outcomes, strict=True)]
+                    results = [
+                        _result(id_, one) for id_, (_, one) in zip(ids, outcomes, strict=True)
+                    ]
                     _add(messages, "user", results)
     if not messages or messages[0]["role"] != "user":
         messages.insert(0, {"role": "user", "content": [_text(OPENING)]})
-    return {"system": "\n\n".join(system), "messages": messages} if system else {"messages": messages}
+    return (
+        {"system": "\n\n".join(system), "messages": messages} if system else {"messages": messages}
+    )
 
 
 def _add(messages: list[JsonObject], role: str, blocks: list[JsonObject]) -> None:

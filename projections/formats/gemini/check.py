@@ -58,7 +58,9 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     if not contents:
         problems.add(6, 0, "there is no content in `contents`. The first must be a user's.")
     shapes = [parts_of(content, ("user", "model")) for content in contents]
-    current = max((at for at, parts in enumerate(shapes) if _is_said(contents[at], parts)), default=0)
+    current = max(
+        (at for at, parts in enumerate(shapes) if _is_said(contents[at], parts)), default=0
+    )
     waiting: list[JsonObject] = []  # calls of the content before, which this one must answer
     role = ""
     for at, (content, parts) in enumerate(zip(contents, shapes, strict=True)):
@@ -68,7 +70,9 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
             continue
         before, role = role, content["role"]
         calls = [inner(part, "functionCall") for part in parts if "functionCall" in part]
-        responses = [inner(part, "functionResponse") for part in parts if "functionResponse" in part]
+        responses = [
+            inner(part, "functionResponse") for part in parts if "functionResponse" in part
+        ]
         if at == 0 and role != "user":
             problems.add(6, at, "the first content must be a user's. Put one before it.")
         _check_responses(at, responses, waiting, len(parts), problems)
@@ -85,7 +89,11 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
 
 def _is_said(content: Any, parts: list[JsonObject] | None) -> bool:
     """Something that a user said, in contrast to what tools gave."""
-    return parts is not None and content["role"] == "user" and any("functionResponse" not in p for p in parts)
+    return (
+        parts is not None
+        and content["role"] == "user"
+        and any("functionResponse" not in p for p in parts)
+    )
 
 
 def system_problem(system: Any) -> str:
@@ -93,7 +101,9 @@ def system_problem(system: Any) -> str:
     if system is None or isinstance(system, str):  # the SDKs make a content of a bare text
         return ""
     parts = parts_of(system, (None, "user", "system", "model"))
-    if parts is not None and all(isinstance(part.get("text"), str) and part["text"] for part in parts):
+    if parts is not None and all(
+        isinstance(part.get("text"), str) and part["text"] for part in parts
+    ):
         return ""
     return "`systemInstruction` is no content of texts. Write {'parts': [{'text': ...}]}, or none."
 
@@ -124,7 +134,9 @@ def _check_responses(
     for response in responses:
         call = next((one for one in left if _answers(response, one)), None)
         if call is None:
-            wrong = f"the response of {response.get('name')!r} has another id or name than each call."
+            wrong = (
+                f"the response of {response.get('name')!r} has another id or name than each call."
+            )
             problems.add(3, at, f"{wrong} Copy them.")
         left = [one for one in left if one is not call]
 
@@ -133,7 +145,9 @@ def _answers(response: JsonObject, call: JsonObject) -> bool:
     return response.get("name") == call.get("name") and response.get("id") == call.get("id")
 
 
-def _check_calls(at: int, role: str, before: str, calls: list[JsonObject], problems: Problems) -> None:
+def _check_calls(
+    at: int, role: str, before: str, calls: list[JsonObject], problems: Problems
+) -> None:
     if calls and role == "model" and before == "model":
         problems.add(5, at, "calls follow another content of the model. Join the two.")
     ids = [str(call["id"]) for call in calls if call.get("id")]

@@ -43,7 +43,11 @@ def is_kept(part: JsonObject) -> bool:
     """A thought, or what the provider's own tools did: of no use to anyone else."""
     data = [name for name in DATA if name in part]
     if data == ["text"]:
-        return part.get("thought") is True and isinstance(part["text"], str) and not is_empty_text(part)
+        return (
+            part.get("thought") is True
+            and isinstance(part["text"], str)
+            and not is_empty_text(part)
+        )
     return len(data) == 1 and data[0] in KEPT and isinstance(part[data[0]], dict)
 
 
@@ -84,7 +88,11 @@ def parts_of(content: Any, roles: Sequence[str | None]) -> list[JsonObject] | No
     if not isinstance(content, dict) or content.get("role") not in roles:
         return None
     parts = content.get("parts")
-    if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
+    if (
+        not isinstance(parts, list)
+        or not parts
+        or not all(isinstance(part, dict) for part in parts)
+    ):
         return None
     return [_spelled(part) for part in parts]
 

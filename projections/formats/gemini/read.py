@@ -7,7 +7,13 @@ one text under `output` or `error`. Images and files are refused, as they cannot
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ayes.projections.formats.common import MALFORMED, JsonObject, Payload, arguments_object, json_text
+from ayes.projections.formats.common import (
+    MALFORMED,
+    JsonObject,
+    Payload,
+    arguments_object,
+    json_text,
+)
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.formats.gemini.check import system_problem
 from ayes.projections.formats.gemini.parts import (
@@ -34,7 +40,9 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     texts: list[str] = []
     if (system := system_of(payload)) is not None:
         if system_problem(system):
-            raise BadInput("`systemInstruction`: only texts can be read, {'parts': [{'text': ...}]}.")
+            raise BadInput(
+                "`systemInstruction`: only texts can be read, {'parts': [{'text': ...}]}."
+            )
         texts = [system] if isinstance(system, str) else [part["text"] for part in system["parts"]]
     steps = PairedSteps(Spoken("system", text) for text in texts)
     contents = contents_of(payload)
@@ -74,7 +82,8 @@ def _readable(at: int, content: Any) -> list[JsonObject]:
     parts = parts_of(content, ("user", "model"))
     if parts is None:
         raise _mistake(
-            at, "it is none of this provider: a role, user or model, and a list of parts, at least one."
+            at,
+            "it is none of this provider: a role, user or model, and a list of parts, at least one.",
         )
     try:
         json_text(parts)
@@ -96,11 +105,17 @@ def _replied(at: int, part: JsonObject) -> Iterator[Part]:
         case [("functionCall", dict())]:
             call = inner(part, "functionCall")
             id_, name, args = call.get("id", ""), call.get("name"), call.get("args", {})
-            if not (isinstance(id_, str) and isinstance(name, str) and name and isinstance(args, dict)):
-                raise _mistake(at, "a call needs a name and an object `args`, and its id must be text.")
+            if not (
+                isinstance(id_, str) and isinstance(name, str) and name and isinstance(args, dict)
+            ):
+                raise _mistake(
+                    at, "a call needs a name and an object `args`, and its id must be text."
+                )
             yield Wish(name, _arguments(args), id_)
         case _:
-            raise _mistake(at, "a part of the model's is neither text nor a call, nor kept for the model.")
+            raise _mistake(
+                at, "a part of the model's is neither text nor a call, nor kept for the model."
+            )
 
 
 def _arguments(args: JsonObject) -> str:
@@ -126,10 +141,14 @@ def _user_step(at: int, part: JsonObject, waiting: Sequence[Wish]) -> Spoken | O
     if not waiting:
         raise _mistake(at, f"the response of {response.get('name')!r} does not follow its call.")
     wish = waiting[0]
-    if response.get("name") != wish.tool or response.get("id", wish.provider_id) != wish.provider_id:
+    if (
+        response.get("name") != wish.tool
+        or response.get("id", wish.provider_id) != wish.provider_id
+    ):
         raise _mistake(
             at,
-            f"the response of {response.get('name')!r} stands where that of {wish.tool!r} must stand. "
+            f"the response of {response.get('name')!r} stands where that of {wish.tool!r} must "
+            "stand. "
             "Sort the responses as their calls.",
         )
     match response.get("response"):

@@ -37,7 +37,11 @@ from ayes.schemas.events import Opaque, Text, Wish
 def write(entries: Sequence[Entry]) -> Payload:
     """`{"systemInstruction": ..., "contents": [...]}`, the first only if system texts open it."""
     first = leading_system_count(entries)
-    system = [{"text": entry.text} for entry in entries[:first] if isinstance(entry, System) and entry.text]
+    system = [
+        {"text": entry.text}
+        for entry in entries[:first]
+        if isinstance(entry, System) and entry.text
+    ]
     contents: list[JsonObject] = []
     used: set[str] = set()
     for step in pair_turns(entries[first:]):
@@ -50,7 +54,9 @@ def write(entries: Sequence[Entry]) -> Payload:
                 _say(contents, note_text(text, name))
             case PairedTurn(outcomes=outcomes, given=given):
                 ended = [outcome for _wish, outcome in outcomes]
-                ids = {one.call: call_id(one, used, bool) if one.provider_id else "" for one in ended}
+                ids = {
+                    one.call: call_id(one, used, bool) if one.provider_id else "" for one in ended
+                }
                 append_or_merge(
                     contents, {"role": "model", "parts": _turn(given, ids)}, by="role", into="parts"
                 )
@@ -58,27 +64,39 @@ def write(entries: Sequence[Entry]) -> Payload:
                     contents.append(
                         {
                             "role": "user",
-                            "parts": [_response(ids[one.call], wish, one) for wish, one in outcomes],
+                            "parts": [
+                                _response(ids[one.call], wish, one) for wish, one in outcomes
+                            ],
                         }
                     )
     if not contents or contents[0]["role"] != "user":
         contents.insert(0, {"role": "user", "parts": [{"text": OPENING}]})
     return (
-        {"systemInstruction": {"parts": system}, "contents": contents} if system else {"contents": contents}
+        {"systemInstruction": {"parts": system}, "contents": contents}
+        if system
+        else {"contents": contents}
     )
 
 
 def _say(contents: list[JsonObject], text: str) -> None:
-    """Append a text to the last content, or to a new one if that is the model's or has responses."""
+    """Append a text to the last content, or to a new one if that is the model's or has
+    responses.
+    """
     part = {"text": text or BLANK}
-    if contents and contents[-1]["role"] == "user" and "functionResponse" not in contents[-1]["parts"][0]:
+    if (
+        contents
+        and contents[-1]["role"] == "user"
+        and "functionResponse" not in contents[-1]["parts"][0]
+    ):
         contents[-1]["parts"].append(part)
     else:
         contents.append({"role": "user", "parts": [part]})
 
 
 def _turn(assistant: Assistant, ids: dict[str, str]) -> list[JsonObject]:
-    """A turn's parts in the model's order, without calls that have no outcome, and their signatures."""
+    """A turn's parts in the model's order, without calls that have no outcome, and their
+    signatures.
+    """
     pieces: list[JsonObject] = []
     signature: JsonObject = {}  # which the next part came with
     index = -1
@@ -104,7 +122,9 @@ def _turn(assistant: Assistant, ids: dict[str, str]) -> list[JsonObject]:
                 index += 1
                 call = f"{assistant.turn}-{index}"
                 if call in ids:
-                    pieces.append(_call(ids[call], part, signature or ({} if called else _UNSIGNED)))
+                    pieces.append(
+                        _call(ids[call], part, signature or ({} if called else _UNSIGNED))
+                    )
                     called = True
         signature = {}
     if signature:
@@ -144,6 +164,8 @@ def _name(wished: str) -> str:
 def _kept(data: str) -> JsonObject:
     """A signature, or a whole part that only this provider understands; empty if it is neither."""
     part = parse_json(data)
-    if not isinstance(part, dict) or ("thoughtSignature" in part and not is_base64(part["thoughtSignature"])):
+    if not isinstance(part, dict) or (
+        "thoughtSignature" in part and not is_base64(part["thoughtSignature"])
+    ):
         return {}
     return part if set(part) == {"thoughtSignature"} or is_kept(part) else {}

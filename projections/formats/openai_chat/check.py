@@ -34,9 +34,19 @@ from ayes.projections.formats.pairing import CallPairing, PairingRules
 MAX_ID: Final = 40
 _ROLES: Final = ("assistant", "developer", "system", "tool", "user")
 #: The parts that a role's content may have. Those of the other roles are texts.
-_PARTS: Final = {"user": ("text", "image_url", "input_audio", "file"), "assistant": ("text", "refusal")}
+_PARTS: Final = {
+    "user": ("text", "image_url", "input_audio", "file"),
+    "assistant": ("text", "refusal"),
+}
 #: Blocks by which Anthropic's messages are known.
-_ANTHROPIC: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document")
+_ANTHROPIC: Final = (
+    "tool_use",
+    "tool_result",
+    "thinking",
+    "redacted_thinking",
+    "image",
+    "document",
+)
 _PAIRING: Final = PairingRules(
     missing=1,
     stray=2,
@@ -55,7 +65,9 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     pairing = CallPairing(_PAIRING, problems)
     for at, message in enumerate(messages):
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
-            problems.add(10, at, f"a message is an object with one of the roles {', '.join(_ROLES)}.")
+            problems.add(
+                10, at, f"a message is an object with one of the roles {', '.join(_ROLES)}."
+            )
             continue
         _check_content(at, message, problems)
         if message["role"] == "tool":
@@ -84,7 +96,9 @@ def _part_problem(part: Any, role: str) -> str:
     """Why the role may not send the part, in words; empty if it may."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in _ANTHROPIC:
-        return f"a block of type {kind!r} is Anthropic's. Check these messages with `--for anthropic`."
+        return (
+            f"a block of type {kind!r} is Anthropic's. Check these messages with `--for anthropic`."
+        )
     kinds = _PARTS.get(role, ("text",))
     if kind not in kinds:
         return f"a part is of type {kind!r}. One of role {role} can be {', '.join(kinds)}."

@@ -55,13 +55,18 @@ def _in_call_order(messages: Sequence[Any]) -> list[Any]:
     while at < len(messages):
         names = _called(messages[at])
         end = at + 1
-        while end < len(messages) and isinstance(messages[end], dict) and messages[end].get("role") == "tool":
+        while (
+            end < len(messages)
+            and isinstance(messages[end], dict)
+            and messages[end].get("role") == "tool"
+        ):
             end += 1
         results = [_with_name(message, names) for message in messages[at + 1 : end]]
         answered = [message.get("tool_call_id") for message in results]
         if lacking := [id_ for id_ in names if id_ not in answered]:
             raise BadInput(
-                f"message {at}: {lacking[0]!r} has no result directly after it. Half a pair cannot be kept."
+                f"message {at}: {lacking[0]!r} has no result directly after it. Half a pair "
+                "cannot be kept."
             )
         if len(names) == len(answered):
             results.sort(key=lambda message: list(names).index(message["tool_call_id"]))
@@ -78,13 +83,16 @@ def _called(message: Any) -> dict[str, str]:
                 id_: name
                 for call in calls
                 if isinstance(call, dict) and isinstance(function := call.get("function"), dict)
-                if isinstance(id_ := call.get("id"), str) and isinstance(name := function.get("name"), str)
+                if isinstance(id_ := call.get("id"), str)
+                and isinstance(name := function.get("name"), str)
             }
         case _:
             return {}
 
 
 def _with_name(message: JsonObject, names: dict[str, str]) -> JsonObject:
-    """The result with the name of its tool; an empty one if it has no call, and is refused later."""
+    """The result with the name of its tool; an empty one if it has no call, and is refused
+    later.
+    """
     id_ = message.get("tool_call_id")
     return {"name": names.get(id_, "") if isinstance(id_, str) else "", **message}

@@ -99,7 +99,9 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     return problems.in_order()
 
 
-def _check_approval(at: int, item: JsonObject, approvals: set[str] | None, problems: Problems) -> None:
+def _check_approval(
+    at: int, item: JsonObject, approvals: set[str] | None, problems: Problems
+) -> None:
     """An approval answers one of these requests, by id; `None` allows any."""
     known = approvals is None or str(item.get("approval_request_id")) in approvals
     if not known or not isinstance(item.get("approve"), bool):
@@ -108,7 +110,9 @@ def _check_approval(at: int, item: JsonObject, approvals: set[str] | None, probl
         problems.add(14, at, f"{wrong} {more}")
 
 
-def _check_item_id(at: int, item: JsonObject, kind: str, item_ids: set[str], problems: Problems) -> None:
+def _check_item_id(
+    at: int, item: JsonObject, kind: str, item_ids: set[str], problems: Problems
+) -> None:
     """The item's own id, if it has one. Adds it to `item_ids`; a reference is not a second use."""
     id_ = item.get("id")
     if id_ is None or kind == "item_reference":
@@ -121,7 +125,9 @@ def _check_item_id(at: int, item: JsonObject, kind: str, item_ids: set[str], pro
     item_ids.add(str(id_))
 
 
-def _check_call(at: int, call: JsonObject, kind: str, pairing: CallPairing, problems: Problems) -> None:
+def _check_call(
+    at: int, call: JsonObject, kind: str, pairing: CallPairing, problems: Problems
+) -> None:
     id_, name = call.get("call_id"), call.get("name")
     if not is_id(id_):
         wrong = f"the call_id {id_!r} is not text of 1 to {MAX_ID} characters."
@@ -169,7 +175,9 @@ def _check_reasoning(at: int, item: JsonObject, following: Any, problems: Proble
     if lacking := reasoning_problem(item):
         problems.add(7, at, f"{lacking} Send the item as it came, or drop it.")
     kind = kind_of(following)
-    came_of_it = kind in OUTPUT_TYPES or (kind in KEPT and kind != "reasoning") or kind == "item_reference"
+    came_of_it = (
+        kind in OUTPUT_TYPES or (kind in KEPT and kind != "reasoning") or kind == "item_reference"
+    )
     if not came_of_it and not (kind == "message" and following["role"] == "assistant"):
         wrong = "what came of this reasoning does not follow it."
         problems.add(6, at, f"{wrong} Send both, or neither.")

@@ -60,7 +60,11 @@ def takes(item: JsonObject, item_ids: set[str]) -> bool:
     id_ = item.get("id")
     if id_ is None:
         return True
-    if not isinstance(id_, str) or id_ in item_ids or not id_.startswith(ID_PREFIXES.get(item["type"], "")):
+    if (
+        not isinstance(id_, str)
+        or id_ in item_ids
+        or not id_.startswith(ID_PREFIXES.get(item["type"], ""))
+    ):
         return False
     item_ids.add(id_)
     return True

@@ -31,11 +31,15 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
         BadInput: something cannot be read without guessing; with the item.
     """
     if is_continued(payload):
-        raise BadInput("a part of the conversation is with the provider. Read an input that holds all of it.")
+        raise BadInput(
+            "a part of the conversation is with the provider. Read an input that holds all of it."
+        )
     items = items_of(payload)
     steps = PairedSteps(_instructions(payload))
     if not items:
-        raise BadInput("there is no item in `input`: a payload is {'input': [...]}, or the list itself.")
+        raise BadInput(
+            "there is no item in `input`: a payload is {'input': [...]}, or the list itself."
+        )
     parts: list[Part] = []  # of the reply that is being read
     for at, item in enumerate(items):
         kind = _readable(at, item)
@@ -69,10 +73,14 @@ def _readable(at: int, item: Any) -> str:
     """The kind of an item that has a meaning here."""
     kind = kind_of(item)
     if kind is None:
-        raise _mistake(at, "it is no item of this provider: an object of a known `type`, or a message.")
+        raise _mistake(
+            at, "it is no item of this provider: an object of a known `type`, or a message."
+        )
     if kind not in {"message", "function_call", "function_call_output", *KEPT}:
         raise _mistake(
-            at, f"an item of type {kind} cannot be told in words. Leave it out, with what belongs to it."
+            at,
+            f"an item of type {kind} cannot be told in words. Leave it out, with what belongs to "
+            "it.",
         )
     try:
         json_text(item)
@@ -150,7 +158,9 @@ def _part_texts(at: int, content: Any, *kinds: str) -> list[str]:
     texts: list[str] = []
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
+        text = (
+            part.get("refusal" if kind == "refusal" else "text") if isinstance(part, dict) else None
+        )
         if kind not in kinds or not isinstance(text, str):
             raise _mistake(at, f"only text can be read: a part of type {' or '.join(kinds)}.")
         texts.append(text)

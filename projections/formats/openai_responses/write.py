@@ -74,7 +74,9 @@ def _turn(
                 _place(items, before, _text(text, fields, item_ids), item_ids)
             case Wish():
                 index += 1
-                if id_ := ids.get(f"{assistant.turn}-{index}"):  # else what came before it goes with it
+                if id_ := ids.get(
+                    f"{assistant.turn}-{index}"
+                ):  # else what came before it goes with it
                     _place(items, before, _call(id_, part, fields, item_ids), item_ids)
             case Opaque():
                 continue
@@ -86,7 +88,9 @@ def _turn(
     return [*items, *outputs] or [message_item("assistant", "")]
 
 
-def _place(items: list[JsonObject], before: list[JsonObject], item: JsonObject, item_ids: set[str]) -> None:
+def _place(
+    items: list[JsonObject], before: list[JsonObject], item: JsonObject, item_ids: set[str]
+) -> None:
     """The item, behind the reasoning that it came of."""
     items += [kept for kept in before if takes(kept, item_ids)]
     items.append(item)
@@ -98,7 +102,13 @@ def _text(text: str, fields: JsonObject, item_ids: set[str]) -> JsonObject:
         phase = {"phase": more["phase"]} if "phase" in more else {}
         return {**message_item("assistant", text), **phase}
     content = [{"type": "output_text", "text": text, "annotations": []}]
-    return {"type": "message", "role": "assistant", "status": "completed", **more, "content": content}
+    return {
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        **more,
+        "content": content,
+    }
 
 
 def _call(id_: str, wish: Wish, fields: JsonObject, item_ids: set[str]) -> JsonObject:

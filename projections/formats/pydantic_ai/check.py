@@ -29,7 +29,13 @@ details.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, find_messages
+from ayes.projections.formats.common import (
+    FormatProblem,
+    JsonObject,
+    Payload,
+    Problems,
+    find_messages,
+)
 from ayes.projections.formats.pairing import CallPairing, PairingRules
 
 #: What a part of a kind must have, and of which type.
@@ -116,7 +122,9 @@ def shape_problem(part: Any, known: dict[str, dict[str, type | tuple[type, ...]]
         and isinstance(part["content"], list)
         and not all(map(_is_item, part["content"]))
     ):
-        return "a prompt lists something that is neither text nor an object with a kind. Leave it out."
+        return (
+            "a prompt lists something that is neither text nor an object with a kind. Leave it out."
+        )
     return ""
 
 

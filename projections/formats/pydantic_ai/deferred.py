@@ -11,11 +11,11 @@ The values are plain JSON, as the library's types load them (version 2.68, `_def
 library itself is not needed here.
 
 1.  Calls have the ids that the `pydantic_ai` writer gives them, now and when they are settled.
-2.  `approvals` are the calls about which people are asked; `metadata` says about what, with the digest
-    that a vote carries. `calls` are those that may run, under exactly the arguments that were
-    approved, and that the client runs. A call that the gate has not judged yet, that an executor
-    runs, that was started, or whose end is in doubt is in neither: there is nothing to do about it,
-    but it is still awaited.
+2.  `approvals` are the calls about which people are asked; `metadata` says about what, with the
+    digest that a vote carries. `calls` are those that may run, under exactly the arguments that
+    were approved, and that the client runs. A call that the gate has not judged yet, that an
+    executor runs, that was started, or whose end is in doubt is in neither: there is nothing to do
+    about it, but it is still awaited.
 3.  Only what is approved is handed over as approved. The approval must fit the very bytes
     (`Call.flaw`), and a reviewer's edit goes along as `override_args`. A call of the client's is in
     `calls` of the requests and approved in the results: either the client runs it and posts what it
@@ -106,16 +106,20 @@ def _messages(thread: Thread) -> tuple[list[JsonObject], list[JsonObject]]:
     number = thread.latest
     turn = thread.turns.get(number)
     if turn is None or turn.reply is None:
-        raise BadInput(f"the last turn of {thread.ref} has no reply, so nothing of it can be deferred.")
+        raise BadInput(
+            f"the last turn of {thread.ref} has no reply, so nothing of it can be deferred."
+        )
     before = history(thread, before_turn=number)
     if before.stopped_at is not None:
         raise BadInput(
-            f"{before.stopped_at} is of an earlier turn and not settled. The library has no place for it."
+            f"{before.stopped_at} is of an earlier turn and not settled. The library has no place "
+            "for it."
         )
     used: set[str] = set()
     sent = written(before.entries, used)
     ids = {
-        ref.call: mint_call_id(ref.call, wish.provider_id, used, bool) for ref, wish in thread.wishes(number)
+        ref.call: mint_call_id(ref.call, wish.provider_id, used, bool)
+        for ref, wish in thread.wishes(number)
     }
     parts = responded(Assistant(number, turn.reply.parts), ids)
     last = {"parts": parts, "kind": "response"}
@@ -131,7 +135,12 @@ def _asked(thread: Thread) -> Iterator[tuple[JsonObject, Call, e.Wish]]:
 
 def _about(call: Call, asking: e.ApprovalRequested) -> JsonObject:
     """What a reviewer is asked, and what a vote must say that it is about."""
-    return {"call": str(call.ref), "rule": asking.rule, "reason": asking.reason, "digest": asking.digest}
+    return {
+        "call": str(call.ref),
+        "rule": asking.rule,
+        "reason": asking.reason,
+        "digest": asking.digest,
+    }
 
 
 def _may_run(call: Call) -> bool:
@@ -145,7 +154,8 @@ def _approved(call: Call) -> JsonObject:
     edited = parse_json(call.arguments)
     if not isinstance(edited, dict):
         raise BadInput(
-            f"{call.ref} was approved with arguments that are no object, and pydantic-ai takes no other. "
+            f"{call.ref} was approved with arguments that are no object, and pydantic-ai takes no "
+            "other. "
             "Run it from `calls`, with the text as it is."
         )
     return {"override_args": edited, "kind": "tool-approved"}
@@ -159,4 +169,6 @@ def _ended(call: Call, wish: e.Wish) -> Outcome | None:
         return None
     refused = refusal_texts.tool_not_run(call)
     is_error = refused.ending != "answered"
-    return Outcome(call.ref.call, wish.tool, wish.provider_id, refused.ending, refused.text, is_error)
+    return Outcome(
+        call.ref.call, wish.tool, wish.provider_id, refused.ending, refused.text, is_error
+    )

@@ -41,7 +41,9 @@ def recorded(
         BadInput: a part is no JSON; with the message, `at`.
     """
     found: list[Part] = []
-    for (service, _item), group in groupby(enumerate(parts), lambda one: (whose(one[1]), _item_of(*one))):
+    for (service, _item), group in groupby(
+        enumerate(parts), lambda one: (whose(one[1]), _item_of(*one))
+    ):
         run = [part for _index, part in group]
         match run:
             case [{"part_kind": "text", "content": text} as part]:
@@ -82,7 +84,9 @@ def _own(service: str, run: Sequence[JsonObject]) -> JsonObject | None:
         case "anthropic" if signature:
             return {"type": "thinking", "thinking": first["content"], "signature": signature}
         case "openai":
-            summary = [{"type": "summary_text", "text": part["content"]} for part in run if part["content"]]
+            summary = [
+                {"type": "summary_text", "text": part["content"]} for part in run if part["content"]
+            ]
             own = {"id": first.get("id"), "type": "reasoning", "summary": summary}
             raw = _details(first).get("raw_content")
             if isinstance(raw, list):
@@ -131,7 +135,9 @@ def _same(given: Sequence[JsonObject], run: Sequence[JsonObject], service: str) 
     return list(given) == [{"provider_name": service, **part} for part in said]
 
 
-def responded(turn: Assistant, ids: Mapping[str, str], service: str | None = None) -> list[JsonObject]:
+def responded(
+    turn: Assistant, ids: Mapping[str, str], service: str | None = None
+) -> list[JsonObject]:
     """The parts of a response, its calls under the ids that they have by our own
     (`<turn>-<index>`).
 
@@ -158,8 +164,12 @@ def responded(turn: Assistant, ids: Mapping[str, str], service: str | None = Non
                     # OpenAI takes its own copy of an item that it is sent by id, and that has the
                     # call's first id.
                     renamed = id_ != part.provider_id
-                    parts.append({**call, **_without_id(beside, alone or renamed), "part_kind": "tool-call"})
-            case Opaque(provider=provider) if service is not None and provider != FORMS.get(service, service):
+                    parts.append(
+                        {**call, **_without_id(beside, alone or renamed), "part_kind": "tool-call"}
+                    )
+            case Opaque(provider=provider) if service is not None and provider != FORMS.get(
+                service, service
+            ):
                 continue
             case Opaque(provider=provider, data=data):
                 own = parse_object(data)
@@ -192,7 +202,11 @@ def _without_id(beside: JsonObject, without: bool) -> JsonObject:
 
 def _drop_thought(parts: list[JsonObject]) -> None:
     """Take back the reasoning of OpenAI's that nothing came of."""
-    while parts and parts[-1]["part_kind"] == "thinking" and parts[-1].get("provider_name") == "openai":
+    while (
+        parts
+        and parts[-1]["part_kind"] == "thinking"
+        and parts[-1].get("provider_name") == "openai"
+    ):
         parts.pop()
 
 
@@ -210,13 +224,17 @@ def _beside_of(provider: str, own: JsonObject) -> JsonObject:
     """What an opaque part says of the part after it; empty where it says nothing of it."""
     match provider, own:
         case _, {"part_kind": "text" | "tool-call"}:
-            more = {name: own[name] for name, fits in _BESIDE.items() if isinstance(own.get(name), fits)}
+            more = {
+                name: own[name] for name, fits in _BESIDE.items() if isinstance(own.get(name), fits)
+            }
             return _named(provider, more) if more else {}
         case _, {"part_kind": _} | {"type": _}:
             return {}
         case "openai-responses", _:
             id_ = {"id": own["id"]} if isinstance(own.get("id"), str) else {}
-            details = {name: own[name] for name in ("phase", "namespace") if own.get(name) is not None}
+            details = {
+                name: own[name] for name in ("phase", "namespace") if own.get(name) is not None
+            }
             found = {**id_, **({"provider_details": details} if details else {})}
             return {**found, "provider_name": "openai"} if found else {}
         case "gemini", {"thoughtSignature": str(signature)} if len(own) == 1:
@@ -242,9 +260,11 @@ def _parts(provider: str, own: JsonObject) -> list[JsonObject]:
         case _, {"part_kind": kind}:
             fits = kind not in ("text", "tool-call") and not shape_problem(own, RESPONSE_PARTS)
             return [_named(provider, own)] if fits else []
-        case "anthropic", {"type": "thinking", "thinking": str(text), "signature": str(signature)} if (
-            signature
-        ):
+        case "anthropic", {
+            "type": "thinking",
+            "thinking": str(text),
+            "signature": str(signature),
+        } if signature:
             return [_thought("anthropic", text, signature=signature)]
         case "anthropic", {"type": "redacted_thinking", "data": str(data)} if data:
             return [_thought("anthropic", "", id="redacted_thinking", signature=data)]
@@ -260,9 +280,15 @@ def _parts(provider: str, own: JsonObject) -> list[JsonObject]:
 
 def _reasoned(id_: str, summary: list[Any], item: JsonObject) -> list[JsonObject]:
     """A part for each text of the summary; what there is once stands in the first."""
-    texts = [one["text"] for one in summary if isinstance(one, dict) and isinstance(one.get("text"), str)]
+    texts = [
+        one["text"] for one in summary if isinstance(one, dict) and isinstance(one.get("text"), str)
+    ]
     content = item.get("content") or []
-    raw = [one.get("text") for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    raw = (
+        [one.get("text") for one in content if isinstance(one, dict)]
+        if isinstance(content, list)
+        else []
+    )
     signature = item.get("encrypted_content")
     once = {
         "signature": signature if isinstance(signature, str) and signature else None,
@@ -271,7 +297,10 @@ def _reasoned(id_: str, summary: list[Any], item: JsonObject) -> list[JsonObject
     if len(texts) != len(summary) or not (texts or any(once.values())):
         return []
     first, *others = texts or [""]
-    return [_thought("openai", first, id=id_, **once), *(_thought("openai", text, id=id_) for text in others)]
+    return [
+        _thought("openai", first, id=id_, **once),
+        *(_thought("openai", text, id=id_) for text in others),
+    ]
 
 
 def _thought(service: str, content: str, **fields: Any) -> JsonObject:

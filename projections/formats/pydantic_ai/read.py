@@ -59,7 +59,9 @@ def _read_reply(at: int, message: JsonObject) -> RecordedReply:
 
 def _whose(part: JsonObject, default: Any) -> str:
     """The service that gave the part, if the part or its response says so."""
-    return next((name for name in (part.get("provider_name"), default) if isinstance(name, str)), "")
+    return next(
+        (name for name in (part.get("provider_name"), default) if isinstance(name, str)), ""
+    )
 
 
 def _read_spoken(at: int, part: JsonObject) -> Spoken:
@@ -75,7 +77,9 @@ def _read_spoken(at: int, part: JsonObject) -> Spoken:
         case {"part_kind": "user-prompt"}:
             raise unreadable(at, "a prompt holds more than text, and only texts are read.")
         case _:
-            raise unreadable(at, f"a {part['part_kind']} is no text and answers no call. It cannot be read.")
+            raise unreadable(
+                at, f"a {part['part_kind']} is no text and answers no call. It cannot be read."
+            )
 
 
 def _read_output(at: int, part: JsonObject) -> Output:

@@ -53,7 +53,13 @@ import msgspec
 from msgspec import Struct
 
 from ayes.projections.formats.ai_sdk.check import check as check_model_messages
-from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, find_messages
+from ayes.projections.formats.common import (
+    FormatProblem,
+    JsonObject,
+    Payload,
+    Problems,
+    find_messages,
+)
 
 _FOREIGN: Final = ("content", "toolInvocations", "tool_calls", "tool_call_id")
 
@@ -105,10 +111,13 @@ def _misshapen(message: Any) -> str:
     match message:
         case {"id": str(), "role": "system" | "user" | "assistant", "parts": list()}:
             foreign = [field for field in _FOREIGN if field in message]
-            return f"`{foreign[0]}` is a field of another form. Write it as parts." if foreign else ""
+            return (
+                f"`{foreign[0]}` is a field of another form. Write it as parts." if foreign else ""
+            )
         case _:
             return (
-                "a message is an object with a text `id`, one of the roles system, user, assistant, and a list of "
+                "a message is an object with a text `id`, one of the roles system, user, "
+                "assistant, and a list of "
                 "`parts`. Write it so."
             )
 
@@ -209,7 +218,9 @@ def _fits(approval: Any, state: str) -> bool:
             return False
         case {"id": str()} if state == "approval-requested":
             return "approved" not in approval and "reason" not in approval
-        case {"id": str(), "approved": bool(approved)} if isinstance(approval.get("reason", ""), str):
+        case {"id": str(), "approved": bool(approved)} if isinstance(
+            approval.get("reason", ""), str
+        ):
             return state == "approval-responded" or approved is (state != "output-denied")
         case _:
             return False
@@ -227,7 +238,9 @@ def kind_of(part: Any) -> str:
 
 
 def lacks(part: JsonObject) -> str:
-    """The first field that the part lacks, or that has a value which does not fit; empty if none."""
+    """The first field that the part lacks, or that has a value which does not fit; empty if
+    none.
+    """
     must, may = _FIELDS[kind_of(part)]
     for field, fits in must.items():
         if field not in part or not fits(part[field]):
@@ -239,7 +252,9 @@ def lacks(part: JsonObject) -> str:
 
 
 def tool_of(part: JsonObject) -> str:
-    name: str = part["toolName"] if part["type"] == "dynamic-tool" else part["type"].removeprefix("tool-")
+    name: str = (
+        part["toolName"] if part["type"] == "dynamic-tool" else part["type"].removeprefix("tool-")
+    )
     return name
 
 

@@ -47,7 +47,9 @@ def messages(thread: Thread) -> list[JsonObject]:
         match step:
             case Turn(number=number, reply=reply):
                 parts = parts_of(reply.parts, iter(calls[number])) if reply else []
-                shown.append({"id": id_, "role": "assistant", "parts": [{"type": "step-start"}, *parts]})
+                shown.append(
+                    {"id": id_, "role": "assistant", "parts": [{"type": "step-start"}, *parts]}
+                )
             case _:
                 shown.append(spoken_message(id_, step, shown))
     return shown
@@ -92,6 +94,13 @@ def _answer(call: Call) -> JsonObject:
     if call.status in NOT_RUN:
         return {"approved": False, "reason": refusal_texts.tool_not_run(call).text}
     if call.flaw is not None:
-        return {"approved": False, "reason": "What is recorded as an approval does not hold for this call."}
-    reason = call.decided.event.reason if call.decided and isinstance(call.decided.event, Approved) else ""
+        return {
+            "approved": False,
+            "reason": "What is recorded as an approval does not hold for this call.",
+        }
+    reason = (
+        call.decided.event.reason
+        if call.decided and isinstance(call.decided.event, Approved)
+        else ""
+    )
     return {"approved": True, "reason": reason} if reason.strip() else {"approved": True}

@@ -99,14 +99,23 @@ def _read_part(at: int, part: JsonObject) -> Part:
             return Opaque(
                 MODEL_PROVIDER,
                 checked_json_text(
-                    at, {"type": "file", "data": url, "mediaType": media_type, **name, **_options(part)}
+                    at,
+                    {
+                        "type": "file",
+                        "data": url,
+                        "mediaType": media_type,
+                        **name,
+                        **_options(part),
+                    },
                 ),
             )
         case _ if kind_of(part) not in CALLS:
             return Opaque(PROVIDER, checked_json_text(at, part))
         case {"providerExecuted": True}:
             raise unreadable(at, "a call that the provider ran itself cannot be read.")
-        case _ if part["state"] == "output-error" and "input" not in part and "rawInput" not in part:
+        case _ if (
+            part["state"] == "output-error" and "input" not in part and "rawInput" not in part
+        ):
             raise unreadable(at, f"nothing says what {part['toolCallId']!r} was called with.")
         case _:
             return Wish(tool_of(part), read_input(at, input_sent(part)), part["toolCallId"])

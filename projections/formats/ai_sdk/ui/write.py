@@ -41,7 +41,9 @@ def write(entries: Sequence[Entry]) -> Payload:
                     ended_part(wish, tool_call_id, end, f"approval_{end.call}")
                     for tool_call_id, (wish, end) in zip(ids, outcomes, strict=True)
                 )
-                messages.append({"id": id_, "role": "assistant", "parts": parts_of(assistant.parts, calls)})
+                messages.append(
+                    {"id": id_, "role": "assistant", "parts": parts_of(assistant.parts, calls)}
+                )
             case said:
                 messages.append(spoken_message(id_, said, messages))
     return {"messages": messages}
@@ -54,7 +56,9 @@ def spoken_message(id_: str, said: System | User | Note, before: list[JsonObject
 
 def parts_of(given: Sequence[Part], calls: Iterator[JsonObject]) -> list[JsonObject]:
     parts = [part for one in given if (part := _part(one, calls)) is not None]
-    return parts if any(is_sent(part) for part in parts) else [*parts, {"type": "text", "text": BLANK}]
+    return (
+        parts if any(is_sent(part) for part in parts) else [*parts, {"type": "text", "text": BLANK}]
+    )
 
 
 def _part(part: Part, calls: Iterator[JsonObject]) -> JsonObject | None:
