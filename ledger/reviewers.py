@@ -183,7 +183,8 @@ class Reviewer:
             await self._check_substitutes(known)
         if arguments is not None:
             await self._check_edit(known, voted, arguments)
-        return await self._ledger.record(known, ref.vote(self.name), voted)
+        await self._ledger.append_exclusive(ref.vote(self.name), voted)
+        return await self._ledger.call(ref, must_include=ref.vote(self.name))
 
     async def _principal(self, call: Call, vote: e.Voted) -> str:
         """For a reviewer who was not asked: a person who was, and delegated to them; or none."""
