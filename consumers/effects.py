@@ -1,7 +1,6 @@
-"""What a reaction may ask of the loop: values, so that a test can compare them.
+"""The effects that a reaction may ask of its worker: values, so that a test can compare them.
 
-A reaction never does anything itself. It looks at facts and answers with steps; the loop takes
-them, in order.
+A reaction does no I/O of its own. It decides on effects; the worker executes them in order.
 """
 
 from datetime import datetime
@@ -13,7 +12,7 @@ from ayes.schemas.slots import CallRef, Slot
 
 
 class Append(Struct, frozen=True):
-    """This fact should exist. `fallback_slot`: where it goes when another one took its slot."""
+    """Record a fact, in `fallback_slot` if its slot is taken."""
 
     slot: Slot
     event: Event
@@ -21,9 +20,7 @@ class Append(Struct, frozen=True):
 
 
 class Perform[W](Struct, frozen=True):
-    """Something outside of the ledger should happen, once: only whoever fills the claim's slot does
-    the work.
-    """
+    """Do work outside of the ledger, once: only the worker that fills the claim's slot does it."""
 
     claim: Append
     work: W
@@ -39,22 +36,20 @@ class CancelTimer(Struct, frozen=True):
 
 
 class WritePending(Struct, frozen=True):
-    """The queue's entry for a call should be this; empty: there should be none."""
+    """Write a call's entry in the bucket; delete it if the value is empty."""
 
     key: str
     value: bytes
-    #: The revision that was there when the call was read.
+    #: The revision that was read before the call's facts.
     replaces: int
 
 
 class Reload(Struct, frozen=True):
-    """What was just appended calls for more: look at the facts once again."""
+    """Load and decide again: the fact that was just appended may call for more."""
 
 
 class HandOn(Struct, frozen=True):
-    """Another process of this consumer should see to it: it is handed out again, after so long. No
-    failure.
-    """
+    """Return the delivery for another process of this consumer, after a delay. Not a failure."""
 
     after_s: float
     why: str

@@ -1,22 +1,22 @@
 """The executor: runs what was approved, once, and closes what was not.
 
-    Approved  ──► digest checked ──► claim.1 ──► the tool runs ──► finished
-                   no such tool, other bytes ──► claim.1 is Declined ─┐
-    Revoked in claim.1 ───────────────────────────────────────────────┼─► finished, with what the model
-    Denied, Answered, Expired, Withdrawn, Superseded ─────────────────┘   reads instead
+    Approved ──► digest checked ──► claim.1 ──► the tool runs ──► finished
+                  no such tool, other bytes ──► claim.1 is Declined ─┐
+    Revoked in claim.1 ──────────────────────────────────────────────┼─► finished, with the text
+    Denied, Answered, Expired, Withdrawn, Superseded ────────────────┘   that the model reads
 
-A claim without a result means that whoever claimed it died: it may have run or not. A tool that is
-declared repeatable runs again under the next claim; any other call is in doubt, and waits for a
-person.
+A claim without a result means that the executor that made it died: the tool may have run or not. A
+tool that is declared repeatable runs again under the next claim; any other call is in doubt, and
+waits for a person.
 
-Executors of several versions may run side by side, as during an upgrade. One that lacks the tool,
-or has it with another contract than the recorded one, hands the call on, and declines it only when
-nobody took it for a while (docs/decisions/0026). A call about which a newer program has recorded
-something is left to a newer program.
+Executors of several versions may run at the same time, as during an upgrade. An executor that lacks
+the tool, or has it with another contract than the recorded one, hands the call on, and declines it
+only if no other has taken it for a while (docs/decisions/0026). A call about which a newer program
+has recorded something is left to a newer program.
 
-What is claimed is started at once: a tool runs in a thread of its own (`ledger/tool_runner.py`),
-and the worker takes no more calls in hand than it may run. An approved call that waits for its turn
-is not claimed, so it can be revoked.
+A claimed call is started at once: a tool runs in a thread of its own (`ledger/tool_runner.py`), and
+the worker takes no more calls than it may run. An approved call that waits for its turn is not
+claimed, so it can be revoked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,13 +39,12 @@ from ayes.schemas.errors import BadFact
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import declaration
 
-#: How often a repeatable tool is started at all.
+#: Starts of a repeatable tool for one call.
 MAX_ATTEMPTS: Final = 5
-#: For how long after the decision an approved call is handed on before it is declined, on the
-#: broker's clock.
+#: How long after the decision an approved call is handed on before it is declined, on the broker's
+#: clock.
 HAND_ON_FOR_S: Final = 30.0
-#: After how long it is handed out again, the first time. Later as long again as it has waited
-#: already.
+#: The first delay of a call that is handed on. Each later one is as long as the call has waited.
 HAND_ON_AFTER_S: Final = 2.0
 
 
@@ -59,22 +58,20 @@ class Run(Struct, frozen=True):
 
 
 class ExecutorState(Struct, frozen=True):
-    """A call, as far as an executor may do something about it."""
+    """A call, as far as an executor may act on it."""
 
     call: Call
-    #: The contract that was recorded for the tool that it asks for. None: there is none, or it does
-    #: not matter.
+    #: The recorded contract of its tool. `None` if there is none, or it does not matter.
     declared: e.ToolDeclared | None = None
     #: The broker's clock, where it matters how long the call has waited.
     now: datetime | None = None
 
 
 class Executor:
-    """Runs the tools of one group (`run_by`). Calls that others run are theirs; only refusals are
-    closed for all.
+    """Runs the tools of one group (`run_by`). It closes refused calls of all groups.
 
     Args:
-        hand_on_for_s: for how long a call is left to others that cannot run here.
+        hand_on_for_s: how long a call is left to other executors if it cannot run here.
     """
 
     replaces = False
@@ -96,8 +93,8 @@ class Executor:
     async def load(self, ledger: Ledger, handed: Delivered) -> ExecutorState:
         assert isinstance(handed, Fact)
         ref = handed.slot.call_ref
-        assert ref, "the executor is handed decisions and claims only"
-        if isinstance(handed.event, e.ToolStarted):  # whoever made it is at work
+        assert ref, "the executor receives decisions and claims only"
+        if isinstance(handed.event, e.ToolStarted):  # the executor that recorded it is at work
             return ExecutorState(Call(ref))
         call = await ledger.call(ref, must_include=handed.slot)
         declared = await _declared(ledger, call) if self._is_ours(call, handed) else None
@@ -131,7 +128,7 @@ class Executor:
 
     async def execute(self, ledger: Ledger, work: Run) -> Append | None:
         call = await ledger.call_patiently(work.call, must_include=work.call.claim(work.attempt))
-        # A revocation has a slot of its own: the order of the log says which of the two counts.
+        # A revocation has a slot of its own, so the order of the log decides which of them counts.
         if not any(attempt_of(start) == work.attempt for start in call.starts):
             ends_at = None if call.starts else call.refusal_slot
             return None if ends_at is None else Append(ends_at, tool_not_run(call))
@@ -149,11 +146,10 @@ class Executor:
         return call.status in (Status.APPROVED, Status.RUNNING)
 
     def _can_run(self, call: Call, declared: e.ToolDeclared | None) -> bool:
-        """Whether the tool is here, in the version that was asked for, and as it was declared.
+        """Whether the tool is here, in the requested version, and as it was declared.
 
-        A version is the digest of a declaration. What is recorded under it can be another one all
-        the same, for the broker does not compute it: then people may have approved something else
-        than would run.
+        A version is the digest of a declaration, but the broker does not check it: if another
+        declaration was recorded under it, people may have approved something else.
         """
         if call.wish.tool not in self._declarations or declared is None:
             return False
@@ -163,13 +159,12 @@ class Executor:
         )
 
     def _again(self, seen: ExecutorState) -> Sequence[Effect[Run]]:
-        """Somebody started it and is gone."""
+        """The steps for a call whose executor has died."""
         call, declared = seen.call, seen.declared
         if declared is not None and declared.repeatable and len(call.starts) < MAX_ATTEMPTS:
             if self._can_run(call, declared):
                 return [self._claim(call)]
-            # The broker hands it out again once the starter's time is over, so that counts for
-            # nothing here.
+            # The broker redelivers it only after the starter's ack wait, which does not count.
             if _waited_s(seen, call.starts[-1]) < ACK_WAIT_S + self._hand_on_for_s:
                 return [
                     _hand_on(seen, call.starts[-1], f"{call.wish.tool} of that version is not here")
@@ -189,7 +184,7 @@ class Executor:
         return Perform(Append(slot, started), work)
 
 
-#: What a declaration says.
+#: The fields of a declaration.
 _CONTRACT: Final = tuple(
     field for field in e.ToolDeclared.__struct_fields__ if field not in e.Event.__struct_fields__
 )
@@ -198,14 +193,14 @@ _CONTRACT: Final = tuple(
 async def _declared(ledger: Ledger, call: Call) -> e.ToolDeclared | None:
     try:
         tool = await ledger.tool_of(call)
-    except BadFact:  # no arguments can be held against such a schema
+    except BadFact:  # its schema cannot be compiled
         return None
     return None if tool is None else tool.declared
 
 
 def _waited_s(seen: ExecutorState, handed: Delivered) -> float:
-    """How long ago the fact that was handed out was recorded."""
-    assert seen.now, "the look notes the time where something may have to wait"
+    """How long ago the delivered fact was recorded."""
+    assert seen.now, "`load` reads the clock whenever a call may have to wait"
     return (seen.now - handed.recorded_at).total_seconds()
 
 
@@ -214,7 +209,5 @@ def _hand_on(seen: ExecutorState, handed: Delivered, why: str) -> HandOn:
 
 
 def _is_claim(handed: Delivered) -> bool:
-    """Claims are handed out for the sake of those that take an approval back. Whoever made any
-    other is at work.
-    """
+    """Claims are delivered only because a revocation is one. Any other claim has an owner."""
     return isinstance(handed, Fact) and handed.slot.tail[2] == "claim"

@@ -1,42 +1,41 @@
 """The gate: requests what a model wishes, judges each wish once, counts votes, and alone decides.
 
-    replied   ──► each wish of a model's reply                        ──► requested
-    requested ──► the policies in force say allow, ask or block       ──► decided, or gated and a timer
-    vote      ──► enough of the right, distinct people?               ──► decided
-    withdrawn ──► the requester's side takes it back                  ──► decided
-    said      ──► a user said something new, where that supersedes    ──► decided, every open call of the thread
-    due       ──► nobody decided in time                              ──► decided, or more people are asked
+    replied   ──► each wish of a model's reply                     ──► requested
+    requested ──► the policies in force allow, ask or block        ──► decided, or gated and a timer
+    vote      ──► enough of the right, distinct people?            ──► decided
+    withdrawn ──► the requester's side takes it back               ──► decided
+    said      ──► a user's message, where that supersedes          ──► decided, each open call
+    due       ──► nobody decided in time                           ──► decided, or escalated
 
-Whose wish it is, the gate looks up rather than believes (docs/decisions/0023): requester, agent and
-labels are those for which the thread was opened, and what stands in the slot of a model's wish must
-be what its reply wished for.
+The gate looks up who made a request rather than believing it (docs/decisions/0023): requester,
+agent and labels are those for which the thread was opened, and a request in the slot of a model's
+wish must be what its reply wished for.
 
 Anything uncertain is not a yes: an unknown tool and arguments that break the schema are denied
 before anybody is asked; a policy that cannot be read asks everybody. The clock is the broker's:
-"now" is when what was handed was recorded.
+"now" is when the delivered fact was recorded.
 
-What was decided about a wish when it was made is frozen, and a later policy may only tighten it:
-what people approve is denied after all if the policy in force blocks it by then.
+The verdict on a wish is frozen when it is made, and a later policy may only tighten it: a call that
+people approve is denied after all if the policy in force blocks it by then.
 
 A grant is a vote that was given early. Before one lets a call run, one of its uses is taken for
 that call, in a slot; and when people deny a call that a grant would cover, the grant is revoked
 first. So each of these steps may come twice.
 
-Where a thread may put only so many calls to people, its wishes are judged in the order of the log:
-one that could be the one too many is handed out again until those before it are judged. So many
-wishes at once are no way around a limit.
+If a policy limits the questions of a thread, its calls are judged in the order of the log: one that
+might exceed the limit is redelivered until all earlier ones are judged. A burst of parallel calls
+cannot bypass the limit.
 
-Whether a message supersedes a question is read off the log, so it does not matter who is quicker,
-the gate or the user (docs/decisions/0010):
+Whether a message supersedes a question is read from the log, so it does not matter whether the gate
+or the user is faster (docs/decisions/0010):
 
 * It does if a user said it after the wish was made: after the model's reply, or, in a service's own
   loop, after the request. So all wishes of one reply are superseded by the same messages, and a
   slow gate asks nothing that is moot.
-* What was recorded before the message counts, and nothing that came after it: a vote that decides,
-  a withdrawal and the deadline win if they came first, and else the message. So two who look at
-  different times do not disagree about it.
-* Whoever is handed anything about such a call looks for messages, also right after the question was
-  recorded, and whoever is handed a message looks for such calls. One of them comes last and sees
+* Only facts before the message count: a vote that decides, a withdrawal and the deadline win if
+  they came first, and otherwise the message. So two gates that look at different times agree.
+* A gate that receives any fact about such a call looks for messages, also right after the question
+  was recorded, and a gate that receives a message looks for such calls. The later of the two sees
   both.
 """
 
@@ -70,15 +69,13 @@ from ayes.schemas.slots import ROOT, CallRef, Slot, delegations, grants
 
 
 class SupersededCalls(Struct, frozen=True):
-    """What the gate looks at when somebody says something: the thread's open calls that this may
-    supersede.
-    """
+    """The state after a user's message: the open calls of the thread that it may supersede."""
 
     cases: tuple[Case, ...]
 
 
 class MissingRequests(Struct, frozen=True):
-    """What the gate looks at when a model has replied: the wishes that nothing stands for yet."""
+    """The state after a model's reply: the wishes that are not requested yet."""
 
     missing: tuple[tuple[CallRef, e.ToolRequested], ...] = ()
 
@@ -92,7 +89,7 @@ class Gate:
     ) -> Case | SupersededCalls | MissingRequests:
         match handed:
             case Fact(event=e.Said() as said):
-                return await self._heard(ledger, handed, said)
+                return await self._message(ledger, handed, said)
             case Fact(event=e.ModelReplied() as reply):
                 return await self._replied(ledger, handed, reply)
             case Fact(event=e.ModelFailed()):
@@ -106,8 +103,8 @@ class Gate:
         )
         call = call_of(ref, facts)
         if isinstance(handed, TimerFired) and call.gated is None:
-            # A timer is set after its question was read, so it is there. Nobody else would see to
-            # this deadline.
+            # The question existed before its timer was set, and no other delivery would handle this
+            # deadline.
             raise Unavailable(
                 f"the question of {call.ref} cannot be read yet; a replica is behind."
             )
@@ -117,7 +114,7 @@ class Gate:
         names_requester, call = bool(call.wish.requester), attributed(call, whence)
         if call.gated is not None:
             return await self._asked(ledger, call, handed)
-        # Read after the call, here and below: no policy that is older than what is judged by it.
+        # Read after the call, here and below: no policy may be older than the call it judges.
         policies, tool = await ledger.policies(call.ref.workspace), await ledger.tool_of(call)
         case = Case(call, policies, tool, origin=whence, names_requester=names_requester)
         case = replace(case, by_policies=policy_verdict(case))
@@ -126,8 +123,8 @@ class Gate:
         case = await _with_past(ledger, case)
         if _depends_on_siblings(case):
             raise Unavailable(
-                f"the wishes before {call.ref} are not judged yet, and only so many are put to "
-                "people."
+                f"the wishes before {call.ref} are not judged yet, and the policy limits how many "
+                "are put to people."
             )
         return case
 
@@ -143,12 +140,12 @@ class Gate:
                 return [step for case in cases for step in _steps(case, handed)]
 
     async def execute(self, ledger: Ledger, work: Never) -> Never:
-        raise AssertionError("the gate does nothing outside of the ledger")
+        raise AssertionError("the gate claims no work")
 
     async def _replied(
         self, ledger: Ledger, handed: Fact, reply: e.ModelReplied
     ) -> MissingRequests:
-        """One request; a wish whose slot is taken was requested before, or cannot be any more."""
+        """Sends one request. A wish whose slot is taken was requested before, or never can be."""
         thread = handed.slot.thread_ref
         wishes = [part for part in reply.parts if isinstance(part, e.Wish)]
         if not wishes:
@@ -158,10 +155,8 @@ class Gate:
         facts = await ledger.read(thread.opened, handed.slot, *slots, must_include=handed.slot)
         return replied(facts, handed, wishes)
 
-    async def _heard(self, ledger: Ledger, handed: Fact, said: e.Said) -> SupersededCalls:
-        """Where no question is open that a message supersedes, this is one request, and none for
-        what no user said.
-        """
+    async def _message(self, ledger: Ledger, handed: Fact, said: e.Said) -> SupersededCalls:
+        """Sends one request if no open question can be superseded, and none if no user spoke."""
         if said.role != "user":
             return SupersededCalls(())
         waiting = await ledger.open_questions(handed.slot.thread_ref, must_include=handed.slot)
@@ -170,31 +165,29 @@ class Gate:
         )
 
     async def _asked(self, ledger: Ledger, call: Call, handed: Delivered) -> Case:
-        """The case of an open question, with what a user said since the wish was made where that
-        counts.
-        """
+        """The case of an open question, with the user's next message if that supersedes it."""
         newer = None
         if _yields(call):
             assert call.gated
-            facts = await ledger.read(*_around(call.ref), must_include=_later(call.gated, handed))
+            facts = await ledger.read(
+                *_supersession_subjects(call.ref), must_include=_later(call.gated, handed)
+            )
             call = call_of(call.ref, facts)
             call = attributed(call, origin(call, facts)) if call.requested is not None else call
             newer = said_since(call.ref, facts)
         case = Case(call, _NOTHING, None, newer)
         if call.requested is None or not call.votes:
             return case
-        # An edit is judged again, and what people approve is, by the policies that are in force by
-        # then.
+        # An edit and an approval are judged again by the policies in force by then.
         workspace = call.ref.workspace
         case = replace(
             case, policies=await ledger.policies(workspace), tool=await ledger.tool_of(call)
         )
-        if not any(map(_calls_for_more, call.votes)):
+        if not any(map(_needs_grants, call.votes)):
             return case
         assert call.gated
-        latest = _later(
-            call.gated, handed
-        )  # who votes in another's place was given the word before
+        # A delegation was given before the vote that rests on it.
+        latest = _later(call.gated, handed)
         given = await ledger.read(
             grants(workspace), delegations(workspace), latest, must_include=latest
         )
@@ -222,9 +215,7 @@ def replied(facts: Sequence[Fact], reply: Fact, wishes: Sequence[e.Wish]) -> Mis
 
 
 async def _with_past(ledger: Ledger, case: Case) -> Case:
-    """The case with what its thread went through, as far as the policies ask: where nothing was
-    denied, that is short.
-    """
+    """Adds the past of its thread to the case, as far as the policies need it."""
     ref = case.call.ref
     limited = any(
         case.policies.limit(name) is not None
@@ -237,17 +228,15 @@ async def _with_past(ledger: Ledger, case: Case) -> Case:
     ]
     if denied and not limited:
         facts = await _of_thread(ledger, ref, "requested", "decided")
-    gone_through = thread_usage(case.call, facts)
-    if gone_through.denied is not None:  # only then it matters whether the user has spoken since
+    usage = thread_usage(case.call, facts)
+    if usage.denied is not None:  # only then does it matter whether the user has spoken since
         said = await ledger.read(f"{ROOT}.{ref.workspace}.{ref.thread}.said.*")
-        gone_through = thread_usage(case.call, sorted((*facts, *said), key=attrgetter("seq")))
-    return replace(case, past=gone_through, grants=grants_of(facts))
+        usage = thread_usage(case.call, sorted((*facts, *said), key=attrgetter("seq")))
+    return replace(case, past=usage, grants=grants_of(facts))
 
 
 async def _of_thread(ledger: Ledger, ref: CallRef, *places: str) -> tuple[Fact, ...]:
-    """What stands in these places of a thread's calls, the wish itself, and the grants of its
-    workspace.
-    """
+    """The facts in these places of a thread's calls, the wish, and the grants of its workspace."""
     calls = [f"{ROOT}.{ref.workspace}.{ref.thread}.call.*.{place}" for place in places]
     return await ledger.read(
         *calls, ref.requested, grants(ref.workspace), must_include=ref.requested
@@ -255,7 +244,7 @@ async def _of_thread(ledger: Ledger, ref: CallRef, *places: str) -> tuple[Fact, 
 
 
 def _depends_on_past(case: Case) -> bool:
-    """Would people be asked, or has a thread only so many calls?"""
+    """Whether people would be asked, or the number of calls per thread is limited."""
     assert case.call.requested
     if case.call.withdrawn is not None:
         return False
@@ -265,8 +254,8 @@ def _depends_on_past(case: Case) -> bool:
 
 
 def _depends_on_siblings(case: Case) -> bool:
-    """Would people be asked, unless an earlier wish of the thread that is not judged yet becomes
-    the last question?
+    """Whether people would be asked, unless an earlier wish of the thread that is not judged yet
+    becomes the last question.
     """
     assert case.call.requested
     assert case.past
@@ -276,8 +265,8 @@ def _depends_on_siblings(case: Case) -> bool:
     return isinstance(verdict(case, case.call.requested.recorded_at), e.ApprovalRequested)
 
 
-def _calls_for_more(vote: Fact) -> bool:
-    """Does this vote rest on a delegation, or could it beat a grant?"""
+def _needs_grants(vote: Fact) -> bool:
+    """Whether this vote rests on a delegation, or could revoke a grant."""
     return isinstance(vote.event, e.Voted) and bool(
         vote.event.verdict == "deny" or vote.event.on_behalf_of
     )
@@ -285,19 +274,18 @@ def _calls_for_more(vote: Fact) -> bool:
 
 def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
     call = case.call
-    if call.requested is None:
-        # a vote or a withdrawal of nothing: it counts when there is something, which is handed then
+    if call.requested is None:  # a vote or withdrawal came first; the request is delivered later
         return ()
     if call.decided is not None:
         return _cancelled(call)
     decided = decision(case, handed.recorded_at)
     match decided:
         case None:
-            # Set again on redelivery: a crash may have come between the question and its timer.
+            # Also on redelivery: a crash may have come between the question and its timer.
             return [SetTimer(call.ref, call.due)] if call.due is not None else ()
         case e.ApprovalRequested():
-            # The deadline counts from when the broker has recorded the question, and a message may
-            # have come before it.
+            # The deadline counts from when the broker recorded the question, and a message may have
+            # come before it.
             last = decided.expires_in_s is None and decided.while_pending != "supersede"
             return [Append(call.ref.gated, decided), *(() if last else (Reload(),))]
         case e.Escalated():
@@ -315,7 +303,7 @@ def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
 
 
 def _spending(case: Case, approved: e.Approved) -> Sequence[Append]:
-    """The uses that are still to be taken before these grants let the call run."""
+    """The uses that must still be taken before these grants let the call run."""
     call = case.call
     return [
         Append(grant.ref.used(len(grant.used) + 1), e.GrantUsed(call=str(call.ref)))
@@ -325,7 +313,7 @@ def _spending(case: Case, approved: e.Approved) -> Sequence[Append]:
 
 
 def _beaten(case: Case, denied: e.Denied) -> Sequence[Append]:
-    """A later no beats an earlier yes: the grants that would have covered what people denied."""
+    """The grants that would have covered the denied call: a later no overrides an earlier yes."""
     denied_call, call = about(case.call, case.call.wish.arguments), str(case.call.ref)
     at = max((vote.recorded_at for vote in case.call.votes), default=None)
     beaten = covering(case.grants, denied_call, at) if at is not None else ()
@@ -336,27 +324,25 @@ def _beaten(case: Case, denied: e.Denied) -> Sequence[Append]:
 
 
 def _yields(call: Call) -> bool:
-    """Does a user's message make this call moot?"""
+    """Whether a user's message makes this call moot."""
     return call.approval_request is not None and call.approval_request.while_pending == "supersede"
 
 
 def _later(gated: Fact, handed: Delivered) -> Slot:
-    """The later of the two facts: whoever has it has all that stands before it. (A timer is of
+    """The slot of the later fact: a replica that has it has all facts before it. (A timer is in
     another stream.)
     """
     return handed.slot if isinstance(handed, Fact) and handed.seq > gated.seq else gated.slot
 
 
-def _around(ref: CallRef) -> tuple[str, ...]:
-    """The subjects of a call, of what says whose it is, and of all that was said in its thread."""
+def _supersession_subjects(ref: CallRef) -> tuple[str, ...]:
+    """The subjects of a call, of its origin, and of all messages of its thread."""
     said = f"{ROOT}.{ref.workspace}.{ref.thread}.said.*"
     return (ref.subjects, said, *(slot.subject for slot in origin_slots(ref)))
 
 
 def said_since(ref: CallRef, facts: Sequence[Fact]) -> Fact | None:
-    """The first thing that a user said after the wish for this call was made, among facts in the
-    order of the log.
-    """
+    """The first user message after the wish for this call, among facts in the order of the log."""
     wished = (fact.seq for fact in facts if fact.slot in (ref.requested, reply_slot(ref)))
     since = min(wished, default=None)
     said = (fact for fact in facts if isinstance(fact.event, e.Said) and fact.event.role == "user")
@@ -371,5 +357,5 @@ def _call(handed: Delivered) -> CallRef:
     if isinstance(handed, TimerFired):
         return handed.call
     ref = handed.slot.call_ref
-    assert ref, "the gate is handed facts about calls only"
+    assert ref, "the gate receives facts about calls only"
     return ref

@@ -4,12 +4,12 @@
     a turn's last call├──► turn.<n>.asked.1 ──► the model ──► turn.<n>.replied
     is settled ───────┘
 
-What the reply wishes for the gate requests (`consumers/gate.py`): the model worker cannot ask for
+The gate requests the tool calls of the reply (`consumers/gate.py`); the model worker cannot request
 anything by itself.
 
-The claim is the cut: the history that the model is sent is what stands in the log before `asked.1`,
-so the same log always gives the same question. Asking twice harms nobody, so a claim whose worker
-died is followed by the next attempt; the slot `replied` takes one answer.
+The claim is the cut: the model is sent the history before `asked.1`, so the same log always gives
+the same question. Asking twice does no harm, so a claim whose worker died is followed by the next
+attempt; the slot `replied` takes one answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,12 +33,12 @@ from ayes.schemas.tools import Tool
 
 _log: Final = get_logger("ayes.consumers.model")
 
-#: How often one turn is asked: only crashes use them up.
+#: Attempts for one turn: only crashes use them up.
 MAX_ATTEMPTS: Final = 3
 
 
 class ModelRequest(Struct, frozen=True):
-    """What a model is sent."""
+    """The input of a model."""
 
     thread: ThreadRef
     turn: int
@@ -49,7 +49,7 @@ class ModelRequest(Struct, frozen=True):
 
 
 class ModelReply(Struct, frozen=True):
-    """What it answers."""
+    """The answer of a model."""
 
     parts: tuple[e.Part, ...]
     usage: e.Usage = e.Usage()
@@ -57,9 +57,7 @@ class ModelReply(Struct, frozen=True):
 
 
 class Model(Protocol):
-    """Anything that can answer: a provider, a recording, a script. May raise; then the turn has
-    failed.
-    """
+    """A provider, a recording or a script. If it raises, the turn has failed."""
 
     async def reply(self, question: ModelRequest) -> ModelReply: ...
 
@@ -120,13 +118,13 @@ class ModelWorker:
                 finish_reason=reply.finish_reason,
                 history_digest=digest(entries),
             )
-            # What cannot be recorded is not an answer, and asking again would not help. Nor can
-            # what it wishes be.
+            # A reply that cannot be recorded, or whose requests cannot be, is a failed turn: asking
+            # again would not help.
             for event in (replied, *(wished(opened, wish) for wish in _wishes(reply))):
                 encode(ledger.with_envelope(event, replied))
         except Unavailable:
-            raise  # the ledger could not be read; the next attempt may
-        except Exception as problem:  # noqa: BLE001 - a provider may raise anything; the turn has failed
+            raise  # the ledger could not be read; the next attempt may succeed
+        except Exception as problem:  # noqa: BLE001 - a provider may raise anything
             _log.warning("the model gave no answer", problem=str(problem), turn=work.turn)
             return Append(
                 slot, e.ModelFailed(error=format_exception(problem), attempt=work.attempt)
@@ -135,8 +133,8 @@ class ModelWorker:
 
 
 def _asked_again(thread: Thread, turn: Turn, handed: Delivered) -> Sequence[Effect[Ask]]:
-    """The model was asked and has not answered. If what we were handed made that claim, its worker
-    is dead.
+    """The steps if the model was asked and has not answered. If this same delivery caused the
+    claim, the worker that made it is dead.
     """
     claim = turn.asked[-1].event
     if (

@@ -1,12 +1,11 @@
-"""Pages of what waits, the oldest first, for whoever keeps no inbox: a command, or a service that
-asks now and then.
+"""Pages of pending approvals, oldest first, for a program without a view of its own: a command, or
+a service that asks now and then.
 
     entries, waiting, unreadable = await oldest(ledger, 50)
 
-A page cannot be read from the bucket without reading all of it: an entry that is written anew,
-since more people are asked, moves to its end. So the queue's worker, which keeps an inbox, is asked
-(`desk.py`). Where nobody answers, or not in time, or what cannot be read, the bucket itself is
-read, with the same result.
+A page cannot be read from the bucket without reading the whole bucket: an entry that is rewritten,
+when more people are asked, moves to its end. So the queue's worker, which keeps a view, is asked
+(`pending_service.py`). If it does not answer in time, the bucket is read, with the same result.
 """
 
 from typing import Annotated, Final
@@ -24,18 +23,18 @@ from ayes.schemas.slots import ThreadRef
 
 _log: Final = get_logger("ayes.consumers.pending_client")
 
-#: Whose credentials answer, as which NATS service (ADR-32), and on which subject.
+#: The role that answers, the name of its NATS service (ADR-32), and the subject.
 ROLE: Final = "queue"
 SERVICE: Final = "approvals-pending"
 SUBJECT: Final = "pending.oldest"
-#: No page has more entries. Who wants more than that is served better by one pass over the bucket.
+#: Entries of a page. For more than that, one pass over the bucket is cheaper.
 MOST: Final = 1_000
 #: How long an answer may take before the bucket is read.
 PATIENCE_S: Final = 0.5
 
 
 class PageRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """A request. What is empty leaves nothing out."""
+    """A request. An empty field matches everything."""
 
     workspace: str = ""
     #: As workspace/thread.
@@ -43,15 +42,15 @@ class PageRequest(Struct, frozen=True, forbid_unknown_fields=True):
     #: A name, or a pattern with `*` and `?`.
     tool: str = ""
     most: Annotated[int, Meta(ge=1, le=MOST)] = 50
-    #: As the page before had it.
+    #: The cursor of the previous page.
     after: PageCursor | None = None
 
     @property
     def chosen(self) -> PendingFilter:
-        """Which calls.
+        """The filter of this request.
 
         Raises:
-            BadInput: no workspace or thread is called that.
+            BadInput: it is not a valid name of a workspace or thread.
         """
         if self.workspace:
             token("workspace", self.workspace)
@@ -63,8 +62,8 @@ class PageRequest(Struct, frozen=True, forbid_unknown_fields=True):
 async def oldest(
     ledger: Ledger, most: int | None = None, chosen: PendingFilter = NO_FILTER
 ) -> Listed:
-    """The entries that fit, oldest first, N at most or all of them; how many fit; and what cannot
-    be read.
+    """The matching entries, oldest first, at most `most` or all; how many match; and the entries
+    that cannot be read.
     """
     if most is not None and 1 <= most <= MOST:
         try:
@@ -75,7 +74,7 @@ async def oldest(
 
 
 async def _asked(ledger: Ledger, most: int, chosen: PendingFilter) -> Listed:
-    """Page after page: one, unless its entries are large."""
+    """Reads page after page: one suffices unless its entries are large."""
     page = await _page(ledger, PageRequest(*chosen, most=most))
     waiting, entries, unreadable = page.waiting, _entries(page), list(page.unreadable)
     while page.more and page.entries and len(entries) < most:
@@ -94,7 +93,5 @@ async def _page(ledger: Ledger, asked: PageRequest) -> Page:
 
 
 async def _read(ledger: Ledger, most: int | None, chosen: PendingFilter) -> Listed:
-    """All of the bucket. Whose an entry is says its key, so that only what is shown need be
-    decoded.
-    """
+    """Reads the bucket. The key of an entry names its call, so only those returned are decoded."""
     return pending.oldest(await ledger.log.pending.entries(), most, chosen)

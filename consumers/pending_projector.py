@@ -1,13 +1,12 @@
-"""The queue: keeps the key-value bucket `pending` as the facts have it, for anybody to watch as a
-live inbox.
+"""The queue: keeps the key-value bucket `pending` up to date, for any program to watch.
 
-It reads the entry's revision before the facts and names it when it writes. So when two copies of
-this worker, or two deliveries, are at the same call, the one with the older facts loses and looks
-again. And whoever has put an entry looks once more: a decision that was recorded meanwhile may have
-been handled before, when there was no entry to delete.
+It reads the entry's revision before the facts and names it when it writes. So when two workers, or
+two deliveries, write the entry of one call, the one with the older facts loses and loads again. A
+worker that has put an entry loads once more: a decision that was recorded meanwhile may have been
+handled earlier, when there was no entry to delete.
 
-For that the revision is the leader's, and the facts are newer than it: where an entry was ever
-written, they are read as of at least what the leader of the log has now (docs/decisions/0026).
+This needs a revision from the leader, and facts that are newer than it: if an entry was ever
+written, the facts are read at least up to the leader's last one (docs/decisions/0026).
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from ayes.schemas.codec import Fact
 
 class PendingState(Struct, frozen=True):
     call: Call
-    #: What stands in the bucket now, and its revision.
+    #: The present entry in the bucket, and its revision.
     value: bytes
     revision: int
 
@@ -37,7 +36,7 @@ class PendingProjector:
     async def load(self, ledger: Ledger, handed: Delivered) -> PendingState:
         assert isinstance(handed, Fact)
         ref = handed.slot.call_ref
-        assert ref, "the queue is handed facts about calls only"
+        assert ref, "the queue receives facts about calls only"
         value, revision = await ledger.log.pending.get(pending.key(ref))
         if revision:
             await ledger.log.last_seq()
@@ -52,4 +51,4 @@ class PendingProjector:
         return [put, Reload()] if value else [put]
 
     async def execute(self, ledger: Ledger, work: Never) -> Never:
-        raise AssertionError("the queue does nothing outside of the ledger and its bucket")
+        raise AssertionError("the queue claims no work")

@@ -1,16 +1,14 @@
-"""The desk: where the queue is kept, who asks for a page of what waits gets it from an inbox, in
-one request.
+"""A NATS service that returns a page of pending approvals, served from an in-memory view.
 
-It is a NATS service (ADR-32), so any client can ask it, and look for it, and at how it fares. The
-rules of this file:
+It follows ADR-32, so any client can call it, discover it and read its statistics. The rules:
 
-* **Never a wrong page.** It holds all that was written to the bucket before it was asked for. While
-  the inbox cannot say that (it is being read, the broker was away) there is an error, 503.
-* What the bucket holds and is not an entry is named on the first page (`unreadable`) and hinders no
-  other.
-* Each entry has the bytes that the bucket has. As many are in a page as fit into a message; `after`
-  asks for those behind.
-* What becomes of the desk is nothing to the queue's worker: without it the bucket is read.
+* **Never a wrong page.** The view holds everything that was written to the bucket before the
+  request. While that is uncertain (the view is loading, the broker was away) the answer is an
+  error, 503.
+* Entries of the bucket that cannot be read are named on the first page (`unreadable`).
+* Each entry has the bytes of the bucket. A page has as many as fit into a message; `after` asks for
+  the next ones.
+* The service is optional: if it fails, the projector keeps running and clients read the bucket.
 """
 
 import asyncio
@@ -37,47 +35,45 @@ from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.consumers.pending_service")
 
-#: How long a request waits for the inbox to catch up. Whoever is less patient reads the bucket
-#: meanwhile.
+#: How long a request waits for the view to catch up.
 _CATCH_UP_S: Final = 2.0
-#: How soon an inbox that was lost is begun anew; and twice that, and so on, while it cannot be
-#: entered.
+#: The pause before a lost view is rebuilt; each failure doubles it.
 _AGAIN_S: Final = 1.0
-_AT_LAST_S: Final = 60.0
-#: Room in a message for what is around the entries of a page.
-_AROUND: Final = 1_024
+_MAX_PAUSE_S: Final = 60.0
+#: Bytes of a message around the entries of a page.
+_ENVELOPE_BYTES: Final = 1_024
 
 
 async def serve(log: JetStream) -> None:
-    """Answer for as long as this runs, over the connection of this log."""
+    """Answer requests over the connection of this log until cancelled."""
     connection = log.connection
     connection.on_denied(_denied)
-    desk = PendingService(Ledger.on(log, ROLE), connection.client)
-    async with _service(connection.client, desk.answer):
-        await desk.keep()
+    service = PendingService(Ledger.on(log, ROLE), connection.client)
+    async with _registered(connection.client, service.answer):
+        await service.run()
 
 
 class PendingService:
-    """An inbox, begun anew whenever it is lost, and what is answered from it."""
+    """Answers from a view, which is rebuilt whenever it is lost."""
 
     def __init__(self, ledger: Ledger, client: Client) -> None:
         self._ledger = ledger
         self._client = client
-        self._inbox: PendingView | None = None
+        self._view: PendingView | None = None
 
-    async def keep(self) -> None:
+    async def run(self) -> None:
         again_s = _AGAIN_S
         while True:
             try:
-                async with PendingView(self._ledger) as inbox:
-                    self._inbox, again_s = inbox, _AGAIN_S
-                    await inbox.lost()
-            except Exception as problem:  # noqa: BLE001 - whatever it is, the bucket can still be read
-                _log.warning("the inbox is lost and will be begun anew", problem=str(problem))
+                async with PendingView(self._ledger) as view:
+                    self._view, again_s = view, _AGAIN_S
+                    await view.lost()
+            except Exception as problem:  # noqa: BLE001 - the bucket can still be read
+                _log.warning("the view is lost and will be rebuilt", problem=str(problem))
             finally:
-                self._inbox = None
+                self._view = None
             await asyncio.sleep(again_s)
-            again_s = min(again_s * 2, _AT_LAST_S)
+            again_s = min(again_s * 2, _MAX_PAUSE_S)
 
     async def answer(self, request: Request) -> None:
         try:
@@ -86,39 +82,38 @@ class PendingService:
         except TooLarge as problem:
             raise ServiceError("413", _line(str(problem))) from None
         except (msgspec.MsgspecError, BadInput) as problem:
-            raise ServiceError("400", _line(f"this is no request for a page: {problem}")) from None
+            raise ServiceError("400", _line(f"not a valid request for a page: {problem}")) from None
         await request.respond(msgspec.json.encode(page))
 
     async def _page(self, asked: PageRequest) -> Page:
         chosen = asked.chosen
-        inbox = self._inbox
-        if inbox is None:
-            raise ServiceError(
-                "503", "the inbox is being read. Ask again soon, or read the bucket."
-            )
+        view = self._view
+        if view is None:
+            raise ServiceError("503", "the view is loading. Ask again soon, or read the bucket.")
         try:
             async with asyncio.timeout(_CATCH_UP_S):
-                await inbox.caught_up()
-            return inbox.page(asked.most, self._client.max_payload - _AROUND, chosen, asked.after)
+                await view.caught_up()
+            room = self._client.max_payload - _ENVELOPE_BYTES
+            return view.page(asked.most, room, chosen, asked.after)
         except BadInput:
             raise
-        except Exception as problem:  # noqa: BLE001 - a page that is not known to be right is none
+        except Exception as problem:  # noqa: BLE001 - better no page than one that may be wrong
             why = "it has not caught up" if isinstance(problem, TimeoutError) else str(problem)
             raise ServiceError(
-                "503", _line(f"the inbox cannot tell: {why}. Read the bucket.")
+                "503", _line(f"the view cannot answer: {why}. Read the bucket.")
             ) from None
 
 
 @asynccontextmanager
-async def _service(client: Client, answer: Handler) -> AsyncGenerator[None]:
+async def _registered(client: Client, answer: Handler) -> AsyncGenerator[None]:
     with warnings.catch_warnings():
-        # nats-py's, when it notes since when a service runs.
+        # nats-py uses it for the start time of a service.
         warnings.filterwarnings("ignore", r"datetime\.datetime\.utcnow", DeprecationWarning)
         service = await micro.add_service(
             client,
             name=SERVICE,
             version=_version(),
-            description="What waits for people, the oldest first.",
+            description="Pending approvals, oldest first.",
         )
     try:
         await service.add_endpoint(name="oldest", subject=SUBJECT, handler=answer)
@@ -132,14 +127,14 @@ async def _service(client: Client, answer: Handler) -> AsyncGenerator[None]:
 def _denied(subject: str) -> None:
     if subject.lower() == SUBJECT:
         _log.warning(
-            "the broker does not let the queue's worker answer who asks what waits, so each reads "
-            "the whole bucket. "
-            "Its accounts are those of an older version: write them anew (docs/operators.md)."
+            "the broker does not let the queue's worker answer requests for pending approvals, so "
+            "each client reads the whole bucket. Its accounts are those of an older version: write "
+            "them anew (docs/operators.md)."
         )
 
 
 def _version() -> str:
-    """Of this package, as far as a service may say it: three numbers."""
+    """The version of this package as a service may report it: three numbers."""
     with suppress(importlib.metadata.PackageNotFoundError):
         if found := re.match(r"\d+\.\d+\.\d+", importlib.metadata.version("ayes")):
             return found[0]
@@ -147,7 +142,7 @@ def _version() -> str:
 
 
 def _line(text: str) -> str:
-    """As a header holds it."""
+    """The text on one line, for a header."""
     return " ".join(text.split())
 
 

@@ -1,12 +1,12 @@
-"""The inbox: what waits for people, kept at hand by a service, as the bucket `pending` has it.
+"""An in-memory view of the bucket `pending`: the approval requests that wait for people.
 
-    async with Inbox(ledger) as inbox:
-        for entry in inbox.oldest(50):
+    async with PendingView(ledger) as view:
+        for entry in view.oldest(50):
             ...
 
-Entering it reads all that waits. From then on it is kept up by what changes, and answering takes no
-request. While the broker is away it shows what was known last, and it is right again as soon as the
-broker is back, for however long that was: a call that was decided meanwhile does not stay.
+Entering it reads the whole bucket; from then on it follows the changes, and answering takes no
+request. While the broker is away it shows the last known state, and it is right again as soon as
+the broker is back, however long that took: a call that was decided meanwhile does not stay.
 """
 
 import asyncio
@@ -29,11 +29,10 @@ from ayes.projections.pending import (
 
 
 class PendingView:
-    """All that waits, oldest first, for as long as the block lasts.
+    """The pending approvals, oldest first, for as long as the block lasts.
 
     Raises:
-        Unavailable: out of whatever is asked of it, once it can be kept up no longer: the bucket is
-            gone, say.
+        Unavailable: from every method, once the view cannot follow the bucket any more.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -61,17 +60,16 @@ class PendingView:
             raise ended
 
     def oldest(self, most: int | None = None, chosen: PendingFilter = NO_FILTER) -> list[Entry]:
-        """The entries that fit, oldest first: so many at most, or all of them."""
+        """The matching entries, oldest first: at most `most`, or all."""
         self._check()
         return self._waiting.oldest(most, chosen)
 
     def __len__(self) -> int:
-        """How many wait."""
         self._check()
         return len(self._waiting)
 
     def unreadable(self, chosen: PendingFilter = NO_FILTER) -> list[BadEntry]:
-        """What stands in the bucket and is not an entry."""
+        """The values of the bucket that are not valid entries."""
         self._check()
         return self._waiting.unreadable(chosen)
 
@@ -82,20 +80,19 @@ class PendingView:
         chosen: PendingFilter = NO_FILTER,
         after: PageCursor | None = None,
     ) -> Page:
-        """The oldest that fit: so many at most, behind that one, in so many bytes.
+        """The oldest matching entries: at most `most`, behind `after`, in `room` bytes.
 
         Raises:
-            TooLarge: not even the first of them has room.
+            TooLarge: the first of them alone is larger.
         """
         self._check()
         return self._waiting.page(most, room, chosen, after)
 
     async def caught_up(self) -> None:
-        """Wait until it shows all that was written before this was called: after a while without
-        the broker, say.
+        """Wait until it shows everything that was written before this call.
 
         Raises:
-            Unavailable: the broker does not tell what was written.
+            Unavailable: the broker does not answer.
         """
         last = await self._bucket.last_revision()
         while self._revision < last:
@@ -103,7 +100,7 @@ class PendingView:
             await self._moved.wait()
 
     async def lost(self) -> None:
-        """Wait until it can be kept up no longer, and raise why."""
+        """Wait until the view cannot follow the bucket any more, and raise the reason."""
         await asyncio.wait({self._keeping})
         self._check()
 
@@ -127,10 +124,12 @@ class PendingView:
 
 
 async def changes(ledger: Ledger) -> AsyncGenerator[list[tuple[str, Entry | BadEntry | None]]]:
-    """What waits, by key, and then what changes, for ever: None when a call waits no longer."""
-    held = PendingIndex()
+    """The pending entries by key, and then the changes, for ever; `None` if a call is no longer
+    pending.
+    """
+    index = PendingIndex()
     async with aclosing(ledger.log.pending.follow()) as coming:
         async for change in coming:
-            told = held.apply(change)
-            if told or change.whole:
-                yield told
+            changed = index.apply(change)
+            if changed or change.whole:
+                yield changed

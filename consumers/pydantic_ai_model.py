@@ -1,17 +1,16 @@
-"""The model providers, through pydantic-ai's direct model interface: one request in, one response
-out.
+"""The model providers, through pydantic-ai's direct model interface: one request, one response.
 
-Our words are translated at this border, in both directions, and nowhere else. Calls are sent under
-our own ids: a provider's may repeat within a conversation. What only the provider understands (a
-thinking signature, encrypted reasoning, the id of an item) goes back to that provider alone, and is
-recorded as its own wire form has it wherever there is one (the convention is in
-`ayes.projections.formats.common`). So what was said live can be written for the provider's wire
-form, and what was read from a wire form can go on live.
+Our types are translated here, in both directions, and nowhere else. Calls are sent under our own
+ids, since a provider's may repeat within a conversation. Parts that only the provider understands
+(a thinking signature, encrypted reasoning, the id of an item) go back to that provider alone, and
+are recorded in its own wire form if there is one (the convention is in
+`ayes.projections.formats.common`). So a live conversation can be written in the provider's wire
+form, and a conversation that was read from a wire form can go on live.
 
-What is not sent live, for the library has no part for it, and what is lost: see
-`ayes.projections.formats.pydantic_ai.write`. The id of an item that holds a call is among it, as
-the call goes under an id of ours. A model that stands for several (a `FallbackModel`) is a provider
-of its own here: what one of them signed is recorded as the whole's, and sent to it alone.
+Some parts are not sent live, since the library has no type for them, and some are lost: see
+`ayes.projections.formats.pydantic_ai.write`. The id of an item that holds a call is one of them, as
+the call goes under an id of ours. A model that represents several (a `FallbackModel`) is a provider
+of its own here: a part that one of them signed is recorded as the whole's, and sent to it alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,7 @@ class PydanticAI:
     """Any model that pydantic-ai knows: the thread's `model` is its name, as in `openai:gpt-4o`.
 
     Args:
-        model: use this one whatever the thread says (for tests, and for models that have no name).
+        model: used instead of the thread's (for tests, and for models that have no name).
     """
 
     def __init__(self, model: ProviderModel | None = None) -> None:
@@ -64,8 +63,8 @@ class PydanticAI:
 
 
 def messages(history: Sequence[Entry], *, provider: str) -> list[pai.ModelMessage]:
-    """The history as pydantic-ai takes it: requests and responses in turn, opaque parts only for
-    their provider.
+    """The history as pydantic-ai's requests and responses, with opaque parts for their provider
+    only.
     """
     written: list[pai.ModelMessage] = []
     for entry in history:
@@ -77,7 +76,7 @@ def messages(history: Sequence[Entry], *, provider: str) -> list[pai.ModelMessag
             case Assistant():
                 written.append(_response(entry, provider))
             case Outcome(call, tool, _, kind, text, is_error):
-                # A person's or the policy's no is no error, and pydantic-ai has a word for it.
+                # A denial by people or policy is not an error; pydantic-ai has a value for it.
                 outcome: Literal["denied", "failed", "success"] = "success"
                 if is_error:
                     outcome = "denied" if kind == "denied" else "failed"
@@ -104,7 +103,7 @@ def _response(turn: Assistant, provider: str) -> pai.ModelMessage:
 
 
 def parts(response: pai.ModelResponse, *, provider: str) -> tuple[e.Part, ...]:
-    """What the provider answered, in our words and in its order."""
+    """The provider's answer as our parts, in its order."""
     [dumped] = pai.ModelMessagesTypeAdapter.dump_python([response], mode="json")
     said = [_verbatim(*one) for one in zip(response.parts, dumped["parts"], strict=True)]
     return recorded(said, lambda _part: provider)
@@ -119,10 +118,10 @@ def _verbatim(part: pai.ModelResponsePart, dumped: Mapping[str, Any]) -> dict[st
 
 
 def _arguments(args: str | Mapping[str, Any] | None) -> str:
-    """The very text that the model wrote, malformed or not; `args_as_json_str` would write it anew,
-    and hide that.
+    """The text exactly as the model wrote it. `args_as_json_str` would rewrite it and so hide
+    malformed JSON.
 
-    Some providers hand on an object instead, and nothing where nothing was said.
+    Some providers return an object instead, or nothing for no arguments.
     """
     return (
         args or "{}"

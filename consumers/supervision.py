@@ -1,6 +1,4 @@
-"""Keeping a task running: one that fails is told of in a sentence and started again, later each
-time.
-"""
+"""Keeping a task running: a failure is logged, and the task is restarted with a growing pause."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,19 +9,19 @@ from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.consumers.supervision")
 
-#: The pause before the first new start; each failure doubles it.
+#: The pause before the first restart; each failure doubles it.
 AGAIN_S: Final = 0.25
-AT_LAST_S: Final = 30.0
+MAX_PAUSE_S: Final = 30.0
 
 
-async def kept(
-    what: str,
+async def keep_running(
+    name: str,
     run: Callable[[], Awaitable[None]],
     *,
     ends: tuple[type[Exception], ...] = (BrokerRefused,),
 ) -> None:
-    """Run it until it returns. An error of `ends` is raised: a new start does not help, only an
-    operator does.
+    """Run it until it returns. Errors of the types in `ends` are raised: only an operator can fix
+    them, so a restart would not help.
     """
     again_s = AGAIN_S
     clock = asyncio.get_running_loop()
@@ -33,14 +31,14 @@ async def kept(
             return await run()
         except ends:
             raise
-        except Exception as problem:  # noqa: BLE001 - whatever it is, the rest of the process goes on
-            if clock.time() - begun > AT_LAST_S:
+        except Exception as problem:  # noqa: BLE001 - the rest of the process goes on in any case
+            if clock.time() - begun > MAX_PAUSE_S:
                 again_s = AGAIN_S  # it has worked in between
             _log.error(
                 "a task failed and is started again",
-                task=what,
+                task=name,
                 problem=f"{type(problem).__name__}: {problem}",
                 again_s=again_s,
             )
         await asyncio.sleep(again_s)
-        again_s = min(again_s * 2, AT_LAST_S)
+        again_s = min(again_s * 2, MAX_PAUSE_S)

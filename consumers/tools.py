@@ -1,5 +1,4 @@
-"""The tools that an executor can run: Python functions, each with the contract that is made of its
-signature.
+"""The tools that an executor can run: Python functions with contracts made from their signatures.
 
     tools = Tools()
 
@@ -8,14 +7,13 @@ signature.
         "The customer's open orders."
         ...
 
-    ayes up --tools shop.tools:tools -w shop        # or: ayes work executor --tools shop.tools:tools
+    ayes up --tools shop.tools:tools -w shop     # or: ayes work executor --tools shop.tools:tools
 
-A function may be `async`; any other runs in a thread of its own. What it returns is what the model
-reads (a string as it is, anything else as JSON); what it raises is a failure that the model reads
-too.
+A function may be `async`; any other runs in a thread of its own. The model reads its return value
+(a string as it is, anything else as JSON), or its exception as a failure.
 
 `idempotency_key.get()` is `workspace/thread/call`, the same each time a repeatable tool is started
-for one call: hand it on to what you call, so that the second start is known there as the same wish.
+for one call: pass it to the systems that the tool calls, so that they recognise a second start.
 """
 
 import asyncio
@@ -38,15 +36,14 @@ from ayes.schemas.tools import ToolSpec, declaration, spec_of
 __all__ = ["Registered", "Tools", "idempotency_key", "load"]
 
 _log: Final = get_logger("ayes.consumers.tools")
-#: How long an executor tries to declare its tools, while the broker cannot say whether they are
-#: declared.
+#: How long an executor tries to declare its tools while the broker does not answer.
 DECLARE_S: Final = 60.0
-#: How long to wait before trying again.
+#: The pause between two tries.
 _AGAIN_S: Final = 0.5
 
 
 class Registered(Struct, frozen=True):
-    """A tool that can be run here: the contract it was registered under, and the function."""
+    """A tool that can be run here: its contract and its function."""
 
     spec: ToolSpec
     function: ToolFunction
@@ -68,14 +65,12 @@ class Tools(Mapping[str, Registered]):
         """Register a function; for use as a decorator.
 
         Args:
-            name: what the model calls it by; the function's own name by default.
+            name: the name for the model; the function's own by default.
             repeatable: it may be run again after a crash, under the same idempotency key.
-            governs: it can change what is asked about, so people look at each call of it, whatever
-                rules say.
+            governs: it can change policy, so people are asked about each call whatever rules say.
 
         Raises:
-            BadInput: no schema can be made of its parameters, or there is a tool of that name
-                already.
+            BadInput: no schema can be made from its parameters, or the name is taken.
         """
 
         def register(function: F) -> F:
@@ -94,11 +89,12 @@ class Tools(Mapping[str, Registered]):
     async def declare(
         self, ledger: Ledger, workspace: str, *, patience_s: float = DECLARE_S
     ) -> tuple[ToolRef, ...]:
-        """Record the contracts in a workspace; what a thread is opened with. Tries until it is
-        known that they stand.
+        """Record the contracts in a workspace, retrying until the broker confirms them.
+
+        Returns the references that a thread is opened with.
 
         Raises:
-            Unavailable: it was not known within `patience_s`.
+            Unavailable: the broker did not confirm them within `patience_s`.
             BrokerRefused: these credentials may not declare tools.
         """
         until = time.monotonic() + patience_s
@@ -125,9 +121,8 @@ async def _declared(ledger: Ledger, workspace: str, spec: ToolSpec, until: float
         except Unavailable as problem:
             if time.monotonic() >= until:
                 raise Unavailable(
-                    f"nobody can say whether tool {spec.name} is declared in {workspace}: "
-                    f"{problem} "
-                    "Start this again when the broker answers: it is safe."
+                    f"it is not known whether tool {spec.name} is declared in {workspace}: "
+                    f"{problem} Start this again when the broker answers: it is safe."
                 ) from None
             _log.warning("not declared yet", tool=spec.name, problem=str(problem))
         await asyncio.sleep(_AGAIN_S)
@@ -137,12 +132,11 @@ def load(place: str) -> Tools:
     """Import a registry from `module:name`, also from the current directory.
 
     Raises:
-        BadInput: there is no such module, or nothing of that name in it, or it is no registry.
+        BadInput: there is no such module or name, or it is not a registry.
     """
     module_name, _, name = place.partition(":")
     if str(Path.cwd()) not in sys.path:
-        # Behind all others: a file there must not pass for a module of ours or of the standard
-        # library.
+        # Last, so that a file there cannot replace a module of ours or of the standard library.
         sys.path.append(str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module_name), name or "tools")

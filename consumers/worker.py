@@ -1,34 +1,33 @@
-"""The one loop that every consumer runs: take, look, react, carry out, acknowledge.
+"""The loop that every worker runs: receive, load, decide, execute, acknowledge.
 
-    taken ──► look: read the facts of that call or thread, as of at least the fact that was handed
-                │
-              react: a pure function says what should exist next
-                │
-              carry out: append; claim and do the work; set timers. A slot that was taken: look
-                  again
-                │
-    acked ◄── everything that follows from it is in the ledger
+    received ──► load: read the facts of that call or thread, at least up to the delivered fact
+                   │
+                 decide: a pure function returns the effects that should follow
+                   │
+                 execute: append; claim and do the work; set timers. If a slot was taken: load again
+                   │
+    acked    ◄── everything that follows is in the ledger
 
 The rules of this file:
 
-* A consumer does not act on what just came, but on all that is there. Redelivery, another order, a
-  crash between two steps and two copies of the same worker all end in the same facts.
-* All that is there: the first look is at what this process has heard of the log, up to the fact
-  that was handed and maybe further. Whoever looks again, or is handed what was handed out before,
-  looks at the broker. The work behind a claim is done with what was heard up to that claim.
-* This is the only place that acknowledges, and it does so last.
-* While something is in hand the broker is told so; a worker that falls silent is taken for dead. A
-  worker that was silent (paused, cut off) knows it, and lets go of what it had not begun: somebody
-  else has it by now. And whoever loses a claim to one who was handed the same has a living rival,
-  and leaves the work to them. So a claim that stands without a result, before somebody who is
-  handed its cause, is one whose maker has died.
-* What has been done is written down, whatever happens: neither a cancelled worker nor a broker that
-  is away keeps the result of a tool that ran out of the ledger while this process lives.
-* What cannot be handled is parked with its reason, and the others go on. The operator may have it
-  tried again, and what a newer program wrote is tried again by the first worker that understands it
-  (decision 0017).
-* No error in a part of a worker ends it: that part is started again. What only an operator can mend
-  ends it.
+* A worker does not act on the delivered fact alone, but on all recorded facts. Redelivery, another
+  order, a crash between two steps and two copies of one worker all end in the same facts.
+* On first delivery, facts are loaded from the local replica, caught up to the delivered fact. On
+  redelivery, and after losing a slot, they are loaded from the broker. Claimed work is done with
+  the replica caught up to the claim.
+* Only this file acknowledges, and it does so last.
+* While a delivery is in progress the broker is notified; a worker that falls silent is presumed
+  dead. A worker that was silent (paused, cut off) notices and abandons work that it had not begun,
+  since another worker has it by now. If we lose a claim to a worker that received the same
+  delivery, that worker is alive: we leave the work to it. So a claim without a result, seen on
+  redelivery, belongs to a worker that has died.
+* A result is always recorded: while this process lives, neither cancellation nor a broker that is
+  away keeps the result of a tool that ran out of the ledger.
+* A delivery that cannot be handled is parked with its reason, and the others continue. The operator
+  may have it retried; a delivery parked because a newer program wrote it is retried by the first
+  worker that understands it (decision 0017).
+* An error in one part of a worker does not end it: that part is restarted. Only an error that an
+  operator must fix ends it.
 """
 
 import asyncio
@@ -49,7 +48,7 @@ from ayes.consumers.effects import (
     SetTimer,
     WritePending,
 )
-from ayes.consumers.supervision import kept
+from ayes.consumers.supervision import keep_running
 from ayes.ledger.log import (
     NEWER,
     AlreadyRecorded,
@@ -80,24 +79,23 @@ from ayes.schemas.slots import CallRef, Slot, matches
 
 _log: Final = get_logger("ayes.consumers.worker")
 
-#: How often handling may fail in this process before a delivery is parked.
+#: Failures in this process after which a delivery is parked.
 MAX_TRIES: Final = 5
-#: Of how many deliveries that failed a worker remembers how often.
-_MOST_FAILURES: Final = 10_000
-#: How often it may be handed out at all: what kills its worker each time must not do so for ever.
-#: Who hands on waits twice as long each time, so that alone does not lead there for days.
+#: Deliveries whose failures a worker remembers.
+_MAX_FAILURES: Final = 10_000
+#: Deliveries after which it is parked in any case, since it may kill its worker each time. Handing
+#: it on doubles the wait each time, so that alone does not reach this for days.
 MAX_DELIVERIES: Final = 20
-#: How often a lost slot makes the loop look again. Each time a fact more is there, so it ends much
-#: sooner.
-_MAX_LOOKS: Final = 50
-#: How long a draining worker lets work in hand go on.
+#: Loads for one delivery. After each lost slot there is one more fact, so it ends much sooner.
+_MAX_LOADS: Final = 50
+#: How long a draining worker waits for work in progress.
 DRAIN_S: Final = 30.0
 
 
 class Reaction[S, W](Protocol):
-    """What a consumer is made of: how to look, what to conclude, and how to do the work it claims.
+    """How a worker loads state `S`, what it decides, and how it does the work `W` that it claims.
 
-    `S` is what it looks at, `W` the work. Only `load` and `execute` touch the world.
+    Only `load` and `execute` do I/O.
     """
 
     @property
@@ -105,36 +103,34 @@ class Reaction[S, W](Protocol):
 
     @property
     def replaces(self) -> bool:
-        """Does it overwrite what others wrote? Then it must look at the broker; else what was heard
-        is enough to begin with.
-        """
+        """Whether it overwrites what others wrote. Then it always loads from the broker."""
         ...
 
     async def load(self, ledger: Ledger, handed: Delivered) -> S: ...
 
     def decide(self, seen: S, handed: Delivered) -> Sequence[Effect[W]]:
-        """Which steps should follow. Pure: handed the same again, it answers the same."""
+        """Returns the effects that should follow. Pure: the same input gives the same answer."""
         ...
 
     async def execute(self, ledger: Ledger, work: W) -> Append | None:
-        """The work behind a claim; answers with the fact that tells how it went. Does not raise for
-        bad luck.
+        """Does the work behind a claim and returns the fact that records its outcome. A failure of
+        the work is an outcome and not an exception.
 
-        None: the claim does not count, so nothing was done, and nothing is to be told.
+        `None` if the claim does not count: then nothing was done, and nothing is recorded.
 
-        The ledger shows what was recorded up to the claim, and maybe more.
+        `ledger` shows the facts up to the claim, and possibly later ones.
         """
         ...
 
 
-class _LetGo(Exception):
-    """Neither acknowledged nor handed back: whoever has it will see to it, and if they die it is
-    handed out again.
+class _Abandoned(Exception):
+    """Neither acknowledged nor returned: another worker has the delivery, and if that one dies it
+    is delivered again.
     """
 
 
 class _HandedOn(Exception):
-    """Handed back for another process of the same consumer; not a failure."""
+    """Returned for another process of the same consumer; not a failure."""
 
     def __init__(self, step: HandOn) -> None:
         super().__init__(step.why)
@@ -142,33 +138,33 @@ class _HandedOn(Exception):
 
 
 class Worker[S, W]:
-    """One reaction, running until it is stopped."""
+    """Runs one reaction until it is stopped."""
 
     def __init__(
         self,
         ledger: Ledger,
         reaction: Reaction[S, W],
         *,
-        heard: ReadReplica | None = None,
+        replica: ReadReplica | None = None,
         concurrency: int = 64,
         ack_wait_s: float = ACK_WAIT_S,
         drain_s: float = DRAIN_S,
     ) -> None:
         self._ledger = ledger
         self._reaction = reaction
-        self._heard = None if reaction.replaces else heard
+        self._replica = None if reaction.replaces else replica
         self._room = asyncio.Semaphore(concurrency)
         self._lease_s = ack_wait_s
         self._drain_s = drain_s
         self._stopping = asyncio.Event()
-        #: In hand, and until when (on the event loop's clock) the broker takes us for alive.
+        #: Deliveries in progress, and when (on the event loop's clock) their lease ends.
         self._held: dict[tuple[str, int], tuple[Delivery, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: How often handling failed here, of what was handed back for it.
+        #: Failures in this process, by delivery.
         self._failures: dict[tuple[str, int], int] = {}
 
     def stop(self) -> None:
-        """Take nothing more, finish what is in hand, then return from `run`."""
+        """Take no more deliveries, finish those in progress, then return from `run`."""
         self._stopping.set()
 
     async def run(self) -> None:
@@ -178,12 +174,14 @@ class Worker[S, W]:
             for one in (durable, DURABLES[durable].again.name)
         ]
         pumps = [
-            asyncio.create_task(kept(f"taking from {durable}", partial(self._take, durable)))
+            asyncio.create_task(
+                keep_running(f"taking from {durable}", partial(self._take, durable))
+            )
             for durable in durables
         ]
-        beat = asyncio.create_task(kept("heartbeat", self._beat))
+        beat = asyncio.create_task(keep_running("heartbeat", self._beat))
         stopping = asyncio.create_task(self._stopping.wait())
-        understood = asyncio.create_task(self._ask_again_for_newer())
+        understood = asyncio.create_task(self._retry_newer())
         try:
             done, _ = await asyncio.wait(
                 [*pumps, beat, stopping], return_when=asyncio.FIRST_COMPLETED
@@ -203,22 +201,21 @@ class Worker[S, W]:
             async for delivery in deliveries:
                 place = (durable, delivery.number)
                 if place in self._held:
-                    # handed out again although we still work on it: the heartbeat came too late
-                    continue
-                self._hold(place, delivery)
-                task = asyncio.create_task(self._handle(durable, delivery))
+                    continue  # delivered again while in progress: the heartbeat came too late
+                self._held[place] = (delivery, self._lease_end())
+                task = asyncio.create_task(self._handle(place, delivery))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    def _hold(self, place: tuple[str, int], delivery: Delivery) -> None:
-        self._held[place] = (delivery, asyncio.get_running_loop().time() + self._lease_s)
+    def _lease_end(self) -> float:
+        return asyncio.get_running_loop().time() + self._lease_s
 
     def _lost(self, place: tuple[str, int]) -> bool:
         return asyncio.get_running_loop().time() > self._held[place][1]
 
-    def _still_ours(self, place: tuple[str, int]) -> None:
+    def _check_lease(self, place: tuple[str, int]) -> None:
         if self._lost(place):
-            raise _LetGo("silent for too long, so somebody else has it")
+            raise _Abandoned("silent for too long, so another worker has it")
 
     async def _beat(self) -> None:
         while True:
@@ -231,11 +228,11 @@ class Worker[S, W]:
             await asyncio.gather(*(self._renew(place, delivery) for place, delivery in held))
 
     async def _renew(self, place: tuple[str, int], delivery: Delivery) -> None:
-        until = asyncio.get_running_loop().time() + self._lease_s
+        until = self._lease_end()
         try:
             await delivery.in_progress()
-        except Exception as problem:  # noqa: BLE001 - one that fails must not keep the others from being renewed
-            _log.warning("not heard by the broker", problem=str(problem))
+        except Exception as problem:  # noqa: BLE001 - the others must still be renewed
+            _log.warning("the broker cannot be reached", problem=str(problem))
             return
         if place in self._held and self._held[place][0] is delivery:
             self._held[place] = (delivery, until)
@@ -249,25 +246,23 @@ class Worker[S, W]:
 
     # --------------------------------------------------------------------------------- one delivery
 
-    async def _handle(self, durable: str, delivery: Delivery) -> None:
-        """Settle it and acknowledge; or hand it back, or park it. A task of its own, so what it
-        binds for the log is too.
-        """
-        structlog.contextvars.bind_contextvars(consumer=durable, **_where(delivery.handed))
-        try:
-            await self._handle_one(durable, delivery)
-        except Exception as problem:  # noqa: BLE001 - it is not acknowledged, so it is handed out again
-            _log.warning("will be handed out again", problem=f"{type(problem).__name__}: {problem}")
+    async def _handle(self, place: tuple[str, int], delivery: Delivery) -> None:
+        """Settles the delivery and acknowledges it; or returns it, or parks it.
 
-    async def _handle_one(self, durable: str, delivery: Delivery) -> None:
-        place = (durable, delivery.number)
+        It runs as a task of its own, so the log context that it binds is its own too.
+        """
+        structlog.contextvars.bind_contextvars(consumer=place[0], **_where(delivery.handed))
+        try:
+            await self._handle_one(place, delivery)
+        except Exception as problem:  # noqa: BLE001 - without an ack it is delivered again
+            _log.warning("will be delivered again", problem=f"{type(problem).__name__}: {problem}")
+
+    async def _handle_one(self, place: tuple[str, int], delivery: Delivery) -> None:
         try:
             async with self._room:
-                reason = await self._settle(durable, delivery)
-        except asyncio.CancelledError:
-            raise
-        except _LetGo as why:
-            _log.warning("let go", why=str(why), tries=delivery.tries)
+                reason = await self._settle(place, delivery)
+        except _Abandoned as why:
+            _log.warning("abandoned", why=str(why), tries=delivery.tries)
             return
         except _HandedOn as why:
             _log.info("handed on", why=str(why), after_s=why.after_s, tries=delivery.tries)
@@ -275,12 +270,11 @@ class Worker[S, W]:
             return
         except Unavailable as problem:
             _log.warning("will be tried again", problem=str(problem), tries=delivery.tries)
-            hopeless = isinstance(problem, BrokerRefused) and self._failed(place) >= MAX_TRIES
-            reason = str(problem) if hopeless else ""
-            if not hopeless:
+            if not isinstance(problem, BrokerRefused) or self._failed(place) < MAX_TRIES:
                 await delivery.retry(_backoff_s(delivery.tries))
                 return
-        except Exception as problem:  # noqa: BLE001 - whatever it is, it must end parked and not here
+            reason = str(problem)
+        except Exception as problem:  # noqa: BLE001 - a delivery may fail in any way; it ends parked
             _log.exception("could not be handled", tries=delivery.tries)
             if self._failed(place) < MAX_TRIES:
                 await delivery.retry(_backoff_s(delivery.tries))
@@ -290,34 +284,31 @@ class Worker[S, W]:
             self._held.pop(place, None)
         self._failures.pop(place, None)
         if reason:
-            await self._park(durable, delivery, reason)
+            await self._park(place[0], delivery, reason)
         await delivery.ack()
 
     def _failed(self, place: tuple[str, int]) -> int:
-        """Note that handling it failed here; answers how often it did. What was handed on did not
-        fail.
-        """
+        """Counts a failure of this delivery here, and returns their number."""
         failures = self._failures.pop(place, 0) + 1
         self._failures[place] = failures
-        if len(self._failures) > _MOST_FAILURES:  # settled elsewhere, the oldest of them
+        if len(self._failures) > _MAX_FAILURES:  # the oldest was settled elsewhere
             del self._failures[next(iter(self._failures))]
         return failures
 
-    async def _settle(self, durable: str, delivery: Delivery) -> str:
-        """Do all that follows. Answers with why it cannot be handled, or with nothing."""
-        place = (durable, delivery.number)
+    async def _settle(self, place: tuple[str, int], delivery: Delivery) -> str:
+        """Does everything that follows. Returns why that is impossible, or an empty string."""
         match delivery.handed:
             case Mark() as mark:
-                return await self._heed(mark)
+                return await self._obey(mark)
             case Parked(state="again") as parked:
                 reason = await self._settle_fact(await self._original(parked), delivery, place)
                 if not reason:
-                    # Outrun by a rival, if the broker took us for dead: then they have noted it.
+                    # If the broker presumed us dead, another worker may have noted it already.
                     await self._ledger.log.park(structs.replace(parked, state="settled"))
                     _log.info("settled, tried again", subject=parked.subject)
                 return reason
             case Parked():
-                return ""  # noted, and to be seen to by the operator
+                return ""  # it waits for the operator
             case Fact() | TimerFired() as handed:
                 return await self._settle_fact(handed, delivery, place)
 
@@ -329,35 +320,29 @@ class Worker[S, W]:
                 handed.event.problem or f"a {handed.event.type} of version {handed.event.v} {NEWER}"
             )
         if delivery.tries > MAX_DELIVERIES:
-            return f"handed out {delivery.tries} times, never settled"
-        ledger = self._as_of(handed.seq) if _is_new(delivery) else self._ledger
-        for _ in range(_MAX_LOOKS):
-            self._still_ours(place)
+            return f"delivered {delivery.tries} times, never settled"
+        ledger = self._as_of(handed.seq) if _is_first(delivery) else self._ledger
+        for _ in range(_MAX_LOADS):
+            self._check_lease(place)
             seen = await self._reaction.load(ledger, handed)
-            # Once more: had we fallen silent before that look, what it shows might be a living
-            # rival's work.
-            self._still_ours(place)
+            # Again: had the lease ended before that load, it might show a living worker's claim.
+            self._check_lease(place)
             steps = self._reaction.decide(seen, handed)
             if await self._carry_out(steps, handed):
                 return ""
             ledger = self._ledger
         raise Defect(
-            f"the facts about {_where(handed)} kept changing while they were looked at; please "
-            "report it"
+            f"the facts about {_where(handed)} kept changing while they were read; please report it"
         )
 
     def _as_of(self, seq: int) -> Ledger:
-        """The ledger as this process has heard it, at least up to that fact."""
-        return (
-            self._ledger
-            if self._heard is None
-            else self._ledger.reading_from(self._heard.as_of(seq))
-        )
+        """The ledger as the replica shows it, at least up to that fact."""
+        if self._replica is None:
+            return self._ledger
+        return self._ledger.reading_from(self._replica.as_of(seq))
 
     async def _carry_out(self, steps: Sequence[Effect[W]], handed: Delivered) -> bool:
-        """Take the steps in their order; False when one lost to somebody else, so that we look
-        again.
-        """
+        """Takes the steps in order. Returns False if a slot was lost, so that we load again."""
         cause = (
             handed.event if isinstance(handed, Fact) and isinstance(handed.event, Event) else None
         )
@@ -380,19 +365,16 @@ class Worker[S, W]:
                     won = False
                 case HandOn():
                     raise _HandedOn(step)
+                case WritePending(key, b"", replaces):
+                    won = await self._ledger.log.pending.delete(key, replaces)
                 case WritePending(key, value, replaces):
-                    pending = self._ledger.log.pending
-                    won = await (
-                        pending.put(key, value, replaces)
-                        if value
-                        else pending.delete(key, replaces)
-                    )
+                    won = await self._ledger.log.pending.put(key, value, replaces)
             if not won:
                 return False
         return True
 
     async def _won(self, step: Append, cause: Event | None) -> int | None:
-        """Append; as which fact of the log, or None when somebody else was first."""
+        """Appends a fact. Returns its number in the log, or None if the slot was taken."""
         match await self._ledger.append(
             step.slot, step.event, cause=cause, fallback_slot=step.fallback_slot
         ):
@@ -400,13 +382,13 @@ class Worker[S, W]:
                 return seq
             case SlotTaken(first):
                 if _is_claim(step.slot) and _same_cause(first.event, cause):
-                    raise _LetGo("a rival who was handed the same has just claimed it")
+                    raise _Abandoned("another worker with the same delivery has just claimed it")
                 return None
             case Unconfirmed(why):
                 raise OutcomeUnknown(f"{step.slot.subject} may or may not be recorded: {why}")
 
     async def _perform(self, work: W, cause: Event | None, claimed: int) -> None:
-        """Do the work, then write down how it went, for as long as it takes."""
+        """Does the work, then records the outcome, retrying for as long as it takes."""
         done = await self._reaction.execute(self._as_of(claimed), work)
         if done is None:
             return
@@ -422,9 +404,7 @@ class Worker[S, W]:
         now, newer = self._ledger.now(), reason.endswith(NEWER)
         match delivery.handed:
             case Mark() as mark:
-                _log.error(
-                    "what the operator said was not heeded", number=mark.number, reason=reason
-                )
+                _log.error("the operator's mark failed", number=mark.number, reason=reason)
                 return
             case Parked() as again:
                 tries = again.tries + delivery.tries
@@ -442,15 +422,14 @@ class Worker[S, W]:
 
     # ------------------------------------------------------------------------------ what was parked
 
-    async def _heed(self, mark: Mark) -> str:
-        """Do what the operator says of a parked delivery: it is handed out again, to one worker at
-        a time.
-        """
+    async def _obey(self, mark: Mark) -> str:
+        """Carries out the operator's mark on a parked delivery, unless it has changed since."""
         parked = await self._ledger.log.parked_at(mark.number)
         if parked is None or parked.state != "parked" or parked.consumer != mark.consumer:
-            return ""  # it has changed since: it is being tried again already, or is settled
+            return ""
         _log.info(
-            f"the operator says {mark.what}",
+            "the operator has marked it",
+            mark=mark.what,
             number=mark.number,
             fact=parked.seq,
             reason=mark.reason,
@@ -460,9 +439,7 @@ class Worker[S, W]:
         return ""
 
     async def _original(self, parked: Parked) -> Delivered:
-        """What was handed out when it was parked: the fact as the log has it, or the hint about a
-        call.
-        """
+        """The fact or timer that was parked, as it was delivered."""
         consumer = DURABLES[parked.consumer]
         if consumer.stream != LEDGER:
             return TimerFired(CallRef.parse(parked.subject), parked.seq, parked.parked_at)
@@ -475,38 +452,36 @@ class Worker[S, W]:
             )
         return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
 
-    async def _ask_again_for_newer(self) -> None:
-        """What an older program parked, since it did not understand it, is tried again if this one
-        does.
-        """
+    async def _retry_newer(self) -> None:
+        """Retries deliveries that an older program parked and that this one understands."""
         try:
             for durable in self._reaction.durables:
-                await kept(
-                    f"looking at what {durable} parked", partial(self._ask_again_for, durable)
+                await keep_running(
+                    f"retrying what {durable} parked", partial(self._retry_newer_of, durable)
                 )
         except BrokerRefused as problem:
-            _log.warning("what was parked is not looked at", problem=str(problem))
+            _log.warning("the parked deliveries cannot be read", problem=str(problem))
 
-    async def _ask_again_for(self, durable: str) -> None:
+    async def _retry_newer_of(self, durable: str) -> None:
         for parked in await self._ledger.log.parked(durable):
             if parked.is_newer and parked.state == "parked" and parked.mark is None:
                 handed = await self._original(parked)
                 if isinstance(handed, Fact) and isinstance(handed.event, Event):
-                    # Of several workers that start, one wins.
+                    # If several workers start at once, one of them wins.
                     await self._ledger.log.park(structs.replace(parked, state="again"))
 
 
-def _is_new(delivery: Delivery) -> bool:
-    """May the first look be at what was heard?
+def _is_first(delivery: Delivery) -> bool:
+    """Whether to load from the replica.
 
-    What is handed out again was begun by somebody, and what became of that is not known from
-    hearing; a timer is of another stream than the facts.
+    After a redelivery the replica may lack what another worker has begun; and a timer is in a
+    stream of its own, so its number says nothing about the facts.
     """
     return delivery.tries == 1 and isinstance(delivery.handed, Fact)
 
 
 def _is_claim(slot: Slot) -> bool:
-    """Is it a slot whose taker alone goes on: a call's claim, or a model's turn?"""
+    """Whether only the worker that fills the slot continues: a call's claim, or a model's turn."""
     return not {"claim", "asked"}.isdisjoint(slot.tail[:-1])
 
 
@@ -515,7 +490,7 @@ def _same_cause(event: Event | Carried, cause: Event | None) -> bool:
 
 
 def _where(handed: Delivered | Parked | Mark) -> dict[str, object]:
-    """Workspace, thread, call and sequence, for the log."""
+    """Workspace, thread, call and sequence, for log lines."""
     if isinstance(handed, Mark):
         return {"number": handed.number}
     if isinstance(handed, Parked):

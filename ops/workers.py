@@ -1,7 +1,7 @@
-"""Starting consumers: each kind with the credentials of its own role, until told to stop.
+"""Starting workers, each with the credentials of its role, until they are stopped.
 
-All of them in one process (`ayes up`), or each in its own (`ayes work gate`): they share nothing
-but the ledger. Where the queue is kept, it is also answered what waits
+All of them run in one process (`ayes up`), or each in its own (`ayes work gate`): they share only
+the ledger. The queue's process also serves pages of pending approvals
 (consumers/pending_service.py).
 """
 
@@ -20,7 +20,7 @@ from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.model import Model, ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.pending_projector import PendingProjector
-from ayes.consumers.supervision import kept
+from ayes.consumers.supervision import keep_running
 from ayes.consumers.tools import Tools
 from ayes.consumers.worker import Reaction, Worker
 from ayes.ledger.log import RawMessage
@@ -28,13 +28,13 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
-from ayes.ops.rehearsal.recorded import RecordedAsker, RecordedExecutor, Recording
+from ayes.ops.rehearsal.recorded import RecordedExecutor, RecordedModelWorker, Recording
 from ayes.schemas.errors import BrokerAway, LogLost
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ops.workers")
 
-#: What can be started, and whose credentials it takes.
+#: The kinds of workers; each is also the role whose credentials it uses.
 KINDS: Final[tuple[str, ...]] = ("gate", "queue", "model", "executor")
 
 
@@ -45,32 +45,35 @@ def reactions(
     tools: Tools | None = None,
     recordings: Mapping[str, Recording] | None = None,
 ) -> list[tuple[str, Reaction[Any, Any]]]:
-    """The role and the reaction of each kind. With recordings, model and executor answer from
-    those.
+    """The role and the reaction of each kind. With recordings, model and executor answer from them.
 
-    An executor without tools closes what will never run, and leaves what is approved to others.
+    An executor without tools closes calls that never run, and leaves approved ones to others.
     """
-    made: dict[str, Callable[[], Reaction[Any, Any]]] = {
-        "gate": Gate,
-        "queue": PendingProjector,
-        "model": (
-            (lambda: ModelWorker(models or _providers()))
-            if recordings is None
-            else (lambda: RecordedAsker(recordings))
-        ),
-        "executor": (
-            (lambda: RecordedExecutor(recordings))
-            if recordings is not None
-            else (lambda: Executor(tools))
-            if tools is not None
-            else (lambda: Executor({}, group="", durable="closer"))
-        ),
-    }
-    return [(kind, made[kind]()) for kind in kinds]
+
+    def reaction(kind: str) -> Reaction[Any, Any]:
+        match kind:
+            case "gate":
+                return Gate()
+            case "queue":
+                return PendingProjector()
+            case "model" if recordings is not None:
+                return RecordedModelWorker(recordings)
+            case "model":
+                return ModelWorker(models or _providers())
+            case "executor" if recordings is not None:
+                return RecordedExecutor(recordings)
+            case "executor" if tools is not None:
+                return Executor(tools)
+            case "executor":
+                return Executor({}, group="", durable="closer")
+            case _:
+                raise KeyError(kind)
+
+    return [(kind, reaction(kind)) for kind in kinds]
 
 
 def durables(started: Sequence[tuple[str, Reaction[Any, Any]]]) -> list[str]:
-    """The durable consumers that these read from."""
+    """The durable consumers of these reactions."""
     return [durable for _, reaction in started for durable in reaction.durables]
 
 
@@ -83,33 +86,36 @@ async def working(
     ack_wait_s: float = ACK_WAIT_S,
     each: Callable[[list[RawMessage]], None] = lambda _facts: None,
 ) -> AsyncGenerator[asyncio.Future[None]]:
-    """Run these reactions for as long as the block does; then finish what is in hand.
+    """Run these reactions for as long as the block does; then finish the work in progress.
 
     Args:
-        each: told of every fact that is heard of meanwhile, as it stands in the log.
+        each: called with all facts that the replica receives, as raw messages.
 
-    Yields a future that fails when the broker refuses what a worker needs, or is gone for good. A
-    task that fails in another way is started again.
+    Yields a future that fails when the broker refuses a right that a worker needs, or is gone for
+    good. A task that fails in another way is restarted.
     """
     async with AsyncExitStack() as stack:
         workers: list[Worker[Any, Any]] = []
         running: list[asyncio.Task[None]] = []
-        heard: ReadReplica | None = None
+        replica: ReadReplica | None = None
         for role, reaction in started:
             connecting = JetStream.connect(store, url=url, role=role)
             log = await stack.enter_async_context(connecting)
             ledger = Ledger.on(log, role)
-            if heard is None and not reaction.replaces:
-                # Everybody may read everything, so one is enough for all.
-                heard = ReadReplica(log, each=each)
-                running.append(asyncio.create_task(_mirror(heard), name="mirror"))
-            worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s, heard=heard)
+            if replica is None and not reaction.replaces:
+                # Every role may read everything, so one replica serves all.
+                replica = ReadReplica(log, each=each)
+                # Without it the broker is read instead, so only a log that lost its end ends it.
+                reading = keep_running("replica", replica.run, ends=(LogLost,))
+                running.append(asyncio.create_task(reading, name="replica"))
+            worker = Worker(ledger, reaction, ack_wait_s=ack_wait_s, replica=replica)
             workers.append(worker)
             running.append(asyncio.create_task(worker.run(), name=f"worker {role}"))
             running.append(asyncio.create_task(_gone(log), name=f"connection {role}"))
             if role == pending_client.ROLE:
                 serve = partial(pending_service.serve, log)
-                running.append(asyncio.create_task(kept("desk", serve), name="desk"))
+                serving = keep_running("pending service", serve)
+                running.append(asyncio.create_task(serving, name="pending service"))
         failed = asyncio.ensure_future(_first_failure(running))
         try:
             yield failed
@@ -132,7 +138,7 @@ async def until_signalled(
     """Wait for Ctrl-C or SIGTERM, or for one of `ends`, whose failure is raised.
 
     Args:
-        ready: called once signals are heard. Whoever is told earlier might send one that kills us.
+        ready: called once signals are handled; before that, one would kill the process.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -151,19 +157,13 @@ async def until_signalled(
 
 
 async def _first_failure(running: Sequence[asyncio.Task[None]]) -> None:
-    never = asyncio.create_task(asyncio.Event().wait())  # nobody to fail is no failure
+    never = asyncio.create_task(asyncio.Event().wait())  # with no tasks, nothing can fail
     try:
         done, _ = await asyncio.wait({never, *running}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
     finally:
         never.cancel()
-
-
-async def _mirror(heard: ReadReplica) -> None:
-    # While it does not run, the broker is asked instead: so nothing but a log that lost its end is
-    # a reason to stop.
-    await kept("mirror", heard.run, ends=(LogLost,))
 
 
 async def _gone(log: JetStream) -> None:
@@ -174,7 +174,7 @@ async def _gone(log: JetStream) -> None:
 
 
 def _providers() -> Mapping[str, Model]:
-    """Every provider that pydantic-ai knows, if it is installed."""
+    """All providers of pydantic-ai, if it is installed."""
     if find_spec("pydantic_ai") is None:
         _log.info("no model providers: install ayes[agents] to have threads answered by one")
         return {}
@@ -182,9 +182,7 @@ def _providers() -> Mapping[str, Model]:
 
 
 class _Providers:
-    """pydantic-ai, loaded when a model is asked for the first time: that takes two seconds, and few
-    who start workers ask any.
-    """
+    """Loads pydantic-ai when a model is first asked: that takes two seconds, and few need it."""
 
     async def reply(self, question: ModelRequest) -> ModelReply:
         providers = await asyncio.to_thread(
@@ -196,7 +194,8 @@ class _Providers:
 
 #: The part before the colon in the model names of pydantic-ai.
 _PYDANTIC_AI: Final = (
-    "anthropic", "azure", "bedrock", "cerebras", "cohere", "deepseek", "fireworks", "google", "google-gla",
-    "google-vertex", "grok", "groq", "heroku", "huggingface", "litellm", "mistral", "moonshotai", "ollama",
-    "openai", "openai-chat", "openai-responses", "openrouter", "together", "vercel", "xai",
+    "anthropic", "azure", "bedrock", "cerebras", "cohere", "deepseek", "fireworks", "google",
+    "google-gla", "google-vertex", "grok", "groq", "heroku", "huggingface", "litellm", "mistral",
+    "moonshotai", "ollama", "openai", "openai-chat", "openai-responses", "openrouter", "together",
+    "vercel", "xai",
 )  # fmt: skip

@@ -1,21 +1,18 @@
-"""A policy tried on the past: what it would have said to every call that was ever made, beside what
-really happened.
+"""A policy tried on the past: its verdict on every call ever made, next to what really happened.
 
-`backtest` is a function over wishes; where they come from is at the end: the ledger's own calls, or
-the conversations of a file, for which no broker is needed. The rules of this file:
+`backtest` is a function of candidate calls; they come from the ledger, or from a file of
+conversations, for which no broker is needed (both at the end). The rules of this file:
 
-* The candidate is judged as a workspace's policy, with the organisation's beside it; or as the
-  organisation's, with the policy of each workspace beside it. Limits of a thread hold as at the
-  gate.
-* What depends on what people would have said is not tried; `LEFT_OUT` lists it, and every report
-  says so.
-* What the gate puts to nobody counts as the gate would have it: arguments that fit no schema are
+* The candidate is judged as a workspace's policy, together with the organisation's; or as the
+  organisation's, together with the policy of each workspace. Limits of a thread hold as at the gate.
+* Outcomes that depend on people are not tried; `LEFT_OUT` lists them, and every report includes it.
+* Calls that the gate asks nobody about count as at the gate: arguments that fit no schema are
   `invalid`, a question that nobody could answer is `blocked`, and a tool that can change policy is
   `asked` about instead of `allowed`.
-* Whether arguments fit does not depend on the policy. Where the gate has judged a call, its word is
-  taken for that.
-* Without conditions a verdict does not depend on the arguments, so they are not even parsed, and a
-  verdict is kept for the next call like it.
+* Whether arguments fit does not depend on the policy. If the gate has judged a call, its finding is
+  used.
+* Without conditions a verdict does not depend on the arguments, so they are not parsed, and the
+  verdict is cached for similar calls.
 """
 
 from collections import Counter
@@ -25,13 +22,14 @@ from operator import itemgetter
 from typing import Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from ayes.ledger.policies import AppliedPolicy, Policies, PolicyDecision, evaluate
 from ayes.ledger.policy_rules import NO_RULE, About, RuleMatch
 from ayes.ledger.services import Ledger
 from ayes.ledger.verdict import question, unanswerable
 from ayes.ops.rehearsal.transcripts import read_transcripts
-from ayes.ops.terminal.times import parse_time
+from ayes.ops.terminal.times import parse_position
 from ayes.projections.formats.conversation import (
     ConversationStep,
     RecordedReply,
@@ -41,7 +39,7 @@ from ayes.schemas import events as e
 from ayes.schemas import strict_json
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
-from ayes.schemas.errors import BadFact, BadInput
+from ayes.schemas.errors import BadFact
 from ayes.schemas.events import Shadow
 from ayes.schemas.ids import token
 from ayes.schemas.policy import Policy, Then
@@ -51,7 +49,7 @@ from ayes.schemas.tools import Tool
 type Outcome = Literal["asked", "allowed", "blocked", "invalid"]
 type Since = int | datetime
 
-#: What the gate looks at and a backtest does not.
+#: Inputs of the gate that a backtest ignores.
 LEFT_OUT: Final = (
     "grants",
     "repeats of what people denied",
@@ -59,12 +57,10 @@ LEFT_OUT: Final = (
     "agents and labels that a request leaves to its thread",
     "with --since, the calls before it in a thread's limits",
 )
-#: Of a sequence number: what the broker can count.
-_MOST_DIGITS: Final = 18
-#: So many verdicts are kept for the next call like theirs.
-_MOST_KEPT: Final = 100_000
-_WORDS: Final[dict[Then, Outcome]] = {"ask": "asked", "allow": "allowed", "block": "blocked"}
-#: What really happened, by the decision and what it rests on.
+#: Verdicts that are cached at most.
+_MAX_CACHED: Final = 100_000
+_OUTCOMES: Final[dict[Then, Outcome]] = {"ask": "asked", "allow": "allowed", "block": "blocked"}
+#: What really happened, by the decision and its ground.
 _HAPPENED: Final[dict[tuple[type, str], str]] = {
     (e.Approved, "policy"): "allowed",
     (e.Approved, "people"): "approved",
@@ -80,12 +76,12 @@ _HAPPENED: Final[dict[tuple[type, str], str]] = {
     (e.Withdrawn, ""): "withdrawn",
     (e.Superseded, ""): "superseded",
 }
-#: The gate had not judged these when they ended, so nobody knows yet whether their arguments fit.
+#: The gate had not judged these when they ended, so it is unknown whether their arguments fit.
 _UNJUDGED: Final = frozenset({"withdrawn", "superseded", "unknown"})
 
 
 class CandidateCall(Struct, frozen=True, gc=False):
-    """A call as a candidate is judged on it, and what really became of it."""
+    """A call to try the candidate on, and what really happened to it."""
 
     tool: str
     #: Raw JSON text.
@@ -95,33 +91,33 @@ class CandidateCall(Struct, frozen=True, gc=False):
     workspace: str = ""
     thread: str = ""
     labels: dict[str, str] = {}
-    #: Do the arguments fit the tool's schema? None: it is not known, so any JSON object does.
+    #: Whether the arguments fit the tool's schema; `None` if unknown, then any JSON object does.
     fits: bool | None = None
-    #: Can the tool change policy?
+    #: Whether the tool can change policy.
     governs: bool = False
-    #: Empty: nobody knows.
+    #: What really happened; empty if unknown.
     actual: str = ""
-    #: How many calls its thread requested before it.
+    #: Calls that its thread requested before it.
     before: int = 0
 
 
 class Counts(Struct):
-    """Of some calls, what the candidate would have done with how many."""
+    """Numbers of calls by the candidate's verdict."""
 
     calls: int = 0
     asked: int = 0
     allowed: int = 0
     blocked: int = 0
-    #: Never judged: the tool's schema turns their arguments down.
+    #: Not judged: their arguments break the tool's schema.
     invalid: int = 0
 
-    def add(self, word: Outcome, calls: int) -> None:
+    def add(self, outcome: Outcome, calls: int) -> None:
         self.calls += calls
-        setattr(self, word, getattr(self, word) + calls)
+        setattr(self, outcome, getattr(self, outcome) + calls)
 
 
 class Report(Struct, frozen=True):
-    """What became of all calls. Each is in exactly one of asked, allowed, blocked and invalid."""
+    """The result. Each call is in exactly one of asked, allowed, blocked and invalid."""
 
     calls: int
     asked: int
@@ -133,24 +129,23 @@ class Report(Struct, frozen=True):
     #: The most called first.
     by_tool: dict[str, Counts]
     #: Every rule of the candidate that has effect, in the order of the file, also those that never
-    #: matched; then those of the other policy that counted, and limits of threads. Nothing that is
-    #: invalid.
+    #: matched; then those of the other policy that counted, and limits of threads. Without invalid
+    #: calls.
     by_rule: dict[str, Counts]
-    #: What the rules without effect would have said, where they matched.
+    #: The verdicts of rules without effect, if they matched.
     shadows: dict[str, Counts]
-    #: What really happened to what the candidate would have asked, allowed, blocked. Empty for
-    #: conversations.
+    #: The candidate's verdicts by what really happened. Empty for conversations.
     actual: dict[str, Counts]
-    #: What was not tried.
+    #: Inputs of the gate that were ignored.
     left_out: tuple[str, ...] = LEFT_OUT
 
 
 class Beside(Struct, frozen=True):
-    """What is in force beside the candidate."""
+    """The policies in force together with the candidate."""
 
-    #: The organisation's policy; None: the candidate is the organisation's.
+    #: The organisation's policy; `None` if the candidate is the organisation's.
     organisation: Policy | None = Policy()
-    #: By workspace, where the candidate is the organisation's.
+    #: By workspace, if the candidate is the organisation's.
     workspaces: dict[str, Policy] = {}
 
 
@@ -160,7 +155,7 @@ NOTHING_BESIDE: Final = Beside()
 def backtest(
     policy: Policy, wishes: Iterable[CandidateCall], beside: Beside = NOTHING_BESIDE
 ) -> Report:
-    """What the policy would have said to these."""
+    """Judge these calls by the policy."""
     trial = Backtest(policy, beside)
     for wished in wishes:
         trial.take(wished)
@@ -168,9 +163,7 @@ def backtest(
 
 
 class _CandidateVerdict(Struct, frozen=True):
-    """What the policies say to a wish."""
-
-    word: Outcome
+    outcome: Outcome
     rule: str = ""
     uncertain: bool = False
     shadows: tuple[Shadow, ...] = ()
@@ -180,33 +173,33 @@ _INVALID: Final = _CandidateVerdict("invalid")
 
 
 class Backtest:
-    """A backtest under way: `take` the wishes one by one, then ask for the report."""
+    """A backtest in progress: `take` the calls one by one, then get the report."""
 
     def __init__(self, policy: Policy, beside: Beside = NOTHING_BESIDE) -> None:
         self._policy = policy
         self._beside = beside
         self._counts: Counter[tuple[str, str, _CandidateVerdict]] = Counter()
-        #: By thread, what would be asked there, where only so much may be: as which call of the
-        #: thread, and the rest.
+        #: If questions are limited, those of each thread: its number among the thread's calls, and
+        #: the key of `_counts`.
         self._asked: dict[tuple[str, str], list[tuple[int, str, str, _CandidateVerdict]]] = {}
         self._policies: dict[str, Policies] = {}
         self._labels: dict[str, list[str]] = {}
-        self._kept: dict[tuple[object, ...], tuple[_CandidateVerdict, PolicyDecision]] = {}
+        self._cached: dict[tuple[object, ...], tuple[_CandidateVerdict, PolicyDecision]] = {}
         self._conditional: dict[tuple[str, str], bool] = {}
-        #: By what is asked and of whom, whether enough may vote.
+        #: Whether enough people may vote, by the question.
         self._answerable: dict[tuple[object, ...], bool] = {}
 
     def take(self, wished: CandidateCall) -> None:
-        """Judge one more."""
+        """Judge one call."""
         policies = self._of(wished.workspace)
-        said = self._said(policies, wished)
+        said = self._verdict_on(policies, wished)
         calls, questions = (
             policies.limit("calls_per_thread"),
             policies.limit("questions_per_thread"),
         )
-        if said.word != "invalid" and calls is not None and wished.before >= calls:
+        if said.outcome != "invalid" and calls is not None and wished.before >= calls:
             said = _CandidateVerdict("blocked", _limit("calls_per_thread"), shadows=said.shadows)
-        if said.word == "asked" and questions is not None:
+        if said.outcome == "asked" and questions is not None:
             place = (wished.workspace, wished.thread)
             one = (wished.before, wished.tool, wished.actual, said)
             self._asked.setdefault(place, []).append(one)
@@ -214,7 +207,7 @@ class Backtest:
             self._counts[wished.tool, wished.actual, said] += 1
 
     def report(self) -> Report:
-        """What it comes to by now."""
+
         rules = self._policy.rules
         total, uncertain = Counts(), 0
         by_tool: dict[str, Counts] = {}
@@ -222,21 +215,17 @@ class Backtest:
         shadows = {rule.name: Counts() for rule in rules if rule.shadow}
         actual: dict[str, Counts] = {}
         for (tool, happened, said), calls in self._all().items():
-            total.add(said.word, calls)
-            by_tool.setdefault(tool, Counts()).add(said.word, calls)
+            total.add(said.outcome, calls)
+            by_tool.setdefault(tool, Counts()).add(said.outcome, calls)
             uncertain += calls if said.uncertain else 0
-            if said.word != "invalid":
-                by_rule.setdefault(said.rule, Counts()).add(said.word, calls)
+            if said.outcome != "invalid":
+                by_rule.setdefault(said.rule, Counts()).add(said.outcome, calls)
             for shadow in said.shadows:
-                shadows.setdefault(shadow.rule, Counts()).add(_WORDS[shadow.then], calls)
+                shadows.setdefault(shadow.rule, Counts()).add(_OUTCOMES[shadow.then], calls)
             if happened:
-                actual.setdefault(happened, Counts()).add(said.word, calls)
+                actual.setdefault(happened, Counts()).add(said.outcome, calls)
         return Report(
-            calls=total.calls,
-            asked=total.asked,
-            allowed=total.allowed,
-            blocked=total.blocked,
-            invalid=total.invalid,
+            **asdict(total),
             uncertain=uncertain,
             by_tool=_most_first(by_tool),
             by_rule=by_rule,
@@ -245,8 +234,8 @@ class Backtest:
         )
 
     def _all(self) -> Counter[tuple[str, str, _CandidateVerdict]]:
-        """The counts, with what each thread would ask, in the order in which it was requested, up
-        to its limit.
+        """The counts, with the questions of each thread, in the order of its requests, up to its
+        limit.
         """
         counts = self._counts.copy()
         for (workspace, _thread), waiting in self._asked.items():
@@ -260,28 +249,22 @@ class Backtest:
         return counts
 
     def _of(self, workspace: str) -> Policies:
-        """The policies by which a workspace's calls are judged."""
+        """The policies that judge a workspace's calls."""
         if (found := self._policies.get(workspace)) is None:
-            over = self._beside.organisation
-            own = (
-                self._policy
-                if over is not None
-                else self._beside.workspaces.get(workspace, Policy())
-            )
-            found = Policies(
-                AppliedPolicy(0, own),
-                AppliedPolicy(0, self._policy if over is None else over, organisation=True),
-            )
+            own, over = self._policy, self._beside.organisation
+            if over is None:
+                own, over = self._beside.workspaces.get(workspace, Policy()), self._policy
+            found = Policies(AppliedPolicy(0, own), AppliedPolicy(0, over, organisation=True))
             self._policies[workspace] = found
         return found
 
-    def _said(self, policies: Policies, wished: CandidateCall) -> _CandidateVerdict:
+    def _verdict_on(self, policies: Policies, wished: CandidateCall) -> _CandidateVerdict:
         if not (_is_object(wished.arguments) if wished.fits is None else wished.fits):
             return _INVALID
         if wished.requester and not policies.is_known(wished.requester):
             return _INVALID
         said, ruling = self._ruled(policies, wished)
-        if said.word == "asked" and not self._can_be_answered(policies, ruling, wished):
+        if said.outcome == "asked" and not self._can_be_answered(policies, ruling, wished):
             return _CandidateVerdict("blocked", said.rule, said.uncertain, said.shadows)
         return said
 
@@ -296,17 +279,17 @@ class Backtest:
         if conditional:
             return self._judged(policies, wished, strict_json.read(wished.arguments))
         if (labels := self._labels.get(workspace)) is None:
-            # Only labels that some rule asks for can make a difference.
+            # Only labels that occur in a rule can make a difference.
             labels = sorted(
                 {name for policy in both for rule in policy.rules for name in rule.labels}
             )
             self._labels[workspace] = labels
         key: tuple[object, ...] = (tool, wished.agent, workspace, wished.governs)
         key += tuple(map(wished.labels.get, labels))
-        if (found := self._kept.get(key)) is None:
+        if (found := self._cached.get(key)) is None:
             found = self._judged(policies, wished, None)
-            if len(self._kept) < _MOST_KEPT:
-                self._kept[key] = found
+            if len(self._cached) < _MAX_CACHED:
+                self._cached[key] = found
         return found
 
     def _judged(
@@ -323,32 +306,23 @@ class Backtest:
         )
         ruling = evaluate(policies, about)
         judged = ruling.judged
-        word = _WORDS["ask" if judged.then == "allow" and wished.governs else judged.then]
+        outcome = _OUTCOMES["ask" if judged.then == "allow" and wished.governs else judged.then]
         is_candidates = ruling.by.policy is self._policy
         rule = judged.rule.name if is_candidates or judged.rule is NO_RULE else _other(ruling)
-        return _CandidateVerdict(word, rule, _is_uncertain(judged), ruling.shadows), ruling
+        return _CandidateVerdict(outcome, rule, _is_uncertain(judged), ruling.shadows), ruling
 
     def _can_be_answered(
         self, policies: Policies, ruling: PolicyDecision, wished: CandidateCall
     ) -> bool:
-        """Are there enough who may vote, without those who do not count?"""
-        beside = ruling.beside.rule.name if ruling.beside is not None else ""
-        key = (
-            wished.workspace,
-            ruling.by.organisation,
-            ruling.judged.rule.name,
-            ruling.judged.then,
-            beside,
-            wished.requester,
-            wished.agent,
-        )
+        """Whether enough people may vote, without those who are excluded."""
+        judged, (requester, agent) = ruling.judged, (wished.requester, wished.agent)
+        other = ruling.beside.rule.name if ruling.beside is not None else ""
+        rules = (ruling.by.organisation, judged.rule.name, judged.then, other)
+        key = (wished.workspace, *rules, requester, agent)
         if (found := self._answerable.get(key)) is None:
-            found = not unanswerable(
-                question(
-                    policies, ruling, digest="", requester=wished.requester, agent=wished.agent
-                )
-            )
-            if len(self._answerable) < _MOST_KEPT:
+            asking = question(policies, ruling, digest="", requester=requester, agent=agent)
+            found = not unanswerable(asking)
+            if len(self._answerable) < _MAX_CACHED:
                 self._answerable[key] = found
         return found
 
@@ -364,8 +338,8 @@ def _other(ruling: PolicyDecision) -> str:
 
 
 def _is_uncertain(judged: RuleMatch) -> bool:
-    """Is it asked because a condition could not be evaluated? Then its reason is not that of the
-    rule.
+    """Whether people are asked since a condition could not be evaluated: then the reason is not
+    that of the rule.
     """
     return judged.then == "ask" and judged.reason != judged.rule.reason
 
@@ -385,12 +359,12 @@ def _most_first(counts: dict[str, Counts]) -> dict[str, Counts]:
 
 
 def wishes_in(path: str, form: str | None = None, workspace: str = "") -> Iterator[CandidateCall]:
-    """Every wish of a file of conversations, which is read whole first.
+    """Every tool call of a file of conversations, which is read whole first.
 
     Args:
-        form: one of `ayes.projections.formats.PROVIDERS`; None: our own
+        form: one of `ayes.projections.formats.FORMATS`; `None` for our own
             (`ayes.projections.formats.conversation`).
-        workspace: where they are taken to have been made.
+        workspace: the workspace in which they are judged.
 
     Raises:
         BadInput: there is no such form.
@@ -414,7 +388,7 @@ def _wishes(steps: Iterable[ConversationStep]) -> Iterator[e.Wish]:
 
 
 class Calls:
-    """Requests and decisions in the order of the log, put together."""
+    """Joins requests and decisions in the order of the log."""
 
     def __init__(self, declarations: Iterable[Fact] = ()) -> None:
         self._declared = {
@@ -424,14 +398,14 @@ class Calls:
         }
         self._governing = {tool for tool, declared in self._declared.items() if declared.governs}
         self._tools: dict[tuple[str, ...], Tool | None] = {}
-        #: With how many its thread requested before it.
+        #: Each with the number of calls that its thread requested before it.
         self._open: dict[tuple[str, str, str], tuple[e.ToolRequested, int]] = {}
         self._requested: Counter[tuple[str, str]] = Counter()
-        #: Requests that this program cannot read: of a newer one, or no facts.
+        #: Requests that this program cannot read: from a newer program, or not valid facts.
         self.unreadable = 0
 
     def take(self, fact: Fact) -> CandidateCall | None:
-        """The call that this fact ends the story of, if it does."""
+        """Add a fact. Returns the call that it decides, if any."""
         slot, event = fact.slot, fact.event
         if type(event) is e.Carried and slot.tail[-1].endswith("requested"):
             self.unreadable += 1
@@ -443,17 +417,16 @@ class Calls:
             return None
         found = self._open.pop(place, None)
         if found is None:
-            return None  # requested before the time that is looked at
-        return self._wished(
-            place, *found, _HAPPENED.get((type(event), getattr(event, "ground", "")), "unknown")
-        )
+            return None  # requested before `since`
+        actual = _HAPPENED.get((type(event), getattr(event, "ground", "")), "unknown")
+        return self._candidate(place, *found, actual)
 
     def left(self) -> Iterator[CandidateCall]:
-        """Those that are not decided."""
+        """The calls that are not decided."""
         for place, (wish, before) in self._open.items():
-            yield self._wished(place, wish, before, "open")
+            yield self._candidate(place, wish, before, "open")
 
-    def _wished(
+    def _candidate(
         self, place: tuple[str, str, str], wish: e.ToolRequested, before: int, actual: str
     ) -> CandidateCall:
         tool = (place[0], wish.tool, wish.tool_version)
@@ -473,7 +446,7 @@ class Calls:
         )
 
     def _fits(self, named: tuple[str, ...], wish: e.ToolRequested) -> bool:
-        """What the gate would find, or has found without saying so."""
+        """Whether the gate would accept the digest and arguments."""
         if call_digest(wish.tool, wish.tool_version, wish.arguments) != wish.digest:
             return False
         if named not in self._tools:
@@ -498,23 +471,19 @@ async def backtest_ledger(
     since: Since = 1,
     organisation: bool = False,
 ) -> tuple[Report, int]:
-    """What the policy would have said to every call in the ledger, and how many requests could not
-    be read.
+    """Judge every call in the ledger by the policy. Also returns the number of unreadable requests.
 
     Args:
-        organisation: is the policy tried as the organisation's? Else as a workspace's.
-        workspace: only its calls; empty: all workspaces.
-        since: only calls that were requested from this fact on, or from this time on.
+        organisation: whether the policy is tried as the organisation's, or as a workspace's.
+        workspace: only its calls; empty for all workspaces.
+        since: only calls that were requested from this fact or time on.
     """
     where = f"{ROOT}.{token('workspace', workspace) if workspace else '*'}"
     declared = await ledger.read(f"{where}.{TOOL}.*.*")
-    calls, trial = (
-        Calls(declared),
-        Backtest(policy, await _beside(ledger, where, organisation=organisation)),
-    )
-    async for fact in ledger.replay(
-        since, f"{where}.*.call.*.requested", f"{where}.*.call.*.decided"
-    ):
+    beside = await _beside(ledger, where, organisation=organisation)
+    calls, trial = Calls(declared), Backtest(policy, beside)
+    subjects = (f"{where}.*.call.*.requested", f"{where}.*.call.*.decided")
+    async for fact in ledger.replay(since, *subjects):
         if (wished := calls.take(fact)) is not None:
             trial.take(wished)
     for wished in calls.left():
@@ -533,19 +502,9 @@ async def _beside(ledger: Ledger, where: str, *, organisation: bool) -> Beside:
 
 
 def since(text: str | None) -> Since:
-    """Read from where on; None: from the first fact on.
+    """The value of `--since`; without it, the first fact.
 
     Raises:
         BadInput: it is neither a sequence number nor a time.
     """
-    if text is None:
-        return 1
-    if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS:
-        return int(text)
-    try:
-        return parse_time("--since", text)
-    except BadInput:
-        raise BadInput(
-            f"--since {text!r} is neither a sequence number nor an ISO time such as "
-            "2026-11-21T08:50:00."
-        ) from None
+    return 1 if text is None else parse_position("--since", text)

@@ -1,6 +1,5 @@
-"""Driving folds over the log of a running broker, without any effect but what is shown.
-
-Nothing here appends, sets a timer or starts a tool: a replay only reads.
+"""Folding the log of a running broker. A replay only reads: it appends nothing, sets no timer and
+starts no tool.
 """
 
 from bisect import bisect_right
@@ -12,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ayes.ledger.services import Ledger
-from ayes.ops.terminal.times import parse_time
+from ayes.ops.terminal.times import parse_position
 from ayes.projections.calls import CALLS
 from ayes.projections.fold import Projection, ProjectionState
 from ayes.projections.histories import HISTORIES
@@ -25,21 +24,19 @@ PROJECTIONS: Final[dict[str, Projection[Any]]] = {
     fold.name: fold for fold in (OPEN_APPROVALS, HISTORIES, CALLS)
 }
 
-#: Where a replay stops: after a sequence number, after a time, or (None) at what was the end when
-#: it began.
+#: Where a replay stops: after a sequence number, after a time, or (`None`) at the end of the log as
+#: of its start.
 type Until = int | datetime | None
 
-#: So many facts are folded before what was let go is taken away.
+#: Facts between two calls of `batch`.
 _BATCH: Final = 1000
-#: Of a sequence number; NATS counts to 2**64.
-_MOST_DIGITS: Final = 20
 
 
 def projection(name: str) -> Projection[Any]:
     """The projection of that name.
 
     Raises:
-        BadInput: there is none.
+        BadInput: it does not exist.
     """
     if name not in PROJECTIONS:
         raise BadInput(f"there is no projection {name!r}. Known are: {', '.join(PROJECTIONS)}.")
@@ -47,22 +44,12 @@ def projection(name: str) -> Projection[Any]:
 
 
 def until(text: str | None) -> Until:
-    """Read where to stop.
+    """The value of `--until`.
 
     Raises:
         BadInput: it is neither a sequence number nor a time.
     """
-    if text is None:
-        return None
-    if text.isdecimal() and len(text) <= _MOST_DIGITS:
-        return int(text)
-    try:
-        return parse_time("--until", text)
-    except BadInput:
-        raise BadInput(
-            f"--until {text!r} is neither a sequence number nor an ISO time such as "
-            "2026-11-21T08:50:00."
-        ) from None
+    return None if text is None else parse_position("--until", text)
 
 
 async def replay(
@@ -73,12 +60,11 @@ async def replay(
     each: Callable[[Fact], None] = lambda _fact: None,
     batch: Callable[[], Awaitable[None]] | None = None,
 ) -> list[range]:
-    """Go on with a state up to `until`; answers with the facts that the log should have and does
-    not.
+    """Fold the log from a state on up to `until`. Returns the gaps: facts that the log should have.
 
     Args:
-        each: told of every fact, after it was folded.
-        batch: called now and then, and at the end, to take away what has ended (`Folding.evicted`).
+        each: called with every fact after it was folded.
+        batch: called at intervals and at the end, to collect what was evicted from the state.
     """
     gaps: list[range] = []
     folded = 0
@@ -88,19 +74,17 @@ async def replay(
             within = _within(facts, until)
             for fact in within:
                 state.apply(fact)
-                if (
-                    state.seq < fact.seq
-                ):  # the log is read in its order, so what is not there now never comes
+                if state.seq < fact.seq:  # the log is read in order, so a gap is never filled later
                     gaps.append(state.missing)
                     state.pass_over()
                 if state.to_reload:
-                    await _recall(ledger, state, fact)
+                    await _reload(ledger, state, fact)
                 each(fact)
                 folded += 1
                 if batch is not None and folded % _BATCH == 0:
                     await batch()
             if len(within) < len(facts):
-                # Whether what is missing just before it is before or after a time, nobody knows.
+                # Whether a gap just before it is before or after a time is unknown.
                 end = min(end, until) if isinstance(until, int) else state.seq
                 break
     if batch is not None:
@@ -110,15 +94,15 @@ async def replay(
     return gaps
 
 
-async def _recall(ledger: Ledger, state: ProjectionState, fact: Fact) -> None:
-    """Read again what went on with this fact after it had been let go."""
+async def _reload(ledger: Ledger, state: ProjectionState, fact: Fact) -> None:
+    """Read the facts of calls and threads that this fact continues after their eviction."""
     refs = [CallRef(*key) if len(key) == 3 else ThreadRef(*key) for key in sorted(state.to_reload)]
     facts = [one for ref in refs for one in await ledger.read(ref, must_include=fact.slot)]
     state.reload(facts)
 
 
 def _within(facts: list[Fact], until: Until) -> list[Fact]:
-    """Those before the first one that is after `until`."""
+    """The facts up to the first one that is after `until`."""
     match until:
         case None:
             return facts

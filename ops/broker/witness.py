@@ -1,7 +1,6 @@
-"""What was seen of a log, kept outside of its store: so a log that is shorter or other than it was
-is noticed.
+"""A witness of the log, kept outside of its store: it detects a log that was cut or replaced.
 
-The broker drops a fact whose bytes were changed on disk, and all behind it, without a word; a
+The broker drops a fact whose bytes were changed on disk, and all later ones, without an error; a
 store may also be replaced by an older copy. Then slots are free again whose facts had effects: the
 same payment would be approved and made twice. So a process that runs a gate on a store keeps the
 number of the last fact and a running digest of all facts up to it in the user's state directory,
@@ -10,16 +9,14 @@ and starts no worker on a log that does not lead to the same digest (decision 00
     digest of fact n = SHA-256(digest of fact n-1, n, the broker's time,
                                length of the subject, subject, payload)
 
-At each start the last 10,000 to 20,000 facts are read again, the whole log by
-`ayes doctor --deep`. Nothing is proved against somebody who may write both the store and this
-file.
+At each start the last 10,000 to 20,000 facts are read again; `ayes doctor --deep` reads the whole
+log. This is no protection against a person who may write both the store and this file.
 """
 
 import asyncio
 import hashlib
 import os
 import struct
-import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
@@ -36,26 +33,27 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import info
 from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas.errors import BrokerRefused, Unavailable
+from ayes.schemas.files import write_atomically
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ops.broker.witness")
 
-#: At each multiple of it the digest is kept; the last two of them are.
+#: Facts between two checkpoints; the last two checkpoints are kept.
 CHECKPOINT: Final = 10_000
-#: How often what is new is read, and what was seen is saved.
+#: The interval at which new facts are read and the state is saved.
 EVERY_S: Final = 5.0
-#: How long the last look may take: whoever stops a worker waits for it.
+#: How long the last look may take, since stopping a worker waits for it.
 _LAST_LOOK_S: Final = 2.0
-#: How many facts are read before they are saved, where much is new.
-_SAVED_EACH: Final = 100_000
+#: Facts between two saves, if many are new.
+_SAVE_EVERY: Final = 100_000
 
 
 class Seen(Struct, frozen=True):
-    """What was seen of the log of a store."""
+    """The state of a store's log when it was last seen."""
 
-    #: For people who look at the file.
+    #: For people who read the file.
     store: str
-    #: When the broker created the stream. One that was created anew is another log.
+    #: When the broker created the stream: one that was created again is another log.
     created: str = ""
     seq: int = 0
     recorded_at: datetime | None = None
@@ -72,7 +70,7 @@ class Seen(Struct, frozen=True):
 
     @property
     def begin(self) -> tuple[int, str]:
-        """From which fact on, and after which digest, the end of the log is compared."""
+        """The checkpoint after which the log is compared: a fact, and its digest."""
         return self.checkpoints[0] if len(self.checkpoints) > 1 else (0, "")
 
 
@@ -84,13 +82,13 @@ def _next(digest: str, raw: RawMessage) -> str:
 
 
 def file_of(store: Store) -> Path:
-    """`$XDG_STATE_HOME/approval-ledger/witness` or its like: one file for each store."""
+    """The store's file in `$XDG_STATE_HOME/approval-ledger/witness` or its equivalent."""
     name = hashlib.sha256(os.fsencode(store.path.resolve())).hexdigest()[:24]
     return user_state_path("approval-ledger") / "witness" / f"{name}.json"
 
 
 def load(store: Store) -> Seen | None:
-    """What was seen of this store's log; None when nobody looked.
+    """The state of this store's log when it was last seen, if it ever was.
 
     Raises:
         Unavailable: the file cannot be read.
@@ -102,46 +100,35 @@ def load(store: Store) -> Seen | None:
         return None
     except (OSError, msgspec.MsgspecError) as problem:
         raise Unavailable(
-            f"what was seen of the log in {store.path} cannot be read: {file}: {problem}. Put a "
-            "copy of that file back, or "
-            "go on deliberately with --accept-log."
+            f"the witness of the log in {store.path} cannot be read: {file}: {problem}. Restore a "
+            "copy of that file, or continue deliberately with --accept-log."
         ) from None
 
 
 def save(store: Store, seen: Seen) -> None:
-    """Keep it, whole or not at all; never less than another process keeps of the same log."""
+    """Write the state, unless another process has seen more of the same log."""
     with suppress(Unavailable):
         other = load(store)
         if other is not None and other.created == seen.created and other.seq > seen.seq:
             return
-    _write(file_of(store), msgspec.json.format(msgspec.json.encode(seen)))
+    file = file_of(store)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(file, msgspec.json.format(msgspec.json.encode(seen)))
 
 
 def forget(store: Store) -> None:
-    """Begin anew: whoever runs this store says that its log is the right one."""
+    """Start again: the operator of this store says that its log is the right one."""
     file_of(store).unlink(missing_ok=True)
 
 
-def _write(file: Path, content: bytes) -> None:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
-    try:
-        with os.fdopen(handle, "wb") as written:
-            written.write(content)
-        Path(beside).replace(file)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
-
-
 async def difference(log: JetStream, store: Store, *, deep: bool = False) -> str | None:
-    """How the log differs from what was seen of it, as half a sentence; None where it does not.
+    """How the log differs from its witness, as half a sentence; `None` if it does not.
 
     Args:
-        deep: compare all of it, and not only its end.
+        deep: compare the whole log, and not only its end.
 
     Raises:
-        Unavailable: what was seen cannot be read.
+        Unavailable: the witness cannot be read.
     """
     seen = load(store)
     if seen is None or seen.seq == 0:
@@ -153,7 +140,7 @@ async def difference(log: JetStream, store: Store, *, deep: bool = False) -> str
     if stream is None:
         return f"there is no log, and {last}"
     if stream["created"] != seen.created:
-        return f"the log was created anew at {stream['created']}, and {last}"
+        return f"the log was created again at {stream['created']}, and {last}"
     if stream["state"]["last_seq"] < seen.seq:
         return f"the log ends at fact {stream['state']['last_seq']:,}, and {last}"
     begin, digest = (0, "") if deep else seen.begin
@@ -168,58 +155,54 @@ async def difference(log: JetStream, store: Store, *, deep: bool = False) -> str
                     return f"the facts up to {raw.seq:,} are not those that were seen before"
             if page[-1].seq >= seen.seq:
                 break
-    return (
-        None
-        if digest == seen.digest
-        else f"the facts {begin + 1:,} to {seen.seq:,} are not those that were seen before"
-    )
+    if digest == seen.digest:
+        return None
+    return f"the facts {begin + 1:,} to {seen.seq:,} are not those that were seen before"
 
 
 async def check(store: Store, *, accept: bool) -> None:
-    """Refuse a log that is not what was seen of it.
+    """Refuse a log that differs from its witness.
 
     Args:
-        accept: take it as it is from now on.
+        accept: accept the log as it is, and start the witness again.
 
     Raises:
-        Unavailable: it is shorter, or differs.
+        Unavailable: the log is shorter, or differs.
     """
     if accept:
         forget(store)
         return
-    async with JetStream.connect(store.path, role="observer") as log:
-        problem = await difference(log, store)
-    if problem is not None:
+    if (problem := await _connected_difference(store)) is not None:
         raise Unavailable(
-            f"the log in {store.path} is not what it was: {problem}. No worker starts on it, "
-            "since what was paid could "
-            "be paid again. Put the right log back; or look at it with `ayes up --workers none`, "
-            "and go on "
-            "deliberately with --accept-log."
+            f"the log in {store.path} is not what it was: {problem}. No worker starts on it, since "
+            "a payment could be made again. Restore the right log; or look at it with "
+            "`ayes up --workers none`, and continue deliberately with --accept-log."
         )
 
 
 async def tell(store: Store) -> None:
-    """Log an error where the log is not what was seen of it, and go on: no worker starts."""
-    async with JetStream.connect(store.path, role="observer") as log:
-        problem = await difference(log, store)
-    if problem is not None:
+    """Log an error if the log differs from its witness. For a process that starts no worker."""
+    if (problem := await _connected_difference(store)) is not None:
         _log.error("the log is not what it was", store=str(store.path), problem=problem)
 
 
-class Watched(Struct, frozen=True):
-    """A log that is being looked at, or (by default) one that is not."""
+async def _connected_difference(store: Store) -> str | None:
+    async with JetStream.connect(store.path, role="observer") as log:
+        return await difference(log, store)
 
-    #: To be told of the facts that this process hears of anyway, so that they need not be read
-    #: again.
+
+class Watched(Struct, frozen=True):
+    """A log with a witness, or (by default) one without."""
+
+    #: Called with the facts that this process receives anyway, so that they are not read again.
     hear: Callable[[list[RawMessage]], None] = lambda _facts: None
-    #: Tasks that fail when the log becomes shorter meanwhile.
+    #: Tasks that fail if the log becomes shorter meanwhile.
     ends: tuple[asyncio.Task[None], ...] = ()
 
 
 @asynccontextmanager
 async def keeping(store: Store) -> AsyncGenerator[Watched]:
-    """Keep what is seen of the log for as long as the block does, and at its end."""
+    """Keep the witness up to date for as long as the block lasts, and at its end."""
     async with JetStream.connect(store.path, role="observer") as log:
         keeper = _Keeper(log, store)
         task = asyncio.create_task(keeper.run(), name="witness")
@@ -246,29 +229,29 @@ class _Keeper:
             try:
                 await self.look()
             except (BrokerRefused, OSError) as problem:
-                _log.warning("what was seen of the log is not kept", problem=str(problem))
+                _log.warning("the witness of the log cannot be saved", problem=str(problem))
             except _Shorter:
                 raise
             except Unavailable as problem:
-                _log.debug("the log cannot be looked at now", problem=str(problem))
+                _log.debug("the log cannot be read now", problem=str(problem))
             await asyncio.sleep(EVERY_S)
 
     def hear(self, facts: list[RawMessage]) -> None:
-        """Take the facts that come next; any other is left to the next look."""
+        """Add the facts that come next; others are read by the next look."""
         for raw in facts:
             if raw.seq == self._seen.seq + 1:
                 self._seen = self._seen.add(raw)
 
     async def look(self) -> None:
-        """Read what is new and was not heard of, and save it all."""
-        before = self._seen.seq  # while the broker answers, more may be heard of
+        """Read the facts that were not received yet, and save the state."""
+        before = self._seen.seq  # while the broker answers, more may be received
         stream = await info(self._log.api, f"STREAM.INFO.{LEDGER}")
         last = stream["state"]["last_seq"] if stream else 0
         if last < before or (stream and self._seen.created not in {"", stream["created"]}):
             raise _Shorter(
                 f"the log in {self._store.path} ends at fact {last:,}, and fact {before:,} was "
-                "seen in it before. "
-                "It has lost its end while the gate was running; start this again."
+                "seen in it before. It has lost its end while the gate was running; start this "
+                "again."
             )
         if stream is None or last == self._saved:
             return
@@ -276,18 +259,12 @@ class _Keeper:
         if self._seen.seq < last:
             async with aclosing(self._log.scan(self._seen.seq + 1)) as pages:
                 async for page in pages:
-                    self._read(page)
-                    if self._seen.seq - self._saved >= _SAVED_EACH:
+                    for raw in page:  # in order, but `hear` may have added some meanwhile
+                        if raw.seq > self._seen.seq:
+                            self._seen = self._seen.add(raw)
+                    if self._seen.seq - self._saved >= _SAVE_EVERY:
                         self._save()
         self._save()
-
-    def _read(self, page: list[RawMessage]) -> None:
-        """Take a page of the log, which leaves nothing out, but for what was heard of while it was
-        read.
-        """
-        for raw in page:
-            if raw.seq > self._seen.seq:
-                self._seen = self._seen.add(raw)
 
     def _save(self) -> None:
         save(self._store, self._seen)
@@ -295,4 +272,4 @@ class _Keeper:
 
 
 class _Shorter(Unavailable):
-    """The log lost facts while it was looked at."""
+    """The log has lost facts while the process was running."""

@@ -1,11 +1,10 @@
-"""Answering from a recording: a model that says again what it once said, and tools that give again
-what they gave.
+"""Answering from a recording: a model that repeats its replies, and tools that repeat their outputs.
 
-For rehearsals: everything between the model and the tools is the real thing. Recorded tools have no
-effect, so they are declared repeatable, and a rehearsal that was killed goes on where it stood.
+For rehearsals: everything between the model and the tools is real. Recorded tools have no effect,
+so they are declared repeatable, and a rehearsal that was killed can be resumed.
 
-Several rehearsals may share a broker, and then its consumers. Each is handed threads of the others
-too, and leaves them alone: whoever has their recording is handed them in its turn.
+Several rehearsals may share a broker, and then its consumers. Each also receives threads of the
+others and leaves them alone: they are redelivered until the process with their recording gets them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,17 +25,15 @@ from ayes.schemas.errors import BadFile, BadInput, Unavailable
 from ayes.schemas.slots import ThreadRef
 from ayes.schemas.tools import ToolSpec
 
-#: What the model of a rehearsed thread is called, and who runs its tools.
+#: The provider of a rehearsed thread's model, and the group that runs its tools.
 PROVIDER: Final = "recorded"
 
 
 class Exchange(Struct, frozen=True):
-    """One turn of a recording: what was said before it, what the model answered, what its tools
-    gave.
-    """
+    """One turn of a recording: the messages before it, the reply, the outputs of its tools."""
 
     said: tuple[recorded.Spoken, ...]
-    #: None at the end: something was said, and the model was not asked again.
+    #: `None` if the recording ends with messages that the model did not answer.
     reply: recorded.RecordedReply | None
     outputs: tuple[recorded.Output, ...] = ()
 
@@ -69,12 +66,12 @@ def recording(
     """Cut a conversation into turns.
 
     Args:
-        place: where it stands in the file at `path`; empty if it is all of it.
-        as_it_came: with whatever is said between two replies. Else only a user's message stands
-            there, after system messages at the very beginning.
+        place: its place in the file at `path`; empty if it is the whole file.
+        as_it_came: with any messages between two replies. Otherwise only a user's message is
+            allowed there, and system messages only at the very beginning.
 
     Raises:
-        BadFile: it did not go turn by turn, so no live conversation could go the same way again.
+        BadFile: it is not a sequence of turns, so no live conversation could go the same way.
     """
 
     def refuse(problem: str) -> BadFile:
@@ -111,14 +108,12 @@ def recording(
 
 
 def message_id(exchange: int, number: int) -> str:
-    """The id of the n-th thing that is said before an exchange's reply, both counted from 0."""
+    """The id of the n-th message before an exchange's reply, both counted from 0."""
     return f"{exchange}-{number}"
 
 
 def recorded_spec(tool: str) -> ToolSpec:
-    """A recorded tool's contract: the arguments are whatever the recording has, so any object
-    fits.
-    """
+    """A recorded tool's contract. Any JSON object is valid as its arguments."""
     return ToolSpec(
         name=tool,
         description="Answers from a recording.",
@@ -129,7 +124,7 @@ def recorded_spec(tool: str) -> ToolSpec:
 
 
 class RecordedModel:
-    """Says in turn n of a thread what the recording says there."""
+    """Replies in each turn of a thread as in the recording."""
 
     def __init__(self, recordings: Mapping[str, Recording]) -> None:
         self._replies = {
@@ -146,8 +141,8 @@ class RecordedModel:
         return ModelReply(parts=said.parts)
 
 
-class RecordedAsker(ModelWorker):
-    """Asks the recorded model, about the threads of its recordings."""
+class RecordedModelWorker(ModelWorker):
+    """Asks the recorded model about the threads of its recordings."""
 
     def __init__(
         self, recordings: Mapping[str, Recording], *, durable: str = "model-recorded"
@@ -167,9 +162,7 @@ class RecordedAsker(ModelWorker):
         return seen
 
     def decide(self, seen: Thread, handed: Delivered) -> Sequence[Effect[Ask]]:
-        """As the live one does, but never before all that the recording has before a reply was
-        said.
-        """
+        """As in the live worker, but not before all messages that precede the recorded reply."""
         return [step for step in super().decide(seen, handed) if not self._is_early(seen, step)]
 
     def _is_early(self, seen: Thread, step: Effect[Ask]) -> bool:
@@ -180,7 +173,7 @@ class RecordedAsker(ModelWorker):
 
 
 class RecordedExecutor(Executor):
-    """Gives for each call of a thread what its tool gave in the recording."""
+    """Returns for each call of a thread the output in the recording."""
 
     def __init__(
         self, recordings: Mapping[str, Recording], *, durable: str = "executor-recorded"

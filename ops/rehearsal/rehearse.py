@@ -1,11 +1,10 @@
-"""Rehearsing recorded conversations: the real ledger, gate and people's side; model and tools
-answer as they once did.
+"""Rehearsing recorded conversations on the real ledger and gate; model and tools answer as recorded.
 
-For each conversation a driver says what the user said, each time when the recording has it, and
-waits until the model has answered and all its calls are settled. It can be killed anywhere: every
-fact it appends has a place of its own, so starting again goes on where it stood. Starting another
-one in the same workspace, with another file, policy or reviewer, would answer from facts of the
-first: `refuse_other` looks for that before anything is recorded.
+For each conversation a driver sends the user's messages when the recording has them, and waits
+until the model has answered and all its calls are settled. It can be killed anywhere: every fact it
+appends has a slot of its own, so a second start resumes it. A start in the same workspace with
+another file, policy or reviewer would answer from facts of the first: `refuse_other` detects that
+before anything is recorded.
 """
 
 import asyncio
@@ -43,16 +42,14 @@ from ayes.schemas.slots import ROOT, Slot, ThreadRef, policies
 
 _log: Final = get_logger("ayes.ops.rehearsal.rehearse")
 
-#: How many conversations are under way at once.
+#: Conversations that run at the same time.
 AT_ONCE: Final = 64
-#: After so long without a fact, it is said that calls wait for people.
+#: After this long without a fact, it is reported that calls wait for people.
 QUIET_S: Final = 3.0
 
 
 class Summary(Struct, frozen=True):
-    """What came of it. `gated`, `approved` and `denied` count the calls that people were asked
-    about.
-    """
+    """The result. `gated`, `approved` and `denied` count calls that people were asked about."""
 
     conversations: int = 0
     calls: int = 0
@@ -61,7 +58,7 @@ class Summary(Struct, frozen=True):
     denied: int = 0
     #: Calls that are closed, whether they ran or not.
     finished: int = 0
-    #: Conversations whose history, written in the recording's form, is what was `Expected`.
+    #: Conversations whose history, written in the recording's form, is as `Expected`.
     identical: int = 0
     different: int = 0
     facts: int = 0
@@ -69,12 +66,11 @@ class Summary(Struct, frozen=True):
 
 
 class Expected(Struct, frozen=True):
-    """What a conversation's history must be written as, if all went as it was recorded.
+    """The payload that a conversation's history must be written as.
 
-    Of our own form these are the messages as they stand in the file. A transcript in another form
-    may say one thing in several ways, so what counts is its steps: they are written by the same
-    writer, without a ledger. What the form cannot carry is then lost on both sides, and is no
-    difference.
+    For our own form these are the messages of the file. A transcript in another form may express
+    one thing in several ways, so its steps are written by the same writer, without a ledger. What
+    the form cannot carry is then missing on both sides, which is not a difference.
     """
 
     form: str
@@ -85,7 +81,7 @@ def read_recordings(path: str, form: str | None = None) -> dict[str, tuple[Expec
     """Read and check a whole file, by conversation id.
 
     Args:
-        form: one of `FORMATS`; None: our own (`ayes.projections.formats.conversation`).
+        form: one of `FORMATS`; `None` for our own (`ayes.projections.formats.conversation`).
 
     Raises:
         BadFile: with the line of the first mistake; nothing was recorded.
@@ -119,8 +115,8 @@ async def rehearse(
     """Drive every conversation to its end.
 
     Args:
-        progress: told how many conversations have ended.
-        stalled: told how many calls wait for people, once nothing has been recorded for `quiet_s`.
+        progress: called with the number of conversations that have ended.
+        stalled: called with the number of pending calls if nothing was recorded for `quiet_s`.
 
     Raises:
         AlreadyFilled: a thread of that name holds another conversation.
@@ -131,18 +127,18 @@ async def rehearse(
     ended: list[Summary] = []
     room = asyncio.Semaphore(AT_ONCE)
 
-    async def drive(expected: Expected, found: Recording, seen: "_Seen") -> None:
+    async def drive(expected: Expected, found: Recording, facts: "_FactsByTurn") -> None:
         async with room:
-            await _drive(service, ThreadRef(workspace, found.id), found, refs, seen)
+            await _drive(service, ThreadRef(workspace, found.id), found, refs, facts)
             ended.append(await _result(service, ThreadRef(workspace, found.id), expected))
             progress(len(ended))
 
-    async with _watching(service, workspace) as seen:
-        noticing = asyncio.create_task(_notice(seen, stalled, quiet_s))
+    async with _watching(service, workspace) as facts:
+        noticing = asyncio.create_task(_notice(facts, stalled, quiet_s))
         try:
             async with asyncio.TaskGroup() as drivers:
                 for expected, found in recorded.values():
-                    drivers.create_task(drive(expected, found, seen))
+                    drivers.create_task(drive(expected, found, facts))
         finally:
             noticing.cancel()
             await asyncio.gather(noticing, return_exceptions=True)
@@ -156,14 +152,13 @@ async def refuse_other(
     script: Script,
     policy: str | None,
 ) -> None:
-    """See to it that what these threads hold already is what this rehearsal would come to.
+    """Refuse to resume an earlier rehearsal with another file, policy or reviewer.
 
     Args:
-        policy: the text that is about to be applied; None: the one in force stays.
+        policy: the text that is about to be applied; `None` if the one in force stays.
 
     Raises:
-        AlreadyFilled: an earlier rehearsal was of another file, or went by another policy or
-            reviewer.
+        AlreadyFilled: the threads hold facts that this rehearsal would not record.
     """
     if await service.log.latest(f"{ROOT}.{workspace}.*.opened") is None:
         return
@@ -185,7 +180,7 @@ async def refuse_other(
 
 
 def _other(thread: Thread, found: Recording, script: Script, versions: frozenset[int]) -> str:
-    """What in the thread this rehearsal would not come to; empty where it can go on with it."""
+    """The first thing in the thread that this rehearsal would not record; empty if there is none."""
     replies = [one for one in found.exchanges if one.reply is not None]
     for number, turn in thread.turns.items():
         said = replies[number - 1].reply if number <= len(replies) else None
@@ -205,7 +200,8 @@ def _other_call(call: Call, found: Recording, script: Script, versions: frozense
             and not event.organisation
             and event.policy_version not in versions
         ):
-            return f"{call.ref} was judged by version {event.policy_version} of the policy, which is another one"
+            judged = f"{call.ref} was judged by version {event.policy_version} of the policy"
+            return f"{judged}, which is another one"
     if call.requested is None:
         return ""
     says = vote(script, call.wish.tool)
@@ -245,47 +241,41 @@ _COMES_TO: Final[dict[str, type[e.Event]]] = {
 
 
 async def review(reviewer: Ledger, workspace: str, script: Script) -> None:
-    """Vote on whatever waits in the workspace, as the script has it, for ever."""
+    """Vote on all pending calls of the workspace according to the script, for ever."""
     async with aclosing(changes(reviewer)) as coming:
-        async for entry in (entry async for told in coming for _, entry in told):
+        async for entry in (entry async for changed in coming for _, entry in changed):
             if not isinstance(entry, Entry) or entry.workspace != workspace:
                 continue
-            ballot = vote(script, entry.tool)
-            if ballot is None:
+            says = vote(script, entry.tool)
+            if says is None:
                 continue
-            # Decided meanwhile, or voted on before this was started again. Not being allowed to is
-            # no such thing: nobody else would vote, and the rehearsal would wait for ever.
+            # Decided meanwhile, or voted on before a restart. A vote that is not allowed must fail
+            # here: nobody else would vote, and the rehearsal would wait for ever.
             with suppress(AlreadyDecided, AlreadyFilled, NotOpen, DeadlinePassed):
-                await reviewer.reviewer(script.name).vote(
-                    entry.ref,
-                    ballot.verdict,
-                    reason=ballot.reason,
-                    arguments=ballot.arguments,
-                    answer=ballot.answer,
-                )
+                await reviewer.reviewer(script.name).vote(entry.ref, **says._asdict())
 
 
-#: A thread and the number of one of its turns; None for what belongs to no turn.
+#: A thread and the number of one of its turns; `None` for facts outside of turns.
 type _Turn = tuple[ThreadRef, int | None]
 
 
-class _Seen:
-    """The facts of each turn, about its calls as well, and a way to wait for its end."""
+class _FactsByTurn:
+    """The facts of each turn and its calls, and a way to wait for its end."""
 
     def __init__(self) -> None:
         self._turns: defaultdict[_Turn, list[Fact]] = defaultdict(list)
         self._grown: defaultdict[_Turn, asyncio.Event] = defaultdict(asyncio.Event)
-        self.facts = 0
+        self.count = 0
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for people."""
+        """The number of pending calls."""
         threads = (thread_of(ref, facts) for (ref, _turn), facts in self._turns.items())
         calls = (call for thread in threads for call in thread.calls.values())
         return sum(call.status is Status.PENDING for call in calls)
 
-    def take(self, fact: Fact) -> None:
-        self.facts += 1
+    def add(self, fact: Fact) -> None:
+        self.count += 1
         turn = (fact.slot.thread_ref, _turn_of(fact.slot))
         self._turns[turn].append(fact)
         self._grown[turn].set()
@@ -298,7 +288,7 @@ class _Seen:
 
 
 def _turn_of(slot: Slot) -> int | None:
-    """The turn that a fact in this slot belongs to; None: to no turn."""
+    """The turn of the facts in this slot; `None` if they are outside of turns."""
     if slot.tail[0] == "turn":
         return int(slot.tail[1])
     call = slot.call_ref
@@ -306,40 +296,42 @@ def _turn_of(slot: Slot) -> int | None:
 
 
 @asynccontextmanager
-async def _watching(service: Ledger, workspace: str) -> AsyncGenerator[_Seen]:
-    seen = _Seen()
+async def _watching(service: Ledger, workspace: str) -> AsyncGenerator[_FactsByTurn]:
+    by_turn = _FactsByTurn()
 
     async def watch() -> None:
         async with aclosing(service.watch(1, f"{ROOT}.{workspace}.>")) as facts:
             async for fact in facts:
                 if fact.slot.thread:
-                    seen.take(fact)
+                    by_turn.add(fact)
 
     watching = asyncio.create_task(watch())
     try:
-        yield seen
+        yield by_turn
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 
 
-async def _notice(seen: _Seen, stalled: Callable[[int], None], quiet_s: float) -> None:
-    """Tell of each silence in which calls wait for people, once: it may be that nobody will decide
-    them.
-    """
-    told = 0
+async def _notice(facts: _FactsByTurn, stalled: Callable[[int], None], quiet_s: float) -> None:
+    """Report each silence in which calls are pending, once: perhaps nobody will decide them."""
+    reported = 0
     while True:
-        before = seen.facts
+        before = facts.count
         await asyncio.sleep(quiet_s)
-        if seen.facts == before != told and (waiting := seen.waiting):
+        if facts.count == before != reported and (waiting := facts.waiting):
             stalled(waiting)
-            told = before
+            reported = before
 
 
 async def _drive(
-    service: Ledger, ref: ThreadRef, found: Recording, tools: Mapping[str, e.ToolRef], seen: _Seen
+    service: Ledger,
+    ref: ThreadRef,
+    found: Recording,
+    tools: Mapping[str, e.ToolRef],
+    facts: _FactsByTurn,
 ) -> None:
-    """One conversation, from wherever it stands."""
+    """Start or resume one conversation, and drive it to its end."""
     opened = e.ThreadOpened(
         requester="recorded-user",
         agent=PROVIDER,
@@ -350,7 +342,7 @@ async def _drive(
     first = await service.try_append(ref.opened, opened)
     if first is not None and not _is_same(opened, first.event):
         raise AlreadyFilled(
-            f"thread {ref} exists and is no rehearsal of this {found.id}. Choose another "
+            f"thread {ref} exists and is not a rehearsal of this {found.id}. Choose another "
             "workspace with -w."
         )
     turn = 0
@@ -358,7 +350,7 @@ async def _drive(
         await _say(service, ref, exchange, place)
         if exchange.reply is not None:
             turn += 1
-            await seen.until_over(ref, turn)
+            await facts.until_over(ref, turn)
 
 
 def _is_same(opened: e.ThreadOpened, there: object) -> bool:
@@ -376,8 +368,7 @@ async def _say(service: Ledger, ref: ThreadRef, exchange: Exchange, place: int) 
         first = await service.try_append(slot, e.Said(role=said.role, text=said.text))
         if first is not None and getattr(first.event, "text", None) != said.text:
             raise AlreadyFilled(
-                f"{slot.subject} holds something else than the recording. Choose another "
-                "workspace with -w."
+                f"{slot.subject} differs from the recording. Choose another workspace with -w."
             )
 
 

@@ -8,7 +8,7 @@
     verdict = "approve"                         # approve | deny | answer
     reason = "Within the budget."
     arguments = '{"order": "A-17"}'             # only with approve: these instead
-    answer = "Ask again tomorrow."              # only with answer: what the model reads in place of an output
+    answer = "Ask again tomorrow."              # only with answer: replaces the tool's output
 
 The first vote whose pattern matches the tool is given.
 """
@@ -28,7 +28,7 @@ type Verdict = Literal["approve", "deny", "answer"]
 
 
 class ScriptedVerdict(NamedTuple):
-    """What the reviewer says about one call."""
+    """The reviewer's vote on one call."""
 
     verdict: Verdict
     reason: str = ""
@@ -73,7 +73,7 @@ class Script(TomlModel):
     """Who votes, and how."""
 
     name: str = "reviewer"
-    #: Without it a call that no vote matches stays pending.
+    #: If absent, a call that no vote matches stays pending.
     otherwise: Literal["approve", "deny"] | None = None
     votes: Annotated[tuple[ScriptedVote, ...], Field(strict=False, alias="vote")] = ()
 
@@ -90,10 +90,10 @@ _BUILT_IN: Final = {"approve": Script(otherwise="approve"), "deny": Script(other
 
 
 def script_for(choice: str) -> Script:
-    """What `--reviewer` names: `approve`, `deny`, or a file.
+    """The script for the value of `--reviewer`: `approve`, `deny`, or a file.
 
     Raises:
-        BadFile: the file cannot be read, or is wrong at the line it names.
+        BadFile: the file cannot be read, or has mistakes.
     """
     return _BUILT_IN.get(choice) or read_script(read_text(choice), choice)
 
@@ -108,7 +108,7 @@ def read_script(text: str, path: str) -> Script:
 
 
 def vote(script: Script, tool: str) -> ScriptedVerdict | None:
-    """What the reviewer says about a call of this tool; None leaves it pending."""
+    """The reviewer's vote on a call of this tool; `None` leaves it pending."""
     for one in script.votes:
         if any(fnmatchcase(tool, pattern) for pattern in one.tools):
             return ScriptedVerdict(one.verdict, one.reason, one.answer, one.arguments)

@@ -1,15 +1,14 @@
-"""Transcripts: conversations as other systems keep them, in any form that
-`ayes.projections.formats` reads.
+"""Transcripts: conversations of other systems, in any form that `ayes.projections.formats` reads.
 
-A file is JSON Lines, a conversation a line, or one JSON document with one conversation in it. A
-conversation is the provider's payload, or its list of messages alone. It is called by the `id` that
-it has; without one by its line (`line-7`), or, in a document, by the file's name.
+A file is JSON Lines with a conversation on each line, or one JSON document with one conversation. A
+conversation is the provider's payload, or its list of messages alone. Its name is its `id`, or else
+its line (`line-7`) or, in a document, the file's name.
 
-* What was said is read by the form's reader, or refused. Nothing is guessed, and nothing that
-  somebody said is passed over: what would say something in another form (`SAYING`) may not stand
-  beside the messages in this one.
-* How a model was to be asked (its name, its tools, its settings) is not what was said, and is not
-  read.
+* The messages are read by the form's reader, or refused. Nothing is guessed and no message is
+  skipped: keys that hold messages in another form (`SAYING`) are not allowed in addition to those
+  of this one.
+* Parameters of the request to the model (its name, its tools, its settings) are not messages, and
+  are not read.
 * A file is read whole before anything is returned, so nothing is ever recorded from a bad one.
 """
 
@@ -31,25 +30,24 @@ from ayes.schemas.ids import token
 from ayes.schemas.toml_files import read_text
 
 _MESSAGES: Final = frozenset({"messages"})
-#: What the readers of some forms read of a payload. The others read `messages` alone.
+#: The keys of a payload that the readers of some forms read. The others read `messages` alone.
 READ: Final[dict[str, frozenset[str]]] = {
     "openai-responses": frozenset({"input", "instructions"}),
     "anthropic": _MESSAGES | {"system"},
     "gemini": frozenset({"contents", "systemInstruction", "system_instruction"}),
 }
-#: Where something is said, in one form or another: in requests, and in the answers that are logged
-#: beside them.
+#: The keys that hold messages in any form: in requests, and in responses that are logged with them.
 SAYING: Final = _MESSAGES.union(*READ.values()) | {
     *("prompt", "history", "response", "responses", "output", "choices", "candidates", "completion")
 }
 _LISTS: Final = ("messages", "input", "contents")
-#: What a fact needs beside the step that it holds: ids, times, a digest.
+#: Bytes of a fact around the step that it holds: ids, times, a digest.
 _ENVELOPE_BYTES: Final = 4096
 
 
 class Transcript(Struct, frozen=True):
     id: str
-    #: Where it stands in its file: `line 7`, or nothing in a document.
+    #: Its place in the file: `line 7`, or empty in a document.
     place: str
     steps: tuple[ConversationStep, ...]
 
@@ -59,13 +57,13 @@ def read_transcripts(path: str | Path, form: str) -> list[Transcript]:
 
     Raises:
         BadInput: there is no such form.
-        BadFile: with the line of the first mistake, and where the reader knows it the message,
-            counted from 0.
+        BadFile: with the line of the first mistake, and if the reader knows it the message, counted
+            from 0.
     """
     format_named(form)
     place_of: dict[str, str] = {}
     transcripts = []
-    for place, name, text in _texts(str(path), read_text(path)):
+    for place, name, text in _sources(str(path), read_text(path)):
         try:
             transcript = _transcript(place, name, text, form)
         except strict_json.BadJson as wrong:
@@ -75,16 +73,14 @@ def read_transcripts(path: str | Path, form: str) -> list[Transcript]:
             raise BadFile(str(path), place, str(wrong)) from None
         if transcript.id in place_of:
             first = place_of[transcript.id]
-            raise BadFile(str(path), place, f"the id {transcript.id!r} stands on {first} already.")
+            raise BadFile(str(path), place, f"the id {transcript.id!r} is already used on {first}.")
         place_of[transcript.id] = place
         transcripts.append(transcript)
     return transcripts
 
 
 def entries_of(steps: Sequence[ConversationStep]) -> tuple[Entry, ...]:
-    """The history that the steps are, as if every fact had been recorded and nothing had come in
-    between.
-    """
+    """The history of these steps, as if they alone had been recorded."""
     entries: list[Entry] = []
     turn = index = 0
     for step in steps:
@@ -106,34 +102,34 @@ def entries_of(steps: Sequence[ConversationStep]) -> tuple[Entry, ...]:
 # ----------------------------------------------------------------------------------------- the file
 
 
-class _Text(NamedTuple):
-    """A conversation's JSON: where it stands, and its name if it has none of its own."""
+class _Source(NamedTuple):
+    """A conversation's JSON, its place, and its name if it has no id."""
 
     place: str
     name: str
     text: str
 
 
-def _texts(path: str, text: str) -> Iterator[_Text]:
+def _sources(path: str, text: str) -> Iterator[_Source]:
     if not text.strip():
-        raise BadFile(path, "", "is empty. It needs one conversation a line.")
+        raise BadFile(path, "", "is empty. It needs one conversation on each line.")
     if _is_document(path, text):
-        yield _Text("", Path(path).stem, text)
+        yield _Source("", Path(path).stem, text)
         return
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
-    yield from (_Text(f"line {at}", f"line-{at}", line) for at, line in enumerate(lines, 1))
+    yield from (_Source(f"line {at}", f"line-{at}", line) for at, line in enumerate(lines, 1))
 
 
 def _is_document(path: str, text: str) -> bool:
-    """One JSON text, over several lines or in a file that says so by its name."""
+    """Whether the file is one JSON text: by its name, or since it goes over several lines."""
     named = Path(path).suffix == ".json"
     try:
         json.loads(text)
     except json.JSONDecodeError as problem:
         return named and problem.msg != "Extra data"
-    except (ValueError, RecursionError):  # told by whoever reads the value
+    except (ValueError, RecursionError):  # reported when the value is read
         return named
     return named or "\n" in text.rstrip("\n")
 
@@ -163,7 +159,7 @@ def _steps(value: Any, form: str) -> tuple[ConversationStep, ...]:
     """The steps of a payload.
 
     Raises:
-        BadInput: says which forms would read it, if others do.
+        BadInput: with the forms that could read it, if there are others.
     """
     try:
         return _read(value, form)
@@ -184,21 +180,19 @@ def _reads(value: Any, form: str) -> bool:
 def _read(value: Any, form: str) -> tuple[ConversationStep, ...]:
     steps = FORMATS[form].read(value)
     if not steps:
-        raise BadInput("there is no message in it.")
-    beside = value if isinstance(value, dict) else {}
-    for key in sorted((SAYING - READ.get(form, _MESSAGES)) & beside.keys()):
-        if beside[key] not in (None, "", [], {}):
-            raise BadInput(
-                f"{key!r} beside the messages is not read in this form. Put it among them."
-            )
+        raise BadInput("it has no messages.")
+    payload = value if isinstance(value, dict) else {}
+    for key in sorted((SAYING - READ.get(form, _MESSAGES)) & payload.keys()):
+        if payload[key] not in (None, "", [], {}):
+            raise BadInput(f"{key!r} is not read in this form. Put it among the messages.")
     return steps
 
 
 def _check_steps(steps: Sequence[ConversationStep]) -> None:
-    """Refuse what no fact could hold: the ledger would, but in the midst of it.
+    """Refuse steps that no fact could hold, before the first one is recorded.
 
     Raises:
-        BadInput: a step is too large, or a tool's name cannot be one here.
+        BadInput: a step is too large, or a tool's name is not valid here.
     """
     for number, step in enumerate(steps, 1):
         size = len(msgspec.json.encode(step))
@@ -217,15 +211,13 @@ def _check_steps(steps: Sequence[ConversationStep]) -> None:
 def _described(step: ConversationStep) -> str:
     match step:
         case Spoken(role):
-            return f"what the {role} says"
+            return f"the {role}'s message"
         case RecordedReply():
-            return "what the model replies"
+            return "the model's reply"
         case Output(tool=tool):
             return f"the output of {tool}"
 
 
 def payload_of(steps: Sequence[ConversationStep], form: str) -> Payload:
-    """The steps as the form's writer writes them: what a history that went as they did is written
-    as.
-    """
+    """The steps as written by the form's writer."""
     return FORMATS[form].write(entries_of(steps))

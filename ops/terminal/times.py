@@ -11,6 +11,8 @@ from typing import Final
 from ayes.schemas.errors import BadInput
 
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+#: Of a sequence number that the broker can count to.
+_MAX_DIGITS: Final = 18
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", re.ASCII)
 
 
@@ -47,4 +49,21 @@ def parse_time(option: str, text: str) -> datetime:
             f"{option} {text!r} is no time. Write it as in 2026-11-21T08:50, in UTC, or with an "
             "offset as in "
             "2026-11-21T08:50+01:00."
+        ) from None
+
+
+def parse_position(option: str, text: str) -> int | datetime:
+    """A place in the log: a sequence number or a time; `option` is named in errors.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS:
+        return int(text)
+    try:
+        return parse_time(option, text)
+    except BadInput:
+        raise BadInput(
+            f"{option} {text!r} is neither a sequence number nor an ISO time such as "
+            "2026-11-21T08:50:00."
         ) from None

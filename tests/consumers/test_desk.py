@@ -269,7 +269,7 @@ async def test_what_is_no_request_is_told_why(store: Path, admin: Ledger, observ
         for body in NO_REQUESTS:
             code, why = await refused(client, body)
             assert code == "400", body
-            assert why.startswith("this is no request for a page: "), body
+            assert why.startswith("not a valid request for a page: "), body
             assert "\n" not in why
         assert await asks(observer) == ([question(1)], 1, [])
 
@@ -534,8 +534,8 @@ async def test_a_desk_without_its_bucket_says_so(store: Path, admin: Ledger, obs
         async with asyncio.timeout(10):
             while not (told := await _told(client)):  # noqa: ASYNC110 - until it is there
                 await asyncio.sleep(0.02)
-        assert told == ("503", "the inbox is being read. Ask again soon, or read the bucket.")
-        with pytest.raises(BrokerRefused, match="is being read"):
+        assert told == ("503", "the view is loading. Ask again soon, or read the bucket.")
+        with pytest.raises(BrokerRefused, match="is loading"):
             await pending_client._asked(observer, 1, NO_FILTER)
         await streams.ensure(requests)
         await put(admin.log.pending, question(1))
@@ -621,7 +621,7 @@ async def test_any_client_can_look_for_it(store: Path, admin: Ledger, observer: 
             "endpoints"
         ]
         assert (endpoint["num_requests"] >= 2, endpoint["num_errors"] >= 1) == (True, True)
-        assert endpoint["last_error"].startswith("400:this is no request")
+        assert endpoint["last_error"].startswith("400:not a valid request")
 
 
 # --------------------------------------------------------------------- accounts of an older version

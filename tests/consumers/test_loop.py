@@ -383,7 +383,7 @@ async def test_what_kills_its_worker_does_not_do_so_for_ever(
     async with working(Worker(ledger, stumbling)):
         await until(lambda: _is_parked(port, 1))
     assert len(stumbling.handed) == 1
-    assert [one.reason for one in await port.parked()] == ["handed out 2 times, never settled"]
+    assert [one.reason for one in await port.parked()] == ["delivered 2 times, never settled"]
 
 
 # ----------------------------------------------------------------------------------------- stopping

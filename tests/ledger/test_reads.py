@@ -322,7 +322,7 @@ async def test_tools_are_declared_until_it_is_known(monkeypatch: pytest.MonkeyPa
     [ref] = await registry.declare(desk, "shop")
     assert (await desk.tool("shop", "refund")).version == ref.version
     with pytest.raises(
-        Unavailable, match=r"nobody can say whether tool refund is declared in shop: .* safe"
+        Unavailable, match=r"it is not known whether tool refund is declared in shop: .* safe"
     ):
         await registry.declare(ledger_on(Unsure(3)), "shop", patience_s=0)
 

@@ -887,10 +887,10 @@ async def _ana_votes(store):
 BAD_INPUT = [
     # what is done, how it ends, what must be said
     ("rehearse missing.jsonl", 2, "missing.jsonl: cannot be read: No such file"),
-    ("rehearse empty.jsonl", 2, "empty.jsonl: is empty. It needs one conversation a line."),
+    ("rehearse empty.jsonl", 2, "empty.jsonl: is empty. It needs one conversation on each line."),
     ("rehearse no-json.jsonl", 2, "no-json.jsonl, line 2: it is no JSON"),
     ("rehearse dot.jsonl", 2, "dot.jsonl, line 1: conversation id 'a.b' cannot be used"),
-    ("rehearse twice.jsonl", 2, "twice.jsonl, line 2: the id 'a' stands on line 1 already"),
+    ("rehearse twice.jsonl", 2, "twice.jsonl, line 2: the id 'a' is already used on line 1"),
     (
         "rehearse huge.jsonl",
         2,

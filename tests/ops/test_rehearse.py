@@ -22,7 +22,7 @@ from stories import life
 
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.services import Ledger
-from ayes.ops.rehearsal.rehearse import _notice, _Seen
+from ayes.ops.rehearsal.rehearse import _FactsByTurn, _notice
 from ayes.projections.formats import FORMATS
 from ayes.projections.formats.conversation import read_conversations
 from ayes.projections.history import history
@@ -299,7 +299,7 @@ def test_another_rehearsal_is_not_answered_by_the_first(store, workspace, tmp_pa
         ({}, "reviewer voted otherwise on "),
         ({"reviewer": ana}, "where this reviewer says approve"),
         ({"reviewer": "deny", "policy": stricter}, "of the policy, which is another one"),
-        ({"reviewer": "deny", "file": other}, "something else than the recording"),
+        ({"reviewer": "deny", "file": other}, "differs from the recording"),
     ):
         reviewer = options.pop("reviewer", "approve")
         ended = rehearsed(store, workspace, "--reviewer", reviewer, **options)
@@ -408,12 +408,12 @@ async def test_each_silence_is_told_once():
     none when all is decided.
     """
     ref = ThreadRef("shop", "t")
-    seen, told = _Seen(), []
+    seen, told = _FactsByTurn(), []
     noticing = asyncio.create_task(_notice(seen, told.append, 0.02))
 
     async def recorded(*facts, then):
         for slot, event in facts:
-            seen.take(Fact(seen.facts + 1, datetime(2026, 1, 1, tzinfo=UTC), slot, event))
+            seen.add(Fact(seen.count + 1, datetime(2026, 1, 1, tzinfo=UTC), slot, event))
         await asyncio.sleep(0.2)
         assert told == then
 

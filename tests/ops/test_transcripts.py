@@ -15,7 +15,7 @@ from program import approvals, up
 
 from ayes.consumers.effects import Perform
 from ayes.ledger.services import Ledger
-from ayes.ops.rehearsal.recorded import PROVIDER, RecordedAsker, recording
+from ayes.ops.rehearsal.recorded import PROVIDER, RecordedModelWorker, recording
 from ayes.ops.rehearsal.rehearse import read_recordings
 from ayes.ops.rehearsal.transcripts import READ, SAYING, entries_of, payload_of, read_transcripts
 from ayes.projections.formats import FORMATS
@@ -223,7 +223,7 @@ def test_the_model_is_not_asked_before_everything_was_said():
     """
     ref = ThreadRef("shop", "t")
     steps = (Spoken("user", "Hi."), Spoken("user", "Cancel A."), RecordedReply((e.Text("Done."),)))
-    asker = RecordedAsker({"t": recording("t", steps, "some.json", "", as_it_came=True)})
+    asker = RecordedModelWorker({"t": recording("t", steps, "some.json", "", as_it_came=True)})
     opened = e.ThreadOpened(requester="ana", model=f"{PROVIDER}:t", max_turns=1)
     said = (e.Said(role="user", text="Hi."), e.Said(role="user", text="Cancel A."))
     facts = [
@@ -290,23 +290,23 @@ BAD = {
     "a line cut off": ("anthropic", f"{GOOD}\n{GOOD[:-9]}\n", ", line 2: it is no JSON: "),
     "a first line cut off": ("anthropic", f"{GOOD[:-9]}\n{GOOD}\n", ", line 1: it is no JSON: "),
     "a blank line": ("anthropic", f"{GOOD}\n\n{GOOD}\n", ", line 2: the line is blank."),
-    "nothing": ("anthropic", "", ": is empty. It needs one conversation a line."),
+    "nothing": ("anthropic", "", ": is empty. It needs one conversation on each line."),
     "blanks": ("anthropic", " \n\n", ": is empty."),
     "a key twice": ("anthropic", f'{{"messages":[],"messages":{json.dumps(HI)}}}', (", line 1: the "
                                                                                    "key ")),
-    "the same id": ("anthropic", f"{GOOD}\n{GOOD}\n", (", line 2: the id 'good' stands on line 1 "
-                                                      "already.")),
+    "the same id": ("anthropic", f"{GOOD}\n{GOOD}\n", (", line 2: the id 'good' is already used on "
+                                                      "line 1.")),
     "the id of a line": (
         "anthropic",
         f'{json.dumps({"id": "line-2", "messages": HI})}\n{json.dumps(HI)}\n',
-        ", line 2: the id 'line-2' stands on line 1 already.",
+        ", line 2: the id 'line-2' is already used on line 1.",
     ),
     "a dot in the id": ("gemini", '{"id": "a.b", "contents": "hi"}', (", line 1: conversation id "
                                                                      "'a.b' cannot be")),
     "a number for an id": ("gemini", '{"id": 7, "contents": "hi"}', (", line 1: conversation id 7 "
                                                                     "cannot be")),
     "no list": ("anthropic", "7", ", line 1: this is no list of messages"),
-    "no message": ("openai-chat", '{"messages": []}', ", line 1: there is no message in it."),
+    "no message": ("openai-chat", '{"messages": []}', ", line 1: it has no messages."),
     "several in a list": ("anthropic", json.dumps([HI, HI]), (", line 1: this is a list of "
                                                              "conversations. Write each")),
     "several with ids": ("anthropic", f"[{GOOD}]", (", line 1: this is a list of conversations. "
@@ -339,18 +339,18 @@ BAD = {
     "words beside the messages": (
         "ai-sdk",
         json.dumps({"system": "Be kind.", "messages": HI}),
-        (", line 1: 'system' beside the messages is not read in this form. Put it among them. "
+        (", line 1: 'system' is not read in this form. Put it among the messages. "
         "It can be read with --form anthropic."),
     ),
     "an answer beside the question": (
         "openai-responses",
         '{"input": "hi", "output": [{"type": "message"}]}',
-        ", line 1: 'output' beside the messages is not read in this form.",
+        ", line 1: 'output' is not read in this form.",
     ),
     "a large text": (
         "anthropic",
         json.dumps([{"role": "user", "content": "x" * 600_000}]),
-        ", line 1: what the user says, step 1 of the conversation, has 600,0",
+        ", line 1: the user's message, step 1 of the conversation, has 600,0",
     ),
     "a tool's name": ("anthropic", json.dumps(called("a.b")), (", line 1: step 2 of the "
                                                               "conversation: tool 'a.b' cannot be")),

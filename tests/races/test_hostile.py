@@ -285,7 +285,7 @@ async def test_what_an_operator_must_mend_ends_a_worker(monkeypatch: pytest.Monk
         supervision._log, "error", lambda _, **fields: told.append(fields), raising=False
     )
     with pytest.raises(BrokerRefused, match="no"):
-        await supervision.kept("it", run)
+        await supervision.keep_running("it", run)
     assert [(one["problem"], one["again_s"]) for one in told] == [
         ("ValueError: odd", 0.001),
         ("LookupError: odd", 0.002),

@@ -1,0 +1,31 @@
+"""Writing files whole or not at all: neither a reader nor a crash leaves half of one."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """Replace a file with content that only its owner may read."""
+    # mkstemp's files are 0600 from the first moment on.
+    handle, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as written:
+            written.write(content)
+        move_into_place(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def move_into_place(temporary: Path, file: Path) -> None:
+    """Rename a finished file of the same directory, once its content is on disk."""
+    with temporary.open("rb") as content:
+        os.fsync(content.fileno())
+    temporary.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
