@@ -1,1 +1,1 @@
-"""What happens next: one loop, and the reactions it runs."""
+"""The workers: one loop, and the reactions that it runs."""

@@ -1,4 +1,4 @@
-"""The executor: runs what was approved, once, and closes what was not.
+"""The executor: runs approved calls, once, and closes the others.
 
     Approved ──► digest checked ──► claim.1 ──► the tool runs ──► finished
                   no such tool, other bytes ──► claim.1 is Declined ─┐

@@ -9,7 +9,7 @@
 
 The gate looks up who made a request rather than believing it (docs/decisions/0023): requester,
 agent and labels are those for which the thread was opened, and a request in the slot of a model's
-wish must be what its reply wished for.
+wish must be as in its reply.
 
 Anything uncertain is not a yes: an unknown tool and arguments that break the schema are denied
 before anybody is asked; a policy that cannot be read asks everybody. The clock is the broker's:
@@ -201,7 +201,7 @@ def replied(facts: Sequence[Fact], reply: Fact, wishes: Sequence[e.Wish]) -> Mis
     """The wishes of a reply that are still to be requested.
 
     Args:
-        facts: the opening of the thread, and what stands in the slots of the wishes.
+        facts: the opening of the thread, and the facts in the slots of the wishes.
     """
     ref, turn = reply.slot.thread_ref, int(reply.slot.tail[1])
     opened = next((fact.event for fact in facts if fact.slot == ref.opened), None)
@@ -293,8 +293,8 @@ def _steps(case: Case, handed: Delivered) -> Sequence[Effect[Never]]:
         case e.Approved(ground="grant") if spending := _spending(case, decided):
             return [*spending, Reload()]
         case e.Approved(ground="broken_glass"):
-            told = e.GlassBroken(reviewer=decided.voters[0], reason=decided.reason)
-            announced = () if call.announced else (Append(call.ref.announced, told),)
+            announcement = e.GlassBroken(reviewer=decided.voters[0], reason=decided.reason)
+            announced = () if call.announced else (Append(call.ref.announced, announcement),)
             return [*announced, Append(call.ref.decided, decided), *_cancelled(call)]
         case e.Denied(ground="people"):
             return [*_beaten(case, decided), Append(call.ref.decided, decided), *_cancelled(call)]

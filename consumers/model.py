@@ -1,4 +1,4 @@
-"""The model worker: asks the model when it is its turn, and records what it replies.
+"""The model worker: asks the model when it is its turn, and records the reply.
 
     said ─────────────┐
     a turn's last call├──► turn.<n>.asked.1 ──► the model ──► turn.<n>.replied

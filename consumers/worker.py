@@ -420,7 +420,7 @@ class Worker[S, W]:
         _log.error("parked", reason=reason, subject=parked.subject)
         await self._ledger.log.park(parked)
 
-    # ------------------------------------------------------------------------------ what was parked
+    # --------------------------------------------------------------------------- parked deliveries
 
     async def _obey(self, mark: Mark) -> str:
         """Carries out the operator's mark on a parked delivery, unless it has changed since."""

@@ -4,7 +4,8 @@
 conversations, for which no broker is needed (both at the end). The rules of this file:
 
 * The candidate is judged as a workspace's policy, together with the organisation's; or as the
-  organisation's, together with the policy of each workspace. Limits of a thread hold as at the gate.
+  organisation's, together with the policy of each workspace. Limits of a thread apply as
+  at the gate.
 * Outcomes that depend on people are not tried; `LEFT_OUT` lists them, and every report includes it.
 * Calls that the gate asks nobody about count as at the gate: arguments that fit no schema are
   `invalid`, a question that nobody could answer is `blocked`, and a tool that can change policy is

@@ -1,32 +1,32 @@
-"""Who may say what: one login per role, and what the broker lets it do.
+"""Permissions: one login per role, and the subjects that the broker allows it.
 
-The kind of a fact and the name of the reviewer stand in the subject, so the broker itself sees to
-it that a model cannot decide and that Ana cannot vote as Ben. Three things that are easy to get
-wrong, all measured on 2.15:
+The kind of a fact and the name of the reviewer are in the subject, so the broker itself ensures
+that a model cannot decide and that Ana cannot vote as Ben. Three things that are easy to get wrong,
+all measured on 2.15:
 
 * **Each role is an account of its own**, and imports from `LEDGER`, the account that holds the
   streams, exactly the subjects that it may use. Permissions of users within one account would not
-  do. They check the subject of a request, not its *reply* subject, and the server answers wherever
-  it is told to: a model that may read could record any bytes as `requested`, then ask for them with
-  `...decided` as the reply subject, and the server would put them there. From another account, the
-  answer goes no further than that account does: on through what it imports word by word, and
-  through nothing that it imports by a wildcard. So no account imports word by word what its login
-  may not publish; what `denied` takes back is imported by wildcards only, and tests try all of it.
-* **Wildcards stand for whole tokens**, so `ledger.*.*.opened` would also let
-  `ledger.<workspace>._policy.opened` pass. What belongs to the workspace is denied to whoever may
-  not write it.
-* **Who may create an ephemeral consumer can change a durable one**, by its name, in the request's
-  body, where no permission looks. What cannot be changed is a consumer's start time, and the server
-  says "no" when it differs. So durables can have an arbitrary start in the past that nobody else
-  knows; `CONSUMER.INFO`, which would tell, is given for one's own durables only.
+  suffice. They check the subject of a request, not its *reply* subject, and the server replies to
+  any subject: a model that may read could record any bytes as `requested`, then request them with
+  `...decided` as the reply subject, and the server would put them there. A reply into a role's
+  account can only leave it through that account's literal imports, never through wildcard imports.
+  So no account literally imports a subject that its user may not publish; subjects in `denied` are
+  imported by wildcards only, and tests try all of it.
+* **Wildcards match whole tokens**, so `ledger.*.*.opened` would also match
+  `ledger.<workspace>._policy.opened`. The workspace's own subjects are denied to roles that may not
+  write them.
+* **A role that may create an ephemeral consumer can change a durable one**, by its name in the
+  request's body, which no permission checks. But a consumer's start time cannot be changed, and the
+  server refuses a request with another one. So each durable can have a random start time in the
+  past as a secret; `CONSUMER.INFO`, which reveals it, is allowed for a role's own durables only.
 
-What the queue answers (consumers/pending_service.py) its own account offers, and the others import,
-each what it may ask. `LEDGER` does not: whoever may create a consumer could have it deliver there,
-and every fact would become a request. The queue may publish one answer for each request, to
-wherever the server says it came from, so nobody can have it write anything.
+The queue's account exports its service (consumers/pending_service.py), and the others import it,
+each with the subjects that it may ask. `LEDGER` does not: a role that may create a consumer could
+let it deliver to the service, and every fact would become a request. The queue may publish one
+answer for each request, to the reply subject that the server names, so no requester can make it
+write anything.
 
-The two texts that matter to the broker are made here, and pure: `permissions` and
-`accounts_config`.
+The two functions that matter to the broker are pure: `permissions` and `accounts_config`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,38 +43,33 @@ from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.slots import CLIENT, DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL
 
-#: What the ledger's account may hold: the four streams and buckets that are rebuilt beside, and
-#: more consumers than all the streams may have together, so that one stream's readers cannot take
-#: another's. The bytes are bounded by stream.
+#: Limits of the ledger's account: room for buckets that are rebuilt next to the four streams, and
+#: more consumers than all streams may have together, so that one stream's readers cannot use up
+#: another's. Bytes are bounded by stream.
 MAX_STREAMS: Final = 64
 MAX_CONSUMERS: Final = 10_000
 
-#: May do everything within the ledger's account. Sets up, and looks for drift; nothing runs on it
-#: day by day.
+#: May do everything in the ledger's account. For set-up and drift detection only.
 ADMIN: Final = "admin"
-#: Tells the server to read its configuration again, and nothing else: it is in another account than
-#: the streams.
+#: May only tell the server to reload its configuration; it is in another account than the streams.
 SYSTEM: Final = "system"
-#: Roles that consumers and programs run as. People vote as `reviewer-<name>`.
+#: The roles of workers and programs. People vote as `reviewer-<name>`.
 WORKERS: Final = ("gate", "model", "executor", "queue")
 ROLES: Final = (*WORKERS, "service", "operator", "organisation", "observer")
 REVIEWER: Final = "reviewer-"
 
-#: What is the workspace's own, and no thread of it.
+#: The kinds that belong to the workspace, and to none of its threads.
 _RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION)
 _ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}.>"
 
-#: In a slot or subject, the reviewer whose login it is; and the role, where each role has a subject
-#: of its own.
+#: The name of the login's reviewer, in a slot.
 _ME: Final = "{me}"
 
-#: Who may fill each slot, by the shape that it has in `ayes.schemas.slots.FILLED_BY`, and by nobody
-#: else. What reviewers may fill has their own name in it. Nobody fills an empty one any more: they
-#: are of older logs.
+#: The only roles that may fill each slot, by its shape in `ayes.schemas.slots.FILLED_BY`. The slots
+#: of reviewers contain their name. A slot without roles occurs in older logs only.
 #:
-#: A client has slots of its own for what it runs, so that neither an executor nor a service can
-#: forge the other's results. A model's wishes are requested by the gate, which reads them off the
-#: reply.
+#: A client has slots of its own for its runs, so that neither an executor nor a service can forge
+#: the other's results. A model's wishes are requested by the gate, which reads them in the reply.
 WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("opened",): ("service",),
     ("said", "*"): ("service",),
@@ -98,8 +93,7 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("call", "*", "reconciled"): (),
     (POLICY, "#"): ("operator",),
     (TOOL, "*", "*"): ("executor", "service"),
-    # Everybody gives in their own name. Anybody may take a standing yes back: it only makes things
-    # stricter.
+    # Reviewers give grants in their own name. Any of them may revoke one: that is only stricter.
     (GRANT, _ME, "*", "given"): (REVIEWER,),
     (GRANT, "*", "*", "revoked"): ("gate",),
     (GRANT, "*", "*", "revoked", _ME): (REVIEWER,),
@@ -108,16 +102,16 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (DELEGATION, _ME, "*", "ended"): (REVIEWER,),
 }
 
-#: Who may publish to what else there is beside the slots and the durables' own subjects.
-BESIDE: Final[dict[str, tuple[str, ...]]] = {
-    # What no workspace can weaken is not for those who run one.
+#: The roles that may publish to subjects other than slots and the durables' own subjects.
+OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
+    # No workspace can weaken the organisation's policy, so its operators may not write it.
     f"{ROOT}.{ORGANISATION}.{POLICY}.*": ("organisation",),
     "$KV.pending.>": ("queue",),
-    # Deadlines: set, and cancelled by purging the subject they stand on.
+    # Deadlines: set, and cancelled by purging their subject.
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),
     f"parked.{OPERATOR}.>": ("operator",),
-    # A worker reads what it parked itself when that is to be tried again.
+    # A worker reads its own parked deliveries to retry them.
     f"$JS.API.STREAM.MSG.GET.{PARKED}": ("operator", *WORKERS),
     f"$JS.API.DIRECT.GET.{PARKED}": ("operator", *WORKERS),
     f"$JS.API.DIRECT.GET.{PARKED}.>": ("operator",),
@@ -128,30 +122,21 @@ BESIDE: Final[dict[str, tuple[str, ...]]] = {
 
 
 def slots_of(role: str) -> tuple[str, ...]:
-    """The subjects of the facts that a role may record, with wildcards; a reviewer is `reviewer-`
-    and the name.
+    """The subjects of the facts that a role may record, with wildcards; the role of a reviewer is
+    `reviewer-` and the name.
     """
     kind, me = (REVIEWER, role.removeprefix(REVIEWER)) if role.startswith(REVIEWER) else (role, "")
+    tokens = {"#": "*", _ME: me}
     return tuple(
-        ".".join(
-            (
-                ROOT,
-                "*",
-                *(() if shape[0].startswith("_") else ("*",)),
-                *(_word(one, me) for one in shape),
-            )
-        )
+        ".".join((ROOT, "*", *thread, *(tokens.get(one, one) for one in shape)))
         for shape, roles in WRITERS.items()
         if kind in roles
+        for thread in [() if shape[0].startswith("_") else ("*",)]
     )
 
 
-def _word(word: str, me: str) -> str:
-    return "*" if word == "#" else me if word == _ME else word
-
-
-#: Everybody reads everything. `CONSUMER.CREATE.<stream>`, without a name, creates ephemeral
-#: consumers only; they time out by themselves, so nobody needs to delete one.
+#: All roles may read everything. `CONSUMER.CREATE.<stream>`, without a name, creates ephemeral
+#: consumers only; they time out by themselves, so no role needs to delete one.
 READING: Final = (
     "$JS.API.INFO",
     "$JS.API.STREAM.INFO.*",
@@ -166,16 +151,16 @@ READING: Final = (
             f"$JS.FC.{stream}.>",
         )
     ),
-    # What any NATS client asks for when it watches a bucket (many name their ephemeral consumers);
-    # no durable reads it.
+    # Any NATS client needs these to watch a bucket (many name their ephemeral consumers); there is
+    # no durable consumer of it.
     f"$JS.API.CONSUMER.CREATE.{PENDING}.>",
     f"$JS.API.CONSUMER.INFO.{PENDING}.*",
     f"$JS.API.CONSUMER.DELETE.{PENDING}.*",
 )
 
-#: The ledger's account offers these; each role's account imports a part. `$JS.API.DIRECT.GET`
-#: answers one request with many messages, so the server must be told to keep the way back open, and
-#: to forget it when it falls silent.
+#: The exports of the ledger's account; each role's account imports a part. `$JS.API.DIRECT.GET`
+#: answers one request with many messages, so the server must keep the reply subject open, until it
+#: falls silent.
 _EXPORTS: Final = """\
       {service: "ledger.>"}
       {service: "timer.>"}
@@ -191,15 +176,14 @@ _EXPORTS: Final = """\
       {stream: "_INBOX.>"}"""
 
 
-#: What the queue's account offers. Who looks for services (ADR-32) is answered by each that there
-#: is.
+#: The exports of the queue's account. A discovery request (ADR-32) is answered by every service.
 _OFFERED: Final = f"""\
     exports: [
       {{service: "{SUBJECT}"}}
       {{service: "$SRV.>", response_type: stream, response_threshold: "5s"}}
     ]
 """
-#: Without it the queue could publish no answer; where to is known only once it is asked.
+#: Without it the queue could not answer, since a reply subject is known only from its request.
 _ONE_ANSWER: Final = '      allow_responses: {max: 1, expires: "5s"}\n'
 _ANSWERED: Final = (
     SUBJECT,
@@ -209,30 +193,30 @@ _ANSWERED: Final = (
         for whose in ("", f".{SERVICE}", f".{SERVICE}.*")
     ),
 )
-#: Who may look for services, and at how they fare.
-_LOOKING: Final = ("operator", "observer")
+#: The roles that may discover services and read their statistics.
+_DISCOVERING: Final = ("operator", "observer")
 
 
 class Permissions(Struct, frozen=True):
-    """What the broker lets a login do. What is not allowed is denied; `denied` takes back what
-    wildcards let in.
+    """The subjects of a login. All others are denied, and those of `denied` even if a wildcard
+    matches them.
     """
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     denied: tuple[str, ...] = ()
-    #: What it may ask the queue.
+    #: The subjects on which it may ask the queue.
     asked: tuple[str, ...] = ()
-    #: Where it is asked, and so may publish one answer to each who does.
+    #: The subjects on which it is asked, with one answer to each request.
     answered: tuple[str, ...] = ()
 
 
 def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values())) -> Permissions:
-    """What `role` may do.
+    """The permissions of `role`.
 
     Raises:
         BadInput: there is no such role.
-        BadId: there could not be such a reviewer.
+        BadId: it is not a valid name of a reviewer.
     """
     if role.startswith(REVIEWER):
         token("reviewer", role.removeprefix(REVIEWER))
@@ -240,9 +224,9 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
         raise BadInput(
             f"there is no role {role!r}. There are {', '.join((*ROLES, f'{REVIEWER}NAME'))}."
         )
-    beside = [subject for subject, roles in BESIDE.items() if role in roles]
-    facts = (*slots_of(role), *(subject for subject in beside if subject.startswith(f"{ROOT}.")))
-    publish = [*dict.fromkeys((*facts, *beside, *READING))]
+    others = [subject for subject, roles in OTHER_SUBJECTS.items() if role in roles]
+    facts = (*slots_of(role), *(subject for subject in others if subject.startswith(f"{ROOT}.")))
+    publish = [*dict.fromkeys((*facts, *others, *READING))]
     subscribe = [f"_INBOX.{role}.>"]
     if own := [durable for durable in durables if durable.role == role]:
         subscribe.append(f"deliver.{role}.>")
@@ -254,7 +238,7 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
     denied = [f"{ROOT}.*.{kind}.>" for kind in _RESERVED if kind not in kinds]
     if role != "organisation":
         denied.append(_ORGANISATIONS)
-    asked = (SUBJECT, "$SRV.>") if role in _LOOKING else (SUBJECT,)
+    asked = (SUBJECT, "$SRV.>") if role in _DISCOVERING else (SUBJECT,)
     return Permissions(
         tuple(publish),
         tuple(subscribe),
@@ -280,8 +264,8 @@ def accounts_config(
         f"system_account: {SYSTEM}\n"
         "accounts {\n"
         f"  {SYSTEM} {{users: [{{user: {SYSTEM}, password: {_quoted(passwords[SYSTEM])}, "
-        "permissions: "
-        f'{{publish: ["$SYS.REQ.SERVER.*.RELOAD"], subscribe: ["_INBOX.{SYSTEM}.>"]}}}}]}}\n'
+        'permissions: {publish: ["$SYS.REQ.SERVER.*.RELOAD"], '
+        f'subscribe: ["_INBOX.{SYSTEM}.>"]}}}}]}}\n'
         f"  {LEDGER} {{\n"
         f"    jetstream: {{max_streams: {MAX_STREAMS}, max_consumers: {MAX_CONSUMERS}}}\n"
         f"    users: [{{user: {ADMIN}, password: {_quoted(passwords[ADMIN])}}}]\n"
@@ -295,19 +279,14 @@ def accounts_config(
 def _role_account(role: str, password: str, may: Permissions, *, is_answered: bool) -> str:
     publish, subscribe = (*may.publish, *may.asked), (*may.subscribe, *may.answered)
     imports = [
-        f"{{service: {{account: {LEDGER}, subject: {_quoted(subject)}}}}}"
-        for subject in may.publish
+        *(("service", LEDGER, subject) for subject in may.publish),
+        *(("stream", LEDGER, subject) for subject in may.subscribe),
+        *(("service", QUEUE, subject) for subject in (may.asked if is_answered else ())),
     ]
-    imports += [
-        f"{{stream: {{account: {LEDGER}, subject: {_quoted(subject)}}}}}"
-        for subject in may.subscribe
-    ]
-    if is_answered:
-        imports += [
-            f"{{service: {{account: {QUEUE}, subject: {_quoted(subject)}}}}}"
-            for subject in may.asked
-        ]
-    listed = "".join(f"      {line}\n" for line in imports)
+    listed = "".join(
+        f"      {{{kind}: {{account: {account}, subject: {_quoted(subject)}}}}}\n"
+        for kind, account, subject in imports
+    )
     return (
         f"  {role} {{\n"
         f"    users: [{{user: {role}, password: {_quoted(password)}, permissions: {{\n"
@@ -322,5 +301,5 @@ def _role_account(role: str, password: str, may: Permissions, *, is_answered: bo
 
 
 def _quoted(value: str | tuple[str, ...]) -> str:
-    # A JSON string or list of strings is one of nats-server's, too.
+    # A JSON string or list of strings is also valid in a nats-server configuration.
     return msgspec.json.encode(value).decode()

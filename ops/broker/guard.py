@@ -14,31 +14,32 @@ EVERY_S: Final = 60.0
 
 
 async def alarms(requests: Api) -> list[str]:
-    """What differs from what is declared, and what is at 80 % of its bound: one sentence each.
+    """Differences from the declared settings, and bounds that are 80 % reached: one sentence each.
 
-    Needs no more rights than an operator's. See `readers` for what only an administrator may look
-    at.
+    Needs an operator's rights only. `readers` needs an administrator's.
     """
     return [*await drift(requests), *(str(one) for one in await uses(requests) if one.is_alarming)]
 
 
 async def readers(requests: Api) -> list[str]:
-    """The consumers that nobody declared and that outlive their readers, for an administrator."""
+    """The undeclared consumers that outlive their readers, for an administrator."""
     return [str(one) for one in await undeclared(requests)]
 
 
 async def guard(log: JetStream, every_s: float = EVERY_S) -> None:
-    """Look each minute, as an administrator: log new alarms, and end abandoned consumers."""
+    """Check the broker each minute, as an administrator: log new alarms, and delete abandoned
+    consumers.
+    """
     requests = log.api
     known: set[str] = set()
     while True:
         try:
             for one in await dismiss_abandoned(requests):
-                _log.error("a consumer that nobody declared was deleted", consumer=str(one))
+                _log.error("an undeclared consumer was deleted", consumer=str(one))
             now = {*await alarms(requests), *await readers(requests)}
             for alarm in sorted(now - known):
                 _log.error("the broker is not as it should be", alarm=alarm)
             known = now
         except Unavailable as problem:
-            _log.debug("the broker cannot be looked at now", problem=str(problem))
+            _log.debug("the broker cannot be checked now", problem=str(problem))
         await asyncio.sleep(every_s)

@@ -1,4 +1,4 @@
-"""Processes that we start: none of them outlives whoever started it."""
+"""Child processes that do not outlive the process that started them."""
 
 import ctypes
 import os
@@ -11,16 +11,15 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def environment() -> dict[str, str]:
-    """Ours, for another program of ours that is measured: without what was set for this one."""
+    """Our environment without `AYES_*`, for another program of ours that is measured."""
     return {name: value for name, value in os.environ.items() if not name.startswith("AYES_")}
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """What a child does before it becomes the program: ask to be ended when we are, however we are
-    ended.
+    """A `preexec_fn` by which the kernel ends the child when its parent ends in any way.
 
-    Linux only. Elsewhere a child whose parent was killed goes on until somebody stops it. The
-    kernel counts the *thread* that started it as the parent, so it must be one that lasts.
+    Linux only. Elsewhere a child whose parent was killed runs until it is stopped. To the
+    kernel the parent is the *thread* that started the child, so that thread must last.
     """
     if sys.platform != "linux":
         return None

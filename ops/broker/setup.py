@@ -1,4 +1,4 @@
-"""Setting a broker up: streams, consumers, and the policy in force."""
+"""Setting up a broker: streams, consumers, and the policy in force."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -31,15 +31,15 @@ async def declare_streams(
     also: Sequence[str] = (),
     max_bytes: int | None = None,
 ) -> None:
-    """Create the streams and consumers that are missing, and bound what has no bound.
+    """Create missing streams and consumers, and set missing bounds.
 
     Args:
-        also: which of the optional consumers.
-        max_bytes: the most bytes of the log; None: what it is bounded to already, else as declared.
+        also: the optional consumers to create.
+        max_bytes: the bound of the log in bytes; by default its present one, or else as declared.
 
     Raises:
         BadInput: the log holds more than `max_bytes`.
-        BrokerRefused: the broker does not allow it or cannot hold them.
+        BrokerRefused: the broker does not allow it, or has no room for them.
     """
     async with JetStream.connect(store, url=url, role="admin") as log:
         await ensure(
@@ -48,11 +48,10 @@ async def declare_streams(
 
 
 async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:
-    """Make a file the workspace's policy; answers with its version. The one in force applied again
-    stays.
+    """Make a file the workspace's policy, unless it is in force already. Returns its version.
 
     Args:
-        workspace: or `ORGANISATION`, for what holds in every workspace.
+        workspace: or `ORGANISATION`, for the policy that holds in every workspace.
 
     Raises:
         BadFile: the file is wrong; nothing was recorded.
@@ -66,8 +65,7 @@ async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:
         if newest and _applies(newest, wanted):
             return int(newest.slot.tail[1])
         version = _free(versions)
-        # Somebody else may apply one at the same time: then theirs has this number, and ours comes
-        # after it.
+        # If another policy is applied at the same time and takes this number, ours comes after it.
         if await ledger.try_append(policy_slot(workspace, version), wanted) is None:
             return version
     raise Defect(
@@ -84,9 +82,7 @@ def _applies(fact: Fact, wanted: PolicyApplied) -> bool:
 
 
 def _free(versions: Sequence[Fact]) -> int:
-    """The number after the newest version that counts, or the next one that nothing stands
-    under.
-    """
+    """The number after the newest version that counts, or the next free one."""
     taken = {int(fact.slot.tail[1]) for fact in versions if fact.slot.workspace}
     after = policy_in_force(versions).version + 1
     return next(
@@ -95,8 +91,8 @@ def _free(versions: Sequence[Fact]) -> int:
 
 
 async def propose_policy(ledger: Ledger, workspace: str, path: str, requester: str) -> Call:
-    """Put a file to people as the next version of the workspace's policy. The same proposed again
-    is the same call.
+    """Ask people to approve a file as the workspace's next policy. Proposing it again returns the
+    same call.
 
     Raises:
         BadFile: the file is wrong; nothing was recorded.
@@ -111,23 +107,22 @@ async def propose_policy(ledger: Ledger, workspace: str, path: str, requester: s
 
 
 async def apply_proposal(operator: Ledger, service: Ledger, ref: CallRef) -> int:
-    """Make a proposal that people approved the workspace's policy; answers with its version. Doing
-    it again is safe.
+    """Make an approved proposal the workspace's policy. Returns its version. Safe to repeat.
 
     Args:
-        operator: who may record policies.
-        service: who may say that the call is done.
+        operator: with the right to record policies.
+        service: with the right to finish the call.
 
     Raises:
         BadInput: the call is not a proposal.
         NotOpen: it was not approved, or the approval was taken back.
-        AlreadyFilled: another version was applied since it was proposed.
+        AlreadyFilled: another version was applied after it was proposed.
     """
     call = await service.known_call(ref)
     if call.wish.tool != proposals.APPLY.name:
         raise BadInput(
-            f"{ref} is a call of {call.wish.tool!r} and not a proposal. `policy apply --propose` "
-            "makes one."
+            f"{ref} is a call of {call.wish.tool!r} and not a proposal. "
+            "`policy apply --propose` makes one."
         )
     if (
         call.status not in (Status.APPROVED, Status.RUNNING, Status.RETURNED)
@@ -146,7 +141,7 @@ async def apply_proposal(operator: Ledger, service: Ledger, ref: CallRef) -> int
         isinstance(first.event, PolicyApplied) and first.event.proposal == str(ref)
     ):
         raise AlreadyFilled(
-            f"version {version} was applied since {ref} was proposed. Propose the file anew."
+            f"version {version} was applied after {ref} was proposed. Propose the file again."
         )
     if call.status is Status.APPROVED:
         await service.start(ref)

@@ -1,5 +1,5 @@
-"""Our own questions to the lake: those of `ask` and of the report. What anybody else types goes
-through `ops/lake/sql.py`.
+"""Our own queries to the lake: those of `ask` and of the report. Other people's queries go through
+`ops/lake/sql.py`.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -15,18 +15,17 @@ type QueryRow = Mapping[str, Any]
 
 @contextmanager
 def connect(lake: Path) -> Generator[Callable[[str], list[QueryRow]]]:
-    """What a query answers, each row by its columns: from one state of the lake, however many are
-    asked.
+    """A function from a query to its rows by column; all queries see one state of the lake.
 
     Raises:
-        BadInput: there is no lake, not one of this version, or no DuckDB to ask it with.
+        BadInput: there is no lake of this version, or DuckDB is not installed.
         Unavailable: its files cannot be read.
     """
     try:
         import duckdb
     except ModuleNotFoundError:
         raise BadInput(
-            "asking the lake needs duckdb, which is not installed. pip install 'ayes[analytics]'."
+            "querying the lake needs duckdb, which is not installed: pip install 'ayes[analytics]'."
         ) from None
     read_manifest(lake)
     try:
@@ -41,7 +40,6 @@ def connect(lake: Path) -> Generator[Callable[[str], list[QueryRow]]]:
     except duckdb.Error as problem:
         said = str(problem).partition("\n")[0]
         raise Unavailable(
-            f"the lake in {lake} cannot be asked: {said} "
-            "`ayes lake verify` finds what is wrong with it; `ayes lake sync` writes the catalog "
-            "anew."
+            f"the lake in {lake} cannot be queried: {said} `ayes lake verify` finds the damage; "
+            "`ayes lake sync` rewrites the catalog."
         ) from None

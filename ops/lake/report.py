@@ -1,8 +1,7 @@
-"""A report of the lake: one page that holds all it shows, readable offline, in light and in dark.
+"""A report of the lake: one page that needs no other file, readable offline, in light and in dark.
 
-Each plot is drawn twice, as SVG and without a browser, and the page shows the one that fits: no
-script runs in it, so it can be mailed, filed and read in ten years. What it says is asked of the
-same tables that analysts ask.
+Each plot is drawn twice as SVG, without a browser, and the page shows the one that fits: it runs no
+script, so it can be mailed and archived. Its data come from the same tables that analysts query.
 """
 
 import html
@@ -18,10 +17,10 @@ from ayes.ops.terminal.visible import line
 
 
 class Plot(Struct, frozen=True):
-    """A question, and how its answer is drawn."""
+    """A query, and how its result is drawn."""
 
     title: str
-    #: What to see in it, for whoever reads one for the first time.
+    #: How to read it.
     caption: str
     query: str
     mark: str
@@ -39,8 +38,7 @@ def _much(field: str, title: str) -> dict[str, Any]:
 PLOTS: Final[tuple[Plot, ...]] = (
     Plot(
         "Calls by day",
-        "What became of each call, by the day on which it was requested. Open calls have no "
-        "decision yet.",
+        "The decision on each call, by the day of its request. Open calls have none yet.",
         "SELECT strftime(requested_at, '%Y-%m-%d') AS day, coalesce(verdict, 'open') AS verdict, "
         "count(*) AS calls "
         "FROM calls GROUP BY ALL ORDER BY ALL",
@@ -53,10 +51,9 @@ PLOTS: Final[tuple[Plot, ...]] = (
     ),
     Plot(
         "How calls ended, by tool",
-        "What the model was told. A refusal by people, by the policy and by time are different "
-        "endings.",
-        "SELECT tool, coalesce(outcome, 'open') AS outcome, count(*) AS calls FROM calls GROUP BY "
-        "ALL ORDER BY ALL",
+        "The outcome that the model read. Refusals by people, by the policy and by time differ.",
+        "SELECT tool, coalesce(outcome, 'open') AS outcome, count(*) AS calls "
+        "FROM calls GROUP BY ALL ORDER BY ALL",
         "bar",
         {
             "x": _much("calls", "calls"),
@@ -68,11 +65,10 @@ PLOTS: Final[tuple[Plot, ...]] = (
         "How long people took, by tool",
         "From the question to the decision, in seconds: half of the calls, and nine of ten, were "
         "decided within this.",
-        "SELECT tool, unnest(['half of them', 'nine of ten']) AS share, unnest(["
-        "quantile_cont(epoch(decided_at - gated_at), 0.5), quantile_cont(epoch(decided_at - "
-        "gated_at), 0.9)]) AS seconds "
-        "FROM calls WHERE gated_at IS NOT NULL AND decided_at IS NOT NULL GROUP BY tool ORDER BY "
-        "ALL",
+        "SELECT tool, unnest(['half of them', 'nine of ten']) AS share, "
+        "unnest(quantile_cont(epoch(decided_at - gated_at), [0.5, 0.9])) AS seconds "
+        "FROM calls WHERE gated_at IS NOT NULL AND decided_at IS NOT NULL "
+        "GROUP BY tool ORDER BY ALL",
         "bar",
         {
             "x": _much("seconds", "seconds"),
@@ -83,7 +79,7 @@ PLOTS: Final[tuple[Plot, ...]] = (
     ),
     Plot(
         "Who decides",
-        "Votes by reviewer and by what they said.",
+        "Votes by reviewer and verdict.",
         "SELECT reviewer, verdict, count(*) AS votes FROM votes GROUP BY ALL ORDER BY ALL",
         "bar",
         {
@@ -94,14 +90,14 @@ PLOTS: Final[tuple[Plot, ...]] = (
     ),
 )
 
-#: Nothing is fetched and nothing runs, whatever a text of the page may say.
+#: Nothing is fetched and nothing runs, whatever texts the page contains.
 _CSP: Final = (
     '<meta http-equiv="Content-Security-Policy" '
     "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action "
     "'none'\">"
 )
 
-#: The figures at the top: what they say, and the query for each.
+#: The figures at the top: label and query.
 FIGURES: Final[tuple[tuple[str, str], ...]] = (
     ("calls", "SELECT count(*) FROM calls"),
     ("put to people", "SELECT count(*) FROM calls WHERE asked"),
@@ -133,8 +129,10 @@ def report(lake: Path, title: str) -> str:
 def _section(plot: Plot, rows: Sequence[QueryRow]) -> str:
     shown = "<p class='none'>Nothing of this kind was recorded.</p>"
     if rows:
-        shown = f"<div class='light'>{_svg(plot, rows, None)}</div><div class='dark'>{_svg(plot, rows, 'dark')}</div>"
-    return f"<section><h2>{html.escape(plot.title)}</h2><p>{html.escape(plot.caption)}</p>{shown}</section>"
+        light, dark = _svg(plot, rows, None), _svg(plot, rows, "dark")
+        shown = f"<div class='light'>{light}</div><div class='dark'>{dark}</div>"
+    title, caption = html.escape(plot.title), html.escape(plot.caption)
+    return f"<section><h2>{title}</h2><p>{caption}</p>{shown}</section>"
 
 
 def _svg(plot: Plot, rows: Sequence[QueryRow], theme: Literal["dark"] | None) -> str:
@@ -152,8 +150,7 @@ def _svg(plot: Plot, rows: Sequence[QueryRow], theme: Literal["dark"] | None) ->
         "width": 560,
         "background": "transparent",
     }
-    # Altair says what is wrong with a plot, where the drawing would leave out what it does not
-    # know.
+    # Altair reports mistakes in a plot; vl_convert would ignore them.
     checked = alt.Chart.from_dict(spec).to_dict()
     svg: str = vl_convert.vegalite_to_svg(checked, theme=theme)
     return svg
@@ -170,10 +167,13 @@ def _figures(figures: Sequence[tuple[str, int]]) -> str:
 
 def _page(title: str, lead: str, figures: str, drawn: str) -> str:
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">{_CSP}<meta name="viewport" content="width=device-width">
+<html lang="en"><head><meta charset="utf-8">{_CSP}
+<meta name="viewport" content="width=device-width">
 <meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }}
+body {{
+  font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem;
+}}
 .figures {{ display: flex; flex-wrap: wrap; gap: 1rem 2rem; }}
 .figures b {{ display: block; font-size: 1.6rem; }}
 section {{ margin-top: 2.5rem; }} svg {{ max-width: 100%; height: auto; }}

@@ -1,20 +1,18 @@
-"""A question to the lake, asked by anybody: it can read the lake, and nothing else, whatever it
-says.
+"""A query to the lake by anyone: it can read the lake, and nothing else.
 
-No single check holds, so each of these does its part:
+No single check suffices, so there are several:
 
-* It is one statement, a SELECT or the EXPLAIN of one. In DuckDB a SELECT can have a COPY, an INSERT
-  or a DELETE inside, so its plan is looked at before it runs: steps and table functions that are
-  not known to only read are turned down.
-* It runs in a transaction that only reads, on a catalog that was opened to be read, with settings
-  that it cannot change: no file outside the lake, no extension, no variable of ours, no file for
-  what memory does not hold.
-* It runs in a process of its own that may write no byte to any file, take no more memory than it
-  was given, and has nothing of our environment. DuckDB's own limits are not enough: one long string
-  is not counted, and one long step hears no interrupt. Who is out of time is killed.
+* It is one statement, a SELECT or the EXPLAIN of one. In DuckDB a SELECT can contain a COPY, an
+  INSERT or a DELETE, so its plan is checked before it runs: steps and table functions that are not
+  known to be read-only are refused.
+* It runs in a read-only transaction, on a catalog that was opened read-only, with settings that it
+  cannot change: no file outside the lake, no extension, no variable of ours, no temporary files.
+* It runs in a process of its own that cannot write to any file, has a memory limit, and has nothing
+  of our environment. DuckDB's own limits are not enough: one long string is not counted, and one
+  long step ignores interrupts. At the timeout the process is killed.
 
-The rows come as Arrow, a batch at a time, so that a long answer needs no more memory than a short
-one. The catalog is opened anew for each question: it is as fresh as the lake.
+The rows come as Arrow batches, so a long answer needs no more memory than a short one. The catalog
+is opened for each query: it is as fresh as the lake.
 """
 
 import json
@@ -40,32 +38,34 @@ from ayes.schemas.errors import ApprovalsError, BadInput, NotAllowed, Unavailabl
 if TYPE_CHECKING:
     import duckdb
 
-#: Unless somebody asks for other limits.
+#: The default limits.
 TIMEOUT_S: Final = 30.0
 MEMORY: Final = 2_000_000_000
-#: Rows that come at a time.
+#: Rows of a batch.
 _BATCH: Final = 20_000
-#: What the process needs beside the question: batches on their way, and the stacks of threads.
-_BESIDE: Final = 500_000_000
-#: Of our environment the process gets what it needs to start.
+#: Bytes that the process needs in addition to the query: batches in transit, stacks of threads.
+_OVERHEAD: Final = 500_000_000
+#: The variables of our environment that the process needs to start.
 _ENVIRONMENT: Final = frozenset(
     {"LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "SYSTEMROOT", "TMPDIR"}
 )
 
-#: The steps of a plan that only read; DuckDB's names for them.
+#: DuckDB's names for the read-only steps of a plan.
 _STEPS: Final = frozenset({
-    "AGGREGATE", "ANY_JOIN", "ASOF_JOIN", "CHUNK_GET", "COMPARISON_JOIN", "CROSS_PRODUCT", "CTE", "CTE_SCAN", "DELIM_GET",
-    "DELIM_JOIN", "DEPENDENT_JOIN", "DISTINCT", "DUMMY_SCAN", "EMPTY_RESULT", "EXCEPT", "EXPRESSION_GET", "FILTER", "INTERSECT",
-    "LIMIT", "ORDER_BY", "POSITIONAL_JOIN", "PROJECTION", "REC_CTE", "REC_CTE_SCAN", "SAMPLE", "TOP_N", "UNION", "UNNEST", "WINDOW",
+    "AGGREGATE", "ANY_JOIN", "ASOF_JOIN", "CHUNK_GET", "COMPARISON_JOIN", "CROSS_PRODUCT", "CTE",
+    "CTE_SCAN", "DELIM_GET", "DELIM_JOIN", "DEPENDENT_JOIN", "DISTINCT", "DUMMY_SCAN",
+    "EMPTY_RESULT", "EXCEPT", "EXPRESSION_GET", "FILTER", "INTERSECT", "LIMIT", "ORDER_BY",
+    "POSITIONAL_JOIN", "PROJECTION", "REC_CTE", "REC_CTE_SCAN", "SAMPLE", "TOP_N", "UNION",
+    "UNNEST", "WINDOW",
 })  # fmt: skip
-#: The table functions that only read: the lake's files, numbers, and what DuckDB knows about
-#: itself.
+#: The read-only table functions: the lake's files, numbers, and DuckDB's own catalog.
 _FUNCTIONS: Final = frozenset({
-    "DUCKDB_COLUMNS", "DUCKDB_CONSTRAINTS", "DUCKDB_DATABASES", "DUCKDB_EXTENSIONS", "DUCKDB_FUNCTIONS", "DUCKDB_INDEXES",
-    "DUCKDB_KEYWORDS", "DUCKDB_SCHEMAS", "DUCKDB_SETTINGS", "DUCKDB_TABLES", "DUCKDB_TYPES", "DUCKDB_VARIABLES", "DUCKDB_VIEWS",
-    "GENERATE_SERIES", "GLOB", "JSON_EACH", "JSON_TREE", "PARQUET_FILE_METADATA", "PARQUET_KV_METADATA", "PARQUET_METADATA",
-    "PARQUET_SCAN", "PARQUET_SCHEMA", "PRAGMA_TABLE_INFO", "PRAGMA_VERSION", "RANGE", "READ_JSON", "READ_JSON_AUTO",
-    "READ_PARQUET", "READ_TEXT", "REPEAT", "REPEAT_ROW",
+    "DUCKDB_COLUMNS", "DUCKDB_CONSTRAINTS", "DUCKDB_DATABASES", "DUCKDB_EXTENSIONS",
+    "DUCKDB_FUNCTIONS", "DUCKDB_INDEXES", "DUCKDB_KEYWORDS", "DUCKDB_SCHEMAS", "DUCKDB_SETTINGS",
+    "DUCKDB_TABLES", "DUCKDB_TYPES", "DUCKDB_VARIABLES", "DUCKDB_VIEWS", "GENERATE_SERIES", "GLOB",
+    "JSON_EACH", "JSON_TREE", "PARQUET_FILE_METADATA", "PARQUET_KV_METADATA", "PARQUET_METADATA",
+    "PARQUET_SCAN", "PARQUET_SCHEMA", "PRAGMA_TABLE_INFO", "PRAGMA_VERSION", "RANGE", "READ_JSON",
+    "READ_JSON_AUTO", "READ_PARQUET", "READ_TEXT", "REPEAT", "REPEAT_ROW",
 })  # fmt: skip
 _EXPLAIN: Final = re.compile(
     r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN\b(?:\s+ANALYZE\b)?(?:\s*\([^()]*\))?\s*",
@@ -75,7 +75,7 @@ _PLAN: Final = "EXPLAIN (FORMAT json) "
 
 
 class Answer:
-    """The rows of a question, as they come."""
+    """The rows of a query, as they arrive."""
 
     def __init__(
         self,
@@ -92,19 +92,19 @@ class Answer:
         self._timer.start()
         begun(self)
         self._reader = self._open()
-        #: As Arrow tells it; no two columns have the same name.
-        self.schema = _apart(self._reader.schema)
+        #: The Arrow schema, with a different name for each column.
+        self.schema = _with_unique_names(self._reader.schema)
 
     @property
     def seconds(self) -> float:
-        """Since it was asked."""
+        """The time since the query was sent."""
         return time.monotonic() - self._begun
 
     def batches(self) -> Iterator[Any]:
         """Arrow batches, to the last row.
 
         Raises:
-            ApprovalsError: it went wrong on the way, or took too long.
+            ApprovalsError: the query failed, or took too long.
         """
         import pyarrow as pa
 
@@ -120,14 +120,14 @@ class Answer:
         self._timer.cancel()
 
     def stop(self) -> None:
-        """Give up on it; whoever waits for rows hears so. From any thread."""
+        """Stop the query; reading its rows then raises `Stopped`. May be called in any thread."""
         self._stopped = True
         self._process.kill()
 
     def close(self) -> None:
         self._timer.cancel()
         self._process.kill()
-        with self._process:  # it closes the pipes, and waits
+        with self._process:  # closes the pipes, and waits
             pass
 
     def _open(self) -> Any:
@@ -153,20 +153,20 @@ class Answer:
         if self._late:
             return WaitTimedOut(
                 f"the query ran longer than {self._timeout_s:g} s and was stopped. Ask for less, "
-                "or give it longer: --timeout."
+                "or allow more time: --timeout."
             )
         try:
             problem = msgspec.json.decode(said.rpartition("\n")[2], type=_Problem)
         except msgspec.MsgspecError:
             return Unavailable(
                 f"the process that ran the query ended with {code}. {said.strip()[-300:]} "
-                "Ask for less, or give it more memory: --memory."
+                "Ask for less, or allow more memory: --memory."
             )
         return _KINDS[problem.kind](problem.message)
 
 
 class Stopped(ApprovalsError):
-    """Somebody gave up on the query."""
+    """The query was stopped by `Answer.stop`."""
 
 
 @contextmanager
@@ -178,39 +178,37 @@ def ask(
     memory: int = MEMORY,
     begun: Callable[[Answer], None] = lambda _answer: None,
 ) -> Generator[Answer]:
-    """Ask the lake; the answer is there as long as the block.
+    """Query the lake; the answer is valid as long as the block.
 
     Args:
         memory: bytes.
-        begun: is handed the answer before there are rows, for whoever may want to stop it.
+        begun: called with the answer before there are rows, so that it can be stopped.
 
     Raises:
-        BadInput: it is no question, names what is not there, or needs more memory.
+        BadInput: it is not a valid query, names something unknown, or needs more memory.
         NotAllowed: it would do more than read the lake.
         WaitTimedOut: it took longer.
         Unavailable: the lake cannot be read.
     """
-    # The process that runs the query imports this file too, and has no use for the rest.
+    # Not at the top: the process that runs the query imports this file too.
     from ayes.ops.lake.writer import read_manifest
 
     for name in ("duckdb", "pyarrow"):
         if find_spec(name) is None:
             raise BadInput(f"{name} is not installed. Install ayes[analytics].")
     read_manifest(lake)
-    question = _Question(str(lake.absolute()), query, memory)
+    request = _Request(str(lake.absolute()), query, memory)
     try:
-        answer = _asked(question, timeout_s, begun)
-    except _Gone:
-        # Files that were put together are removed after a while; the new catalog names the new
-        # ones.
-        answer = _asked(question, timeout_s, begun)
+        answer = _asked(request, timeout_s, begun)
+    except _Gone:  # compacted files are removed after a while; the new catalog names the new ones
+        answer = _asked(request, timeout_s, begun)
     try:
         yield answer
     finally:
         answer.close()
 
 
-def _asked(question: "_Question", timeout_s: float, begun: Callable[[Answer], None]) -> Answer:
+def _asked(request: "_Request", timeout_s: float, begun: Callable[[Answer], None]) -> Answer:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "ayes.ops.lake.sql"],
         stdin=subprocess.PIPE,
@@ -220,16 +218,16 @@ def _asked(question: "_Question", timeout_s: float, begun: Callable[[Answer], No
         preexec_fn=die_with_parent(),  # noqa: PLW1509 - it makes one system call
     )
     assert process.stdin
-    process.stdin.write(msgspec.json.encode(question))
+    process.stdin.write(msgspec.json.encode(request))
     process.stdin.close()
     return Answer(process, timeout_s, begun)
 
 
 class _Gone(Unavailable):
-    """A file of the lake is not there any more, or is broken."""
+    """A file of the lake is missing or broken."""
 
 
-class _Question(Struct, frozen=True):
+class _Request(Struct, frozen=True):
     lake: str
     query: str
     memory: int
@@ -247,8 +245,8 @@ _KINDS: Final[dict[str, type[ApprovalsError]]] = {
 }
 
 
-def _apart(schema: Any) -> Any:
-    """Columns that have the name of one before them get a number, so that none hides another."""
+def _with_unique_names(schema: Any) -> Any:
+    """Adds a number to repeated names of columns, so that none hides another."""
     import pyarrow as pa
 
     found: dict[str, Any] = {}
@@ -265,39 +263,34 @@ def _apart(schema: Any) -> Any:
 
 
 def _answer() -> None:
-    """Read the question from stdin, and write its rows to stdout; or to stderr, why there are
-    none.
-    """
+    """Read the request from stdin, and write the rows to stdout, or the problem to stderr."""
     import duckdb
 
-    # Ctrl-C is for whoever asked; they end us.
+    # Ctrl-C is for the process that asked, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=_Question)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=_Request)
     rows = os.dup(1)
     os.dup2(2, 1)
     try:
-        _confine(question.memory)
-        with _connect(question) as db, _telling(question):
-            _write(db, checked(db, question), rows)
+        _confine(request.memory)
+        with _connect(request) as db, _translated(request):
+            _write(db, checked(db, request), rows)
     except ApprovalsError as problem:
         kind = next((kind for kind, known in _KINDS.items() if isinstance(problem, known)), "bad")
-        _tell(kind, str(problem))
+        _fail(kind, str(problem))
     except duckdb.Error as problem:
-        _tell(
-            "gone",
-            f"the catalog of the lake cannot be opened: {_said(problem)} `ayes lake sync` writes "
-            "it anew.",
-        )
+        said = f"the catalog of the lake cannot be opened: {_message(problem)}"
+        _fail("gone", f"{said} `ayes lake sync` rewrites it.")
 
 
-def _tell(kind: str, message: str) -> NoReturn:
+def _fail(kind: str, message: str) -> NoReturn:
     sys.stderr.buffer.write(b"\n" + msgspec.json.encode(_Problem(kind, message)))
     sys.stderr.flush()
     os._exit(1)
 
 
 def _confine(memory: int) -> None:
-    """What the operating system does not let this process do, whatever DuckDB would."""
+    """Limit this process through the operating system, independently of DuckDB."""
     try:
         import resource
 
@@ -306,17 +299,16 @@ def _confine(memory: int) -> None:
         pa.set_memory_pool(pa.system_memory_pool())
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        taken = (
-            int(re.findall(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) * 1024
-        )
-        most = taken + memory + _BESIDE
+        status = Path("/proc/self/status").read_text()
+        used = int(re.findall(r"VmData:\s+(\d+) kB", status)[0]) * 1024
+        most = used + memory + _OVERHEAD
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    except (ImportError, OSError):  # another system than Linux; what DuckDB does remains
+    except (ImportError, OSError):  # not on Linux; DuckDB's limits remain
         pass
 
 
 @contextmanager
-def _connect(question: _Question) -> Generator["duckdb.DuckDBPyConnection"]:
+def _connect(request: _Request) -> Generator["duckdb.DuckDBPyConnection"]:
     import duckdb
 
     settings: dict[str, str | bool | int | float | list[str]] = {
@@ -324,15 +316,15 @@ def _connect(question: _Question) -> Generator["duckdb.DuckDBPyConnection"]:
         "autoload_known_extensions": False,
         "autoinstall_known_extensions": False,
         "allow_persistent_secrets": False,
-        "memory_limit": f"{question.memory // 1000}KB",
+        "memory_limit": f"{request.memory // 1000}KB",
         "temp_directory": "",
     }
-    catalog = Path(question.lake) / "catalog.duckdb"
+    catalog = Path(request.lake) / "catalog.duckdb"
     with duckdb.connect(str(catalog), read_only=True, config=settings) as db:
         db.execute("SET TimeZone = 'UTC'")
         db.execute("SET errors_as_json = true")
-        # A directory is no parameter of SET.
-        lake = question.lake.replace("'", "''")
+        # SET takes no parameters.
+        lake = request.lake.replace("'", "''")
         db.execute(f"SET allowed_directories = ['{lake}']")
         db.execute("SET enable_external_access = false")
         db.execute("SET allowed_configs = ['explain_output']")
@@ -341,16 +333,16 @@ def _connect(question: _Question) -> Generator["duckdb.DuckDBPyConnection"]:
         yield db
 
 
-def checked(db: "duckdb.DuckDBPyConnection", question: _Question) -> str:
-    """The query, if all it does is read.
+def checked(db: "duckdb.DuckDBPyConnection", request: _Request) -> str:
+    """The query, if it only reads.
 
     Raises:
-        BadInput: it is none, or several.
-        NotAllowed: it does something else.
+        BadInput: it is not exactly one statement.
+        NotAllowed: it does more than read.
     """
     from duckdb import StatementType
 
-    query = question.query
+    query = request.query
     try:
         statements = db.extract_statements(query)
     except ValueError:  # a statement for which Python has no name
@@ -365,23 +357,20 @@ def checked(db: "duckdb.DuckDBPyConnection", question: _Question) -> str:
             found = _EXPLAIN.match(query)
             start = found.end() if found else 0
             inner = db.extract_statements(query[start:])
-            if [one.type for one in inner] != [StatementType.SELECT] or query[
-                start : start + 1
-            ] == "(":
+            is_select = [one.type for one in inner] == [StatementType.SELECT]
+            if not is_select or query.startswith("(", start):
                 raise NotAllowed(f"{_ONLY_READS} EXPLAIN explains a SELECT.")
         case StatementType.MULTI:
-            raise BadInput(
-                "PIVOT needs to be told the columns here: PIVOT ... ON column IN ('a', 'b')."
-            )
+            raise BadInput("PIVOT needs its columns here: PIVOT ... ON column IN ('a', 'b').")
         case other:
             raise NotAllowed(f"{_ONLY_READS} This is {other.name.replace('_', ' ')}.")
     db.execute("SET explain_output = 'all'")
-    with _telling(question, len(_PLAN) - len(query[:start].encode())):
+    with _translated(request, len(_PLAN) - len(query[:start].encode())):
         plans = dict(db.execute(_PLAN + query[start:]).fetchall())
     db.execute("SET explain_output = 'physical_only'")
     for step in _steps(json.loads(plans["logical_plan"])):
         if step not in _STEPS and step not in _FUNCTIONS:
-            raise NotAllowed(f"{_ONLY_READS} {step} is not known to do so.")
+            raise NotAllowed(f"{_ONLY_READS} {step} is not known to be read-only.")
     return query
 
 
@@ -395,8 +384,8 @@ def _steps(plan: Any) -> Iterator[str]:
 
 
 def _write(db: "duckdb.DuckDBPyConnection", query: str, rows: int) -> None:
-    """The rows as a stream; nothing of it before the first ones are there, so that what fails at
-    once fails whole.
+    """Write the rows as a stream, which begins with the first rows: a query that fails before that
+    writes nothing.
     """
     import pyarrow as pa
 
@@ -413,11 +402,11 @@ def _write(db: "duckdb.DuckDBPyConnection", query: str, rows: int) -> None:
 
 
 @contextmanager
-def _telling(question: _Question, shift: int = 0) -> Generator[None]:
-    """What DuckDB finds wrong, in our words.
+def _translated(request: _Request, shift: int = 0) -> Generator[None]:
+    """Raises DuckDB's errors as ours.
 
     Args:
-        shift: by how many bytes the query stands further behind in what DuckDB was given.
+        shift: the offset of the query, in bytes, in the text that DuckDB was given.
     """
     import duckdb
 
@@ -425,38 +414,38 @@ def _telling(question: _Question, shift: int = 0) -> Generator[None]:
         yield
     except (duckdb.OutOfMemoryException, MemoryError):
         raise BadInput(
-            f"the query needs more than {question.memory / 1e6:,.0f} MB of memory. Ask for less, "
-            "or give it more: --memory."
+            f"the query needs more than {request.memory / 1e6:,.0f} MB of memory. Ask for less, "
+            "or allow more: --memory."
         ) from None
     except duckdb.PermissionException as problem:
         raise NotAllowed(
-            f"a query reads the lake, and no other file. {_told(problem, question, shift)}"
+            f"a query reads the lake, and no other file. {_located(problem, request, shift)}"
         ) from None
     except duckdb.IOException as problem:
         raise _Gone(
-            f"a file of the lake cannot be read: {_told(problem, question, shift)} Ask again; "
-            "`ayes lake verify` looks at them all."
+            f"a file of the lake cannot be read: {_located(problem, request, shift)} Ask again; "
+            "`ayes lake verify` checks all of them."
         ) from None
     except duckdb.Error as problem:
-        raise BadInput(_told(problem, question, shift)) from None
+        raise BadInput(_located(problem, request, shift)) from None
 
 
-def _told(problem: "duckdb.Error", question: _Question, shift: int) -> str:
-    """In a sentence, with the place in the query if DuckDB knows one."""
-    message = _said(problem)
+def _located(problem: "duckdb.Error", request: _Request, shift: int) -> str:
+    """The message, with its place in the query if DuckDB names one."""
+    message = _message(problem)
     if place := _details(problem).get("position"):
-        return "line {}, column {}: {}".format(*_place(question.query, int(place) - shift), message)
+        return "line {}, column {}: {}".format(*_place(request.query, int(place) - shift), message)
     return message
 
 
-def _said(problem: "duckdb.Error") -> str:
+def _message(problem: "duckdb.Error") -> str:
     said = _details(problem).get("exception_message", str(problem))
     sentence = " ".join(said.partition("\n\nLINE")[0].split())
     return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
 
 def _details(problem: "duckdb.Error") -> dict[str, str]:
-    """The error as JSON, which stands behind its name."""
+    """The JSON object that follows the name of the error."""
     try:
         return dict(json.loads(str(problem).partition(": ")[2]))
     except (ValueError, TypeError):
@@ -464,7 +453,7 @@ def _details(problem: "duckdb.Error") -> dict[str, str]:
 
 
 def _place(query: str, at: int) -> tuple[int, int]:
-    """Line and column, from 1 on, of a place that is counted in bytes."""
+    """Line and column, from 1 on, of an offset in bytes."""
     before = query.encode()[:at].decode(errors="ignore")
     return before.count("\n") + 1, len(before) - before.rfind("\n")
 

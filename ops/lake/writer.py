@@ -1,19 +1,20 @@
-"""The archivist: writes the log into tables that analysts read without us.
+"""The lake writer: writes the log into tables that analysts read without our programs.
 
-    the log ──► working.duckdb   what is fresh, open calls, and how far it came; private, one transaction a batch
+    the log ──► working.duckdb    fresh facts, open calls and the checkpoint; private; one
+                     │            transaction a batch
                      │ publish
                      ▼
-    lake/  events-*.parquet  calls-*.parquet  open-*.parquet    written under another name, then renamed; never changed
-           manifest.json     which files there are, up to which fact, with their digests
-           catalog.duckdb    views over these files; swapped by rename
+    lake/  events-*.parquet  calls-*.parquet  open-*.parquet    renamed when complete, then constant
+           manifest.json     the files, up to which fact they go, and their digests
+           catalog.duckdb    views over these files; replaced by rename
 
-Rows and checkpoint are one transaction, so a crash at any moment loses none and doubles none. Which
-files belong to the lake stands in the working file too: one that was written and not entered is
-removed at the next start, and one that was replaced stays for as long as somebody may have the
-catalog open that names it. All of it can be rebuilt from the log; delete it, and it is.
+Rows and checkpoint are written in one transaction, so a crash loses none and doubles none. The
+working file also lists the files of the lake: one that was written but not listed is removed at the
+next start, and one that was replaced stays while a reader may have a catalog open that names it.
+All of it can be rebuilt from the log.
 
-Only the archivist opens the working file. DuckDB locks it against everybody else, and a lock that
-an analyst held would stop the writing; so analysts get files that nobody writes to.
+Only the lake writer opens the working file. DuckDB locks it against all others, and a lock that an
+analyst held would stop the writing; so analysts get files that nobody writes to.
 """
 
 import hashlib
@@ -33,6 +34,7 @@ from ayes.ledger.log import RawMessage
 from ayes.projections.lake import tables
 from ayes.projections.lake.counting import Judge, Judged
 from ayes.schemas.errors import BadInput, Unavailable
+from ayes.schemas.files import move_into_place
 from ayes.schemas.logs import get_logger
 
 if TYPE_CHECKING:
@@ -40,25 +42,22 @@ if TYPE_CHECKING:
 
 _log: Final = get_logger("ayes.ops.lake.writer")
 
-#: A file's rows at most, once small ones are put together; half of that stays as it is. Larger ones
-#: are not read faster by as much as it matters (0.2 ms a file), and are held in memory while they
-#: are written.
+#: The most rows of a compacted file; a file of half that is not compacted. Larger files are hardly
+#: read faster (0.2 ms a file), and are held in memory while they are written.
 ROWS_A_FILE: Final = 250_000
-#: And its bytes, for facts that are large.
+#: The same in bytes, for large facts.
 BYTES_A_FILE: Final = 128_000_000
-#: Of so many small files one is made.
+#: The number of small files that are compacted into one.
 SMALL_FILES: Final = 16
-#: How long a file stays that was put together with others, for whoever is reading it.
+#: How long a file that was replaced stays for its readers.
 KEEP_S: Final = 60.0
 
 #: The default checkpoint after 16 MB rewrites the last row group each time: up to fifteen times
-#: slower at the worst moment. One thread: a second hardly makes it faster, and each holds rows of
-#: its own in memory.
+#: slower at the worst moment. One thread: a second hardly helps, and each holds rows in memory.
 _SETTINGS: Final = {"wal_autocheckpoint": "256MB", "threads": "1", "memory_limit": "2GB"}
-#: What the lake has files of, in the order of the log: events, and calls by the fact with which
-#: they ended.
+#: The tables with segments, in the order of the log: events, and calls by the fact that ended them.
 _TABLES: Final = ("events", "calls")
-#: What files it writes into the lake; anything else there is somebody else's, and stays.
+#: The names of our files in the lake; any other file there is left alone.
 _OURS: Final = re.compile(
     r"(events|calls|open)-[0-9-]+[.](parquet|writing)|(manifest|catalog[.][0-9]+)[.]writing([.]wal)?"
 )
@@ -69,7 +68,7 @@ class Segment(Struct, frozen=True):
 
     table: str
     file: str
-    #: The first and last fact that its rows are of; a call is of the fact with which it ended.
+    #: The first and last fact of its rows; a call's is the fact that ended it.
     first: int
     last: int
     rows: int
@@ -78,20 +77,18 @@ class Segment(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """What a lake consists of."""
-
     version: int
     #: When the broker created the log.
     log: str
-    #: The last fact that is in it.
+    #: The last fact in it.
     until: int
     segments: tuple[Segment, ...]
-    #: The calls that are open by then.
+    #: The calls that are open at that fact.
     open: Segment
 
 
 class LakeWriter:
-    """A directory with a working file and a lake. One process at a time writes to it."""
+    """A directory with a working file and a lake. One process at a time may write to it."""
 
     def __init__(self, directory: Path, db: "duckdb.DuckDBPyConnection", log: str) -> None:
         self.directory = directory
@@ -102,10 +99,10 @@ class LakeWriter:
     @classmethod
     @contextmanager
     def open(cls, directory: Path, log: str) -> Generator[Self]:
-        """Open the archive of this log, or begin one.
+        """Open the archive of this log, or create one.
 
         Args:
-            log: when the broker created it; one that was created anew is another.
+            log: when the broker created it, which identifies it.
 
         Raises:
             BadInput: the archive is of another log, or of another version.
@@ -113,9 +110,9 @@ class LakeWriter:
         """
         import duckdb
 
-        directory = directory.resolve()  # views name the files by their whole path
+        directory = directory.resolve()  # views name the files by their absolute path
         path = directory / "working.duckdb"
-        # Whatever is written here, by DuckDB too, is its owner's alone, wherever the directory is.
+        # All files that are written here, also by DuckDB, are readable by their owner alone.
         before = os.umask(0o077)
         try:
             try:
@@ -132,7 +129,7 @@ class LakeWriter:
                     raise _cannot_open(path, problem) from None
                 yield archive
             finally:
-                with suppress(duckdb.Error):  # what could not be written was told already
+                with suppress(duckdb.Error):  # a failure to write was reported already
                     db.close()
         finally:
             os.umask(before)
@@ -143,17 +140,17 @@ class LakeWriter:
 
     @property
     def until(self) -> int:
-        """The last fact that it has; 0 when there is none."""
+        """The last fact in the archive, or 0."""
         return int(self._one("SELECT seq FROM checkpoint"))
 
     @property
     def fresh(self) -> int:
-        """How many facts wait to be published."""
+        """The number of facts that are not published yet."""
         return int(self._one("SELECT count(*) FROM fresh"))
 
     @property
     def full(self) -> bool:
-        """Is what waits enough for a file that need not be put together with others?"""
+        """Whether the fresh facts are enough for a file that need not be compacted."""
         query = "SELECT count(*), coalesce(sum(octet_length(payload)), 0) FROM fresh"
         ((rows, size),) = self._db.execute(query).fetchall()
         return _is_large(rows, size)
@@ -161,17 +158,14 @@ class LakeWriter:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The files of the lake, by table and in the order of the log."""
-        return tuple(one for one in self._entered() if one.table in _TABLES)
+        return tuple(one for one in self._listed() if one.table in _TABLES)
 
     def take(self, batch: Sequence[RawMessage]) -> None:
-        """Write the next facts of the log, and how far it came, or nothing; what it has already is
-        passed over.
+        """Write the next facts of the log and the checkpoint, skipping facts already written.
 
         Args:
             batch: in the order of the log.
         """
-        if not batch:
-            return
         until = self.until
         new = [raw for raw in batch if raw.seq > until]
         if not new:
@@ -183,7 +177,7 @@ class LakeWriter:
                 odd = list(self._judge.odd)[known:]
                 self._db.register("arrived", _arrow(new, judged))
                 with self._transaction():
-                    # Reading it can wait until files are made, and is then done once for many.
+                    # The payloads are parsed later, once for all facts of a file.
                     self._db.execute("INSERT INTO fresh SELECT * FROM arrived")
                     if odd:
                         self._db.execute("INSERT INTO odd_calls SELECT unnest(?)", [odd])
@@ -195,17 +189,17 @@ class LakeWriter:
                 self._db.unregister("arrived")
 
     def _recorded(self, calls: Collection[str]) -> list[RawMessage]:
-        """What the archive has of these calls, in the order of the log."""
+        """The facts of these calls in the archive, in the order of the log."""
         wanted = "SELECT unnest(?) AS call"
         subject = "array_to_string(string_split(subject, '.')[:5], '.')"
         sources = ["fresh"]
-        if files := [one.file for one in self._entered() if one.table == "events"]:
+        if files := [one.file for one in self._listed() if one.table == "events"]:
             sources.append(
                 f"read_parquet([{', '.join(quoted(self.lake / file) for file in files)}])"
             )
         found: list[RawMessage] = []
         for source in reversed(sources):
-            # Which they are is found without their bytes, which are most of what a file holds.
+            # They are found without reading the payloads, which are most of a file.
             seqs = self._db.execute(
                 f"SELECT seq FROM {source} WHERE {subject} IN ({wanted})", [list(calls)]
             ).fetchall()
@@ -225,22 +219,20 @@ class LakeWriter:
         return Judge(call for (call,) in self._db.execute("SELECT call FROM odd_calls").fetchall())
 
     def publish(self, *, keep_s: float = KEEP_S) -> int:
-        """Hand what is fresh over to the lake; answers with the last fact that it has by then."""
+        """Move the fresh facts to the lake. Returns the last fact that the lake has then."""
         with self._writing():
             until = self.until
-            if self.fresh or not self._is_shown():
+            if self.fresh or not self._is_published():
                 self.lake.mkdir(exist_ok=True)
-                self._hand_over()
-                while small := _together(self.segments):
+                self._flush()
+                while small := _compaction_candidates(self.segments):
                     self._compact(small)
-                self._show(until)
+                self._write_catalog(until)
                 self._sweep(keep_s)
             return until
 
-    def _hand_over(self) -> None:
-        """Make files of what is fresh, and of the calls that ended with it; in the working file
-        that is one step.
-        """
+    def _flush(self) -> None:
+        """Write the fresh facts and the calls that ended with them to files, in one transaction."""
         with self._transaction():
             ((first, last, rows),) = self._db.execute(
                 "SELECT min(seq), max(seq), count(*) FROM fresh"
@@ -252,18 +244,16 @@ class LakeWriter:
                 self._db.execute("DELETE FROM fresh")
 
     def _end_calls(self, events: str, first: int) -> None:
-        """Make a file of the calls that ended with these events, and keep what is of those that are
-        open.
+        """Write the calls that ended with these events to a file, and keep the events of open ones.
 
-        Once for all that is handed over together: done at each batch, this cost more than the
-        writing of it.
+        This is done once for all batches of a file: done for each, it cost more than writing them.
         """
         key = "workspace, thread, call"
         self._db.execute(
             f"CREATE TEMP TABLE story AS SELECT {', '.join(tables.OF_CALLS)} FROM {events} WHERE "
             "stands_as IS NOT NULL"
         )
-        # Of the calls that were open, only those are gone through that ended.
+        # Of the calls that were open, only those that ended are read.
         self._db.execute(
             "INSERT INTO story SELECT * FROM open_events "
             f"SEMI JOIN (SELECT {key} FROM story WHERE {tables.ENDS}) USING ({key})"
@@ -290,24 +280,22 @@ class LakeWriter:
     def _begin(self) -> None:
         with self._transaction():
             self._db.execute(f"CREATE TABLE IF NOT EXISTS fresh ({tables.RAW})")
-            # The events of calls without an end.
-            wanted = [
+            # The events of open calls.
+            columns = [
                 one for one in tables.COLUMNS.split(", ") if one.split()[0] in tables.OF_CALLS
             ]
-            self._db.execute(f"CREATE TABLE IF NOT EXISTS open_events ({', '.join(wanted)})")
-            # The calls that the lifecycle was asked about; see projections/lake/counting.py.
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS open_events ({', '.join(columns)})")
+            # The calls that only the lifecycle can judge; see projections/lake/counting.py.
             self._db.execute("CREATE TABLE IF NOT EXISTS odd_calls (call VARCHAR)")
             self._db.execute(
-                "CREATE TABLE IF NOT EXISTS segments "
-                "(kind VARCHAR, file VARCHAR, first UBIGINT, last UBIGINT, rows UBIGINT, bytes "
-                "UBIGINT, sha256 VARCHAR)"
+                "CREATE TABLE IF NOT EXISTS segments (kind VARCHAR, file VARCHAR, first UBIGINT, "
+                "last UBIGINT, rows UBIGINT, bytes UBIGINT, sha256 VARCHAR)"
             )
-            # Files that were replaced, and since when no catalog names them; no time while one
-            # does.
+            # Replaced files, and since when no catalog names them (NULL while one does).
             self._db.execute("CREATE TABLE IF NOT EXISTS retired (file VARCHAR, since DOUBLE)")
             self._db.execute(
-                "CREATE TABLE IF NOT EXISTS checkpoint (seq UBIGINT, log VARCHAR, version "
-                "INTEGER, shown_in VARCHAR)"
+                "CREATE TABLE IF NOT EXISTS checkpoint "
+                "(seq UBIGINT, log VARCHAR, version INTEGER, shown_in VARCHAR)"
             )
             if not self._one("SELECT count(*) FROM checkpoint"):
                 self._db.execute(
@@ -317,37 +305,33 @@ class LakeWriter:
         if log != self.log:
             raise BadInput(
                 f"the archive in {self.directory} is of another log than the one that runs "
-                f"(created {log}, not {self.log}). "
-                "LakeWriter this one into a directory of its own; if the other log is gone, that "
-                "archive is what is left of it."
+                f"(created {log}, not {self.log}). Sync this one into a directory of its own; if "
+                "the other log is gone, the archive is the only copy of it."
             )
         if version != tables.VERSION:
             raise BadInput(
                 f"the archive in {self.directory} is of version {version}, and this program "
-                f"writes version {tables.VERSION}. "
-                "Sync into a new directory: all of it is in the log."
+                f"writes version {tables.VERSION}. Sync into a new directory: all of it is in the "
+                "log."
             )
         self._judge = self._new_judge()
         self._check_lake()
         self._sweep(KEEP_S)
 
     def _check_lake(self) -> None:
-        """The lake of another working file is never swept away, nor written over."""
-        shown = _read_manifest(self.lake)
-        if isinstance(shown, Manifest):
-            ours = (shown.version, shown.log) == (
-                tables.VERSION,
-                self.log,
-            ) and shown.until <= self.until
+        """Refuse to overwrite the lake of another working file."""
+        found = _read_manifest(self.lake)
+        if isinstance(found, Manifest):
+            of_this_log = (found.version, found.log) == (tables.VERSION, self.log)
+            ours = of_this_log and found.until <= self.until
         else:
-            # A manifest that is lost or broken is written anew, by whoever knows which files there
-            # are.
-            ours = isinstance(shown, FileNotFoundError) or bool(self._entered())
+            # The working file lists the files, so it can restore a manifest that is lost or broken.
+            ours = isinstance(found, FileNotFoundError) or bool(self._listed())
         if not ours:
             raise BadInput(
-                f"the lake in {self.lake} is not what the working file beside it has written, "
-                f"which came to fact {self.until:,}. "
-                "Move both away, or sync into a new directory: all of it is in the log."
+                f"the lake in {self.lake} was not written by the working file next to it, which "
+                f"goes to fact {self.until:,}. Move both away, or sync into a new directory: all "
+                "of it is in the log."
             )
 
     @contextmanager
@@ -359,23 +343,22 @@ class LakeWriter:
         except BaseException:
             import duckdb
 
-            with suppress(duckdb.Error):  # it may have done so by itself
+            with suppress(duckdb.Error):  # DuckDB may have rolled back already
                 self._db.execute("ROLLBACK")
             raise
 
     @contextmanager
     def _writing(self) -> Generator[None]:
-        """Say what it means when DuckDB or the disk will not."""
+        """Report failures of DuckDB or the disk as `Unavailable`."""
         import duckdb
 
         try:
             yield
         except (duckdb.Error, OSError) as problem:
             raise Unavailable(
-                f"the archive in {self.directory} cannot be written: {_first_line(problem)} What "
-                "it has is whole, and the rest is "
-                "in the log. Make room, or look after the disk, and sync again; if that does not "
-                "help, sync into a new directory."
+                f"the archive in {self.directory} cannot be written: {_first_line(problem)} The "
+                "archive is intact, and the rest is in the log. Make room, or check the disk, and "
+                "sync again; if that does not help, sync into a new directory."
             ) from None
 
     def _one(self, query: str) -> Any:
@@ -390,17 +373,17 @@ class LakeWriter:
         return Segment(table, file.name, first, last, rows, file.stat().st_size, digest)
 
     def _write(self, file: Path, query: str) -> str:
-        """Write a file whole or not at all; answers with its digest."""
-        beside = file.with_suffix(".writing")
+        """Write a file atomically, and return its digest."""
+        temporary = file.with_suffix(".writing")
         self._db.execute(
-            f"COPY ({query}) TO {quoted(beside)} (FORMAT parquet, COMPRESSION zstd, "
-            "COMPRESSION_LEVEL 1)"
+            f"COPY ({query}) TO {quoted(temporary)} "
+            "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
         )
-        digest = digest_of(beside)
-        _rename(beside, file)
+        digest = digest_of(temporary)
+        move_into_place(temporary, file)
         return digest
 
-    def _entered(self) -> tuple[Segment, ...]:
+    def _listed(self) -> tuple[Segment, ...]:
         rows = self._db.execute("SELECT * FROM segments ORDER BY kind, first").fetchall()
         return tuple(Segment(*row) for row in rows)
 
@@ -414,87 +397,83 @@ class LakeWriter:
         )
 
     def _compact(self, small: Sequence[Segment]) -> None:
-        """Make one file of several that follow each other."""
+        """Write consecutive small files as one."""
         files = ", ".join(quoted(self.lake / one.file) for one in small)
         first, last, rows = small[0].first, small[-1].last, sum(one.rows for one in small)
         whole = self._export(small[0].table, f"FROM read_parquet([{files}])", first, last, rows)
         with self._transaction():
             self._enter(whole, instead_of=small)
 
-    def _show(self, until: int) -> None:
-        """Let everybody see the lake as it is now: a catalog of views, and then the manifest, which
-        says that this was done.
+    def _write_catalog(self, until: int) -> None:
+        """Publish the present state: the catalog of views, and then the manifest, which marks the
+        end.
         """
         file = self.lake / f"open-{until:012d}.parquet"
         digest = self._write(file, tables.calls("open_events"))
         rows = int(self._one(f"SELECT count(*) FROM read_parquet({quoted(file)})"))
-        before = [one for one in self._entered() if one.table not in _TABLES]
+        before = [one for one in self._listed() if one.table not in _TABLES]
         with self._transaction():
-            shown = Segment("open_calls", file.name, 0, until, rows, file.stat().st_size, digest)
-            self._enter(shown, instead_of=before)
+            open_ = Segment("open_calls", file.name, 0, until, rows, file.stat().st_size, digest)
+            self._enter(open_, instead_of=before)
         manifest = self._manifest()
         write_catalog(self._db, self.lake, manifest)
-        _write_text(
-            self.lake / "manifest.json",
-            msgspec.json.format(msgspec.json.encode(manifest), indent=1),
-        )
+        temporary = self.lake / "manifest.writing"
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        move_into_place(temporary, self.lake / "manifest.json")
         self._db.execute("UPDATE retired SET since = ? WHERE since IS NULL", [time.time()])
         self._db.execute("UPDATE checkpoint SET shown_in = ?", [str(self.lake)])
 
     def _manifest(self) -> Manifest:
-        (open_calls,) = (one for one in self._entered() if one.table not in _TABLES)
+        (open_calls,) = (one for one in self._listed() if one.table not in _TABLES)
         return Manifest(tables.VERSION, self.log, open_calls.last, self.segments, open_calls)
 
-    def _is_shown(self) -> bool:
-        """Does everybody see all that was handed over? Not if it was interrupted before that."""
-        shown = _read_manifest(self.lake)
+    def _is_published(self) -> bool:
+        """Whether catalog and manifest are up to date, which an interruption may have prevented."""
+        found = _read_manifest(self.lake)
         return (
-            isinstance(shown, Manifest)
+            isinstance(found, Manifest)
             and (self.lake / "catalog.duckdb").exists()
-            # Its views name whole paths, so one that was moved is written anew.
+            # Its views name absolute paths, so after a move it must be written again.
             and self._one("SELECT shown_in FROM checkpoint") == str(self.lake)
-            and shown.until == self.until
-            and shown == self._manifest()
+            and found.until == self.until
+            and found == self._manifest()
         )
 
     def _sweep(self, keep_s: float) -> None:
-        """Remove what belongs to nothing: half-written files, and those that were replaced a while
-        ago.
-        """
+        """Remove half-written files, and files that were replaced some time ago."""
         self._db.execute("DELETE FROM retired WHERE since <= ?", [time.time() - keep_s])
         if not self.lake.is_dir():
             return
         retired = self._db.execute("SELECT file FROM retired").fetchall()
-        known = {one.file for one in self._entered()} | {file for (file,) in retired}
+        known = {one.file for one in self._listed()} | {file for (file,) in retired}
         for file in self.lake.iterdir():
             if _OURS.fullmatch(file.name) and file.name not in known:
                 file.unlink(missing_ok=True)
 
 
 def read_manifest(lake: Path) -> Manifest:
-    """What a lake consists of.
+    """The manifest of a lake.
 
     Raises:
-        BadInput: there is none, it cannot be read, or a newer program wrote it.
+        BadInput: there is none, it cannot be read, or it is of another version.
     """
     manifest = _read_manifest(lake)
     if isinstance(manifest, FileNotFoundError):
         raise BadInput(f"there is no lake in {lake}. `ayes lake sync` makes one.")
     if isinstance(manifest, Exception):
         raise BadInput(
-            f"{lake / 'manifest.json'} cannot be read: {manifest}. `ayes lake sync` writes it anew."
+            f"{lake / 'manifest.json'} cannot be read: {manifest}. `ayes lake sync` rewrites it."
         )
     if manifest.version != tables.VERSION:
         raise BadInput(
             f"the lake in {lake} is of version {manifest.version}, and this program reads version "
-            f"{tables.VERSION}. "
-            "Use the program that wrote it, or sync into a new directory."
+            f"{tables.VERSION}. Use the program that wrote it, or sync into a new directory."
         )
     return manifest
 
 
 def _read_manifest(lake: Path) -> Manifest | Exception:
-    """What everybody sees of a lake, or why nobody can tell."""
+    """The manifest of a lake, or why it cannot be read."""
     try:
         return msgspec.json.decode((lake / "manifest.json").read_bytes(), type=Manifest)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
@@ -502,16 +481,16 @@ def _read_manifest(lake: Path) -> Manifest | Exception:
 
 
 def write_catalog(db: "duckdb.DuckDBPyConnection", lake: Path, manifest: Manifest) -> None:
-    """A DuckDB file with nothing in it but views of the lake's files; swapped in by rename, so
-    readers keep what they opened.
+    """Write a DuckDB file with views of the lake's files, replaced by rename, so that readers keep
+    the one they opened.
     """
     import duckdb
 
-    beside = lake / f"catalog.{os.getpid()}.writing"
-    beside.unlink(missing_ok=True)
-    # Beside what the connection has open already: a database of its own takes twice as long to come
-    # up. Older DuckDBs can open it.
-    db.execute(f"ATTACH {quoted(beside)} AS catalog (STORAGE_VERSION 'v1.2.0')")
+    temporary = lake / f"catalog.{os.getpid()}.writing"
+    temporary.unlink(missing_ok=True)
+    # Attached to the open connection, since a new one takes twice as long to start. The storage
+    # version is for readers with an older DuckDB.
+    db.execute(f"ATTACH {quoted(temporary)} AS catalog (STORAGE_VERSION 'v1.2.0')")
     try:
         db.execute("USE catalog")
         db.execute("BEGIN TRANSACTION")
@@ -528,16 +507,16 @@ def write_catalog(db: "duckdb.DuckDBPyConnection", lake: Path, manifest: Manifes
             db.execute(f"CREATE MACRO {name} AS TABLE {query}")
         db.execute("COMMIT")
     finally:
-        with suppress(duckdb.Error):  # whatever went wrong is told already
+        with suppress(duckdb.Error):  # the first failure is reported already
             db.rollback()
         with suppress(duckdb.Error):
             db.execute("USE working")
             db.execute("DETACH catalog")
-    _rename(beside, lake / "catalog.duckdb")
+    move_into_place(temporary, lake / "catalog.duckdb")
 
 
 def _reading(lake: Path, manifest: Manifest, table: str) -> str:
-    """The rows of a table that stand in files; none at all where there is no file yet."""
+    """The query for the rows of a table in files, also if there is no file yet."""
     files = ", ".join(quoted(lake / one.file) for one in manifest.segments if one.table == table)
     if files:
         return f"SELECT * FROM read_parquet([{files}])"
@@ -551,17 +530,15 @@ def _reading(lake: Path, manifest: Manifest, table: str) -> str:
     )
 
 
-def _together(segments: Iterable[Segment]) -> Sequence[Segment]:
-    """The files of a table that are to be made one: so many small ones in a row that it pays, or as
-    much as one may hold.
-    """
+def _compaction_candidates(segments: Iterable[Segment]) -> Sequence[Segment]:
+    """Adjacent small segments to compact: `SMALL_FILES`, or enough rows for a large file."""
     for table in _TABLES:
         found: list[Segment] = []
         for segment in segments:
             if segment.table != table:
                 continue
             if _is_large(segment.rows, segment.bytes):
-                found.clear()  # only those are put together that follow each other
+                found.clear()  # only adjacent segments are compacted
                 continue
             found.append(segment)
             enough = _is_large(sum(one.rows for one in found), sum(one.bytes for one in found))
@@ -577,11 +554,9 @@ def _is_large(rows: int, size: int) -> bool:
 def _arrow(batch: Sequence[RawMessage], judged: Judged) -> Any:
     import pyarrow as pa
 
-    # What fills a place in a row counts; the rest is said of the few that are not of a plain story.
-    counts, void = (
-        [place is not None for place in judged.stands_as],
-        pa.nulls(len(batch), pa.string()),
-    )
+    # A fact with a place in its call's row counts; `others` has the exceptions.
+    counts = [place is not None for place in judged.stands_as]
+    void = pa.nulls(len(batch), pa.string())
     if judged.others:
         for index, one in judged.others.items():
             counts[index] = one.counts
@@ -612,13 +587,13 @@ def _cannot_open(path: Path, problem: Exception) -> Unavailable:
     said = _first_line(problem)
     if "Could not set lock" in said:
         return Unavailable(
-            f"another process writes the archive in {path.parent}. One at a time does; stop that "
-            "one first."
+            f"another process writes the archive in {path.parent}. Only one may; stop that one "
+            "first."
         )
     return Unavailable(
-        f"the working file {path} cannot be opened: {said} If the disk is full, make room; if it "
-        f"is broken, move it and {path.parent / 'lake'} away, and sync "
-        "again: all of it is in the log."
+        f"the working file {path} cannot be opened: {said} If the disk is full, make room; if the "
+        f"file is broken, move it and {path.parent / 'lake'} away, and sync again: all of it is "
+        "in the log."
     )
 
 
@@ -634,21 +609,3 @@ def quoted(value: object) -> str:
 def digest_of(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _write_text(file: Path, content: bytes) -> None:
-    beside = file.with_suffix(".writing")
-    beside.write_bytes(content)
-    _rename(beside, file)
-
-
-def _rename(beside: Path, file: Path) -> None:
-    """Make a file that was written beside it the one that everybody sees, once it is on disk."""
-    with beside.open("rb") as content:
-        os.fsync(content.fileno())
-    beside.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

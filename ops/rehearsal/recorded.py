@@ -1,4 +1,4 @@
-"""Answering from a recording: a model that repeats its replies, and tools that repeat their outputs.
+"""Answering from a recording: a model and tools that repeat what was recorded.
 
 For rehearsals: everything between the model and the tools is real. Recorded tools have no effect,
 so they are declared repeatable, and a rehearsal that was killed can be resumed.
@@ -91,7 +91,7 @@ def recording(
                 elif exchanges and exchanges[-1].outputs:
                     raise refuse("a tool's output is followed by something said, not by the model.")
                 elif exchanges and role == "system":
-                    raise refuse("a system message stands in the midst of it.")
+                    raise refuse("a system message is in the middle of it.")
                 said.append(step)
             case recorded.RecordedReply():
                 goes_on = exchanges and exchanges[-1].outputs

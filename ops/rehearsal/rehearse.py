@@ -1,4 +1,4 @@
-"""Rehearsing recorded conversations on the real ledger and gate; model and tools answer as recorded.
+"""Rehearsing conversations on the real ledger and gate; model and tools answer as recorded.
 
 For each conversation a driver sends the user's messages when the recording has them, and waits
 until the model has answered and all its calls are settled. It can be killed anywhere: every fact it
@@ -180,12 +180,12 @@ async def refuse_other(
 
 
 def _other(thread: Thread, found: Recording, script: Script, versions: frozenset[int]) -> str:
-    """The first thing in the thread that this rehearsal would not record; empty if there is none."""
+    """The first fact that this rehearsal would not record, in words; empty if there is none."""
     replies = [one for one in found.exchanges if one.reply is not None]
     for number, turn in thread.turns.items():
         said = replies[number - 1].reply if number <= len(replies) else None
         if turn.reply is not None and (said is None or turn.reply.parts != said.parts):
-            return f"turn {number} is not what the file has"
+            return f"turn {number} is not as in the file"
     for call in thread.calls.values():
         if other := _other_call(call, found, script, versions):
             return other
@@ -225,7 +225,7 @@ def _other_call(call: Call, found: Recording, script: Script, versions: frozense
         None,
     )
     if isinstance(ended, e.ToolReturned) and (output is None or ended.output != output.text):
-        return f"{call.ref} returned something else than the file has"
+        return f"{call.ref} returned another output than in the file"
     return ""
 
 

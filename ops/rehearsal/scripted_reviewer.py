@@ -63,9 +63,7 @@ class ScriptedVote(TomlModel):
     @model_validator(mode="after")
     def _answers_something(self) -> Self:
         if self.verdict == "answer" and not self.answer:
-            raise mistake(
-                'a vote with verdict = "answer" needs an answer: what the model is to read.'
-            )
+            raise mistake('a vote with verdict = "answer" needs an answer for the model to read.')
         return self
 
 

@@ -170,7 +170,7 @@ def test_the_table_covers_every_slot():
         assert roles.issuperset(writers)
         # A reviewer's slots name the reviewer, and nobody else's do.
         assert ("{me}" in shape) == (writers == (accounts.REVIEWER,))
-    assert {role for roles in accounts.BESIDE.values() for role in roles} <= roles
+    assert {role for roles in accounts.OTHER_SUBJECTS.values() for role in roles} <= roles
 
 
 @pytest.mark.parametrize("role", EVERYBODY)
@@ -248,7 +248,7 @@ def _may_publish(role, subject):
     """
     patterns = [
         *accounts.READING,
-        *(one for one, roles in accounts.BESIDE.items() if role in roles),
+        *(one for one, roles in accounts.OTHER_SUBJECTS.items() if role in roles),
     ]
     for durable in DURABLES.values():
         if durable.role == role:

@@ -22,7 +22,13 @@ from paths import ROOT, TESTS
 
 from ayes.ledger.log import RawMessage
 from ayes.ops.lake import writer
-from ayes.ops.lake.writer import LakeWriter, Segment, _together, digest_of, read_manifest
+from ayes.ops.lake.writer import (
+    LakeWriter,
+    Segment,
+    _compaction_candidates,
+    digest_of,
+    read_manifest,
+)
 from ayes.projections.lake import tables
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
@@ -228,7 +234,7 @@ def test_killed_while_it_publishes_the_lake_can_be_read_all_the_time(tmp_path):
             continue
         last = assert_whole(directory, last)
         with LakeWriter.open(directory, LOG) as archive:
-            known = {segment.file for segment in archive._entered()}
+            known = {segment.file for segment in archive._listed()}
             retired = {
                 file for (file,) in archive._db.execute("SELECT file FROM retired").fetchall()
             }
@@ -358,18 +364,18 @@ def _make_old(file: Path) -> None:
     os.utime(file, (0, 0))
 
 
-def test_only_files_that_follow_each_other_are_put_together():
+def test_only_files_that_follow_each_other_are_put_compaction_candidates():
     """A large one between them stays where it is, so that the files are in the order of the log."""
     small = [Segment("events", f"s{n}", n, n, 10, 1, "") for n in range(40)]
     large = Segment("events", "large", 20, 20, writer.ROWS_A_FILE, 1, "")
     segments = [*small[:10], large, *small[11:40]]
-    assert [each.first for each in _together(segments)] == list(range(11, 11 + writer.SMALL_FILES))
-    assert _together([*small[:10], large, *small[11:20]]) == ()
+    assert [each.first for each in _compaction_candidates(segments)] == list(range(11, 11 + writer.SMALL_FILES))
+    assert _compaction_candidates([*small[:10], large, *small[11:20]]) == ()
     halves = [
         Segment("calls", f"h{n}", n, n, writer.ROWS_A_FILE // 2 - 1, 1, "")
         for n in range(writer.SMALL_FILES)
     ]
-    assert _together(halves) == halves[:2]
+    assert _compaction_candidates(halves) == halves[:2]
 
 
 def test_what_others_put_into_the_lake_stays(tmp_path):

@@ -507,7 +507,7 @@ CANNOT = {
     "two users in a row": (["user", "user", "assistant"], "before the model answers"),
     "a system message in the midst": (
         ["user", "assistant", "system", "user", "assistant"],
-        "in the midst of it",
+        "in the middle of it",
     ),
     "the model speaks first": (["assistant"], "without having been spoken to"),
     "the model speaks twice": (["user", "assistant", "assistant"], "without having been spoken to"),

@@ -797,7 +797,7 @@ def test_a_broken_catalog_is_a_sentence(run, tmp_path):
     (broken / "catalog.duckdb").write_bytes(b"not a catalog" * 1000)
     refused = run("ask", "overrides", "--to", tmp_path)
     assert refused.code == 1
-    assert "cannot be asked" in refused.err
+    assert "cannot be queried" in refused.err
 
 
 def test_json_is_one_object_a_row(run, lake, town):
