@@ -349,28 +349,26 @@ class Worker[S, W]:
         for step in steps:
             match step:
                 case Append():
-                    won = await self._won(step, cause) is not None
+                    if await self._won(step, cause) is None:
+                        return False
                 case Perform(claim, work):
-                    claimed = await self._won(claim, cause)
-                    won = claimed is not None
-                    if claimed is not None:
-                        await self._perform(work, cause, claimed)
+                    if (claimed := await self._won(claim, cause)) is None:
+                        return False
+                    await self._perform(work, cause, claimed)
                 case SetTimer(call, at):
-                    won = True
                     await self._ledger.log.set_timer(call, at)
                 case CancelTimer(call):
-                    won = True
                     await self._ledger.log.cancel_timer(call)
                 case Reload():
-                    won = False
+                    return False
                 case HandOn():
                     raise _HandedOn(step)
                 case WritePending(key, b"", replaces):
-                    won = await self._ledger.log.pending.delete(key, replaces)
+                    if not await self._ledger.log.pending.delete(key, replaces):
+                        return False
                 case WritePending(key, value, replaces):
-                    won = await self._ledger.log.pending.put(key, value, replaces)
-            if not won:
-                return False
+                    if not await self._ledger.log.pending.put(key, value, replaces):
+                        return False
         return True
 
     async def _won(self, step: Append, cause: Event | None) -> int | None:

@@ -19,6 +19,7 @@ conversations, for which no broker is needed (both at the end). The rules of thi
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from functools import cache
 from operator import itemgetter
 from typing import Final, Literal
 
@@ -170,6 +171,9 @@ class _CandidateVerdict(Struct, frozen=True):
     shadows: tuple[Shadow, ...] = ()
 
 
+#: A tool, what really happened, and the candidate's verdict.
+type _Key = tuple[str, str, _CandidateVerdict]
+
 _INVALID: Final = _CandidateVerdict("invalid")
 
 
@@ -179,36 +183,32 @@ class Backtest:
     def __init__(self, policy: Policy, beside: Beside = NOTHING_BESIDE) -> None:
         self._policy = policy
         self._beside = beside
-        self._counts: Counter[tuple[str, str, _CandidateVerdict]] = Counter()
+        self._counts: Counter[_Key] = Counter()
         #: If questions are limited, those of each thread: its number among the thread's calls, and
         #: the key of `_counts`.
-        self._asked: dict[tuple[str, str], list[tuple[int, str, str, _CandidateVerdict]]] = {}
-        self._policies: dict[str, Policies] = {}
-        self._labels: dict[str, list[str]] = {}
+        self._asked: dict[tuple[str, str], list[tuple[int, _Key]]] = {}
+        self._policies = cache(self._policies_of)
+        self._labels = cache(self._labels_of)
+        self._conditional = cache(self._is_conditional)
         self._cached: dict[tuple[object, ...], tuple[_CandidateVerdict, PolicyDecision]] = {}
-        self._conditional: dict[tuple[str, str], bool] = {}
         #: Whether enough people may vote, by the question.
         self._answerable: dict[tuple[object, ...], bool] = {}
 
     def take(self, wished: CandidateCall) -> None:
         """Judge one call."""
-        policies = self._of(wished.workspace)
+        policies = self._policies(wished.workspace)
         said = self._verdict_on(policies, wished)
-        calls, questions = (
-            policies.limit("calls_per_thread"),
-            policies.limit("questions_per_thread"),
-        )
-        if said.outcome != "invalid" and calls is not None and wished.before >= calls:
-            said = _CandidateVerdict("blocked", _limit("calls_per_thread"), shadows=said.shadows)
-        if said.outcome == "asked" and questions is not None:
+        most = policies.limit("calls_per_thread")
+        if said.outcome != "invalid" and most is not None and wished.before >= most:
+            said = _over_limit("calls_per_thread", said)
+        key = (wished.tool, wished.actual, said)
+        if said.outcome == "asked" and policies.limit("questions_per_thread") is not None:
             place = (wished.workspace, wished.thread)
-            one = (wished.before, wished.tool, wished.actual, said)
-            self._asked.setdefault(place, []).append(one)
+            self._asked.setdefault(place, []).append((wished.before, key))
         else:
-            self._counts[wished.tool, wished.actual, said] += 1
+            self._counts[key] += 1
 
     def report(self) -> Report:
-
         rules = self._policy.rules
         total, uncertain = Counts(), 0
         by_tool: dict[str, Counts] = {}
@@ -234,30 +234,34 @@ class Backtest:
             actual=_most_first(actual),
         )
 
-    def _all(self) -> Counter[tuple[str, str, _CandidateVerdict]]:
+    def _all(self) -> Counter[_Key]:
         """The counts, with the questions of each thread, in the order of its requests, up to its
         limit.
         """
         counts = self._counts.copy()
-        for (workspace, _thread), waiting in self._asked.items():
-            most = self._of(workspace).limit("questions_per_thread")
+        for (workspace, _thread), asked in self._asked.items():
+            most = self._policies(workspace).limit("questions_per_thread")
             assert most is not None
-            for place, (_, tool, happened, said) in enumerate(sorted(waiting, key=itemgetter(0))):
-                over = _CandidateVerdict(
-                    "blocked", _limit("questions_per_thread"), shadows=said.shadows
-                )
-                counts[tool, happened, said if place < most else over] += 1
+            asked.sort(key=itemgetter(0))
+            counts.update(key for _, key in asked[:most])
+            for _, (tool, happened, said) in asked[most:]:
+                counts[tool, happened, _over_limit("questions_per_thread", said)] += 1
         return counts
 
-    def _of(self, workspace: str) -> Policies:
-        """The policies that judge a workspace's calls."""
-        if (found := self._policies.get(workspace)) is None:
-            own, over = self._policy, self._beside.organisation
-            if over is None:
-                own, over = self._beside.workspaces.get(workspace, Policy()), self._policy
-            found = Policies(AppliedPolicy(0, own), AppliedPolicy(0, over, organisation=True))
-            self._policies[workspace] = found
-        return found
+    def _policies_of(self, workspace: str) -> Policies:
+        own, over = self._policy, self._beside.organisation
+        if over is None:
+            own, over = self._beside.workspaces.get(workspace, Policy()), self._policy
+        return Policies(AppliedPolicy(0, own), AppliedPolicy(0, over, organisation=True))
+
+    def _labels_of(self, workspace: str) -> list[str]:
+        """The labels that occur in a rule: only those can make a difference."""
+        both = _both(self._policies(workspace))
+        return sorted({name for policy in both for rule in policy.rules for name in rule.labels})
+
+    def _is_conditional(self, workspace: str, tool: str) -> bool:
+        both = _both(self._policies(workspace))
+        return any(rule.when for policy in both for rule in policy.about(tool))
 
     def _verdict_on(self, policies: Policies, wished: CandidateCall) -> _CandidateVerdict:
         if not (_is_object(wished.arguments) if wished.fits is None else wished.fits):
@@ -272,21 +276,11 @@ class Backtest:
     def _ruled(
         self, policies: Policies, wished: CandidateCall
     ) -> tuple[_CandidateVerdict, PolicyDecision]:
-        both = (policies.workspace.policy, policies.organisation.policy)
         tool, workspace = wished.tool, wished.workspace
-        if (conditional := self._conditional.get((workspace, tool))) is None:
-            conditional = any(rule.when for policy in both for rule in policy.about(tool))
-            self._conditional[workspace, tool] = conditional
-        if conditional:
+        if self._conditional(workspace, tool):
             return self._judged(policies, wished, strict_json.read(wished.arguments))
-        if (labels := self._labels.get(workspace)) is None:
-            # Only labels that occur in a rule can make a difference.
-            labels = sorted(
-                {name for policy in both for rule in policy.rules for name in rule.labels}
-            )
-            self._labels[workspace] = labels
-        key: tuple[object, ...] = (tool, wished.agent, workspace, wished.governs)
-        key += tuple(map(wished.labels.get, labels))
+        labels = map(wished.labels.get, self._labels(workspace))
+        key = (tool, wished.agent, workspace, wished.governs, *labels)
         if (found := self._cached.get(key)) is None:
             found = self._judged(policies, wished, None)
             if len(self._cached) < _MAX_CACHED:
@@ -328,8 +322,12 @@ class Backtest:
         return found
 
 
-def _limit(name: str) -> str:
-    return f"(limit) {name}"
+def _both(policies: Policies) -> tuple[Policy, Policy]:
+    return policies.workspace.policy, policies.organisation.policy
+
+
+def _over_limit(name: str, said: _CandidateVerdict) -> _CandidateVerdict:
+    return _CandidateVerdict("blocked", f"(limit) {name}", shadows=said.shadows)
 
 
 def _other(ruling: PolicyDecision) -> str:

@@ -114,24 +114,20 @@ class LakeWriter:
         path = directory / "working.duckdb"
         # All files that are written here, also by DuckDB, are readable by their owner alone.
         before = os.umask(0o077)
+        archive = None
         try:
             try:
                 directory.mkdir(parents=True, exist_ok=True)
-                db = duckdb.connect(str(path), config=dict(_SETTINGS))
+                archive = cls(directory, duckdb.connect(str(path), config=dict(_SETTINGS)), log)
+                path.chmod(0o600)
+                archive._begin()
             except (duckdb.Error, OSError) as problem:
                 raise _cannot_open(path, problem) from None
-            try:
-                archive = cls(directory, db, log)
-                try:
-                    path.chmod(0o600)
-                    archive._begin()
-                except (duckdb.Error, OSError) as problem:
-                    raise _cannot_open(path, problem) from None
-                yield archive
-            finally:
-                with suppress(duckdb.Error):  # a failure to write was reported already
-                    db.close()
+            yield archive
         finally:
+            if archive is not None:
+                with suppress(duckdb.Error):  # a failure to write was reported already
+                    archive._db.close()
             os.umask(before)
 
     @property

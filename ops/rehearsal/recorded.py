@@ -49,6 +49,15 @@ class Recording(Struct, frozen=True):
         return sum(one.reply is not None for one in self.exchanges)
 
     @property
+    def outputs(self) -> dict[str, recorded.Output]:
+        """The tools' outputs, by call."""
+        return {
+            f"{turn}-{index}": output
+            for turn, one in enumerate(self.exchanges, 1)
+            for index, output in enumerate(one.outputs)
+        }
+
+    @property
     def tools(self) -> tuple[str, ...]:
         return tuple(
             sorted({wish.tool for one in self.exchanges if one.reply for wish in one.reply.wishes})
@@ -178,12 +187,7 @@ class RecordedExecutor(Executor):
     def __init__(
         self, recordings: Mapping[str, Recording], *, durable: str = "executor-recorded"
     ) -> None:
-        self._outputs = {
-            (name, f"{turn}-{index}"): output
-            for name, found in recordings.items()
-            for turn, one in enumerate(found.exchanges, 1)
-            for index, output in enumerate(one.outputs)
-        }
+        self._outputs = {name: found.outputs for name, found in recordings.items()}
         tools = {tool for found in recordings.values() for tool in found.tools}
         registry = {tool: Registered(recorded_spec(tool), _never) for tool in sorted(tools)}
         super().__init__(registry, group=PROVIDER, durable=durable)
@@ -200,7 +204,7 @@ class RecordedExecutor(Executor):
         return seen
 
     async def _outcome(self, work: Run) -> e.ToolReturned | e.ToolFailed:
-        output = self._outputs.get((work.call.thread, work.call.call))
+        output = self._outputs.get(work.call.thread, {}).get(work.call.call)
         if output is None:
             return e.ToolFailed(
                 error=f"the recording has no output for {work.call}", attempt=work.attempt

@@ -215,15 +215,7 @@ def _other_call(call: Call, found: Recording, script: Script, versions: frozense
     if says is not None and by_people and not isinstance(decided, _COMES_TO[says.verdict]):
         return f"{call.ref} was {call.status}, where this reviewer says {says.verdict}"
     ended = call.finished.event if call.finished else None
-    output = next(
-        (
-            output
-            for turn, one in enumerate(found.exchanges, 1)
-            for index, output in enumerate(one.outputs)
-            if call.ref.call == f"{turn}-{index}"
-        ),
-        None,
-    )
+    output = found.outputs.get(call.ref.call)
     if isinstance(ended, e.ToolReturned) and (output is None or ended.output != output.text):
         return f"{call.ref} returned another output than in the file"
     return ""
