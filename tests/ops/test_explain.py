@@ -20,6 +20,7 @@ from ayes.ledger.policies import Policies
 from ayes.ledger.services import Ledger
 from ayes.ledger.votes import CastVote, counted
 from ayes.ops.commands import policy as command
+from ayes.ops.commands.command import Session
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.digest import text_digest
@@ -83,7 +84,7 @@ def explain(store, capsys):
     """What `ayes policy explain CALL --json` prints."""
 
     async def told(call=CALL, *, json_=True):
-        await command.explain(str(call), store=store, url=None, json=json_)
+        await command.explain(str(call), session=Session(store, json=json_))
         out = capsys.readouterr().out
         return json.loads(out) if json_ else out
 

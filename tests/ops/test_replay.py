@@ -27,6 +27,7 @@ from ayes.ops import cli
 from ayes.ops.audit import replay, verify
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.commands import replay as replaying
+from ayes.ops.commands.command import Session
 from ayes.projections import pending
 from ayes.projections.fold import ProjectionState
 from ayes.projections.histories import HISTORIES
@@ -51,7 +52,7 @@ def project(store, capsys):
 
     async def projected(name, *, until=None, into=None, diff=False, swap=False, json=True):
         code = await replaying.projected(
-            name, until=until, into=into, diff=diff, swap=swap, store=store, url=None, json=json
+            name, Session(store, json=json), until=until, into=into, diff=diff, swap=swap
         )
         told = capsys.readouterr()
         return code, told.out, told.err
