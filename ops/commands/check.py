@@ -296,7 +296,7 @@ async def status(session: Session) -> None:
             "alarms": await alarms(port.api),
         }
         if url is None and not (log := await _witnessed(port, Store(store), deep=False)).ok:
-            found["alarms"].insert(0, f"the log has changed: {log.detail}")
+            found["alarms"].insert(0, f"the log is not what it was: {log.detail}")
         found["alarms"] += await _void_facts(Ledger.on(port, "operator"))
         parked = await port.parked()
     if json:

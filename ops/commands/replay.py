@@ -160,9 +160,11 @@ async def projected(
         print_message(
             f"{fold.name}: {rows:,} rows as of fact {state.seq:,}, {read:,} facts read{what}"
         )
-        if json and into is not None:
-            print_json({"projection": fold.name, "bucket": into, "rows": rows, "seq": state.seq})
         if not diff and not swap:
+            if json and into is not None:  # otherwise the rows or the differences are the data
+                print_json(
+                    {"projection": fold.name, "bucket": into, "rows": rows, "seq": state.seq}
+                )
             return 0
         if stop is not None:
             differences = await _then_and_now(ledger, state)
@@ -174,13 +176,9 @@ async def projected(
         if not swap:
             return 1 if differences else 0
         await _swap(ledger, state, differences)
-        corrected = len(differences)
-        if json:
-            print_json({"projection": fold.name, "swapped": True, "corrected": corrected})
-        else:
-            print_message(
-                f"swapped: the live queue is what the log gives; {corrected:,} entries were not"
-            )
+        print_message(
+            f"swapped: the live queue is what the log gives; {len(differences):,} entries were not"
+        )
         return 0
 
 

@@ -208,4 +208,4 @@ def test_the_help_names_every_provider():
     """Whoever reads the help knows what can be said after --format."""
     command = typer.main.get_command(app).commands["check"]
     (option,) = [one for one in command.params if "--format" in one.opts]
-    assert sorted(option.help.split(", ")) == sorted(FORMATS)
+    assert sorted(option.help.partition(": ")[2].split(", ")) == sorted(FORMATS)

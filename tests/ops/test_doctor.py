@@ -120,7 +120,7 @@ async def test_a_role_that_may_too_much_is_reported_and_nothing_recorded(store, 
     before = await _everything(admin)
     told = await check._cannot("admin", "ledger.doctor.t.call.1-0.decided", Store(store))
     assert not told.ok
-    assert told.detail.startswith("the broker lets it: ")
+    assert told.detail.startswith("the broker allows it: ")
     assert await _everything(admin) == before
 
 
@@ -319,7 +319,7 @@ async def test_what_nobody_takes_is_frozen(store, admin, status, capsys, monkeyp
     }
     assert seen["queue"]["quiet_s"] > 0.2
     await check.status(session=Session(store))
-    assert "frozen: nothing was taken for " in capsys.readouterr().out
+    assert "frozen: nothing was delivered for " in capsys.readouterr().out
     async with working(reactions(["queue"]), store=store):
         seen = await _until_acked(status, "queue")
     assert not seen["consumers"]["queue"]["frozen"]

@@ -328,7 +328,7 @@ async def test_a_call_that_no_gate_has_seen_says_so_and_what_would_be_said(admin
     told = await explain()
     assert (told["status"], told["judged"]) == ("requested", None)
     assert (told["by_now"]["then"], told["by_now"]["rule"]) == ("ask", "money")
-    assert "judged      by no gate yet" in await explain(json_=False)
+    assert "judged      not yet, by any gate" in await explain(json_=False)
 
 
 # ----------------------------------------------------------------------------- what is in force now
@@ -391,7 +391,7 @@ async def test_people_read_lines_in_which_nothing_is_hidden(admin, gate, store):
     for line in (
         "must agree  2 of ana, ben, cy: ana; 1 missing",
         "must agree  1 of sam, cy (@security): nobody yet; 1 missing",
-        "deny        2 must say no",
+        "deny        2 must deny it",
         "not         rita, who asked for it",
         "emergency   any of olga alone, with a reason",
         "time        after 3600 s it expires",

@@ -414,7 +414,7 @@ async def test_from_a_bad_file_nothing_is_recorded(store, tmp_path, case):
         (("--format", "chatml"), "there is no provider 'chatml'. Known are: openai-chat, "),
         (
             ("--format", "openai-chat", "--no-workers"),
-            "reads no other form than our own. Leave out --no-workers",
+            "reads only our own form. Leave out --no-workers",
         ),
     ],
 )
