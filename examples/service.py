@@ -1,6 +1,7 @@
 import asyncio
+import sys
 
-from ayes import Ledger, Status, spec_of
+from ayes import ApprovalsError, Ledger, Status, spec_of
 
 
 def refund(order: str, amount: int) -> str:
@@ -12,11 +13,16 @@ async def main(call: str) -> None:
     async with Ledger.connect(name="billing") as ledger:
         await ledger.declare("shop", spec_of(refund))
         await ledger.request(call, "refund", {"order": "A-17", "amount": 480}, requester="ben")
+        print(f"{call} waits for people: ayes approve {call} --as NAME", flush=True)
         decided = await ledger.decision(call)
         if decided.status is Status.APPROVED:
-            print(await ledger.run(call, refund))
+            result = await ledger.run(call, refund)
+            print(getattr(result, "output", result))  # a failure is printed whole
         else:
             print(f"{call} is {decided.status}")
 
 
-asyncio.run(main("shop/order-17/refund-1"))
+try:
+    asyncio.run(main("shop/order-17/refund-1"))
+except ApprovalsError as problem:
+    sys.exit(f"error: {problem}")

@@ -1,18 +1,25 @@
-"""The command line: which commands there are, by chapter, and in which module each one is.
+"""The command line: its commands by chapter, and the module of each.
 
 Data goes to stdout, everything else to stderr. With `--json` the data is JSON, one object a line,
 and so is an error. A module of `ops/commands/` is imported when one of its commands is called, so
-that `ayes --help` answers at once.
+that `ayes --help` is quick.
 
     exit codes   0 ok or approved   1 error   2 usage or bad input   3 wait timed out
                  4 not allowed      5 denied  6 expired              8 pending
 """
 
+import json
+import sys
 from collections import UserDict
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+
+# Typer ships its own copy of click, and exports neither of these two.
+from typer._click.exceptions import ClickException
+from typer._click.shell_completion import CompletionItem
 from typer.core import TyperGroup
 from typer.main import get_group
 
@@ -20,7 +27,7 @@ from ayes import __version__
 
 
 class _Entry(NamedTuple):
-    #: In `ops/commands/`; its `app` holds the command, or is the group.
+    #: The module in `ops/commands/` whose `app` contains the command, or is the group.
     module: str
     #: One line of `ayes --help`.
     summary: str
@@ -31,50 +38,52 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
     "Run": {
         "up": _Entry("run", "Run a broker and all workers in this process."),
         "work": _Entry("run", "Run some workers in a process of their own."),
-        "demo": _Entry("demo", "A small agent asks, somebody decides, the tool runs."),
+        "demo": _Entry("demo", "Run a small agent that asks before it acts."),
         "rehearse": _Entry("run", "Drive recorded conversations through the real workers."),
         "setup": _Entry("run", "Create the streams and consumers on a broker of your own."),
-        "tool": _Entry("tools", "What can be asked for.", is_group=True),
-        "policy": _Entry("policy", "What is asked about, and who is asked.", is_group=True),
+        "tool": _Entry("tools", "Declare and list the tools of a workspace.", is_group=True),
+        "policy": _Entry("policy", "Apply, show, test and explain policies.", is_group=True),
     },
     "Decide": {
-        "pending": _Entry("decide", "What waits for a decision, oldest first."),
-        "approve": _Entry("decide", "Say yes to a call, or to all that waits."),
-        "deny": _Entry("decide", "Say no to a call, or to all that waits."),
+        "pending": _Entry("decide", "List the pending calls, oldest first."),
+        "approve": _Entry("decide", "Approve a call, or all pending calls."),
+        "deny": _Entry("decide", "Deny a call, or all pending calls."),
         "answer": _Entry("decide", "Answer in place of the tool, which does not run."),
         "break-glass": _Entry("decide", "Let a call run alone, in an emergency."),
-        "hear": _Entry("decide", "Vote as a message of a chat says."),
-        "revoke": _Entry("decide", "Take an approval back before the tool starts."),
+        "hear": _Entry("decide", "Vote as a chat message says."),
+        "revoke": _Entry("decide", "Revoke an approval before the tool starts."),
         "reconcile": _Entry("decide", "Say what became of a call in doubt."),
-        "grant": _Entry("grants", "Saying yes in advance.", is_group=True),
-        "delegate": _Entry("delegations", "Another person in one's place.", is_group=True),
+        "grant": _Entry("grants", "Approve calls in advance.", is_group=True),
+        "delegate": _Entry("delegations", "Let another person vote in your place.", is_group=True),
     },
     "Ask": {
-        "request": _Entry("request", "Ask for a tool to be run, as a service does."),
+        "request": _Entry("request", "Request a call of a tool, as a service does."),
         "wait": _Entry("request", "Wait until a call is decided."),
         "start": _Entry("request", "Claim an approved call that you run yourself."),
-        "finish": _Entry("request", "Say how a call went that you ran yourself."),
+        "finish": _Entry("request", "Report the result of a call that you ran yourself."),
         "doubt": _Entry("request", "Say that nobody knows how a call ended."),
-        "withdraw": _Entry("request", "Take a wish back, from the requester's side."),
+        "withdraw": _Entry("request", "Withdraw a request, on the requester's side."),
     },
     "Look": {
-        "show": _Entry("look", "Every fact about a call."),
-        "thread": _Entry("look", "Every fact in a conversation."),
-        "watch": _Entry("look", "Facts as they are recorded, until Ctrl-C."),
-        "history": _Entry("look", "A conversation as a model goes on from it."),
+        "show": _Entry("look", "Show every fact about a call."),
+        "thread": _Entry("look", "Show every fact in a conversation."),
+        "watch": _Entry("look", "Show facts as they are recorded, until Ctrl-C."),
+        "history": _Entry("look", "Print a conversation as its model continues it."),
     },
     "Check": {
-        "check": _Entry("look", "What a provider would turn down in a list of messages."),
-        "replay": _Entry("replay", "Rebuild the projections from the log, and compare."),
-        "doctor": _Entry("check", "Is everything as it should be? Exit 1 if not."),
-        "status": _Entry("check", "How far each consumer is behind, and what is pending."),
-        "parked": _Entry("parked", "What consumers gave up on.", is_group=True),
+        "check": _Entry("look", "Check messages for what a provider would reject."),
+        "replay": _Entry("replay", "Rebuild the projections from the log, and compare them."),
+        "doctor": _Entry("check", "Check that everything is as it should be."),
+        "status": _Entry("check", "Show how far each consumer is behind, and what is pending."),
+        "parked": _Entry(
+            "parked", "List, retry and drop what consumers gave up on.", is_group=True
+        ),
     },
     "Analyse": {
-        "sql": _Entry("sql", "Ask the lake in SQL; a query can only read."),
+        "sql": _Entry("sql", "Query the lake in SQL; a query can only read."),
         "ask": _Entry("ask", "Ask the lake a saved question."),
-        "report": _Entry("report", "The lake as one page with plots."),
-        "lake": _Entry("lake", "The log as tables, for analysts.", is_group=True),
+        "report": _Entry("report", "Write the lake as one page with plots."),
+        "lake": _Entry("lake", "Write and verify the lake: the log as tables.", is_group=True),
     },
 }
 _ENTRIES: Final = {name: one for chapter in _CHAPTERS.values() for name, one in chapter.items()}
@@ -93,11 +102,28 @@ class _Commands(UserDict[str, Any]):
 
 
 class _Chapters(TyperGroup):
-    """The help by chapter, from `_CHAPTERS` alone: no command is imported for it."""
+    """Help by chapter, without importing a command; and usage errors as JSON."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = _Commands(_ENTRIES)
+
+    def main(self, args: Sequence[str] | None = None, *others: Any, **named: Any) -> Any:
+        given = sys.argv[1:] if args is None else args
+        if "--json" not in given:
+            return super().main(args, *others, **named)
+        try:
+            named["standalone_mode"] = False
+            sys.exit(super().main(args, *others, **named))
+        except ClickException as problem:
+            message = problem.format_message()
+            error = {"error": "BadInput", "message": message, "exit_code": problem.exit_code}
+            typer.echo(json.dumps(error), err=True)
+            sys.exit(problem.exit_code)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # `ayes help policy apply` is `ayes policy apply --help`.
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_ENTRIES)
@@ -108,9 +134,7 @@ class _Chapters(TyperGroup):
                 formatter.write_dl([(name, one.summary) for name, one in chapter.items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        from typer._click.shell_completion import CompletionItem
-
-        # Those of the options; the class between them would import every command for its help.
+        # TyperGroup itself would import every command for its help.
         options = super(TyperGroup, self).shell_complete(ctx, incomplete)
         found = [
             (name, one.summary) for name, one in _ENTRIES.items() if name.startswith(incomplete)
@@ -122,8 +146,9 @@ app: Final = typer.Typer(
     name="ayes",
     cls=_Chapters,
     rich_markup_mode=None,
-    epilog="Start with `ayes demo`, or with `ayes up` in one terminal and the rest in another.",
-    no_args_is_help=True,
+    epilog="Start with `ayes demo`, or with `ayes up` in one terminal and the rest in another. "
+    "`ayes help COMMAND` shows options and examples.",
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -137,7 +162,8 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def ayes(
-    version: Annotated[
+    ctx: typer.Context,
+    _version: Annotated[
         bool,
         typer.Option(
             "--version", help="The version of the program.", callback=_print_version, is_eager=True
@@ -145,6 +171,8 @@ def ayes(
     ] = False,
 ) -> None:
     """An event-sourced ledger of approvals for AI agents."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
 
 
 def main() -> None:

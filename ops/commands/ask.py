@@ -1,22 +1,22 @@
-"""For whoever has a question and no SQL at hand: the saved questions, asked of the lake."""
+"""The saved questions of the lake, for analysts."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from ayes.ops.commands import completion
 from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.lake import default
 from ayes.ops.commands.options import JsonOption, StoreOption, ToOption
 from ayes.ops.lake.catalog import QueryRow, connect
 from ayes.ops.lake.writer import read_manifest
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.terminal.output import print_json, print_line, print_message
 from ayes.ops.terminal.tables import print_table
 from ayes.projections.lake.queries import IN_FORCE, QUESTIONS, SavedQuery, uncited
 from ayes.schemas.errors import BadFile, BadInput
@@ -26,24 +26,25 @@ app: Final = commands()
 _NONE: Final = "-"
 
 
-@command(app)
+@command(app, examples="ayes ask who-decides")
 async def ask(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="Which question; else all are listed.", show_default=False
+            metavar="NAME",
+            help="The question; by default all are listed.",
+            show_default=False,
+            autocompletion=completion.questions,
         ),
     ] = None,
     show: Annotated[
-        bool, typer.Option("--list", help="Do not ask it: show what is asked, its SQL with a name.")
+        bool, typer.Option("--list", help="Do not ask: list the questions, or show the SQL of one.")
     ] = False,
     to: ToOption = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Ask the lake a saved question: who decides and how fast, what is denied, what waits, what
-    nobody read.
-    """
+    """Ask the lake a saved question: who decides and how fast, what is denied, what is pending."""
     if name is None:
         _list(json=json)
     elif show:
@@ -54,21 +55,15 @@ async def ask(
         rows = answer(lake, question)
         if json:
             for row in rows:
-                print_data(
-                    msgspec.json.encode(
-                        {column: _plain(value) for column, value in row.items()}
-                    ).decode()
-                )
+                print_json({column: _plain(value) for column, value in row.items()})
             return
-        print_message(f"{question.title} (the log up to {read_manifest(lake).until:,})")
+        until = read_manifest(lake).until
+        print_message(f"{question.title} (the log up to {until:,})")
         if rows:
             if left_out := _print(rows):
                 print_message(f"{left_out} --json gives all of them.")
         else:
-            print_message(
-                "There is nothing of the kind in the lake. `ayes lake sync` brings it up to the "
-                "log."
-            )
+            print_message(f"No rows, in a lake that has the log up to fact {until:,}.")
 
 
 def answer(lake: Path, question: SavedQuery) -> list[QueryRow]:
@@ -89,7 +84,7 @@ def _uncited(policies: Sequence[QueryRow], cited: Sequence[QueryRow]) -> list[Qu
                 of, policy["text"], [row["rule"] for row in cited if row["policy"] == of]
             )
         except BadFile as problem:
-            print_message(f"Which of its rules are never cited is not known: {problem}")
+            print_message(f"The rules that are never cited are unknown: {problem}")
     return found
 
 
@@ -102,7 +97,7 @@ def _named(name: str) -> SavedQuery:
 def _list(*, json: bool) -> None:
     if json:
         for one in QUESTIONS.values():
-            print_data(msgspec.json.encode({"name": one.name, "title": one.title}).decode())
+            print_json({"name": one.name, "title": one.title})
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
@@ -113,7 +108,7 @@ def _list(*, json: bool) -> None:
 
 def _show(question: SavedQuery, *, json: bool) -> None:
     if json:
-        print_data(msgspec.json.encode(question).decode())
+        print_json(question)
     else:
         print_line(f"-- {question.title}")
         for one in f"{question.sql.strip()};".split("\n"):
@@ -121,7 +116,7 @@ def _show(question: SavedQuery, *, json: bool) -> None:
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it: DuckDB's times are UTC and do not say so."""
+    """A value for JSON: DuckDB's times are UTC, but carry no time zone."""
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
 
 

@@ -1,22 +1,22 @@
-"""Verdicts in free text, as they come from a chat: what counts as one, and about which call.
+"""Verdicts in chat messages: which text counts as one, and for which call.
 
-    approve refund-1         ok 8dcc6a06f0a1             deny order-17/refund-1: the order was refunded before
+    approve refund-1    ok 8dcc6a06f0a1    deny order-17/refund-1: the order was refunded before
     > refund {"order":"A-17"}
     ok
 
-People write all sorts of things beside an open question, and none of them may be taken for a yes.
-So a message is a verdict only if all of it is one:
+People write many things next to an open question, and none of them may be taken for an approval. A
+message is a verdict only if the whole message is one:
 
 * one word that says yes or no, and nothing that could take it back: no second thought, no question
   mark, no condition;
-* about one call that the message says: by the last parts of its name, by its digest (12 hex digits
-  or more), or by a quote of its question. A bare word was written under some message that is not
-  seen here. That may have been about another call than the one that waits by now, so it is not a
-  verdict, even where only one call waits. The same holds for a quote of the tool's name alone;
-* after a no a colon and a reason may follow, which the model reads. After a yes nothing may.
+* about one call that the message identifies: by the last parts of its name, by its digest (12 hex
+  digits or more), or by a quote of its question. A bare word may have been about another call than
+  the one that is pending now, so it is not a verdict, even if only one call is pending. The same
+  holds for a quote of the tool's name alone;
+* after a no, a colon and a reason may follow, which the model reads; after a yes, nothing.
 
-Everything else is no verdict, and nothing happens. Reactions are none at all: they can be taken
-away again, and a vote cannot.
+Anything else is not a verdict and has no effect. Nor is a reaction, which can be taken away again,
+unlike a vote.
 """
 
 import re
@@ -29,7 +29,7 @@ from ayes.projections.pending import Entry
 
 
 class ChatVote(Struct, frozen=True):
-    """A verdict that somebody wrote, and the call that it is about."""
+    """A verdict in a message, and its call."""
 
     about: Entry
     verdict: Literal["approve", "deny"]
@@ -38,18 +38,16 @@ class ChatVote(Struct, frozen=True):
 
 _YES: Final = frozenset({"yes", "approve", "approved", "ok", "okay", "lgtm"})
 _NO: Final = frozenset({"no", "deny", "denied", "reject", "rejected"})
-#: Of a digest, so that nobody makes another call with the same beginning.
+#: Digits of a digest, so that nobody can make another call with the same beginning.
 _SHORTEST: Final = 12
-#: A word, the call it is about if it says so, and after a colon the reason.
+#: A word, the call if it is named, and after a colon the reason.
 _VERDICT: Final = re.compile(
     r"(?P<word>[A-Za-z]+)(?: +(?P<ref>[A-Za-z0-9_/-]+))?(?: *: *(?P<reason>\S.*))?[.!]?", re.DOTALL
 )
 
 
 def parse_vote(message: str, waiting: Sequence[Entry]) -> ChatVote | None:
-    """The verdict that this whole message is; None if it is none, or if it is not clear about which
-    call.
-    """
+    """The verdict that the whole message is; None if it is not one, or its call is not clear."""
     lines = message.strip().splitlines()
     quoted = [
         line.strip().removeprefix(">").strip() for line in lines if line.strip().startswith(">")
@@ -64,7 +62,7 @@ def parse_vote(message: str, waiting: Sequence[Entry]) -> ChatVote | None:
     about = [
         one
         for one in waiting
-        if (_is_named(one, ref) if ref else _is_told_by(one, quoted)) and _is_quoted(one, quoted)
+        if (_is_named(one, ref) if ref else _is_identified(one, quoted)) and _is_quoted(one, quoted)
     ]
     if len(about) != 1:
         return None
@@ -72,24 +70,20 @@ def parse_vote(message: str, waiting: Sequence[Entry]) -> ChatVote | None:
 
 
 def _is_named(one: Entry, ref: str) -> bool:
-    """Is it the call of that name (its own id, with its thread, or with its workspace) or of that
-    digest?
-    """
+    """Whether `ref` is the call's name (with or without thread and workspace) or its digest."""
     parts = str(one.ref).split("/")
     return ref in {"/".join(parts[start:]) for start in range(len(parts))} or _begins(
         one.digest, ref
     )
 
 
-def _is_told_by(one: Entry, quoted: Sequence[str]) -> bool:
-    """Is something quoted that says which call it is about, and not only which tool or
-    workspace?
-    """
+def _is_identified(one: Entry, quoted: Sequence[str]) -> bool:
+    """Whether a quoted line identifies the call, and not only its tool or workspace."""
     return any(line not in {"", one.tool, one.workspace} for line in quoted)
 
 
 def _is_quoted(one: Entry, quoted: Sequence[str]) -> bool:
-    """Does what was quoted stand in the question, whole words of it?"""
+    """Whether every quoted line is part of the question, in whole words."""
     shown = f"{one.ref} {one.tool} {one.arguments}"
     return all(_has(shown, line) or _begins(one.digest, line) for line in quoted if line)
 

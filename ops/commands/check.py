@@ -1,11 +1,8 @@
-"""For whoever keeps it running: is it as it should be, how far behind is what, and does the log
-bear it out.
-"""
+"""Commands for operators: is everything as it should be, and how far behind is each consumer."""
 
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 from msgspec import Struct
 
@@ -20,9 +17,8 @@ from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import alarms, readers
 from ayes.ops.broker.server import OLDEST
-from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.options import JsonOption, StoreOption, UrlOption
-from ayes.ops.terminal.output import print_data, print_line
+from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.terminal.output import print_json, print_line
 from ayes.ops.terminal.tables import print_table
 from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
 from ayes.schemas.ids import new_id
@@ -30,8 +26,8 @@ from ayes.schemas.slots import ROOT
 
 app: Final = commands()
 
-#: Who must not be able to write what. Each is tried, in a way that records nothing even where it is
-#: allowed.
+#: Roles and subjects that they must not be able to write. Each is tried, in a way that records
+#: nothing even if it is allowed.
 MUST_NOT: Final = (
     ("model", "ledger.doctor.t.call.1-0.decided"),
     ("model", "ledger.doctor.t.call.1-0.vote.ana"),
@@ -51,20 +47,53 @@ class Check(Struct, frozen=True):
     detail: str
 
 
-#: A log of more facts than these is read whole only when the doctor is told to.
+#: A log of more facts than this is read whole only with --deep.
 READ_WHOLE: Final = 100_000
 
 
 @command(app)
 async def doctor(
     deep: Annotated[
-        bool, typer.Option("--deep", help="Look at the whole log, however long it is.")
+        bool, typer.Option("--deep", help="Check the whole log, however long it is.")
     ] = False,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> int:
-    """Is everything as it should be? Server, streams, consumers, permissions. Exit 1 if not."""
+    """Check that everything is as it should be: server, streams, consumers, permissions. Exit 1 if
+    not.
+    """
+    store, url, json = session
+    try:
+        checks = await _of_broker(session, deep=deep)
+    except BrokerRefused as problem:
+        if url is None:
+            raise
+        raise BrokerRefused(
+            f"`ayes doctor` needs the login of `admin`: give it in --url, or name the store with "
+            f"--store. With this login the broker answered: {problem}"
+        ) from None
+    if url is None:
+        checks += [await _cannot(role, subject, Store(store)) for role, subject in MUST_NOT]
+        checks.append(_private(Store(store)))
+    else:
+        checks.append(
+            Check(
+                "permissions",
+                True,
+                "not tried: one URL is one login. Give --store to try each role's.",
+            )
+        )
+    if json:
+        for one in checks:
+            print_json(one)
+    else:
+        for one in checks:
+            print_line(f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}")
+    return 0 if all(one.ok for one in checks) else 1
+
+
+async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
+    store, url, _ = session
     checks: list[Check] = []
     async with JetStream.connect(store, url=url, role="admin") as port:
         ledger = Ledger.on(port, "admin")
@@ -87,15 +116,15 @@ async def doctor(
             Check(
                 "readers",
                 not abandoned,
-                _told(abandoned) or "no consumer is there that nobody declared",
+                _joined(abandoned) or "every consumer is a declared one",
             )
         )
-        unheard = await _unheard(port)
+        idle = await _without_listeners(port)
         checks.append(
             Check(
                 "workers",
-                not unheard,
-                "; ".join(unheard) or "gate and queue are there, or have nothing to do",
+                not idle,
+                "; ".join(idle) or "gate and queue run, or have nothing to do",
             )
         )
         taken = await uses(port.api)
@@ -121,36 +150,19 @@ async def doctor(
                 f"{skew:+.3f} s from the broker's, on which deadlines are counted",
             )
         )
-    if url is None:
-        checks += [await _cannot(role, subject, Store(store)) for role, subject in MUST_NOT]
-        checks.append(_private(Store(store)))
-    else:
-        checks.append(
-            Check(
-                "permissions",
-                True,
-                "not tried: one URL is one login. Give --store to try each role's.",
-            )
-        )
-    if json:
-        for one in checks:
-            print_data(msgspec.json.encode(one).decode())
-    else:
-        for one in checks:
-            print_line(f"{'ok  ' if one.ok else 'BAD '}  {one.check}: {one.detail}")
-    return 0 if all(one.ok for one in checks) else 1
+    return checks
 
 
-def _told(sentences: list[str], most: int = 5) -> str:
+def _joined(sentences: list[str], most: int = 5) -> str:
     more = len(sentences) - most
     return "; ".join(sentences[:most]) + (f"; and {more:,} more" if more > 0 else "")
 
 
-async def _unheard(port: JetStream) -> list[str]:
-    """Consumers of the gate and the queue that have work while no worker listens.
+async def _without_listeners(port: JetStream) -> list[str]:
+    """Consumers of the gate and the queue that have work but no worker.
 
     No call is decided without these two. Models and executors are not needed everywhere: services
-    may ask their models and run their tools themselves.
+    may call their models and run their tools themselves.
     """
     needed = [
         name
@@ -160,35 +172,29 @@ async def _unheard(port: JetStream) -> list[str]:
     found = [await _consumer(port.api, name) for name in needed]
     return [
         f"{one['name']}: {one['waiting']:,} {'waits' if one['waiting'] == 1 else 'wait'} and "
-        "nobody listens; "
-        f"start it with `ayes work {DURABLES[one['name']].role}`"
+        "nobody listens; start it "
+        f"with `ayes work {DURABLES[one['name']].role}`"
         for one in found
         if one["waiting"] and not one["listening"]
     ]
 
 
 async def _batches(port: JetStream) -> Check:
-    """Open one and leave it: the broker forgets it after some seconds, and nothing is recorded."""
+    """Open a batch and abandon it: the broker drops it after some seconds, and records nothing."""
     headers = {"Nats-Batch-Id": new_id(), "Nats-Batch-Sequence": "1"}
     answer = await (await port.api.send(f"{ROOT}.doctor.t.said.m1", b"{}", headers))
-    # The first message of a batch that may begin is answered with nothing.
-    return Check(
-        "batches",
-        not answer.data,
-        f"the broker takes no batch, so facts go one by one: {answer.data.decode(errors='replace')}"
-        if answer.data
-        else "the broker takes them",
-    )
+    # An empty answer to the first message means that the batch may begin.
+    refusal = answer.data.decode(errors="replace")
+    detail = f"the broker refuses them, so facts go one by one: {refusal}"
+    return Check("batches", not refusal, detail if refusal else "the broker accepts them")
 
 
 async def _witnessed(log: JetStream, store: Store, *, deep: bool) -> Check:
-    """Is the log what was seen of it before?"""
+    """Compare the log with its witness."""
     try:
         seen = witness.load(store)
         if seen is None:
-            return Check(
-                "log", ok=True, detail="nobody has looked at it yet; a gate does while it runs"
-            )
+            return Check("log", ok=True, detail="not seen before; a gate records it while it runs")
         whole = deep or seen.seq <= READ_WHOLE
         problem = await witness.difference(log, store, deep=whole)
     except Unavailable as unreadable:
@@ -205,7 +211,7 @@ async def _witnessed(log: JetStream, store: Store, *, deep: bool) -> Check:
 
 
 async def _promises(ledger: Ledger, *, deep: bool) -> Check:
-    """What `ayes replay --verify` says of the facts alone, where they are few enough."""
+    """The result of `ayes replay --verify` for the facts alone, if they are few enough."""
     last = await ledger.log.last_seq()
     if not deep and last > READ_WHOLE:
         return Check("promises", ok=True, detail=f"not looked at: {last:,} facts; --deep does")
@@ -215,12 +221,12 @@ async def _promises(ledger: Ledger, *, deep: bool) -> Check:
         )
     except Unavailable as problem:
         return Check("promises", ok=False, detail=f"not looked at: {problem}")
-    return Check("promises", not differences, _told(differences) or f"kept by all {last:,} facts")
+    return Check("promises", not differences, _joined(differences) or f"kept by all {last:,} facts")
 
 
 async def _cannot(role: str, subject: str, store: Store) -> Check:
-    """Try to write what the role must not. Should it be allowed, the header keeps the broker from
-    recording it.
+    """Try to write what the role must not. If it is allowed, the header still prevents recording
+    it.
     """
     name = f"{role} cannot write {'.'.join(subject.split('.')[3:])}"
     async with JetStream.connect(store.path, role=role) as log:
@@ -231,7 +237,7 @@ async def _cannot(role: str, subject: str, store: Store) -> Check:
             return Check(name, ok=True, detail="the broker denies it")
         except ApprovalsError as problem:
             return Check(name, ok=False, detail=str(problem))
-    return Check(name, ok=False, detail=f"the broker lets it: {said}")
+    return Check(name, ok=False, detail=f"the broker allows it: {said}")
 
 
 def _private(store: Store) -> Check:
@@ -258,10 +264,9 @@ async def _skew_s(log: JetStream) -> float:
 
 
 @command(app)
-async def status(
-    store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
-) -> None:
-    """How much there is, how far each consumer is behind, what is parked and what is pending."""
+async def status(session: Session) -> None:
+    """Show the size of the log, how far each consumer is behind, what is parked and pending."""
+    store, url, json = session
     async with JetStream.connect(store, url=url, role="operator") as port:
         stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
         if stream is None:
@@ -270,7 +275,7 @@ async def status(
         consumers = [
             one for one in consumers if one["exists"] or not DURABLES[one["name"]].optional
         ]
-        # Those for what was parked: where something is to be tried again.
+        # Those for parked deliveries only if something is to be tried again.
         consumers = [
             one
             for one in consumers
@@ -281,8 +286,8 @@ async def status(
             "facts": stream["state"]["messages"],
             "last_seq": stream["state"]["last_seq"],
             "bytes": stream["state"]["bytes"],
-            # With nothing waiting anywhere a log that stands still looks healthy; whether it should
-            # grow, people know.
+            # With nothing waiting, a log that does not grow looks healthy; people know whether it
+            # should.
             "head_age_s": _seconds(stream["state"]["last_ts"], stream["ts"])
             if stream["state"]["messages"]
             else None,
@@ -295,7 +300,7 @@ async def status(
         found["alarms"] += await _void_facts(Ledger.on(port, "operator"))
         parked = await port.parked()
     if json:
-        print_data(msgspec.json.encode(found | {"parked": parked}).decode())
+        print_json(found | {"parked": parked})
         return
     age = found["head_age_s"]
     print_line(
@@ -319,9 +324,7 @@ async def status(
 
 
 async def _void_facts(ledger: Ledger) -> list[str]:
-    """Recorded policies and declarations that do not count; what was in force before them still
-    is.
-    """
+    """Recorded policies and declarations that do not count; those before them stay in force."""
     try:
         return [
             f"{one.subject} (fact {one.seq}) is void: {one.why}" for one in await ledger.alarms()
@@ -331,19 +334,19 @@ async def _void_facts(ledger: Ledger) -> list[str]:
 
 
 def _standing(consumer: dict[str, Any]) -> str:
-    """In words, what a person should look at."""
+    """What a person should look at."""
     if consumer["frozen"]:
-        return f"frozen: nothing was taken for {consumer['quiet_s']:,.0f} s"
+        return f"frozen: nothing was delivered for {consumer['quiet_s']:,.0f} s"
     if consumer["waiting"] and not consumer["listening"]:
         return "nobody listens"
     return ""
 
 
 async def _consumer(requests: Api, name: str) -> dict[str, Any]:
-    """How far one consumer is behind, and since when it took nothing.
+    """How far one consumer is behind, and since when it received nothing.
 
-    Frozen is: facts wait, and for longer than a worker may be silent none was taken or
-    acknowledged.
+    It is frozen if facts wait, and none was delivered or acknowledged for longer than a worker may
+    be silent.
     """
     consumer = await info(requests, f"CONSUMER.INFO.{DURABLES[name].stream}.{name}")
     there = consumer or {"delivered": {}, "ack_floor": {"stream_seq": 0}}
@@ -372,5 +375,5 @@ async def _consumer(requests: Api, name: str) -> dict[str, Any]:
 
 
 def _seconds(since: str, now: str) -> float:
-    """Between two times as the broker writes them."""
+    """Between two times in the broker's format."""
     return round((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds(), 3)

@@ -1,12 +1,10 @@
-"""For whoever decides, and for whoever asks: what waits, saying yes or no, and waiting for it.
+"""The reviewers' commands: the queue, votes, and what follows a decision.
 
-Saying yes or no to all that waits at once is the same vote on each, about what was shown: what
-fails is told call by call and stops nothing. It never edits, answers, breaks the glass or grants
-anything: those are about one call, looked at.
+A vote on all pending calls is one vote on each, about what was displayed; an error is reported for
+its call and does not stop the others. Edits, answers and breaking the glass are for single calls.
 
-What a vote is about is read from the log and shown before the vote is cast, and the vote carries
-the digest of what was shown. The queue is a copy that others could have written to; it is where
-people look first, and no more.
+The subject of a vote is read from the log and displayed before the vote is cast, and the vote
+carries the digest of what was displayed. The queue is only a copy, which others could have altered.
 """
 
 import asyncio
@@ -14,40 +12,32 @@ import json as jsonlib
 import re
 import sys
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Annotated, Final, NamedTuple
 
-import msgspec
 import typer
 
 from ayes.consumers import pending_client
 from ayes.consumers.pending_view import changes
-from ayes.ledger.lifecycle import Status, describe
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.services import Ledger
-from ayes.ops.broker.server import ensure_account
 from ayes.ops.commands import chat_vote
-from ayes.ops.commands.command import command, commands
+from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.options import (
-    AllOption,
-    AllThreadOption,
-    AllToolOption,
-    AllWorkspaceOption,
     AsOption,
     BehalfOption,
     CallArgument,
-    DigestOption,
-    JsonOption,
-    MaybeCallArgument,
+    Confirmation,
+    DecidedCallArgument,
     NamedWorkspaceOption,
+    OnlyWorkspaceOption,
     ReasonOption,
-    StoreOption,
-    UrlOption,
-    YesOption,
+    Selection,
 )
 from ayes.ops.commands.outcome import (
     GATE_S,
+    decision_words,
     is_for_the_gate,
     open_tally,
     report,
@@ -55,8 +45,8 @@ from ayes.ops.commands.outcome import (
     standing,
 )
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import print_data, print_line, print_message
-from ayes.ops.terminal.prompt import read_line
+from ayes.ops.terminal.output import print_data, print_json, print_line, print_message
+from ayes.ops.terminal.prompt import read_line, text_or_stdin
 from ayes.projections import pending as queue
 from ayes.projections.pending import BadEntry, Entry, PendingFilter
 from ayes.schemas import events as e
@@ -89,39 +79,40 @@ _ASKS: Final = {
 _DIGEST: Final = re.compile(f"[0-9A-Fa-f]{{{output.SHORT},64}}")
 
 
-@command(app)
+@command(
+    app,
+    examples="""
+    ayes pending
+    ayes pending -w shop --watch
+    """,
+)
 async def pending(
-    workspace: Annotated[
-        str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
-    ] = "",
+    workspace: OnlyWorkspaceOption = "",
     watch: Annotated[
-        bool, typer.Option("--watch", help="Go on with what is asked and decided, as it comes.")
+        bool, typer.Option("--watch", help="Continue with new and decided calls, until Ctrl-C.")
     ] = False,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", help="Only the N oldest.")
     ] = None,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> None:
-    """What waits for a decision, oldest first."""
+    """List the pending calls, oldest first."""
     if limit is not None and limit < 1:
         raise BadInput(f"--limit {limit} shows nothing. Give a number from 1 on.")
     if limit is not None and watch:
-        raise BadInput(
-            "--watch shows all that waits, as it comes; --limit is for the list. Give one of them."
-        )
+        raise BadInput("--limit cannot be combined with --watch, which shows all pending calls.")
     if workspace:
         token("workspace", workspace)
-    async with Ledger.connect(store, url=url, role="observer") as ledger:
+    async with session.connect("observer") as ledger:
         if watch:
-            await _watch_pending(ledger, workspace, json=json)
+            await _watch_pending(ledger, workspace, json=session.json)
             return
         entries, waiting, unreadable = await pending_client.oldest(
             ledger, limit, PendingFilter(workspace)
         )
-    _tell_unreadable(unreadable, json=json)
-    if json:
+    _warn_unreadable(unreadable, json=session.json)
+    if session.json:
         for entry in entries:
             print_data(queue.encode(entry).decode())
     elif entries:
@@ -137,27 +128,25 @@ async def pending(
 
 async def _watch_pending(ledger: Ledger, workspace: str, *, json: bool) -> None:
     async with aclosing(changes(ledger)) as coming:
-        async for told in coming:
-            for key, entry in told:
+        async for changed in coming:
+            for key, entry in changed:
                 if not workspace or key.startswith(f"{workspace}."):
                     call = key.replace(".", "/")
-                    _tell_change(call, entry, json=json)
+                    _print_change(call, entry, json=json)
                     if entry is None and not json:
                         print_line(f"decided  {call}{await _how(ledger, call)}")
 
 
-def _tell_unreadable(unreadable: Sequence[BadEntry], *, json: bool) -> None:
-    """A sentence for each value of the queue that is not an entry; it hinders none of the
-    others.
-    """
+def _warn_unreadable(unreadable: Sequence[BadEntry], *, json: bool) -> None:
+    """Print a warning for each value of the queue that is not an entry."""
     for one in unreadable:
-        told = {"warning": type(one).__name__, "key": one.key, "message": str(one)}
-        print_message(jsonlib.dumps(told) if json else f"warning: {one}")
+        found = {"warning": type(one).__name__, "key": one.key, "message": str(one)}
+        print_message(jsonlib.dumps(found) if json else f"warning: {one}")
 
 
-def _tell_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> None:
+def _print_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> None:
     if isinstance(entry, BadEntry):
-        _tell_unreadable([entry], json=json)
+        _warn_unreadable([entry], json=json)
     elif json:
         print_data(
             f'{{"call":"{call}","open":{queue.encode(entry).decode() if entry else "null"}}}'
@@ -169,17 +158,17 @@ def _tell_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> No
 
 
 async def _how(ledger: Ledger, call: str) -> str:
-    """How a call was decided, by whom, and how long after people were asked; empty if it was
+    """How a call was decided, by whom, and how long after the approval request; empty if it was
     not.
     """
     try:
         known = await ledger.call(CallRef.parse(call))
-    except BadId:  # a key that somebody put into the queue by hand
+    except BadId:  # a key that somebody wrote by hand
         return ""
     if known.decided is None or known.gated is None:
         return ""
     waited = known.decided.recorded_at - known.gated.recorded_at
-    return f"  {describe(known.decided)}, after {waited.total_seconds():,.0f} s"
+    return f"  {decision_words(known)}, after {waited.total_seconds():,.0f} s"
 
 
 class VoteInput(NamedTuple):
@@ -193,94 +182,95 @@ class VoteInput(NamedTuple):
     halt: bool = False
 
 
-@command(app)
+@command(
+    app,
+    examples="""
+    ayes approve shop/order-17/refund-1 --as ana
+    ayes approve shop/order-17/refund-1 --as ana --edit '{"order":"A-17","amount":100}'
+    ayes approve --all --tool 'refund*' -w shop --as ana
+    """,
+)
 async def approve(
+    selection: Selection,
     name: AsOption,
-    call: MaybeCallArgument = None,
     edit: Annotated[
         str | None,
-        typer.Option("--edit", metavar="JSON", help="Run it with these arguments instead."),
+        typer.Option(
+            "--edit", metavar="JSON", help="Run it with these arguments instead; - for stdin."
+        ),
     ] = None,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
-    every: AllOption = False,
-    tool: AllToolOption = "",
-    workspace: AllWorkspaceOption = "",
-    thread: AllThreadOption = "",
-    yes: YesOption = False,
-    digest: DigestOption = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    confirmation: Confirmation,
+    session: Session,
 ) -> int:
-    """Say yes to a call, with exactly the arguments that it shows; or to all that waits."""
-    ballot = VoteInput("approve", reason, arguments=edit, behalf=behalf)
-    chosen = PendingFilter(workspace, thread, tool)
-    if _is_for_all(call, chosen, every=every, digest=digest):
-        return await vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
-    return await vote(
-        call or "", name, ballot, sure=yes, digest=digest, store=store, url=url, json=json
-    )
+    """Approve a call with exactly the arguments that it shows; or all pending calls."""
+    arguments = None if edit is None else text_or_stdin(edit).strip()
+    ballot = VoteInput("approve", reason, arguments=arguments, behalf=behalf)
+    return await _vote_on_selection(selection, name, ballot, confirmation, session)
 
 
-@command(app)
+@command(
+    app,
+    examples="""
+    ayes deny shop/order-17/refund-1 --as ana --reason "It was refunded before."
+    ayes deny --all --thread shop/order-17 --as ana
+    """,
+)
 async def deny(
+    selection: Selection,
     name: AsOption,
-    call: MaybeCallArgument = None,
     halt: Annotated[
         bool,
-        typer.Option("--halt", help="The model is not asked again before a user says something."),
+        typer.Option("--halt", help="The model is not asked again until a user says something."),
     ] = False,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
-    every: AllOption = False,
-    tool: AllToolOption = "",
-    workspace: AllWorkspaceOption = "",
-    thread: AllThreadOption = "",
-    yes: YesOption = False,
-    digest: DigestOption = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    confirmation: Confirmation,
+    session: Session,
 ) -> int:
-    """Say no to a call; or to all that waits."""
+    """Deny a call, or all pending calls."""
     ballot = VoteInput("deny", reason, behalf=behalf, halt=halt)
-    chosen = PendingFilter(workspace, thread, tool)
-    if _is_for_all(call, chosen, every=every, digest=digest):
-        return await vote_on_all(name, ballot, chosen, sure=yes, store=store, url=url, json=json)
-    return await vote(
-        call or "", name, ballot, sure=yes, digest=digest, store=store, url=url, json=json
-    )
+    return await _vote_on_selection(selection, name, ballot, confirmation, session)
 
 
-def _is_for_all(call: str | None, chosen: tuple[str, ...], *, every: bool, digest: str) -> bool:
+async def _vote_on_selection(
+    selection: Selection, name: str, ballot: VoteInput, confirmation: Confirmation, session: Session
+) -> int:
+    call, every, *_ = selection
+    chosen = PendingFilter(selection.workspace, selection.thread, selection.tool)
     if (call is None) != every:
-        raise BadInput("name one CALL, or give --all for all that waits.")
-    if not every and any(chosen):
-        raise BadInput("--tool, --workspace and --thread go with --all. Here one call is named.")
-    if every and digest:
-        raise BadInput("--digest is of one call. Name it instead of giving --all.")
-    return every
+        raise BadInput("name one CALL, or give --all for all pending calls.")
+    if call is not None:
+        if any(chosen):
+            raise BadInput("--tool, --workspace and --thread go with --all, not with one CALL.")
+        return await vote(call, name, ballot, confirmation, session)
+    if confirmation.digest:
+        raise BadInput("--digest is for one call. Name it instead of giving --all.")
+    return await _vote_on_all(name, ballot, chosen, sure=confirmation.yes, session=session)
 
 
-@command(app)
+@command(app, examples="ayes answer shop/order-17/ask-1 'The customer agreed by phone.' --as ana")
 async def answer(
     call: CallArgument,
     text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="What the model gets as the tool's output.")
+        str,
+        typer.Argument(
+            metavar="TEXT", help="What the model gets as the tool's output; - for stdin."
+        ),
     ],
     name: AsOption,
     behalf: BehalfOption = "",
     reason: ReasonOption = "",
-    yes: YesOption = False,
-    digest: DigestOption = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    confirmation: Confirmation,
+    session: Session,
 ) -> int:
     """Answer in place of the tool, which does not run."""
-    ballot = VoteInput("answer", reason, answer=text, behalf=behalf)
-    return await vote(call, name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
+    ballot = VoteInput("answer", reason, answer=text_or_stdin(text), behalf=behalf)
+    return await vote(call, name, ballot, confirmation, session)
 
 
 @command(app, "break-glass")
@@ -288,93 +278,65 @@ async def break_glass(
     call: CallArgument,
     reason: Annotated[str, typer.Option("--reason", help="Why nobody else can be asked.")],
     name: AsOption,
-    yes: YesOption = False,
-    digest: DigestOption = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    confirmation: Confirmation,
+    session: Session,
 ) -> int:
-    """Let a call run alone, in an emergency, where the policy lets you. It is announced before it
+    """Let a call run alone, in an emergency, where the policy allows it. It is announced before it
     is decided.
     """
-    ballot = VoteInput("break_glass", reason)
-    return await vote(call, name, ballot, sure=yes, digest=digest, store=store, url=url, json=json)
+    return await vote(call, name, VoteInput("break_glass", reason), confirmation, session)
 
 
 async def vote(
-    call: str,
-    name: str,
-    ballot: VoteInput,
-    *,
-    sure: bool = False,
-    digest: str = "",
-    store: Path | None,
-    url: str | None,
-    json: bool,
+    call: str, name: str, ballot: VoteInput, confirmation: Confirmation, session: Session
 ) -> int:
-    """Vote on one call: show what the log has, ask whoever is at the terminal, and vote on that and
-    nothing else.
-
-    Args:
-        sure: without asking.
-        digest: the same, if what waits has this digest (or one that begins so).
+    """Vote on one call: display what the log has, ask for confirmation at a terminal, and vote on
+    exactly that.
     """
-    ref = CallRef.parse(call)
+    ref, digest = CallRef.parse(call), confirmation.digest
     if digest and not _DIGEST.fullmatch(digest):
         raise BadInput(
             f"--digest {digest!r} is not a digest. It has {output.SHORT} to 64 hex digits; "
             "`ayes pending` shows the first of them."
         )
-    async with as_reviewer(name, store, url) as ledger:
+    async with session.as_reviewer(name) as ledger:
         known = await ledger.known_call(ref)
         asked = known.approval_request.digest if known.approval_request else ""
         if known.status is Status.PENDING:
             at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
-            ask = at_terminal and not sure and not digest
-            if ask or not json:  # errors of programs are JSON, and nothing else stands beside them
+            ask = at_terminal and not any(confirmation)
+            if ask or not session.json:  # the stderr of a program has JSON errors only
                 output.print_question(known, output.console(stderr=True), ballot.arguments)
-            if ask and not await _yes(_ASKS[ballot.verdict]):
+            if ask and not await _confirm(_ASKS[ballot.verdict]):
                 print_message("Nothing was recorded.")
                 return 1
             if digest and not asked.startswith(digest.lower()):
                 asked = digest
         await _vote(ledger, ref, name, ballot, asked)
-        return await report_end(ledger, ref, _WANTED[ballot.verdict], json=json)
+        return await report_end(ledger, ref, _WANTED[ballot.verdict], json=session.json)
 
 
-async def vote_on_all(
-    name: str,
-    ballot: VoteInput,
-    chosen: PendingFilter,
-    *,
-    sure: bool,
-    store: Path | None,
-    url: str | None,
-    json: bool,
+async def _vote_on_all(
+    name: str, ballot: VoteInput, chosen: PendingFilter, *, sure: bool, session: Session
 ) -> int:
-    """The same vote on each call that waits and was shown; 0 when all went through, 1 when some did
-    not.
-    """
-    if ballot.arguments is not None or ballot.verdict not in {"approve", "deny"}:
-        raise BadInput(
-            "--all says the same to each call, with the arguments that it shows. An edit is about "
-            "one call: name it."
-        )
+    """Cast the same vote on each pending call that was displayed; 1 if some failed, else 0."""
+    if ballot.arguments is not None:
+        raise BadInput("--edit is for one call. Name it instead of giving --all.")
     if chosen.workspace:
         token("workspace", chosen.workspace)
     if chosen.thread:
         ThreadRef.parse(chosen.thread)
-    async with as_reviewer(name, store, url) as ledger:
+    async with session.as_reviewer(name) as ledger:
         shown, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
-        _tell_unreadable(unreadable, json=json)
+        _warn_unreadable(unreadable, json=session.json)
         if not shown:
-            print_message("Nothing waits that fits. Nothing was recorded.")
+            print_message("No pending call matches. Nothing was recorded.")
             return 1 if unreadable else 0
-        if not sure and not await _confirmed(shown, ballot.verdict):
+        if not sure and not await _confirm_all(shown, ballot.verdict):
             print_message("Nothing was recorded.")
             return 1
         problems = [await _vote_as_shown(ledger, one, name, ballot) for one in shown]
-        await _tell_each(ledger, shown, problems, json=json)
+        await _report_each(ledger, shown, problems, json=session.json)
     return 1 if any(problems) or unreadable else 0
 
 
@@ -391,15 +353,15 @@ async def _vote(ledger: Ledger, ref: CallRef, name: str, ballot: VoteInput, dige
             digest=digest,
         )
     except AlreadyDecided as problem:
-        # Expired is expired, whether the gate has recorded it yet or not (B36).
+        # Exit code 6 after the deadline, whether the gate has recorded it yet or not (B36).
         decided = (await ledger.call(ref)).decided
         if decided is not None and isinstance(decided.event, e.Expired):
             raise DeadlinePassed(str(problem)) from None
         raise
 
 
-async def _confirmed(shown: Sequence[Entry], verdict: str) -> bool:
-    """Show what would be voted on, and ask whoever is at the terminal."""
+async def _confirm_all(shown: Sequence[Entry], verdict: str) -> bool:
+    """Display the calls, and ask the person at the terminal."""
     output.print_pending(shown, output.console(stderr=True))
     calls = "1 call waits" if len(shown) == 1 else f"{len(shown):,} calls wait"
     if not sys.stdin.isatty():
@@ -408,11 +370,10 @@ async def _confirmed(shown: Sequence[Entry], verdict: str) -> bool:
             "all of them."
         )
     print_message()
-    return await _yes(f"{calls}. {verdict.capitalize()} all of them?")
+    return await _confirm(f"{calls}. {verdict.capitalize()} all of them?")
 
 
-async def _yes(question: str) -> bool:
-    """Ask the person at the terminal."""
+async def _confirm(question: str) -> bool:
     print_message(f"{question} [y/N]")
     return (await read_line() or "").lower() in {"y", "yes"}
 
@@ -420,42 +381,36 @@ async def _yes(question: str) -> bool:
 @command(app)
 async def hear(
     message: Annotated[
-        str, typer.Argument(metavar="MESSAGE", help="As somebody wrote it in a chat.")
+        str, typer.Argument(metavar="MESSAGE", help="A message from a chat; - for stdin.")
     ],
     name: AsOption,
     workspace: NamedWorkspaceOption,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    session: Session,
 ) -> int:
-    """Vote as a message says, if all of it is a verdict: `approve CALL`, `deny CALL: why`. Anything
-    else is none.
+    """Vote as a chat message says, if the whole message is a verdict: `approve CALL`, `deny CALL:
+    why`.
     """
-    async with as_reviewer(name, store, url) as ledger:
+    async with session.as_reviewer(name) as ledger:
         chosen = PendingFilter(token("workspace", workspace))
         waiting, _, unreadable = await pending_client.oldest(ledger, chosen=chosen)
-        _tell_unreadable(unreadable, json=json)
-        found = chat_vote.parse_vote(message, waiting)
+        _warn_unreadable(unreadable, json=session.json)
+        found = chat_vote.parse_vote(text_or_stdin(message), waiting)
         if found is None:
             raise BadInput(
-                f"this is no verdict on one of the {len(waiting):,} calls that wait in "
-                f"{workspace}. "
-                "Write `approve CALL` or `deny CALL: why`, and nothing else; or quote the "
-                "question and say yes or no."
+                f"this is not a verdict on one of the {len(waiting):,} pending calls in "
+                f"{workspace}. Write `approve CALL` or `deny CALL: why`, and nothing else; or "
+                "quote the question and say yes or no."
             )
-        if (
-            problem := await _vote_as_shown(
-                ledger, found.about, name, VoteInput(found.verdict, found.reason)
-            )
-        ) is not None:
+        ballot = VoteInput(found.verdict, found.reason)
+        if (problem := await _vote_as_shown(ledger, found.about, name, ballot)) is not None:
             raise problem
-        return await report_end(ledger, found.about.ref, _WANTED[found.verdict], json=json)
+        return await report_end(ledger, found.about.ref, _WANTED[found.verdict], json=session.json)
 
 
 async def _vote_as_shown(
     ledger: Ledger, shown: Entry, name: str, ballot: VoteInput
 ) -> ApprovalsError | None:
-    """Vote on what was shown and on nothing else; why not, if not."""
+    """Vote on exactly what was displayed; returns the error, if any."""
     try:
         known = await ledger.known_call(shown.ref)
         digest = known.approval_request.digest if known.approval_request else ""
@@ -465,20 +420,17 @@ async def _vote_as_shown(
             shown.digest,
         ):
             raise NotOpen(f"{shown.ref} is not what was shown. Look at it by itself: ayes show.")
-        # The wish and the question stand in slots, so what was just compared is what the vote is
-        # about.
+        # Request and approval request are facts in slots: what was compared is what is voted on.
         await _vote(ledger, shown.ref, name, ballot, digest)
     except ApprovalsError as problem:
         return problem
     return None
 
 
-async def _tell_each(
+async def _report_each(
     ledger: Ledger, shown: Sequence[Entry], problems: Sequence[ApprovalsError | None], *, json: bool
 ) -> None:
-    """One line a call: how it stands once the gate has seen the votes, or what went wrong with
-    it.
-    """
+    """Print a line for each call: its state once the gate has counted the votes, or the error."""
     until = time.monotonic() + GATE_S
     for one, problem in zip(shown, problems, strict=True):
         known = await ledger.call(one.ref)
@@ -486,68 +438,47 @@ async def _tell_each(
             await asyncio.sleep(0.02)
             known = await ledger.call(one.ref)
         if json:
-            told = {
-                "call": str(one.ref),
-                "status": str(known.status),
-                "error": None if problem is None else str(problem),
-            }
-            print_data(msgspec.json.encode(told).decode())
+            error = None if problem is None else str(problem)
+            print_json({"call": str(one.ref), "status": str(known.status), "error": error})
+        elif problem:
+            print_message(f"{one.ref}: error: {problem}")
         else:
-            print_message(
-                f"{one.ref}: error: {problem}"
-                if problem
-                else standing(known, await open_tally(ledger, known))
-            )
+            print_message(standing(known, await open_tally(ledger, known)))
     if not json and len(shown) > 1:
+        succeeded = sum(problem is None for problem in problems)
         print_message()
-        print_message(
-            f"{sum(problem is None for problem in problems):,} of {len(shown):,} went through."
-        )
+        print_message(f"{succeeded:,} of {len(shown):,} went through.")
 
 
 @command(app)
 async def revoke(
-    call: CallArgument,
-    name: AsOption,
-    reason: ReasonOption = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    call: DecidedCallArgument, name: AsOption, reason: ReasonOption = "", *, session: Session
 ) -> None:
-    """Take an approval back before the tool starts."""
-    async with as_reviewer(name, store, url) as ledger:
+    """Revoke an approval before the tool starts."""
+    async with session.as_reviewer(name) as ledger:
         known = await ledger.reviewer(name).revoke(call, reason=reason)
-        await report(ledger, known, f"{call} will not run.", json=json)
+        await report(ledger, known, f"{call} will not run.", json=session.json)
 
 
 @command(app)
 async def reconcile(
-    call: CallArgument,
+    call: DecidedCallArgument,
     name: AsOption,
     happened: Annotated[
-        bool, typer.Option("--happened/--did-not-happen", help="What you found out.")
-    ],
+        bool | None, typer.Option("--happened/--did-not-happen", help="What you found out.")
+    ] = None,
     output: Annotated[
-        str, typer.Option("--output", metavar="TEXT", help="What the model reads.")
+        str, typer.Option("--output", metavar="TEXT", help="What the model reads; - for stdin.")
     ] = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> None:
     """Say what became of a call in doubt: it was started, and nobody knows how it ended."""
-    async with as_reviewer(name, store, url) as ledger:
-        known = await ledger.reviewer(name).reconcile(call, happened=happened, output=output)
-        told = f"{call} is settled: it {'happened' if happened else 'did not happen'}."
-        await report(ledger, known, told, json=json)
-
-
-@asynccontextmanager
-async def as_reviewer(name: str, store: Path | None, url: str | None) -> AsyncGenerator[Ledger]:
-    """Connected as this person. On a store of one's own the account is made when it is first
-    used.
-    """
-    role = f"reviewer-{token('reviewer', name)}"
-    if url is None:
-        await ensure_account(store, role)
-    async with Ledger.connect(store, url=url, role=role) as ledger:
-        yield ledger
+    if happened is None:
+        raise BadInput("say what you found out: --happened or --did-not-happen.")
+    async with session.as_reviewer(name) as ledger:
+        known = await ledger.reviewer(name).reconcile(
+            call, happened=happened, output=text_or_stdin(output)
+        )
+        sentence = f"{call} is settled: it {'happened' if happened else 'did not happen'}."
+        await report(ledger, known, sentence, json=session.json)

@@ -1,6 +1,6 @@
 """Delegations: another person votes in one's place.
 
-Each is given in the giver's own name, always has an end, and can be taken back before it.
+Each is given in the giver's own name, always has an end, and can be ended before it.
 """
 
 import secrets
@@ -8,21 +8,15 @@ from typing import Annotated, Final
 
 import typer
 
-from ayes.ledger.services import Ledger
-from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.decide import as_reviewer
+from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.options import (
     AsOption,
-    JsonOption,
     NamedOption,
     NamedWorkspaceOption,
-    StoreOption,
-    UrlOption,
     WhyOption,
     WorkspaceOption,
 )
-from ayes.ops.terminal import output
-from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.terminal.output import delegation_json, delegation_words
 from ayes.ops.terminal.times import parse_time
 from ayes.schemas.errors import NotAllowed
 from ayes.schemas.ids import token
@@ -31,14 +25,19 @@ from ayes.schemas.slots import DelegationRef
 app: Final = commands()
 
 
-@command(app)
+@command(
+    app,
+    examples="""
+    ayes delegate give ben -w shop --from 2026-12-20T00:00 --until 2027-01-03T00:00 --as ana
+    """,
+)
 async def give(
-    to: Annotated[str, typer.Argument(metavar="NAME", help="Who votes in your place.")],
+    to: Annotated[str, typer.Argument(metavar="NAME", help="The person who votes in your place.")],
     name: AsOption,
     starts: Annotated[
         str, typer.Option("--from", metavar="TIME", help="ISO, UTC: 2026-11-21T08:00.")
     ],
-    ends: Annotated[str, typer.Option("--until", metavar="TIME", help="The same.")],
+    ends: Annotated[str, typer.Option("--until", metavar="TIME", help="ISO, UTC.")],
     workspace: NamedWorkspaceOption,
     tool: Annotated[
         list[str] | None,
@@ -46,9 +45,8 @@ async def give(
     ] = None,
     named: NamedOption = "",
     reason: WhyOption = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> None:
     """Let another person vote in your place for a time. Their decisions say: ben for ana."""
     tools = tuple(tool or ("*",))
@@ -56,7 +54,7 @@ async def give(
     token("reviewer", to)
     for one in tools:
         token("tool", one.replace("*", "x").replace("?", "x"))
-    async with as_reviewer(name, store, url) as ledger:
+    async with session.as_reviewer(name) as ledger:
         given = await ledger.reviewer(name).delegate(
             ref,
             to,
@@ -66,29 +64,18 @@ async def give(
             reason=reason,
         )
         now = ledger.now()
-    if json:
-        print_data(output.delegation_json(given, now))
-    else:
-        print_message(output.delegation_words(given, now))
+    session.print(delegation_json(given, now), delegation_words(given, now))
 
 
 @command(app, "list")
-async def show_delegations(
-    workspace: WorkspaceOption = "default",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Every delegation of a workspace: who votes for whom, from when until when."""
-    async with Ledger.connect(store, url=url, role="observer") as ledger:
+async def show_delegations(workspace: WorkspaceOption = "default", *, session: Session) -> None:
+    """List the delegations of a workspace: who votes for whom, from when until when."""
+    async with session.connect("observer") as ledger:
         found, now = await ledger.delegations(workspace), ledger.now()
-    for delegation in found:
-        if json:
-            print_data(output.delegation_json(delegation, now))
-        else:
-            print_line(output.delegation_words(delegation, now))
-    if not found and not json:
-        print_message(f"Nobody ever delegated anything in {workspace}.")
+    session.print_rows(
+        [(delegation_json(one, now), delegation_words(one, now)) for one in found],
+        if_none=f"Nobody ever delegated anything in {workspace}.",
+    )
 
 
 @command(app)
@@ -96,18 +83,14 @@ async def end(
     delegation: Annotated[str, typer.Argument(metavar="DELEGATION", help="workspace/giver/name")],
     name: AsOption,
     reason: WhyOption = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> None:
     """End your delegation before its time."""
     ref = DelegationRef.parse(delegation)
     if ref.giver != name:
-        raise NotAllowed(f"only {ref.giver} can end {ref}: a delegation is its giver's word.")
-    async with as_reviewer(name, store, url) as ledger:
+        raise NotAllowed(f"only {ref.giver} can end {ref}: a delegation is its giver's.")
+    async with session.as_reviewer(name) as ledger:
         ended = await ledger.reviewer(name).end_delegation(ref, reason=reason)
         now = ledger.now()
-    if json:
-        print_data(output.delegation_json(ended, now))
-    else:
-        print_message(f"{ref} has ended. Votes that were cast by it stay what they are.")
+    session.print(delegation_json(ended, now), f"{ref} has ended. Votes cast by it remain valid.")

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncGenerator
@@ -19,7 +20,7 @@ from ayes.ops.commands import demo_agent
 from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.options import JsonOption
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import print_data, print_message
+from ayes.ops.terminal.output import print_data, print_json, print_message
 from ayes.ops.terminal.prompt import read_line
 from ayes.ops.workers import KINDS, durables, reactions, working
 from ayes.projections.formats import openai_chat
@@ -33,12 +34,14 @@ app: Final = commands()
 
 THREAD: Final = ThreadRef("demo", "tidy-up")
 REVIEWER: Final = "ana"
-#: How long the scripted reviewer takes, where nobody is at a terminal.
+#: How long the scripted reviewer takes, if nobody is at a terminal.
 THINKS_S: Final = 1.5
+#: A closed terminal, and `kill`.
+_ENDS: Final = (signal.SIGHUP, signal.SIGTERM)
 
 
 class _Left(Exception):
-    """The person at the terminal ended the input (Ctrl-D) in place of an answer."""
+    """The person at the terminal ended the input (Ctrl-D) instead of answering."""
 
 
 @command(app)
@@ -50,8 +53,27 @@ async def demo(
         ),
     ] = False,
     json: JsonOption = False,
-) -> None:
-    """A small agent asks, somebody decides, the tool runs. Nothing to set up; under 15 seconds."""
+) -> int:
+    """Run a small agent that asks before it acts. Nothing to set up; under 15 seconds."""
+    playing = asyncio.ensure_future(_play(verbose=verbose, json=json))
+    ended: list[int] = []
+
+    def end(number: int) -> None:  # in order, so that the temporary store is removed
+        ended.append(number)
+        playing.cancel()
+
+    for number in _ENDS:
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    try:
+        await playing
+    except asyncio.CancelledError:
+        if not ended:  # Ctrl-C
+            raise
+        return 128 + ended[0]
+    return 0
+
+
+async def _play(*, verbose: bool, json: bool) -> None:
     async with AsyncExitStack() as stack:
         here = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-demo-")))
         files = here / "files"
@@ -95,17 +117,17 @@ async def demo(
         await service.try_append(THREAD.opened, opened)
         await service.try_append(THREAD.said("1"), e.Said(role="user", text=demo_agent.TASK))
         try:
-            thread = await _told(
+            thread = await _decided(
                 service, person, at_terminal=at_terminal, verbose=verbose, json=json
             )
         except _Left:
             print_message()
-            print_message("You left it open, so it did not run. The store is gone again.")
+            print_message("You left it open, so it did not run. The store is removed.")
             return
         entries = history(thread).entries
         messages = openai_chat.write(entries)["messages"]
         if json:
-            print_data(msgspec.json.encode({"history": messages}).decode())
+            print_json({"history": messages})
             return
         print_message()
         print_message("The model reads:")
@@ -125,7 +147,7 @@ async def demo(
 
 def _print_next() -> None:
     ayes = _program()
-    print_message("The store is gone again. To keep one:")
+    print_message("The store is removed. To keep one:")
     print_message()
     for arguments, what in (
         ("up", "a broker and all workers, until Ctrl-C"),
@@ -136,7 +158,7 @@ def _print_next() -> None:
 
 
 def _program() -> str:
-    """How to call the command line from here: by its name, or by its path where PATH lacks it."""
+    """How to call the command line from here: by its name, or by its path if PATH lacks it."""
     ours = Path(sys.executable).with_name("ayes")
     if shutil.which("ayes") or not ours.exists():
         return "ayes"
@@ -146,15 +168,15 @@ def _program() -> str:
         return str(ours)
 
 
-async def _told(
+async def _decided(
     service: Ledger, person: Ledger, *, at_terminal: bool, verbose: bool, json: bool
 ) -> Thread:
-    """Tell each fact as it comes and decide what waits, until the agent has nothing more to do.
+    """Report each fact and decide the pending calls, until the agent has nothing more to do.
 
-    While a question is open, the facts that come meanwhile are held.
+    While a question is open, later facts are held back.
 
     Raises:
-        _Left: the input ended in place of an answer.
+        _Left: the input ended instead of an answer.
     """
     console = output.console(stderr=True)
     wishes: dict[CallRef, str] = {}
@@ -181,7 +203,7 @@ async def _told(
 
 
 async def _facts(service: Ledger) -> AsyncGenerator[tuple[Fact, Thread]]:
-    """Each fact of the thread, and the thread as it is with it."""
+    """Each fact of the thread, and the thread up to it."""
     seen: list[Fact] = []
     async with aclosing(service.watch(1, THREAD.subjects)) as facts:
         async for fact in facts:
@@ -190,7 +212,7 @@ async def _facts(service: Ledger) -> AsyncGenerator[tuple[Fact, Thread]]:
 
 
 def _sentence(event: object, wish: str) -> str:
-    """What a fact says to somebody who has not seen one before; empty for the facts in between."""
+    """A fact in a sentence for newcomers; empty for the intermediate ones."""
     match event:
         case e.ToolRequested():
             return f"The agent asks to run {wish}."
@@ -211,7 +233,7 @@ def _sentence(event: object, wish: str) -> str:
 
 
 async def _asked() -> tuple[Literal["approve", "deny"], str]:
-    """Verdict and reason of the person at the terminal; an answer that is neither is asked again.
+    """Verdict and reason of the person at the terminal; anything else is asked again.
 
     Raises:
         _Left: the input ended.

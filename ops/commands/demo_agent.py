@@ -1,8 +1,7 @@
-"""The demo's agent: a model that needs no key, and tools that really do something, in a folder of
-their own.
+"""The demo's agent: a model that needs no key, and tools that work in their own folder.
 
-The model is a handful of rules over its history. It is real in what matters here: it reads what its
-tools gave and what people said, and goes on from that.
+The model is a few rules over its history. It is real where it matters here: it reads the results of
+its tools and the decisions of people, and continues from them.
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ reason = "A deleted file does not come back."
 
 
 class DemoAgent:
-    """Lists the files, wants the temporary ones deleted, and reports what came of it."""
+    """Lists the files, asks to delete the temporary ones, and reports the results."""
 
     async def reply(self, question: ModelRequest) -> ModelReply:
         outcomes = [entry for entry in question.history if isinstance(entry, Outcome)]

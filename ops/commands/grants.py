@@ -1,6 +1,6 @@
-"""Grants: what people approve in advance, "calls like this, until then".
+"""Grants: approvals given in advance, for calls like one that was seen.
 
-Each is given in the giver's own name, always has an end, and can be taken back before it.
+Each is given in the giver's own name, always has an end, and can be revoked before it.
 """
 
 import glob
@@ -9,21 +9,13 @@ from typing import Annotated, Final
 
 import typer
 
+from ayes.ledger.grants import MAX_S
 from ayes.ledger.lifecycle import Call, may_vote
 from ayes.ledger.services import Ledger
-from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.decide import as_reviewer
-from ayes.ops.commands.options import (
-    AsOption,
-    JsonOption,
-    NamedOption,
-    StoreOption,
-    UrlOption,
-    WhyOption,
-    WorkspaceOption,
-)
-from ayes.ops.terminal import output
-from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.commands import completion
+from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.options import AsOption, NamedOption, WhyOption, WorkspaceOption
+from ayes.ops.terminal.output import grant_json, grant_words
 from ayes.ops.terminal.times import parse_duration
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput, Refused
@@ -32,20 +24,29 @@ from ayes.schemas.slots import CallRef, GrantRef
 app: Final = commands()
 
 
-@command(app)
+@command(
+    app,
+    examples="""
+    ayes grant give shop/order-24/refund-1 --duration 8h --uses 5 --as ana
+    ayes grant give --tool refund -w shop --when 'args.amount < 20' --duration 7d --as ana
+    """,
+)
 async def give(
     name: AsOption,
     duration: Annotated[
-        str, typer.Option("--for", metavar="DURATION", help="Until then: 90s, 15m, 8h, 7d.")
+        str, typer.Option("--duration", metavar="DURATION", help="How long: 90s, 15m, 8h, 7d.")
     ],
     call: Annotated[
         str | None,
         typer.Argument(
-            metavar="CALL", help="Calls like this: workspace/thread/call", show_default=False
+            metavar="CALL",
+            help="Calls like this: workspace/thread/call",
+            show_default=False,
+            autocompletion=completion.pending_calls,
         ),
     ] = None,
     uses: Annotated[
-        int, typer.Option("--uses", metavar="N", help="So many calls, 1 to 1,000.")
+        int, typer.Option("--uses", metavar="N", help="The number of calls, 1 to 1,000.")
     ] = 1,
     any_arguments: Annotated[
         bool,
@@ -53,7 +54,9 @@ async def give(
     ] = False,
     when: Annotated[
         str,
-        typer.Option("--when", metavar="CONDITION", help="With arguments that this CEL holds for."),
+        typer.Option(
+            "--when", metavar="CONDITION", help="With arguments that meet this CEL condition."
+        ),
     ] = "",
     any_thread: Annotated[
         bool, typer.Option("--any-thread", help="In any thread; else in the call's.")
@@ -61,7 +64,7 @@ async def give(
     agent: Annotated[
         str | None,
         typer.Option(
-            "--agent", metavar="PATTERN", help="By such an agent; else by the call's, or any."
+            "--agent", metavar="PATTERN", help="By matching agents; else by the call's, or any."
         ),
     ] = None,
     tool: Annotated[
@@ -73,26 +76,25 @@ async def give(
     ] = None,
     named: NamedOption = "",
     reason: WhyOption = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> None:
-    """Allow calls like this one until then, so many times. It is your vote, given early; on this
-    call it is given now.
+    """Approve calls like this one for a time, up to a number: your vote, given early. On this
+    call you vote now.
     """
     if duration.isdecimal():
         raise BadInput(
-            f"--for {duration} has no unit. Write {duration}h, or another of s, m and d."
+            f"--duration {duration} has no unit. Write {duration}h, or another of s, m and d."
         )
-    for_s = parse_duration("--for", duration)
+    for_s = parse_duration("--duration", duration, most=MAX_S)
     ref = None if call is None else CallRef.parse(call)
-    _make_sense(call, tool, when, any_arguments=any_arguments)
+    _check_scope(call, tool, when, any_arguments=any_arguments)
     if ref is None and workspace is None:
-        raise BadInput("in which workspace? Name it with -w, since no call does.")
+        raise BadInput("in which workspace? Name it with -w, since there is no call.")
     grant = GrantRef(
         ref.workspace if ref else workspace or "", name, named or f"g-{secrets.token_hex(4)}"
     )
-    async with as_reviewer(name, store, url) as ledger:
+    async with session.as_reviewer(name) as ledger:
         known = None if ref is None else await ledger.known_call(ref)
         given = await ledger.reviewer(name).grant(
             grant,
@@ -108,17 +110,16 @@ async def give(
         )
         problem = await _vote_too(ledger, known, name, reason)
         now = ledger.now()
-    if json:
-        print_data(output.grant_json(given, now))
-    else:
-        print_message(output.grant_words(given, now))
+    session.print(grant_json(given, now), grant_words(given, now))
     if problem is not None:
         raise type(problem)(f"The grant {grant} stands, but the vote on {ref} does not: {problem}")
 
 
-def _make_sense(call: str | None, tool: str | None, when: str, *, any_arguments: bool) -> None:
+def _check_scope(call: str | None, tool: str | None, when: str, *, any_arguments: bool) -> None:
     if (call is None) == (tool is None):
-        raise BadInput("a grant is like a call, or for a tool: name the CALL, or give --tool TOOL.")
+        raise BadInput(
+            "a grant is for calls like one CALL, or for a tool: name the CALL, or give --tool TOOL."
+        )
     if any_arguments and when:
         raise BadInput("--any-arguments and --when say different things. Give one of them.")
     if call is None and not (any_arguments or when):
@@ -128,8 +129,8 @@ def _make_sense(call: str | None, tool: str | None, when: str, *, any_arguments:
 
 
 async def _vote_too(ledger: Ledger, call: Call | None, name: str, reason: str) -> Refused | None:
-    """Who grants calls like this one agrees to this one, if it waits for them; why their vote was
-    refused, if it was.
+    """Cast the giver's vote on the call itself, if it is pending; returns why it was refused, if it
+    was.
     """
     if (
         call is None
@@ -149,24 +150,14 @@ async def _vote_too(ledger: Ledger, call: Call | None, name: str, reason: str) -
 
 
 @command(app, "list")
-async def show_grants(
-    workspace: WorkspaceOption = "default",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Every grant of a workspace: in force, revoked, ended or used up; how many uses are left, and
-    until when.
-    """
-    async with Ledger.connect(store, url=url, role="observer") as ledger:
+async def show_grants(workspace: WorkspaceOption = "default", *, session: Session) -> None:
+    """List the grants of a workspace, with their status, the uses that are left, and their end."""
+    async with session.connect("observer") as ledger:
         found, now = await ledger.grants(workspace), ledger.now()
-    for grant in found:
-        if json:
-            print_data(output.grant_json(grant, now))
-        else:
-            print_line(output.grant_words(grant, now))
-    if not found and not json:
-        print_message(f"No grant was ever given in {workspace}.")
+    session.print_rows(
+        [(grant_json(one, now), grant_words(one, now)) for one in found],
+        if_none=f"No grant was ever given in {workspace}.",
+    )
 
 
 @command(app)
@@ -174,16 +165,14 @@ async def revoke(
     grant: Annotated[str, typer.Argument(metavar="GRANT", help="workspace/giver/name")],
     name: AsOption,
     reason: WhyOption = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> None:
-    """Take a grant back, whoever gave it."""
+    """Revoke a grant, your own or another reviewer's."""
     ref = GrantRef.parse(grant)
-    async with as_reviewer(name, store, url) as ledger:
+    async with session.as_reviewer(name) as ledger:
         revoked = await ledger.reviewer(name).revoke_grant(ref, reason=reason)
         now = ledger.now()
-    if json:
-        print_data(output.grant_json(revoked, now))
-    else:
-        print_message(f"{ref} covers nothing more. What it let run stays approved.")
+    session.print(
+        grant_json(revoked, now), f"{ref} covers no more calls. Calls approved by it stay approved."
+    )

@@ -1,6 +1,4 @@
-"""For analysts and whoever keeps the data: the log as files that anybody may read, and whether they
-are what the log says.
-"""
+"""The lake: the log as files for analysts, and their verification."""
 
 import asyncio
 import re
@@ -12,15 +10,14 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 import typer
 
 from ayes.ledger.log import RawMessage
-from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.credentials import ADDRESS, Store
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer, is_running
-from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.options import JsonOption, StoreOption, ToOption, UrlOption
+from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.options import ToOption
 from ayes.ops.lake.writer import (
     LakeWriter,
     Manifest,
@@ -29,7 +26,7 @@ from ayes.ops.lake.writer import (
     quoted,
     read_manifest,
 )
-from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.terminal.output import print_json, print_line, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.workers import until_signalled
 from ayes.schemas.errors import BadInput, Unavailable
@@ -39,36 +36,33 @@ app: Final = commands()
 if TYPE_CHECKING:
     import duckdb
 
-#: Facts of one transaction, and their bytes; and how many bytes may wait while others are handed
-#: over.
+#: Facts and bytes of one transaction; and the bytes that may wait to be written.
 _BATCH: Final = 30_000
 _BATCH_BYTES: Final = 16_000_000
 _WAITING_BYTES: Final = 128_000_000
-#: What a fact takes up beside its payload, about.
+#: About the size of a fact without its payload.
 _FACT_BYTES: Final = 250
-#: How long a thread may keep the interpreter while another waits for it: the one that writes needs
-#: it for moments only.
+#: How long a thread may keep the interpreter while another waits: the writing one needs it only
+#: for moments.
 _SWITCH_S: Final = 0.0005
-#: How long what is fresh may wait for analysts, and how often somebody looks.
+#: How long new facts may stay unpublished.
 PUBLISH_S: Final = 0.6
-#: So many differences are told at most.
-_MOST_TOLD: Final = 5
+#: Differences that are reported at most.
+_MOST_REPORTED: Final = 5
 _LOOK_S: Final = 0.05
 
 
-@command(app)
+@command(app, examples="ayes lake sync --follow")
 async def sync(
     to: ToOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on as facts come, until Ctrl-C.")
+        bool, typer.Option("--follow", help="Continue with new facts, until Ctrl-C.")
     ] = False,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> int:
-    """Bring the tables up to the log: from a running broker, or from a store that nobody has
-    open.
-    """
+    """Bring the tables up to the log, of a running broker or of a store without one."""
+    store, url, json = session
     async with _connected(store, url) as ledger:
         directory = to or default(store)
         log = await _log_of(ledger)
@@ -78,35 +72,34 @@ async def sync(
             if end < before:
                 raise BadInput(
                     f"the archive in {directory} has facts up to {before:,}, and the log ends at "
-                    f"{end:,}: it is an older copy of "
-                    "itself. Sync into a new directory; what the archive has beyond that stands "
-                    "nowhere else."
+                    f"{end:,}: it is an older copy of itself. Sync into a new directory; the later "
+                    "facts exist only in the archive."
                 )
             try:
                 whole = await _written(ledger, archive, end, follow=follow)
             except BaseException:
-                # What came before that may be read; what went wrong is told, not that this went
-                # wrong too.
+                # Publish what was written before the error, which is reported instead of a second
+                # one here.
                 with suppress(Unavailable):
                     archive.publish()
                 raise
             until = archive.publish()
         spent = time.monotonic() - begun
     if json:
-        told = {
+        found = {
             "lake": str(directory / "lake"),
             "until": until,
             "facts": until - before,
             "seconds": round(spent, 3),
         }
-        print_data(msgspec.json.encode(told).decode())
+        print_json(found)
     else:
         print_message(
-            f"{until - before:,} facts more in {spent:.1f} s: the lake in {directory / 'lake'} "
+            f"{until - before:,} new facts in {spent:.1f} s: the lake in {directory / 'lake'} "
             f"has the log up to {until:,}"
         )
     if not whole and not follow:
-        print_message("Stopped. Start it again to go on where it stood.")
+        print_message("Stopped. Start it again to continue.")
         return 130
     if not json:
         print_message('Next: ayes sql "SELECT tool, verdict, count(*) FROM calls GROUP BY ALL"')
@@ -114,26 +107,32 @@ async def sync(
 
 
 def default(store: Path | None) -> Path:
-    """Where the archive of a store is kept when nobody says so."""
+    """The archive of a store, unless --to names another."""
     return Store(store).path / "archive"
 
 
 @asynccontextmanager
 async def _connected(store: Path | None, url: str | None) -> AsyncGenerator[Ledger]:
-    """A ledger that runs; a store that nobody has open is opened for as long as it takes."""
+    """Connect to the broker; a store without one gets a broker for the duration of the block.
+
+    Raises:
+        BadInput: there is no store.
+    """
     async with AsyncExitStack() as stack:
         if url is None and not await is_running(Store(store)):
+            if not (path := Store(store).path / ADDRESS).exists():
+                raise BadInput(f"there is no store in {path.parent}. Name another with --store.")
             await stack.enter_async_context(EmbeddedServer(store))
         yield await stack.enter_async_context(Ledger.connect(store, url=url, role="observer"))
 
 
 async def _log_of(ledger: Ledger) -> str:
-    """The log that this ledger reads, named by when the broker created it: no two have the same."""
+    """The identity of the log: when the broker created it, which no two have in common."""
     return re.sub("[^0-9]", "", await ledger.log.created())
 
 
 async def _written(ledger: Ledger, archive: LakeWriter, end: int, *, follow: bool) -> bool:
-    """Write until the end, or until somebody stops it; was it the end?"""
+    """Write until the end of the log or a signal; returns whether it was the end."""
     done = archive.until
     with bar(end - done) as progress:
         task = progress.add_task("archiving", total=end - done)
@@ -152,7 +151,7 @@ async def _written(ledger: Ledger, archive: LakeWriter, end: int, *, follow: boo
 
 
 class _Waiting:
-    """What was read and not written yet."""
+    """Facts that are read but not written yet."""
 
     def __init__(self) -> None:
         self._facts: deque[RawMessage] = deque()
@@ -166,7 +165,7 @@ class _Waiting:
         self.bytes += sum(map(_size, facts))
 
     def next(self) -> list[RawMessage]:
-        """As many facts as one transaction takes, at least one."""
+        """The facts of one transaction, at least one."""
         batch, size = list[RawMessage](), 0
         while self._facts and len(batch) < _BATCH and size < _BATCH_BYTES:
             batch.append(self._facts.popleft())
@@ -182,9 +181,7 @@ def _size(fact: RawMessage) -> int:
 async def _write(
     ledger: Ledger, archive: LakeWriter, *, follow: bool, wrote: Callable[[int], None]
 ) -> None:
-    """Read and write at the same time: DuckDB works in a thread, so that the reading never waits
-    for it.
-    """
+    """Read and write at the same time: DuckDB works in a thread, so that reading need not wait."""
     waiting = _Waiting()
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
@@ -195,13 +192,13 @@ async def _write(
             full = False
             if waiting:
                 batch = waiting.next()
-                await _beside(archive.take, batch)
+                await _in_thread(archive.take, batch)
                 wrote(batch[-1].seq)
                 full = archive.full
             else:
                 await asyncio.sleep(_LOOK_S)
             if full or (follow and time.monotonic() - published > PUBLISH_S):
-                await _beside(archive.publish)
+                await _in_thread(archive.publish)
                 published = time.monotonic()
         await reading
     finally:
@@ -211,9 +208,9 @@ async def _write(
             await reading
 
 
-async def _beside[**P, T](work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Work in a thread. Whoever is stopped meanwhile waits for it: two may not use a connection of
-    DuckDB at once.
+async def _in_thread[**P, T](work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Work in a thread. A cancelled caller waits for it: only one thread at a time may use a
+    connection of DuckDB.
     """
     working = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
@@ -227,15 +224,14 @@ async def _read(ledger: Ledger, start: int, waiting: _Waiting, *, until_end: boo
     async with aclosing(ledger.log.raw(start, until_end=until_end)) as batches:
         async for batch in batches:
             waiting.put(batch)
-            while waiting.bytes > _WAITING_BYTES:  # noqa: ASYNC110 - who empties it is a thread away
+            while waiting.bytes > _WAITING_BYTES:  # noqa: ASYNC110 - another thread empties it
                 await asyncio.sleep(_LOOK_S)
 
 
 @command(app)
-async def verify(
-    to: ToOption = None, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
-) -> int:
-    """Is every file what was written, and every row what the log has? Exit 1 if not."""
+async def verify(to: ToOption = None, *, session: Session) -> int:
+    """Check that every file is unchanged, and every row is what the log has. Exit 1 if not."""
+    store, url, json = session
     lake = (to or default(store)) / "lake"
     manifest = read_manifest(lake)
     problems = _of_files(lake, manifest)
@@ -249,11 +245,8 @@ async def verify(
         elif not problems:
             problems += await _of_rows(ledger, lake, manifest)
     if json:
-        print_data(
-            msgspec.json.encode(
-                {"until": manifest.until, "files": len(manifest.segments) + 1, "problems": problems}
-            ).decode()
-        )
+        files = len(manifest.segments) + 1
+        print_json({"until": manifest.until, "files": files, "problems": problems})
     else:
         for problem in problems:
             print_line(f"differs: {problem}")
@@ -272,12 +265,12 @@ def _of_files(lake: Path, manifest: Manifest) -> list[str]:
         if not file.is_file():
             found.append(f"{segment.file} is missing")
         elif digest_of(file) != segment.sha256:
-            found.append(f"{segment.file} is not what was written: its digest is another")
+            found.append(f"{segment.file} has changed: its digest is another")
     return found
 
 
 async def _of_rows(ledger: Ledger, lake: Path, manifest: Manifest) -> list[str]:
-    """Where the rows of `events` are not the messages of the log; no more than the first few."""
+    """The first differences between the rows of `events` and the messages of the log."""
     import duckdb
 
     files = ", ".join(quoted(lake / one.file) for one in manifest.segments if one.table == "events")
@@ -294,26 +287,25 @@ async def _of_rows(ledger: Ledger, lake: Path, manifest: Manifest) -> list[str]:
         async with aclosing(ledger.log.raw(1, until_end=True)) as batches:
             async for batch in batches:
                 for one in batch:
-                    if one.seq > manifest.until or len(found) >= _MOST_TOLD:
+                    if one.seq > manifest.until or len(found) >= _MOST_REPORTED:
                         break
                     while row is not None and row[0] < one.seq:
-                        found.append(f"row {row[0]:,} of `events` is no fact of the log")
+                        found.append(f"row {row[0]:,} of `events` is not a fact of the log")
                         row = next(rows, None)
                     if row is None or row[0] > one.seq:
                         found.append(f"fact {one.seq:,} of the log ({one.subject}) has no row")
                         continue
                     if row != (one.seq, microseconds(one.recorded_at), one.subject, one.data):
                         found.append(
-                            f"fact {one.seq:,} of the log ({one.subject}) is not what stands in "
-                            "its row"
+                            f"fact {one.seq:,} of the log ({one.subject}) differs from its row"
                         )
                     row = next(rows, None)
                 else:
                     continue
                 break
-        if row is not None and len(found) < _MOST_TOLD:
-            found.append(f"row {row[0]:,} of `events` is no fact of the log")
-    return found[:_MOST_TOLD]
+        if row is not None and len(found) < _MOST_REPORTED:
+            found.append(f"row {row[0]:,} of `events` is not a fact of the log")
+    return found[:_MOST_REPORTED]
 
 
 def _one_by_one(db: "duckdb.DuckDBPyConnection") -> Iterator[tuple[int, int, str, bytes]]:

@@ -1,9 +1,28 @@
 """Options and arguments that several commands share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, NamedTuple
 
 import typer
+
+from ayes.ops.commands import completion
+
+_FORMATS: Final = "openai-chat, openai-responses, anthropic, gemini, ai-sdk, ai-sdk-ui, pydantic-ai"
+
+
+def _directory(text: str) -> Path:
+    if not text:  # such as an unset variable in a script; it would mean the current directory
+        raise typer.BadParameter("it is empty. Name a directory, or leave the option out.")
+    return Path(text)
+
+
+def _url(text: str | None) -> str | None:
+    if text == "":  # it would mean the local store
+        raise typer.BadParameter("it is empty. Name a broker, or leave the option out.")
+    return text
+
+
+_URL_HELP: Final = "A broker that runs elsewhere, as nats://user:password@host:port."
 
 StoreOption = Annotated[
     Path | None,
@@ -11,37 +30,28 @@ StoreOption = Annotated[
         "--store",
         metavar="DIR",
         envvar="AYES_STORE",
+        parser=_directory,
         help="The directory that the broker runs from; yours by default.",
         show_default=False,
     ),
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option(
-        "--url",
-        envvar="AYES_URL",
-        help="A broker that runs elsewhere, as nats://user:password@host:port.",
-        show_default=False,
-    ),
+    typer.Option("--url", envvar="AYES_URL", callback=_url, help=_URL_HELP, show_default=False),
 ]
-#: Of a command that must not write where a variable of the environment points: only where it is
-#: told to.
+#: For a command that must not write to where an environment variable points.
 GivenStoreOption = Annotated[
     Path | None,
     typer.Option(
         "--store",
         metavar="DIR",
+        parser=_directory,
         help="Keep it in this store; else it is thrown away.",
         show_default=False,
     ),
 ]
 GivenUrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        help="A broker that runs elsewhere, as nats://user:password@host:port.",
-        show_default=False,
-    ),
+    str | None, typer.Option("--url", callback=_url, help=_URL_HELP, show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON, one object a line.")]
 MaxBytesOption = Annotated[
@@ -49,22 +59,42 @@ MaxBytesOption = Annotated[
     typer.Option(
         "--max-bytes",
         metavar="SIZE",
-        help="The most that the log may hold, such as 50GB; 16 GiB where nothing is said.",
+        help="The maximum size of the log, such as 50GB; 16 GiB by default.",
         show_default=False,
     ),
 ]
 AcceptLogOption = Annotated[
-    bool,
-    typer.Option("--accept-log", help="Go on with a log that is not the one that was seen before."),
+    bool, typer.Option("--accept-log", help="Continue with a log other than the one seen before.")
+]
+AckWaitOption = Annotated[
+    str,
+    typer.Option(
+        "--ack-wait",
+        metavar="DURATION",
+        help="A worker that is silent for this long is considered dead.",
+    ),
 ]
 WorkspaceOption = Annotated[
     str, typer.Option("-w", "--workspace", metavar="WS", help="The workspace.")
 ]
-#: Of a command that writes: there is no default, so that nothing is recorded in the wrong one.
+#: For a command that writes: no default, so that nothing is recorded in the wrong workspace.
 NamedWorkspaceOption = Annotated[
     str, typer.Option("-w", "--workspace", metavar="WS", help="The workspace.", show_default=False)
 ]
+OnlyWorkspaceOption = Annotated[
+    str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
+]
 CallArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CALL",
+        help="workspace/thread/call",
+        show_default=False,
+        autocompletion=completion.pending_calls,
+    ),
+]
+#: A call that is decided already, which the queue does not know and the shell cannot complete.
+DecidedCallArgument = Annotated[
     str, typer.Argument(metavar="CALL", help="workspace/thread/call", show_default=False)
 ]
 ThreadArgument = Annotated[
@@ -77,46 +107,30 @@ AsOption = Annotated[
     ),
 ]
 ReasonOption = Annotated[
-    str, typer.Option("--reason", help="In words. A model that is denied reads it.")
+    str, typer.Option("--reason", help="In words. The model reads the reason of a denial.")
 ]
 WhyOption = Annotated[str, typer.Option("--reason", help="In words.")]
-MaybeCallArgument = Annotated[
-    str | None,
-    typer.Argument(metavar="CALL", help="workspace/thread/call; or --all", show_default=False),
-]
-AllOption = Annotated[
-    bool, typer.Option("--all", help="All that waits, or what the next three leave of it.")
-]
-AllToolOption = Annotated[
-    str, typer.Option("--tool", metavar="PATTERN", help="With --all: only calls of such a tool.")
-]
-AllWorkspaceOption = Annotated[
-    str, typer.Option("-w", "--workspace", metavar="WS", help="With --all: only this workspace.")
-]
-AllThreadOption = Annotated[
+RequesterOption = Annotated[
     str,
-    typer.Option("--thread", metavar="THREAD", help="With --all: only this one, workspace/thread."),
+    typer.Option("--requester", metavar="NAME", help="On whose behalf: they cannot vote on it."),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
-DigestOption = Annotated[
-    str,
-    typer.Option(
-        "--digest",
-        metavar="HEX",
-        help="Do not ask, and vote only if what waits has this digest: 12 hex digits of it or more.",
-    ),
+LabelsOption = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="NAME=VALUE", help="A label that rules may match."),
 ]
 BehalfOption = Annotated[
     str,
     typer.Option(
-        "--for", metavar="NAME", help="Whose vote it is, by their delegation; else found by itself."
+        "--on-behalf-of",
+        metavar="NAME",
+        help="Whose vote it is, by their delegation; found automatically by default.",
     ),
 ]
 NamedOption = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="What to call it; else a name is made up.")
+    str, typer.Option("--name", metavar="NAME", help="Its name; generated by default.")
 ]
 OrganisationOption = Annotated[
-    bool, typer.Option("--organisation", help="The one that holds in every workspace.")
+    bool, typer.Option("--organisation", help="The policy that holds in every workspace.")
 ]
 PolicyOption = Annotated[
     str | None,
@@ -130,14 +144,35 @@ RecordingOption = Annotated[
         "--recording", metavar="FILE.jsonl", help="Model and executor answer from this recording."
     ),
 ]
-
 ToolsOption = Annotated[
     str | None,
     typer.Option(
         "--tools", metavar="MODULE:NAME", help="The executor's tools; declared in the workspace."
     ),
 ]
-
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="PROVIDER",
+        help=f"The provider's API: {_FORMATS}",
+        autocompletion=completion.formats,
+    ),
+]
+FileFormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="PROVIDER",
+        help=f"The form of a file of another system: {_FORMATS}",
+        show_default=False,
+        autocompletion=completion.formats,
+    ),
+]
+UntilOption = Annotated[
+    str | None,
+    typer.Option("--until", metavar="SEQ|TIME", help="Stop there: a number, or an ISO time (UTC)."),
+]
 NumberArgument = Annotated[
     int, typer.Argument(metavar="NUMBER", help="As `parked ls` shows it.", show_default=False)
 ]
@@ -151,7 +186,56 @@ ToOption = Annotated[
         "--to",
         metavar="DIR",
         envvar="AYES_ARCHIVE",
+        parser=_directory,
         help="The archive; by default `archive` in the store.",
         show_default=False,
     ),
 ]
+
+
+class Confirmation(NamedTuple):
+    """How a vote is confirmed without a question at the terminal."""
+
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first.")] = False
+    digest: Annotated[
+        str,
+        typer.Option(
+            "--digest",
+            metavar="HEX",
+            help="Do not ask; vote only if the call has this digest (12 hex digits or more).",
+        ),
+    ] = ""
+
+
+class Selection(NamedTuple):
+    """One call, or all pending calls that match."""
+
+    call: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CALL",
+            help="workspace/thread/call; or --all",
+            show_default=False,
+            autocompletion=completion.pending_calls,
+        ),
+    ] = None
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="All pending calls; --tool, --workspace and --thread select among them."
+        ),
+    ] = False
+    tool: Annotated[
+        str,
+        typer.Option("--tool", metavar="PATTERN", help="With --all: only calls of matching tools."),
+    ] = ""
+    workspace: Annotated[
+        str,
+        typer.Option("-w", "--workspace", metavar="WS", help="With --all: only this workspace."),
+    ] = ""
+    thread: Annotated[
+        str,
+        typer.Option(
+            "--thread", metavar="THREAD", help="With --all: only this thread, workspace/thread."
+        ),
+    ] = ""

@@ -1,4 +1,4 @@
-"""How a call stands after a command: in a sentence or as JSON, and as an exit code."""
+"""The state of a call after a command: in a sentence or as JSON, and as an exit code."""
 
 import asyncio
 from contextlib import aclosing
@@ -8,7 +8,7 @@ from ayes.ledger.lifecycle import Call, describe
 from ayes.ledger.services import Ledger
 from ayes.ledger.votes import Tally
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import print_data, print_message
+from ayes.ops.terminal.output import print_json, print_message
 from ayes.schemas import events as e
 from ayes.schemas.slots import CallRef
 
@@ -20,9 +20,7 @@ GATE_S: Final = 3.0
 
 
 async def report_end(ledger: Ledger, ref: CallRef, wanted: type[e.Event], *, json: bool) -> int:
-    """Say how the call stands once the gate has seen what we did, and whether that is what was
-    wanted.
-    """
+    """Report the call once the gate has processed the last fact; returns the exit code."""
     known = await ledger.known_call(ref)
     if await is_for_the_gate(ledger, known):
         known = await _seen_by_gate(ledger, ref)
@@ -31,7 +29,7 @@ async def report_end(ledger: Ledger, ref: CallRef, wanted: type[e.Event], *, jso
 
 
 async def is_for_the_gate(ledger: Ledger, call: Call) -> bool:
-    """Has the gate still to do something, or do people?"""
+    """Whether the next step is the gate's, not people's."""
     if call.decided is not None:
         return False
     if call.approval_request is None or call.withdrawn is not None:
@@ -40,7 +38,7 @@ async def is_for_the_gate(ledger: Ledger, call: Call) -> bool:
 
 
 async def _seen_by_gate(ledger: Ledger, ref: CallRef) -> Call:
-    """Wait for the question or the decision: whichever the gate comes to."""
+    """Wait until the gate has recorded an approval request or a decision."""
     async with aclosing(ledger.watch(1, ref.gated.subject, ref.decided.subject)) as facts:
         try:
             async with asyncio.timeout(GATE_S):
@@ -54,7 +52,7 @@ async def _seen_by_gate(ledger: Ledger, ref: CallRef) -> Call:
 
 
 async def open_tally(ledger: Ledger, call: Call) -> Tally | None:
-    """How the vote stands on a call that waits for people."""
+    """The state of the vote on a pending call."""
     return (
         await ledger.tally(call)
         if call.approval_request is not None and call.decided is None
@@ -63,10 +61,10 @@ async def open_tally(ledger: Ledger, call: Call) -> Tally | None:
 
 
 async def report(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) -> None:
-    """How a call stands; for people in this sentence, or in one that says so."""
+    """Print the state of a call; for people in this sentence, if there is one."""
     stands = await open_tally(ledger, call)
     if json:
-        print_data(output.call_json(call, stands))
+        print_json(output.call_json(call, stands))
     else:
         print_message(sentence or standing(call, stands))
 
@@ -74,14 +72,32 @@ async def report(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) 
 def standing(call: Call, stands: Tally | None) -> str:
     if call.decided is not None:
         edited = output.edit_words(call)
-        return f"{call.ref}: {describe(call.decided)}{f', {edited}' if edited else ''}."
+        reason = getattr(call.decided.event, "reason", "")
+        why = (
+            f" The reason: {reason}" if isinstance(call.decided.event, e.Denied) and reason else ""
+        )
+        return f"{call.ref}: {decision_words(call)}{f', {edited}' if edited else ''}.{why}"
     if stands is not None:
         return f"{call.ref} waits for people: {output.vote_words(call, stands)}"
     return f"{call.ref} is requested and not judged yet. Does a gate run? See ayes status."
 
 
+def decision_words(call: Call) -> str:
+    """The decision, by whom and when. A withdrawal is its author's, an expiry nobody's: the gate
+    only records them.
+    """
+    assert call.decided
+    match call.decided.event:
+        case e.Withdrawn() if call.withdrawn is not None:
+            return describe(call.withdrawn)
+        case e.Expired():
+            return f"Expired at {call.decided.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
+        case _:
+            return describe(call.decided)
+
+
 def exit_code(call: Call, wanted: type[e.Event]) -> int:
-    """0 when it was decided as wanted, else the code for how it stands."""
+    """0 if it was decided as wanted, else the code for its state."""
     if call.decided is None:
         return PENDING
     match call.decided.event:

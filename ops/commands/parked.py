@@ -1,27 +1,18 @@
-"""For whoever keeps it running: what consumers gave up on, and what is to become of it."""
+"""Parked deliveries, for operators: what consumers gave up on, and what becomes of it."""
 
 import base64
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
 import typer
 from msgspec import structs
 
 from ayes.ledger.log import Mark, Parked, RawMessage
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR
-from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.options import (
-    JsonOption,
-    NumberArgument,
-    NumbersArgument,
-    StoreOption,
-    UrlOption,
-    WhyOption,
-)
-from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.options import NumberArgument, NumbersArgument, WhyOption
+from ayes.ops.terminal.output import print_json, print_line, print_message
 from ayes.schemas.errors import BadInput
 
 app: Final = commands()
@@ -32,38 +23,26 @@ async def ls(
     every: Annotated[
         bool, typer.Option("--all", help="Also what was settled or dropped since.")
     ] = False,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> None:
-    """What consumers gave up on, and why, oldest first."""
-    async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
+    """List what consumers gave up on, and why, oldest first."""
+    async with session.connect(OPERATOR) as ledger:
         found = await ledger.log.parked(whole=every)
-    for one in found:
-        if json:
-            print_data(msgspec.json.encode(_as_json(one)).decode())
-        else:
-            print_line(_in_words(one))
-    if not found and not json:
-        print_message("Nothing is parked.")
+    session.print_rows(
+        [(_as_json(one), _in_words(one)) for one in found], if_none="Nothing is parked."
+    )
 
 
 @command(app)
-async def show(
-    number: NumberArgument,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
-) -> None:
-    """One of them, with the payload of its fact as the log has it."""
-    async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
+async def show(number: NumberArgument, session: Session) -> None:
+    """Show one of them, with the payload of its fact as the log has it."""
+    async with session.connect(OPERATOR) as ledger:
         [one] = await _numbered(ledger, [number])
         is_fact = one.consumer in DURABLES and DURABLES[one.consumer].stream == LEDGER
         fact = await ledger.log.at(one.seq) if is_fact else None
-    if json:
-        print_data(
-            msgspec.json.encode(_as_json(one) | {"fact": fact and _fact_json(fact)}).decode()
-        )
+    if session.json:
+        print_json(_as_json(one) | {"fact": fact and _fact_json(fact)})
         return
     print_line(_in_words(one))
     if fact is None:
@@ -76,59 +55,34 @@ async def show(
 
 
 @command(app)
-async def retry(
-    numbers: NumbersArgument,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
-) -> None:
+async def retry(numbers: NumbersArgument, session: Session) -> None:
     """Have its consumer handle it again, at once or as soon as one works."""
-    await _mark("retry", numbers, store=store, url=url, json=json)
+    await _mark("retry", numbers, session)
 
 
 @command(app)
-async def drop(
-    numbers: NumbersArgument,
-    reason: WhyOption = "",
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Say that it was seen, and take it off the list. The fact stays in the log."""
-    await _mark("drop", numbers, reason=reason, store=store, url=url, json=json)
+async def drop(numbers: NumbersArgument, reason: WhyOption = "", *, session: Session) -> None:
+    """Take it off the list, once somebody has seen it. The fact stays in the log."""
+    await _mark("drop", numbers, session, reason)
 
 
 async def _mark(
-    what: Literal["retry", "drop"],
-    numbers: Sequence[int],
-    *,
-    reason: str = "",
-    store: Path | None,
-    url: str | None,
-    json: bool,
+    what: Literal["retry", "drop"], numbers: Sequence[int], session: Session, reason: str = ""
 ) -> None:
-    async with Ledger.connect(store, url=url, role=OPERATOR) as ledger:
-        # All are looked up before anything is said of one.
+    async with session.connect(OPERATOR) as ledger:
         chosen = await _numbered(ledger, numbers)
+        for one in chosen:  # all are checked before the first is marked
+            _check(what, one)
         for one in chosen:
-            _may(what, one)
-        for one in chosen:
-            marked = Mark(one.consumer, one.number, what, ledger.now(), reason)
-            await ledger.log.mark(marked)
-            if json:
-                print_data(
-                    msgspec.json.encode(_as_json(structs.replace(one, mark=marked))).decode()
-                )
-            elif what == "retry":
-                print_message(
-                    f"{_name(one)} is handed to {one.consumer} again. What became of it: ayes "
-                    "parked ls"
-                )
-            else:
-                print_message(
-                    f"{_name(one)} is off the list. It stays in `ayes parked ls --all`, and its "
-                    "fact in the log."
-                )
+            mark = Mark(one.consumer, one.number, what, ledger.now(), reason)
+            await ledger.log.mark(mark)
+            session.print(
+                _as_json(structs.replace(one, mark=mark)),
+                f"{_name(one)} is delivered to {one.consumer} again. The result: ayes parked ls"
+                if what == "retry"
+                else f"{_name(one)} is off the list. It stays in `ayes parked ls --all`, and its "
+                "fact in the log.",
+            )
 
 
 async def _numbered(ledger: Ledger, numbers: Sequence[int]) -> list[Parked]:
@@ -136,23 +90,19 @@ async def _numbered(ledger: Ledger, numbers: Sequence[int]) -> list[Parked]:
     if missing := [str(number) for number in numbers if number not in found]:
         raise BadInput(
             f"nothing is parked as number {', '.join(missing)}: it has changed since, or never "
-            "was. "
-            "Look again: ayes parked ls --all"
+            "was. Look again: ayes parked ls --all"
         )
     return [found[number] for number in dict.fromkeys(numbers)]
 
 
-def _may(what: str, one: Parked) -> None:
+def _check(what: str, one: Parked) -> None:
     if not one.is_open:
         raise BadInput(f"{_name(one)} is {_stands(one)} already: there is nothing to {what}.")
     if one.state == "again":
-        raise BadInput(
-            f"{_name(one)} is being tried again. Wait for what becomes of it: ayes parked ls"
-        )
+        raise BadInput(f"{_name(one)} is being tried again. Wait for the result: ayes parked ls")
     if what == "retry" and not one.consumer:
         raise BadInput(
-            f"{_name(one)} cannot be tried again, since it belongs to no consumer. It can be "
-            "dropped."
+            f"{_name(one)} cannot be tried again, since it belongs to no consumer. Drop it."
         )
 
 
@@ -185,7 +135,7 @@ def _as_json(one: Parked) -> dict[str, Any]:
 
 
 def _fact_json(fact: RawMessage) -> dict[str, Any]:
-    """Its bytes as text, and where they are not UTF-8 as Base64."""
+    """Its payload as text, or in Base64 if it is not UTF-8."""
     place = {"seq": fact.seq, "recorded_at": fact.recorded_at, "subject": fact.subject}
     try:
         return place | {"payload": fact.data.decode()}

@@ -1,12 +1,9 @@
-"""For whoever writes policies: what a file says, what it would have said to the past, and why a
-call was judged as it was.
-"""
+"""Commands for policy authors: read a file, try it on past calls, and explain a verdict."""
 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
-import msgspec
 import typer
 
 from ayes.ledger.explanation import (
@@ -22,17 +19,20 @@ from ayes.ledger.policies import attributed, origin, origin_slots
 from ayes.ledger.services import Ledger
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
-from ayes.ops.commands.command import command
+from ayes.ops.commands.command import Session, command
 from ayes.ops.commands.options import (
     CallArgument,
+    FileFormatOption,
     JsonOption,
-    StoreOption,
-    UrlOption,
+    LabelsOption,
+    OnlyWorkspaceOption,
+    RequesterOption,
     WorkspaceOption,
 )
 from ayes.ops.commands.policy_versions import app
 from ayes.ops.terminal.labels import read_labels
-from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.terminal.output import print_data, print_json, print_line, print_message
+from ayes.ops.terminal.prompt import text_or_stdin
 from ayes.ops.terminal.tables import print_table
 from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest
@@ -50,37 +50,29 @@ async def try_file(
     file: Annotated[str, typer.Argument(metavar="FILE.toml")],
     tool: Annotated[
         str | None,
-        typer.Option("--tool", metavar="NAME", help="What would it say to a call of this tool?"),
+        typer.Option("--tool", metavar="NAME", help="Judge a call of this tool."),
     ] = None,
     arguments: Annotated[
-        str, typer.Option("--arguments", metavar="JSON", help="Of that call.")
+        str, typer.Option("--arguments", metavar="JSON", help="Of that call; - for stdin.")
     ] = "{}",
     agent: Annotated[
-        str, typer.Option("--agent", metavar="NAME", help="Whose agent wishes it.")
+        str, typer.Option("--agent", metavar="NAME", help="The agent that makes the call.")
     ] = "",
-    requester: Annotated[
-        str,
-        typer.Option(
-            "--requester", metavar="NAME", help="On whose behalf: they cannot vote on it."
-        ),
-    ] = "",
-    labels: Annotated[
-        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Of its thread.")
-    ] = None,
+    requester: RequesterOption = "",
+    labels: LabelsOption = None,
     workspace: WorkspaceOption = "default",
     json: JsonOption = False,
 ) -> None:
-    """Read a policy file as `apply` does, without a broker; with --tool, say what it would say to
-    such a call.
-    """
+    """Read a policy file as `apply` does, without a broker; with --tool, judge such a call."""
     policy = read_policy(read_text(file), file)
     if tool is not None:
+        arguments = text_or_stdin(arguments).strip()
         wish = _wish(tool, arguments, agent, requester, labels or ())
         word = said_to(wish, workspace, policy)
         if json:
-            _print_json(word)
+            print_json(word)
         else:
-            _print_lines([("", f"{tool} {arguments}"), *_told(word, file)])
+            _print_lines([("", f"{tool} {arguments}"), *_verdict_lines(word, file)])
         return
     if agent or labels or requester or arguments != "{}":
         raise BadInput(
@@ -112,7 +104,7 @@ def _wish(
 
 
 def _in_short(policy: Policy, rule: Rule) -> str:
-    """A rule in a line: its name, its tools, when it matches, who must agree."""
+    """A rule in one line: its name, its tools, when it matches, who must agree."""
     parts = [f"{rule.name!r}: {', '.join(rule.tools)}"]
     parts += [f"only if {rule.when}"] if rule.when else []
     parts += [
@@ -132,18 +124,18 @@ def _who(policy: Policy, rule: Rule) -> str:
 
 
 def _shared(policy: Policy) -> list[tuple[str, str]]:
-    """What is the same for all rules."""
+    """The settings that all rules share."""
     limits = {
         "calls a thread": policy.calls_per_thread,
         "questions a thread": policy.questions_per_thread,
-        "repeats of what was denied": policy.deny_repeats,
+        "repeats of a denied call": policy.deny_repeats,
     }
-    told = "; ".join(
+    limited = "; ".join(
         f"{name}: {'no limit' if most is None else most}" for name, most in limits.items()
     )
     return [
-        ("pending", f"while a call waits, what a user says: {policy.while_pending}"),
-        ("limits", told),
+        ("pending", f"what a user says while a call is pending: {policy.while_pending}"),
+        ("limits", limited),
         *(("group", f"{name}: {', '.join(people)}") for name, people in policy.groups.items()),
         *(("owner", f"of {agent}: {', '.join(people)}") for agent, people in policy.owners.items()),
         *((("no grant", ", ".join(policy.never_grant)),) if policy.never_grant else ()),
@@ -161,33 +153,28 @@ async def backtest(
         typer.Option(
             "--on",
             metavar="CONVERSATIONS.jsonl",
-            help="The wishes of this file instead of the ledger's calls; needs no broker.",
+            help="The tool calls of this file instead of the ledger's; needs no broker.",
         ),
     ] = None,
-    form: Annotated[
-        str | None, typer.Option("--form", metavar="PROVIDER", help="As for `rehearse`.")
-    ] = None,
+    form: FileFormatOption = None,
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="SEQ|TIME", help="From there on: a number, or an ISO time (UTC)."
+            "--since", metavar="SEQ|TIME", help="Start there: a number, or an ISO time (UTC)."
         ),
     ] = None,
-    workspace: Annotated[
-        str, typer.Option("-w", "--workspace", metavar="WS", help="Only this workspace.")
-    ] = "",
+    workspace: OnlyWorkspaceOption = "",
     organisation: Annotated[
         bool,
         typer.Option(
-            "--organisation", help="Try it as the organisation's, beside each workspace's own."
+            "--organisation", help="As the organisation's policy, next to each workspace's own."
         ),
     ] = False,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> None:
-    """Try a policy on every call that was ever made: what it would have asked, allowed, blocked.
-    Nothing is recorded.
+    """Try a policy on every past call: what it would have asked, allowed, blocked. Records
+    nothing.
     """
     policy = read_policy(read_text(file), file)
     if workspace:
@@ -202,27 +189,29 @@ async def backtest(
         beside = trying.Beside(None) if organisation else trying.NOTHING_BESIDE
         report = trying.backtest(policy, trying.wishes_in(on, form, workspace), beside)
     elif form is not None:
-        raise BadInput("--form says how a file is written: add --on FILE.")
+        raise BadInput("--format is the form of a file: add --on FILE.")
     else:
-        async with Ledger.connect(store, url=url, role="observer") as ledger:
+        async with session.connect("observer") as ledger:
             report, unreadable = await trying.backtest_ledger(
                 ledger, policy, workspace=workspace, since=start, organisation=organisation
             )
-    if json:
-        _print_json(report)
+    if session.json:
+        print_json(report)
     else:
         _print_report(report)
         print_message(f"\nNot tried: {'; '.join(report.left_out)}.")
     if unreadable:
         print_message(
-            f"{unreadable:,} requests are not counted: this program cannot read them. `ayes "
-            "watch` shows them."
+            f"{unreadable:,} requests are not counted, since this program cannot read them. "
+            "`ayes watch` shows them."
         )
 
 
 def _print_report(report: Report) -> None:
-    total = f"{report.calls:,} calls: {report.asked:,} asked, {report.allowed:,} allowed, {report.blocked:,} blocked"
-    print_line(f"{total}, {report.invalid:,} invalid")
+    print_line(
+        f"{report.calls:,} calls: {report.asked:,} asked, {report.allowed:,} allowed, "
+        f"{report.blocked:,} blocked, {report.invalid:,} invalid"
+    )
     if report.uncertain:
         print_line(
             f"{report.uncertain:,} of those asked only because a condition could not be evaluated"
@@ -250,22 +239,20 @@ def _print_counts(title: str, rows: dict[str, Counts]) -> None:
 
 
 @command(app)
-async def explain(
-    call: CallArgument, store: StoreOption = None, url: UrlOption = None, json: JsonOption = False
-) -> None:
-    """Why a call stands as it does: its rule, who must agree and who is missing; and what would be
-    said now.
+async def explain(call: CallArgument, session: Session) -> None:
+    """Explain the state of a call: its rule, who must agree and who is missing; and what the
+    present policy says.
     """
-    async with Ledger.connect(store, url=url, role="observer") as ledger:
+    async with session.connect("observer") as ledger:
         explained = await explanation(ledger, CallRef.parse(call))
-    if json:
-        _print_json(explained)
+    if session.json:
+        print_json(explained)
     else:
         _print_lines(_lines(explained))
 
 
 async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
-    """Why a call stands as it does, from the facts alone.
+    """Explain the state of a call from the facts alone.
 
     Raises:
         UnknownCall: it was never requested.
@@ -299,9 +286,9 @@ type _Line = tuple[str, str]
 def _lines(one: Explained) -> list[_Line]:
     lines = [("", f"{one.call} is {one.status.replace('_', ' ')}: {one.tool} {one.arguments}")]
     if one.judged is None:
-        lines.append(("judged", "by no gate yet"))
+        lines.append(("judged", "not yet, by any gate"))
     else:
-        lines += _told(one.judged, _origin(one.judged), agreeing=True)
+        lines += _verdict_lines(one.judged, _origin(one.judged), agreeing=True)
     if one.asked_as_well:
         lines.append(
             ("as well", f"{', '.join(one.asked_as_well)}, since nobody had decided in time")
@@ -327,13 +314,13 @@ def _lines(one: Explained) -> list[_Line]:
         lines.append(("decided", one.decided))
     if one.by_now is not None:
         lines += [
-            ("", "What is in force now says something else:"),
-            *_told(one.by_now, _origin(one.by_now)),
+            ("", "The policy in force now says something else:"),
+            *_verdict_lines(one.by_now, _origin(one.by_now)),
         ]
     return lines
 
 
-def _told(word: ExplainedVerdict, origin: str, *, agreeing: bool = False) -> list[_Line]:
+def _verdict_lines(word: ExplainedVerdict, origin: str, *, agreeing: bool = False) -> list[_Line]:
     reason = f": {word.reason}" if word.reason else ""
     lines = [("rule", f"{word.rule!r} of {origin} {_SAYS[word.then]}{reason}")]
     if (asks := word.asks) is not None:
@@ -343,7 +330,9 @@ def _told(word: ExplainedVerdict, origin: str, *, agreeing: bool = False) -> lis
             for seat in asks.besides
         ]
         ends = (
-            "one no ends it" if asks.denials_needed == 1 else f"{asks.denials_needed} must say no"
+            "one denial ends it"
+            if asks.denials_needed == 1
+            else f"{asks.denials_needed} must deny it"
         )
         lines.append(("deny", ends))
         lines += [("not", f"{person}, who {why}") for person, why in asks.excluded.items()]
@@ -373,7 +362,7 @@ def _of(votes_needed: int, voters: Sequence[str], name: str = "") -> str:
 def _time(asks: ExplainedRequest) -> str:
     if asks.expires_in_s is None:
         return "it never expires"
-    then = {"deny": "it expires", "stay": "it goes on waiting"}.get(asks.on_timeout, "")
+    then = {"deny": "it expires", "stay": "it stays pending"}.get(asks.on_timeout, "")
     more = ", then ".join(
         ", ".join(one.voters)
         + (f" for {one.expires_in_s:g} s" if one.expires_in_s is not None else "")
@@ -385,7 +374,8 @@ def _time(asks: ExplainedRequest) -> str:
 def _origin(word: ExplainedVerdict) -> str:
     if not word.policy_version:
         return "the empty policy (none was ever applied)"
-    return f"the {'organisation' if word.organisation else 'workspace'}'s policy, version {word.policy_version},"
+    owner = "organisation" if word.organisation else "workspace"
+    return f"the {owner}'s policy, version {word.policy_version},"
 
 
 def _at(time: datetime | None) -> str:
@@ -397,14 +387,10 @@ def _print_lines(lines: Sequence[_Line]) -> None:
         print_line(f"{label:10}  {text}" if label else text)
 
 
-def _print_json(value: object) -> None:
-    print_data(msgspec.json.encode(value).decode())
-
-
 _SAYS: Final = {
     "allow": "allows it",
     "ask": "asks people",
     "block": "blocks it",
-    "invalid": "was not looked at, since it could never run",
-    "limit": "was not reached, since the thread is over a limit",
+    "invalid": "was not consulted, since the call could never run",
+    "limit": "was not consulted, since the thread is over a limit",
 }

@@ -1,24 +1,16 @@
 """The versions of a policy: apply one, propose one, and show what was applied."""
 
 from difflib import unified_diff
-from pathlib import Path
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 
 from ayes.ledger.in_force import policy_in_force
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.broker.setup import apply_policy, apply_proposal, propose_policy
-from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.options import (
-    JsonOption,
-    OrganisationOption,
-    StoreOption,
-    UrlOption,
-    WorkspaceOption,
-)
+from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.options import OrganisationOption, WorkspaceOption
 from ayes.ops.commands.outcome import PENDING
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
@@ -35,7 +27,14 @@ _ONE_OWNER: Final = (
 )
 
 
-@command(app)
+@command(
+    app,
+    examples="""
+    ayes policy apply shop.toml -w shop --dry-run
+    ayes policy apply shop.toml -w shop
+    ayes policy apply shop.toml -w shop --propose --requester olga
+    """,
+)
 async def apply(
     file: Annotated[str | None, typer.Argument(metavar="FILE.toml", show_default=False)] = None,
     workspace: Annotated[
@@ -50,7 +49,7 @@ async def apply(
     requester: Annotated[
         str,
         typer.Option(
-            "--for",
+            "--requester",
             metavar="NAME",
             help="With --propose: whose proposal it is; they cannot vote on it.",
         ),
@@ -60,53 +59,46 @@ async def apply(
         typer.Option(
             "--proposal",
             metavar="CALL",
-            help="Apply what was proposed and approved, in place of a file.",
+            help="Apply an approved proposal instead of a file.",
         ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would change; nothing is recorded.")
     ] = False,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> int:
-    """Make a file the policy of a workspace from now on. What was asked before stays as it was
-    asked.
-    """
+    """Make a file the policy of a workspace from now on. Pending calls stay as they were asked."""
     if (file is None) == (proposal is None):
         raise BadInput(
-            "a policy is applied from FILE.toml or as it was proposed with --proposal: give one "
-            "of them."
+            "a policy is applied from FILE.toml or from a proposal: give FILE.toml or --proposal."
         )
     if (propose and (proposal or organisation or not requester)) or (requester and not propose):
         raise BadInput(
-            "--propose goes with FILE.toml, -w and --for NAME, whose proposal it is; --for with "
-            "it alone."
+            "--propose goes with FILE.toml, -w and --requester NAME, whose proposal it is; "
+            "--requester only with it."
         )
     if dry_run and (propose or proposal):
         raise BadInput("--dry-run goes with FILE.toml alone. Leave out --propose or --proposal.")
     if organisation and workspace is not None:
         raise BadInput(_ONE_OWNER)
     if proposal is not None:
-        await _apply_proposal(proposal, store=store, url=url, json=json)
+        await _apply_proposal(proposal, session)
         return 0
     if file is None or (workspace is None and not organisation):
         raise BadInput(
-            "whose policy is it? Name the workspace with -w, or give --organisation for all of "
-            "them."
+            "Name the workspace with -w, or give --organisation for the policy of all of them."
         )
     read_policy(read_text(file), file)
     if propose:
-        return await _propose(file, workspace or "", requester, store=store, url=url, json=json)
+        return await _propose(file, workspace or "", requester, session)
     await apply_file(
         file,
         workspace or "",
+        session,
         organisation=organisation,
         show_changes=True,
         dry_run=dry_run,
-        store=store,
-        url=url,
-        json=json,
     )
     return 0
 
@@ -116,23 +108,23 @@ async def show(
     workspace: WorkspaceOption = "default",
     organisation: OrganisationOption = False,
     version: Annotated[
-        int | None, typer.Option("--version", metavar="N", help="This one; else the one in force.")
+        int | None,
+        typer.Option("--version", metavar="N", help="This version; by default the one in force."),
     ] = None,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> None:
-    """A policy as it was applied: the one in force, or an older version."""
+    """Show a policy as it was applied: the version in force, or an older one."""
     if organisation and workspace != "default":
         raise BadInput(_ONE_OWNER)
     owner = ORGANISATION if organisation else workspace
     whose = _whose(workspace, organisation=organisation)
-    async with Ledger.connect(store, url=url, role="observer") as ledger:
+    async with session.connect("observer") as ledger:
         facts = [fact for fact in await ledger.read(policies(owner)) if fact.slot.workspace]
         if not facts:
             raise BadInput(
                 f"there is no version of {whose}. Until one is applied, "
-                f"{'it says nothing' if organisation else 'every call is asked about'}."
+                f"{'it has no effect' if organisation else 'every call is asked about'}."
             )
         numbered = {int(fact.slot.tail[1]): fact for fact in facts}
         newest = policy_in_force(facts).version or max(numbered)
@@ -142,7 +134,7 @@ async def show(
             )
         fact = numbered[version or newest]
     text = fact.event.text if isinstance(fact.event, PolicyApplied) else ""
-    if json:
+    if session.json:
         print_data(output.fact_json(fact))
     else:
         print_message(
@@ -156,47 +148,38 @@ async def show(
 async def apply_file(
     file: str,
     workspace: str,
+    session: Session,
     *,
     organisation: bool = False,
     show_changes: bool = False,
     dry_run: bool = False,
-    store: Path | None,
-    url: str | None,
-    json: bool,
 ) -> None:
     """Make a file the policy of the workspace, or of all of them; a dry run records nothing."""
     role = "organisation" if organisation else "operator"
-    if url is None and organisation:
-        await ensure_account(store, role)  # a store that was made before there was such a role
+    if session.url is None and organisation:
+        await ensure_account(session.store, role)  # stores of older versions lack this role
     owner = ORGANISATION if organisation else workspace
     whose: dict[str, Any] = {"organisation": True} if organisation else {"workspace": workspace}
-    async with Ledger.connect(store, url=url, role=role) as ledger:
+    async with session.connect(role) as ledger:
         version, changes = await _changes(ledger, owner, file)
-        if show_changes and not json:
+        if show_changes and not session.json:
             for one in changes if version else ():
                 (print_line if dry_run else print_message)(one)
         if not dry_run:
             applied = await apply_policy(ledger, owner, file)
+    policy = _whose(workspace, organisation=organisation)
     if not dry_run:
-        if json:
-            print_data(msgspec.json.encode(whose | {"version": applied}).decode())
-        else:
-            print_message(
-                f"{file} is version {applied} of {_whose(workspace, organisation=organisation)}."
-            )
-    elif json:
-        print_data(msgspec.json.encode(whose | {"in_force": version, "changes": changes}).decode())
+        session.print(whose | {"version": applied}, f"{file} is version {applied} of {policy}.")
     else:
         in_force = f"Version {version} stays in force" if version else "There is no version yet"
-        print_message(
-            f"{in_force} of {_whose(workspace, organisation=organisation)}. Nothing was recorded."
+        session.print(
+            whose | {"in_force": version, "changes": changes},
+            f"{in_force} of {policy}. Nothing was recorded.",
         )
 
 
 async def _changes(ledger: Ledger, owner: str, file: str) -> tuple[int, list[str]]:
-    """The version in force, 0 where there is none, and the lines of a unified diff from it to the
-    file.
-    """
+    """The version in force (0 if there is none), and a unified diff from it to the file."""
     facts = await ledger.read(policies(owner))
     version = policy_in_force(facts).version
     texts = {
@@ -209,38 +192,26 @@ async def _changes(ledger: Ledger, owner: str, file: str) -> tuple[int, list[str
     return version, [*unified_diff(before, after, f"version {version}", file, lineterm="")]
 
 
-async def _propose(
-    file: str, workspace: str, requester: str, *, store: Path | None, url: str | None, json: bool
-) -> int:
-    """Propose a version, and say which call people approve. The exit code says that it waits."""
-    async with Ledger.connect(store, url=url, role="service") as ledger:
+async def _propose(file: str, workspace: str, requester: str, session: Session) -> int:
+    """Propose a version as a call that people approve. The exit code says that it is pending."""
+    async with session.connect("service") as ledger:
         call = await propose_policy(ledger, workspace, file, requester)
-    if json:
-        print_data(
-            msgspec.json.encode({"workspace": workspace, "proposal": str(call.ref)}).decode()
-        )
-    else:
-        print_message(
-            f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved "
-            f"{call.ref}: "
-            f"ayes policy apply --proposal {call.ref}"
-        )
+    session.print(
+        {"workspace": workspace, "proposal": str(call.ref)},
+        f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved "
+        f"{call.ref}: ayes policy apply --proposal {call.ref}",
+    )
     return PENDING
 
 
-async def _apply_proposal(
-    proposal: str, *, store: Path | None, url: str | None, json: bool
-) -> None:
+async def _apply_proposal(proposal: str, session: Session) -> None:
     ref = CallRef.parse(proposal)
-    async with (
-        Ledger.connect(store, url=url, role="service") as service,
-        Ledger.connect(store, url=url, role="operator") as operator,
-    ):
+    async with session.connect("service") as service, session.connect("operator") as operator:
         version = await apply_proposal(operator, service, ref)
-    if json:
-        print_data(msgspec.json.encode({"workspace": ref.workspace, "version": version}).decode())
-    else:
-        print_message(f"{ref} is version {version} of {_whose(ref.workspace, organisation=False)}.")
+    session.print(
+        {"workspace": ref.workspace, "version": version},
+        f"{ref} is version {version} of {_whose(ref.workspace, organisation=False)}.",
+    )
 
 
 def _whose(workspace: str, *, organisation: bool) -> str:

@@ -1,10 +1,7 @@
-"""For whoever wants to know whether the log bears it out: fold it again, show what it gives,
-compare, and repair.
-"""
+"""Rebuild the projections from the log: show them, compare them with the live ones, repair."""
 
 import functools
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,9 +16,9 @@ from ayes.ops.audit.replay import projection as projection_named
 from ayes.ops.audit.replay import replay as replay_log
 from ayes.ops.audit.replay import until as read_until
 from ayes.ops.audit.verify import Difference, caught_up, queue_differences, rebuild
-from ayes.ops.commands.command import command, commands
-from ayes.ops.commands.options import JsonOption, StoreOption, UrlOption
-from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.commands import completion
+from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.terminal.output import print_data, print_json, print_line, print_message
 from ayes.projections import pending
 from ayes.projections.fold import ProjectedRow, Projection, ProjectionState
 from ayes.projections.pending import OPEN_APPROVALS
@@ -34,9 +31,9 @@ app: Final = commands()
 
 #: One value of a bucket: NATS takes a message of 1 MiB, headers included.
 _MAX_ROW: Final = 1_000_000
-#: How often the live queue is looked at again while facts keep coming.
+#: How many times the live queue is compared again while facts keep coming.
 _ROUNDS: Final = 5
-#: Of the facts that are void, so many are told of without --json.
+#: The number of void facts shown without --json.
 _VOID_SHOWN: Final = 10
 
 type Show = Callable[[ProjectedRow], Awaitable[None]]
@@ -45,15 +42,16 @@ type Show = Callable[[ProjectedRow], Awaitable[None]]
 @command(app)
 async def replay(
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare what is rebuilt with what is live.")
+        bool, typer.Option("--verify", help="Compare the rebuilt projections with the live ones.")
     ] = False,
     projection: Annotated[
         str | None,
         typer.Option(
             "--projection",
             metavar="NAME",
-            help="Show the rows of one of them: pending, histories, calls.",
+            help="Show the rows of one projection: pending, histories, calls.",
             show_default=False,
+            autocompletion=completion.one_of("pending", "histories", "calls"),
         ),
     ] = None,
     until: Annotated[
@@ -67,49 +65,41 @@ async def replay(
         typer.Option(
             "--into",
             metavar="BUCKET",
-            help="Put the rows into a key-value bucket of this name, beside the live one.",
+            help="Put the rows into a key-value bucket of this name, next to the live one.",
             show_default=False,
         ),
     ] = None,
     diff: Annotated[
         bool,
         typer.Option(
-            "--diff", help="Say where the live queue is not what the log gives; then exit 1."
+            "--diff", help="Show where the live queue differs from the log; exit 1 if it does."
         ),
     ] = False,
     swap: Annotated[
-        bool, typer.Option("--swap", help="Make the live queue what the log gives.")
+        bool, typer.Option("--swap", help="Correct the live queue from the log.")
     ] = False,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> int:
-    """Rebuild every projection from the first fact, or one; with --verify, exit 1 at the first
-    difference.
-    """
+    """Rebuild all projections from the first fact, or one; exit 1 if --verify finds differences."""
     if projection is None:
         if into is not None or diff or swap:
             raise BadInput(
-                "--into, --diff and --swap need to know of which projection: add --projection "
-                "pending."
+                "--into, --diff and --swap are for one projection: add --projection pending."
             )
-        return await verified(verify=verify, until=until, store=store, url=url, json=json)
+        return await verified(session, verify=verify, until=until)
     if verify:
-        raise BadInput("--verify looks at every projection, so it goes without --projection.")
-    return await projected(
-        projection, until=until, into=into, diff=diff, swap=swap, store=store, url=url, json=json
-    )
+        raise BadInput("--verify is for every projection. Leave out --projection.")
+    return await projected(projection, session, until=until, into=into, diff=diff, swap=swap)
 
 
-async def verified(
-    *, verify: bool, until: str | None, store: Path | None, url: str | None, json: bool
-) -> int:
-    """Every projection, and what it comes to."""
+async def verified(session: Session, *, verify: bool, until: str | None) -> int:
+    """Rebuild every projection and print a summary."""
     stop = read_until(until)
-    async with Ledger.connect(store, url=url, role="operator") as ledger:
+    async with session.connect("operator") as ledger:
         rebuilt = await rebuild(ledger, until=stop, verify=verify)
-    if json:
-        print_data(msgspec.json.encode(rebuilt).decode())
+    if session.json:
+        print_json(rebuilt)
     else:
         calls = (
             ", ".join(f"{count} {status}" for status, count in rebuilt.calls.items()) or "no calls"
@@ -137,29 +127,20 @@ async def verified(
 
 
 async def projected(
-    name: str,
-    *,
-    until: str | None,
-    into: str | None,
-    diff: bool,
-    swap: bool,
-    store: Path | None,
-    url: str | None,
-    json: bool,
+    name: str, session: Session, *, until: str | None, into: str | None, diff: bool, swap: bool
 ) -> int:
-    """One projection: shown, or put into a bucket beside the live one, compared with it, and put in
-    its place.
-    """
+    """Rebuild one projection: show it, write it to a bucket, or compare or correct the live one."""
+    store, url, json = session
     fold, stop = projection_named(name), read_until(until)
     if (diff or swap) and fold is not OPEN_APPROVALS:
         raise BadInput(
             f"there is no live copy of {name} to compare with: only the queue "
-            f"({OPEN_APPROVALS.name}) has one. "
-            "`ayes replay --verify` holds every history against what its model was sent."
+            f"({OPEN_APPROVALS.name}) has one. `ayes replay --verify` compares every history with "
+            "what its model was sent."
         )
     if swap and stop is not None:
         raise BadInput(
-            "--swap with --until would put the past in place of the present. Leave one of them out."
+            "--swap with --until would replace the present by the past. Leave out one of them."
         )
     if into is not None and token("bucket", into) == OPEN_APPROVALS.name:
         raise BadInput(
@@ -180,14 +161,18 @@ async def projected(
             f"{fold.name}: {rows:,} rows as of fact {state.seq:,}, {read:,} facts read{what}"
         )
         if not diff and not swap:
+            if json and into is not None:  # otherwise the rows or the differences are the data
+                print_json(
+                    {"projection": fold.name, "bucket": into, "rows": rows, "seq": state.seq}
+                )
             return 0
         if stop is not None:
             differences = await _then_and_now(ledger, state)
         else:
-            if not swap:  # what is put right needs no worker
+            if not swap:  # a correction needs no worker
                 await caught_up(ledger)
             differences = await queue_differences(ledger, state)
-        _tell(differences, json=json)
+        _print_differences(differences, json=json)
         if not swap:
             return 1 if differences else 0
         await _swap(ledger, state, differences)
@@ -200,11 +185,9 @@ async def projected(
 async def _folded(
     ledger: Ledger, fold: Projection[Any], stop: Until, show: Show
 ) -> tuple[ProjectionState, int, int]:
-    """The state of the log up to there, how many rows were shown of it, and how many facts were
-    read.
+    """The state of the log up to `stop`, the number of rows shown, and of facts read.
 
-    What comes to rest is shown when it is let go, and once more should it go on: the last row of a
-    key counts.
+    A row is shown when it is evicted, and again if it changes later: the last row of a key counts.
     """
     state = ProjectionState(fold)
     shown = read = 0
@@ -215,7 +198,7 @@ async def _folded(
 
     async def batch() -> None:
         nonlocal shown
-        state.reloaded(fold)  # it comes again, and nothing is counted here
+        state.reloaded(fold)  # a changed row is shown again, without counting
         for row in map(fold.row, state.evicted(fold)):
             if row is not None:
                 await show(row)
@@ -241,20 +224,18 @@ async def _then_and_now(ledger: Ledger, state: ProjectionState) -> list[Differen
     ]
 
 
-def _tell(differences: list[Difference], *, json: bool) -> None:
+def _print_differences(differences: list[Difference], *, json: bool) -> None:
     for one in differences:
         if json:
             log = [msgspec.Raw(value or b"null") for value in one.log]
-            told = {"key": one.key, "live": _as_json(one.live), "log": log}
-            print_data(msgspec.json.encode(told).decode())
+            found = {"key": one.key, "live": _as_json(one.live), "log": log}
+            print_json(found)
         else:
             print_line(str(one))
 
 
 def _as_json(live: bytes) -> object:
-    """What stands in the bucket, on one line of JSON: as it is, or its text where it is not
-    JSON.
-    """
+    """A value of the bucket on one line of JSON: as it is, or as a string if it is not JSON."""
     try:
         found = msgspec.json.decode(live or b"null")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -263,9 +244,7 @@ def _as_json(live: bytes) -> object:
 
 
 async def _swap(ledger: Ledger, state: ProjectionState, differences: list[Difference]) -> None:
-    """Make the live queue what the log gives, key by key, so that whoever watches it sees just what
-    changes.
-    """
+    """Correct the live queue key by key, so that its watchers see only the changes."""
     for _ in range(_ROUNDS):
         if not differences:
             return
@@ -273,23 +252,23 @@ async def _swap(ledger: Ledger, state: ProjectionState, differences: list[Differ
             await _put_right(ledger, one.key)
         differences = await queue_differences(ledger, state)
     raise Unavailable(
-        f"the queue keeps changing; {len(differences):,} entries differ still. Do the same again."
+        f"the queue keeps changing; {len(differences):,} entries still differ. Try again."
     )
 
 
 async def _put_right(ledger: Ledger, name: str) -> None:
-    """As the queue's own worker does it: the revision first, then the facts. Who has the older
-    facts loses.
+    """Correct one entry as the queue's worker does: read the revision first, then the facts, so
+    that the writer with the older facts loses.
 
-    And who has written looks again: a decision that was recorded meanwhile may have found no entry
-    to delete.
+    After a write it compares again: a decision recorded meanwhile may have found no entry to
+    delete.
     """
     live = ledger.log.pending
     while True:
         value, revision = await live.get(name)
         try:
             found = pending.entry(await ledger.call(CallRef(*name.split("."))))
-        except (BadId, TypeError):  # no call's key: somebody put it there by hand
+        except (BadId, TypeError):  # not a call's key: somebody wrote it by hand
             found = None
         wanted = pending.encode(found) if found is not None else b""
         if value == wanted:
@@ -315,6 +294,6 @@ async def _set(bucket: Pending, row: ProjectedRow) -> None:
             "Leave out --into to have it printed."
         )
     won = await bucket.put(row.key, row.value, 0)
-    while not won:  # it went on after it had come to rest
+    while not won:  # it changed after it was evicted
         _, revision = await bucket.get(row.key)
         won = await bucket.put(row.key, row.value, revision)

@@ -1,16 +1,15 @@
-"""For whoever wants to read instead of asking: the lake as one page."""
+"""The lake as one page with plots."""
 
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 import typer
 
 from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.lake import default
 from ayes.ops.commands.options import JsonOption, StoreOption, ToOption
 from ayes.ops.lake.report import report as render
-from ayes.ops.terminal.output import print_data, print_message
+from ayes.ops.terminal.output import print_json, print_message
 from ayes.schemas.errors import BadInput
 
 app: Final = commands()
@@ -24,25 +23,22 @@ async def report(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """The lake as one page with plots: readable offline, in light and in dark, and nothing in it
-    runs.
-    """
+    """Write the lake as one page with plots, readable offline and without scripts."""
     try:
         page = render((to or default(store)) / "lake", title)
     except ModuleNotFoundError as missing:
         raise BadInput(
-            f"a report needs {missing.name}, which is not installed. It comes with the extra "
-            "`reports`: "
+            f"a report needs {missing.name}, which is not installed: "
             "pip install 'ayes[analytics,reports]'."
         ) from None
-    beside = output.with_name(f".{output.name}.writing")
+    temporary = output.with_name(f".{output.name}.writing")
     try:
-        beside.write_text(page, encoding="utf-8")
-        beside.replace(output)
+        temporary.write_text(page, encoding="utf-8")
+        temporary.replace(output)
     except OSError as problem:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise BadInput(f"{output} cannot be written: {problem.strerror}.") from None
     if json:
-        print_data(msgspec.json.encode({"file": str(output), "bytes": len(page.encode())}).decode())
+        print_json({"file": str(output), "bytes": len(page.encode())})
     else:
         print_message(f"{output}: {len(page.encode()):,} bytes, nothing else is needed to read it.")

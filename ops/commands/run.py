@@ -1,4 +1,4 @@
-"""For whoever keeps it running: the broker and the workers, policies, rehearsals."""
+"""Commands for operators: the broker, the workers, and rehearsals."""
 
 import asyncio
 import re
@@ -9,12 +9,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 from rich.table import Table
 
 from ayes.consumers.tools import Tools, load
-from ayes.consumers.worker import Reaction
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import drift, replicas_differ, streams
@@ -24,9 +22,12 @@ from ayes.ops.broker import witness
 from ayes.ops.broker.guard import guard
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
 from ayes.ops.broker.setup import declare_streams
-from ayes.ops.commands.command import command, commands
+from ayes.ops.commands import completion
+from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.options import (
     AcceptLogOption,
+    AckWaitOption,
+    FileFormatOption,
     GivenStoreOption,
     GivenUrlOption,
     JsonOption,
@@ -35,7 +36,6 @@ from ayes.ops.commands.options import (
     RecordingOption,
     StoreOption,
     ToolsOption,
-    UrlOption,
     WorkspaceOption,
 )
 from ayes.ops.commands.policy_versions import apply_file
@@ -43,7 +43,7 @@ from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, 
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.ops.terminal.output import print_json, print_line, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.terminal.times import parse_duration
 from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
@@ -54,7 +54,13 @@ from ayes.schemas.toml_files import read_text
 app: Final = commands()
 
 
-@command(app)
+@command(
+    app,
+    examples="""
+    ayes up
+    ayes up --store ./store --policy shop.toml -w shop --tools shop_tools:tools
+    """,
+)
 async def up(
     store: StoreOption = None,
     policy: PolicyOption = None,
@@ -66,14 +72,10 @@ async def up(
             "--workers",
             metavar="KINDS",
             help="Comma-separated: gate,queue,model,executor; or none.",
+            autocompletion=completion.one_of("gate,queue", "gate,queue,executor", "none"),
         ),
     ] = "gate,queue,model,executor",
-    ack_wait: Annotated[
-        str,
-        typer.Option(
-            "--ack-wait", metavar="DURATION", help="A worker silent for so long is taken for dead."
-        ),
-    ] = "30s",
+    ack_wait: AckWaitOption = "30s",
     sync: Annotated[
         str,
         typer.Option(
@@ -102,9 +104,9 @@ async def up(
             guarded(server.store),
         ):
             if policy is not None:
-                await apply_file(policy, workspace, store=server.store.path, url=None, json=False)
+                await apply_file(policy, workspace, Session(server.store.path))
             if registry is not None:
-                await _declare(registry, workspace, store=server.store.path, url=None)
+                await _declare(registry, workspace, Session(server.store.path))
             async with working(
                 started, store=server.store.path, ack_wait_s=ack_wait_s, each=watched.hear
             ) as failed:
@@ -120,20 +122,22 @@ async def up(
 @command(app)
 async def work(
     kinds: Annotated[
-        list[str], typer.Argument(metavar="KIND...", help="gate, queue, model, executor")
+        list[str],
+        typer.Argument(
+            metavar="KIND...",
+            help="gate, queue, model, executor",
+            autocompletion=completion.one_of("gate", "queue", "model", "executor"),
+        ),
     ],
     recording: RecordingOption = None,
     tools: ToolsOption = None,
     workspace: WorkspaceOption = "default",
-    ack_wait: Annotated[
-        str, typer.Option("--ack-wait", metavar="DURATION", help="As `up` was told.")
-    ] = "30s",
+    ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> None:
-    """Run some workers in a process of their own, beside a broker that runs already."""
+    """Run some workers in a process of their own, for a broker that runs already."""
     ack_wait_s = _ack_wait_s(ack_wait)
     chosen = _kinds(kinds)
     registry = load(tools) if tools is not None else None
@@ -142,15 +146,19 @@ async def work(
         if recording is None
         else {name: one for name, (_, one) in read_recordings(recording).items()}
     )
+    store, url, json = session
     if registry is not None:
-        await _declare(registry, workspace, store=store, url=url)
+        await _declare(registry, workspace, session)
     started = reactions(chosen, tools=registry, recordings=recordings)
-    await _declare_missing(started, store=store, url=url, ack_wait_s=ack_wait_s)
+    if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
+        await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
     async with (
         witnessed(Store(store) if url is None else None, chosen, accept_log=accept_log) as watched,
         working(started, store=store, url=url, ack_wait_s=ack_wait_s, each=watched.hear) as failed,
     ):
-        await until_signalled(failed, *watched.ends, ready=lambda: _tell_working(chosen, json=json))
+        await until_signalled(
+            failed, *watched.ends, ready=lambda: _report_working(chosen, json=json)
+        )
 
 
 @command(app)
@@ -158,59 +166,51 @@ async def setup(
     replicas: Annotated[
         int,
         typer.Option(
-            "--replicas", help="Copies of each stream: 1, or 3 on a cluster.", min=1, max=5
+            "--replicas", help="Copies of each stream: 1, or 3 in a cluster.", min=1, max=5
         ),
     ] = 1,
     max_bytes: MaxBytesOption = None,
-    store: StoreOption = None,
-    url: UrlOption = None,
-    json: JsonOption = False,
+    *,
+    session: Session,
 ) -> int:
     """Create the streams and consumers on a broker of your own, as its administrator. `up` does it
-    by itself.
+    automatically.
     """
+    store, url, json = session
     await declare_streams(
         store, url=url, replicas=replicas, also=tuple(DURABLES), max_bytes=bytes_of(max_bytes)
     )
-    async with Ledger.connect(store, url=url, role="admin") as ledger:
+    async with session.connect("admin") as ledger:
         assert isinstance(ledger.log, JetStream)
         differing = await replicas_differ(ledger.log.api, replicas) + await drift(ledger.log.api)
     if json:
         there: dict[str, Any] = {"streams": list(streams()), "consumers": list(DURABLES)}
-        print_data(
-            msgspec.json.encode(there | ({"differing": differing} if differing else {})).decode()
-        )
+        print_json(there | ({"differing": differing} if differing else {}))
     elif differing:
         for one in differing:
             print_line(one)
-        print_message("The streams and consumers are there, but not as they should be.")
+        print_message("The streams and consumers exist, but not as they should be.")
     else:
         copies = "1 replica" if replicas == 1 else f"{replicas} replicas"
-        print_message(f"The streams and consumers are there, with {copies} each. Next: ayes doctor")
+        print_message(f"The streams and consumers exist, with {copies} each. Next: ayes doctor")
     return 1 if differing else 0
 
 
-@command(app)
+@command(app, examples="ayes rehearse examples/recorded.jsonl --policy examples/airline.toml")
 async def rehearse(
     file: Annotated[
         str,
         typer.Argument(metavar="FILE.jsonl", help="Conversations, one a line: id and messages."),
     ],
-    form: Annotated[
-        str | None,
-        typer.Option(
-            "--form",
-            metavar="PROVIDER",
-            help="FILE as another system keeps it: openai-chat, openai-responses, anthropic, "
-            "gemini, ai-sdk, ai-sdk-ui, pydantic-ai",
-            show_default=False,
-        ),
-    ] = None,
+    form: FileFormatOption = None,
     policy: PolicyOption = None,
     reviewer: Annotated[
         str,
         typer.Option(
-            "--reviewer", metavar="approve|deny|FILE.toml", help="How the scripted reviewer votes."
+            "--reviewer",
+            metavar="approve|deny|FILE.toml",
+            help="How the scripted reviewer votes.",
+            autocompletion=completion.one_of("approve", "deny"),
         ),
     ] = "approve",
     workspace: WorkspaceOption = "rehearsal",
@@ -220,21 +220,16 @@ async def rehearse(
             "--workers/--no-workers", help="Answer from the recording here, or in `ayes work`."
         ),
     ] = True,
-    ack_wait: Annotated[
-        str, typer.Option("--ack-wait", metavar="DURATION", help="As for `up`.")
-    ] = "30s",
+    ack_wait: AckWaitOption = "30s",
     store: GivenStoreOption = None,
     url: GivenUrlOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Drive recorded conversations through the real thing: model and tools answer as they once
-    did.
-    """
+    """Drive recorded conversations through the real workers: model and tools answer as recorded."""
     ack_wait_s = _ack_wait_s(ack_wait)
     if form is not None and not workers:
         raise BadInput(
-            "`ayes work --recording` reads no other form than our own. Leave out --no-workers, or "
-            "--form."
+            "`ayes work --recording` reads only our own form. Leave out --no-workers or --format."
         )
     # All three files are read before anything is recorded.
     recorded = read_recordings(file, form)
@@ -245,7 +240,7 @@ async def rehearse(
         read_policy(rules, policy)
     async with AsyncExitStack() as stack:
         kinds = ["model", "executor"] if workers else []
-        # Without --store it never touches the user's own.
+        # Without --store it never touches the user's own store.
         if url is None and (store is None or not await is_running(store)):
             store, kinds = await stack.enter_async_context(_own_server(store)), list(KINDS)
         started = reactions(kinds, recordings={name: one for name, (_, one) in recorded.items()})
@@ -255,7 +250,7 @@ async def rehearse(
         service = await stack.enter_async_context(Ledger.connect(store, url=url, name="rehearsal"))
         await refuse_other(service, workspace, recorded, script, rules)
         if policy is not None:
-            await apply_file(policy, workspace, store=store, url=url, json=False)
+            await apply_file(policy, workspace, Session(store, url))
         role = f"reviewer-{script.name}"
         if url is None:
             await ensure_account(store, role)
@@ -271,7 +266,7 @@ async def rehearse(
                     workspace,
                     recorded,
                     progress=lambda done: progress.update(task, completed=done),
-                    stalled=lambda waiting: _tell_stalled(waiting, workspace, store, url),
+                    stalled=lambda waiting: _report_stalled(waiting, workspace, store, url),
                 )
             )
             voting = asyncio.ensure_future(review(person, workspace, script))
@@ -282,13 +277,10 @@ async def rehearse(
                     one.cancel()
                 await asyncio.gather(driving, voting, return_exceptions=True)
     if driving.cancelled():
-        print_message("Stopped. Start it again with the same --store to go on where it stood.")
+        print_message("Stopped. Start it again with the same --store to continue.")
         return 130
     _report(driving.result(), json=json)
     return 0
-
-
-# ------------------------------------------------------------------------------------------ helpers
 
 
 def _ack_wait_s(text: str) -> float:
@@ -316,22 +308,8 @@ def bytes_of(text: str | None) -> int | None:
     return size
 
 
-async def _declare_missing(
-    started: Sequence[tuple[str, Reaction[Any, Any]]],
-    *,
-    store: Path | None,
-    url: str | None,
-    ack_wait_s: float,
-) -> None:
-    """On a broker of one's own, create what these read from. Elsewhere an administrator did: `ayes
-    setup`.
-    """
-    if url is None:
-        await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
-
-
-async def _declare(tools: Tools, workspace: str, *, store: Path | None, url: str | None) -> None:
-    async with Ledger.connect(store, url=url, role="executor") as ledger:
+async def _declare(tools: Tools, workspace: str, session: Session) -> None:
+    async with session.connect("executor") as ledger:
         await tools.declare(ledger, workspace)
 
 
@@ -347,7 +325,7 @@ def _kinds(named: Sequence[str]) -> list[str]:
 async def witnessed(
     store: Store | None, kinds: Sequence[str], *, accept_log: bool
 ) -> AsyncGenerator[witness.Watched]:
-    """Refuse workers on a store whose log is not the one that was seen; keep what a gate sees."""
+    """Refuse workers on a store whose log was cut or replaced; a gate updates the witness."""
     if store is None:
         yield witness.Watched()
         return
@@ -364,7 +342,7 @@ async def witnessed(
 
 @asynccontextmanager
 async def guarded(store: Store) -> AsyncGenerator[None]:
-    """Look each minute whether the broker is as declared."""
+    """Check each minute that the broker is as declared."""
     async with JetStream.connect(store.path, role="admin") as log:
         task = asyncio.create_task(guard(log), name="guard")
         try:
@@ -376,15 +354,11 @@ async def guarded(store: Store) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def _own_server(store: Path | None) -> AsyncGenerator[Path]:
-    """A broker for as long as the block: in `store`, which stays, or in a temporary one, which
-    goes.
-    """
+    """A broker for the duration of the block, in `store` or in a temporary store."""
     async with AsyncExitStack() as stack:
         if store is None:
-            store = (
-                Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-")))
-                / "store"
-            )
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="approvals-"))
+            store = Path(folder) / "store"
         server = await stack.enter_async_context(EmbeddedServer(store))
         yield server.store.path
 
@@ -392,7 +366,7 @@ async def _own_server(store: Path | None) -> AsyncGenerator[Path]:
 async def _broker_gone(server: EmbeddedServer) -> None:
     code = await server.exited()
     raise BrokerAway(
-        f"the broker ended by itself (exit code {code}). The last it said:\n{server.last_words()}"
+        f"the broker ended by itself (exit code {code}). Its last output:\n{server.last_words()}"
     )
 
 
@@ -404,7 +378,7 @@ def _greet(server: EmbeddedServer, kinds: Sequence[str], *, json: bool) -> None:
             "workers": kinds,
             "pid": server.pid,
         }
-        print_data(msgspec.json.encode(ready).decode())
+        print_json(ready)
         return
     where = "" if server.store.path == Store().path else f" --store {server.store.path}"
     print_message(f"broker   {server.url}")
@@ -412,17 +386,19 @@ def _greet(server: EmbeddedServer, kinds: Sequence[str], *, json: bool) -> None:
     print_message(f"workers  {', '.join(kinds) or 'none'}")
     print_message(f"next     ayes pending --watch{where}")
     print_message(f"         ayes status{where}")
-    print_message("Ctrl-C ends it, after what is in hand. Nothing is lost.")
+    print_message("Ctrl-C ends it, once the current work is done. Nothing is lost.")
 
 
-def _tell_working(kinds: Sequence[str], *, json: bool) -> None:
+def _report_working(kinds: Sequence[str], *, json: bool) -> None:
     if json:
-        print_data(msgspec.json.encode({"workers": kinds}).decode())
+        print_json({"workers": kinds})
     else:
-        print_message(f"working: {', '.join(kinds)}. Ctrl-C ends it, after what is in hand.")
+        print_message(
+            f"working: {', '.join(kinds)}. Ctrl-C ends it, once the current work is done."
+        )
 
 
-def _tell_stalled(waiting: int, workspace: str, store: Path | None, url: str | None) -> None:
+def _report_stalled(waiting: int, workspace: str, store: Path | None, url: str | None) -> None:
     calls = "1 call waits" if waiting == 1 else f"{waiting:,} calls wait"
     where = (
         " --url URL"
@@ -432,15 +408,14 @@ def _tell_stalled(waiting: int, workspace: str, store: Path | None, url: str | N
         else f" --store {quote(str(store))}"
     )
     print_message(
-        f"{calls} for people and nothing else goes on: the script leaves this open, or more votes "
-        "are needed. "
-        f"To decide by hand: ayes pending -w {workspace}{where}"
+        f"{calls} for people and nothing else happens: the script leaves this open, or more votes "
+        f"are needed. To decide by hand: ayes pending -w {workspace}{where}"
     )
 
 
 def _report(summary: Summary, *, json: bool) -> None:
     if json:
-        print_data(msgspec.json.encode(summary).decode())
+        print_json(summary)
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")

@@ -1,6 +1,6 @@
-"""For analysts: a query in SQL, asked of the lake.
+"""SQL queries of the lake, for analysts.
 
-What a query may do is in `ops/lake/sql.py`. Here is how its rows are shown: a table that fits the
+`ops/lake/sql.py` limits what a query may do. This module prints its rows: as a table that fits the
 terminal, JSON, CSV, or a Parquet file.
 """
 
@@ -38,19 +38,20 @@ Form = Literal["table", "json", "csv", "raw csv"]
 _ROWS: Final = 200
 _BYTES: Final = {"MB": 10**6, "GB": 10**9, "MIB": 2**20, "GIB": 2**30}
 _MEMORY: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(MB|GB|MIB|GIB)", re.ASCII | re.IGNORECASE)
-#: What a spreadsheet takes for the beginning of a formula; the last four are the wide forms of the
-#: first four.
+#: Characters that begin a formula in a spreadsheet; the last four are wide forms of the first four.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-#: Less than that and DuckDB does not start.
+#: DuckDB does not start with less.
 _LEAST_MEMORY: Final = 50_000_000
 
 
-@command(app)
+@command(app, examples='ayes sql "SELECT tool, verdict, count(*) FROM calls GROUP BY ALL"')
 async def sql(
     query: Annotated[
         str | None,
         typer.Argument(
-            metavar="QUERY", help="A SELECT; without one it is read from stdin.", show_default=False
+            metavar="QUERY",
+            help="A SELECT; by default, or as -, read from stdin.",
+            show_default=False,
         ),
     ] = None,
     csv: Annotated[
@@ -62,7 +63,7 @@ async def sql(
         ),
     ] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="With --csv: the text exactly as it is.")
+        bool, typer.Option("--raw", help="With --csv: no apostrophes before text.")
     ] = False,
     parquet: Annotated[
         Path | None,
@@ -84,9 +85,9 @@ async def sql(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Ask the lake in SQL. Whatever the query says, it can only read."""
+    """Query the lake in SQL. A query can only read."""
     if json + csv + (parquet is not None) > 1:
-        raise BadInput("--json, --csv and --parquet are one choice. Name one of them.")
+        raise BadInput("--json, --csv and --parquet exclude each other. Name one of them.")
     if raw and not csv:
         raise BadInput("--raw goes with --csv.")
     form: Form = "json" if json else "raw csv" if raw else "csv" if csv else "table"
@@ -95,7 +96,7 @@ async def sql(
     archive = to or default(store)
     if parquet is not None:
         _refuse_inside(parquet, archive)
-    if query is None:
+    if query is None or query == "-":
         if sys.stdin.isatty():
             raise BadInput('name a query, as in ayes sql "FROM calls", or send one to stdin.')
         query = sys.stdin.read()
@@ -112,13 +113,13 @@ def bytes_of(option: str, text: str) -> int:
     """An amount of memory, such as 2GB.
 
     Raises:
-        BadInput: it is none, or too little.
+        BadInput: it is not an amount of memory, or too little.
     """
     found = _MEMORY.fullmatch(text.strip())
     if found is None:
         raise BadInput(
-            f"{option} {text!r} is no amount of memory. Write a number and its unit, as in 500MB "
-            "or 2GB."
+            f"{option} {text!r} is not a valid amount of memory. Write a number and its unit, as "
+            "in 500MB or 2GB."
         )
     amount = int(float(found[1]) * _BYTES[found[2].upper()])
     if amount < _LEAST_MEMORY:
@@ -141,7 +142,7 @@ def _answer(asking: AbstractContextManager[Answer], form: Form, parquet: Path | 
 
 @contextmanager
 def _ctrl_c() -> Generator["list[Answer]"]:
-    """Ctrl-C stops the answers that are put into the list, instead of us."""
+    """Ctrl-C stops the answers in the list instead of this program."""
     answers: list[Answer] = []
     loop = asyncio.get_running_loop()
 
@@ -156,11 +157,8 @@ def _ctrl_c() -> Generator["list[Answer]"]:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-# ------------------------------------------------------------------------------- how rows are shown
-
-
 def show(answer: Answer) -> None:
-    """A table for people; at a terminal no wider than it is. The number of rows goes to stderr."""
+    """Print a table for people on stdout, and the number of rows on stderr."""
     names = answer.schema.names
     shown: list[list[str]] = []
     count = 0
@@ -180,8 +178,7 @@ def show(answer: Answer) -> None:
         )
     if left_out:
         print_message(
-            f"{left_out} Name those that you want; --json, --csv and --parquet FILE give all of "
-            "them."
+            f"{left_out} Select fewer columns; --json, --csv and --parquet FILE give all of them."
         )
 
 
@@ -206,7 +203,7 @@ def _print_json(answer: Answer) -> None:
 
 
 def _print_csv(answer: Answer, *, exact: bool) -> None:
-    # On a terminal it is read by a person, and nothing in it may act.
+    # At a terminal, text must not control it.
     shown = visible if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(
@@ -220,13 +217,13 @@ def _print_csv(answer: Answer, *, exact: bool) -> None:
 
 
 def _csv_cell(value: Any, *, exact: bool) -> str:
-    """Only text can be a formula: a number that begins with a minus is a number."""
+    """A cell of CSV. Only text can be a formula: a negative number is a number."""
     cell = _cell(value)
     return unlike_formula(cell) if not exact and isinstance(_plain(value), str) else cell
 
 
 def unlike_formula(text: str) -> str:
-    """With an apostrophe before it where a spreadsheet would take it for a formula (OWASP, "CSV
+    """The text, with an apostrophe if a spreadsheet would read it as a formula (OWASP, "CSV
     injection").
     """
     return f"'{text}" if text.startswith(_FORMULA) else text
@@ -254,9 +251,7 @@ def _json(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: bytes as text where they are that, else in base64; and a map as an
-    object.
-    """
+    """A value for JSON: bytes as text or else in base64, and a map as an object."""
     match value:
         case bytes():
             try:
@@ -296,33 +291,32 @@ def _cell(value: Any) -> str:
 
 
 def write_parquet(answer: Answer, file: Path) -> int:
-    """All rows as a file, whole or not at all; answers with their number."""
+    """Write all rows to a file, or nothing; returns their number."""
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-    beside = file.with_name(f".{file.name}.{os.getpid()}.writing")
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.writing")
     rows = 0
     try:
-        with beside.open("xb") as content:
+        with temporary.open("xb") as content:
             with pq.ParquetWriter(content, answer.schema, compression="zstd") as writer:
                 for batch in answer.batches():
                     writer.write_batch(batch)
                     rows += batch.num_rows
             content.flush()
             os.fsync(content.fileno())
-        beside.replace(file)
+        temporary.replace(file)
     except OSError as problem:
         raise BadInput(
             f"{file} cannot be written: {problem.strerror or problem}. Nothing was."
         ) from None
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return rows
 
 
 def _refuse_inside(file: Path, archive: Path) -> None:
     if file.resolve().is_relative_to(archive.resolve()):
         raise BadInput(
-            f"{file} would be in the archive, where only the archivist writes. Name a file "
-            "elsewhere."
+            f"{file} is in the archive, which only `ayes lake sync` writes. Name another file."
         )

@@ -1,4 +1,4 @@
-"""Labels on the command line: `--label channel=chat`, as often as one likes."""
+"""Labels on the command line: `--label channel=chat`, which may be repeated."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ def read_labels(given: Sequence[str]) -> dict[str, str]:
     """The labels by name.
 
     Raises:
-        BadInput: one is not of the form NAME=VALUE, or a name stands twice.
+        BadInput: one is not of the form NAME=VALUE, or a name is given twice.
     """
     labels: dict[str, str] = {}
     for one in given:

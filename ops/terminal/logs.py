@@ -1,7 +1,6 @@
-"""What programs say about themselves while they run: to stderr, readable for people, JSON lines for
-machines.
+"""Logging to stderr: readable text at a terminal, JSON lines elsewhere.
 
-Set up once, by whoever is the program. Everything else calls `get_logger` of `schemas/logs.py`.
+The program sets it up once; everything else calls `get_logger` of `schemas/logs.py`.
 """
 
 import io
@@ -20,8 +19,8 @@ def setup(*, verbose: bool = False, json: bool | None = None) -> None:
     """Send structlog and the standard library's logging (nats-py uses it) to stderr in one form.
 
     Args:
-        verbose: down to debug.
-        json: one JSON object a line; by default when stderr is no terminal.
+        verbose: include debug messages.
+        json: one JSON object a line; by default if stderr is not a terminal.
     """
     level = logging.DEBUG if verbose else logging.INFO
     terminal = sys.stderr.isatty()
@@ -36,7 +35,7 @@ def setup(*, verbose: bool = False, json: bool | None = None) -> None:
     if as_json:
         last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        # https://no-color.org: set to anything, it means no.
+        # https://no-color.org: any value means no.
         colors = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         last += [
             _visible,
@@ -54,13 +53,13 @@ def setup(*, verbose: bool = False, json: bool | None = None) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    # At info these two tell of every reconnection and selector.
+    # At info these two report every reconnection and selector.
     for chatty in ("nats", "asyncio"):
         logging.getLogger(chatty).setLevel(level if verbose else logging.WARNING)
 
 
 def _visible(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """What a line says may come from a fact. The colours are added later, and are ours."""
+    """Make texts visible, which may come from a fact; our own colours are added later."""
     return {
         line(name): line(value) if isinstance(value, str) else value
         for name, value in event.items()
@@ -68,9 +67,7 @@ def _visible(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDic
 
 
 def _traceback(out: TextIO, problem: ExcInfo) -> None:
-    """Without the local variables, which hold what people said; and the message may come from a
-    fact.
-    """
+    """Without local variables, which may hold private text; the message may come from a fact."""
     plain = io.StringIO()
     structlog.dev.plain_traceback(plain, problem)
     out.write("\n".join(map(line, plain.getvalue().split("\n"))))

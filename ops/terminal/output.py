@@ -1,11 +1,11 @@
-"""Facts, calls and the queue for people and for programs: rich tables, or JSON.
+"""Facts, calls and the queue, for people and as JSON for programs.
 
-The JSON is the contract and stays as it is; the tables may change. This is where text leaves, and
-what it leaves through makes it safe to look at (`ops/terminal/visible.py`):
+The JSON is a promise; the text for people may change. All output goes through these functions,
+which make text from facts safe to display (`ops/terminal/visible.py`):
 
-* `out`: a line of data on stdout; on a terminal in ASCII alone, else byte for byte as it is;
-* `print_line`: lines for people on stdout, and `say` on stderr; `console` for what has columns or
-  styles.
+* `print_data`: a line of data on stdout; ASCII only at a terminal, else byte for byte;
+* `print_line` on stdout and `print_message` on stderr: a line for people;
+* `console`: for columns and styles.
 """
 
 import json
@@ -36,35 +36,47 @@ from ayes.schemas.slots import CallRef
 
 #: Hex digits of a digest that people are shown, and the fewest that they can name one by.
 SHORT: Final = 12
+#: Arguments longer than this are shown indented, on several lines.
+_LONG: Final = 200
 
 
 def print_data(line: str) -> None:
-    """A line of data for programs. A terminal is shown ASCII alone, with JSON's own escapes."""
+    """A line of data for programs; at a terminal in ASCII, with JSON's own escapes."""
     sys.stdout.write((ascii_json(line) if sys.stdout.isatty() else line) + "\n")
     sys.stdout.flush()
 
 
+def print_json(value: object) -> None:
+    """A value as one line of JSON."""
+    print_data(msgspec.json.encode(value).decode())
+
+
 def print_line(text: str = "") -> None:
-    """A line for people on stdout; one line, whatever it holds."""
+    """One line for people on stdout."""
     sys.stdout.write(line(text) + "\n")
     sys.stdout.flush()
 
 
 def print_message(text: str = "") -> None:
-    """A line for people on stderr; one line, whatever it holds."""
+    """One line for people on stderr."""
     sys.stderr.write(line(text) + "\n")
     sys.stderr.flush()
 
 
-def say_error(problem: Exception) -> None:
-    """What went wrong. It may cite a broker's or a database's words, which have several lines."""
+def print_error(problem: Exception) -> None:
+    """An error on stderr. It may quote a broker or a database, in several lines."""
     sys.stderr.write(lines(f"error: {problem}") + "\n")
     sys.stderr.flush()
 
 
+def print_error_json(kind: str, message: str, exit_code: int) -> None:
+    """An error as one line of JSON on stderr."""
+    print_message(json.dumps({"error": kind, "message": message, "exit_code": exit_code}))
+
+
 def fact_json(fact: Fact, void: str = "") -> str:
-    """A fact as one line: its place, and the event as it stands in the log, byte for byte; why it
-    is void, if it is.
+    """A fact as one line: its place, its event byte for byte as in the log, and why it is void, if
+    it is.
     """
     place = {"seq": fact.seq, "recorded_at": fact.recorded_at, "subject": fact.slot.subject}
     head = msgspec.json.encode(place).decode()
@@ -76,77 +88,72 @@ def fact_json(fact: Fact, void: str = "") -> str:
     return f"{head[:-1]},{rest}}}"
 
 
-def call_json(call: Call, stands: Tally | None = None) -> str:
-    """A call as one line: what it is, how it stands, and who decided; while it is open, how the
-    vote stands.
-    """
+def call_json(call: Call, stands: Tally | None = None) -> dict[str, Any]:
+    """A call, its status and its decision; while it is open, the state of the vote."""
     wish = call.wish
-    decision = call.decided
-    standing: dict[str, Any] = {
+    decision = call.decided.event if call.decided else None
+    found: dict[str, Any] = {
         "call": str(call.ref),
         "status": str(call.status),
         "tool": wish.tool,
         "arguments": call.arguments,
         "digest": call.digest,
-        "decision": type(decision.event).__name__ if decision else None,
-        "decided_at": decision.recorded_at if decision else None,
-        "voters": getattr(decision.event, "voters", ()) if decision else (),
-        "on_behalf_of": getattr(decision.event, "on_behalf_of", {}) if decision else {},
-        "ground": getattr(decision.event, "ground", "") if decision else "",
-        "grants": getattr(decision.event, "grants", ()) if decision else (),
-        "reason": getattr(decision.event, "reason", "") if decision else "",
+        "decision": type(decision).__name__ if decision else None,
+        "decided_at": call.decided.recorded_at if call.decided else None,
+        "voters": getattr(decision, "voters", ()),
+        "on_behalf_of": getattr(decision, "on_behalf_of", {}),
+        "ground": getattr(decision, "ground", ""),
+        "grants": getattr(decision, "grants", ()),
+        "reason": getattr(decision, "reason", ""),
     }
     if is_edited(call):
-        standing |= {
+        found |= {
             "edited": True,
             "requested_arguments": wish.arguments,
             "requested_digest": wish.digest,
         }
     if stands is not None and not decision:
-        lacking = [
-            {"voters": one.voters, "votes_needed": one.votes_needed}
-            for one in missing(call, stands)
-        ]
-        standing |= {
+        found |= {
             "votes": stands.approvals,
             "votes_needed": stands.needed,
             "agree": stands.people,
-            "missing": lacking,
+            "missing": [
+                {"voters": one.voters, "votes_needed": one.votes_needed}
+                for one in missing(call, stands)
+            ],
             "edits": stands.edits,
             "expires_at": call.deadline,
         }
-    return msgspec.json.encode(standing).decode()
+    return found
 
 
 def is_edited(call: Call) -> bool:
-    """Whether it was approved with other arguments than were asked for."""
+    """Whether it was approved with other arguments than those requested."""
     decision = call.decided.event if call.decided else None
     return isinstance(decision, e.Approved) and decision.arguments is not None
 
 
 def edit_words(call: Call) -> str:
-    """What an approval changed about the call, and the digest of what runs; empty where it changed
-    nothing.
-    """
+    """How an approval changed the arguments, and the digest of the result; empty if it did not."""
     if not is_edited(call):
         return ""
     return f"edited: {changes(call.wish.arguments, call.arguments)} (digest {call.digest[:SHORT]})"
 
 
 def changes(before: str, after: str) -> str:
-    """What an edit changed, as `amount 5 → 4`; the whole of the new arguments where that does not
-    say it.
+    """The difference of an edit, such as `amount 5 → 4`; all new arguments if that cannot show
+    it.
     """
     try:
         old, new = _fields.decode(before), _fields.decode(after)
     except (msgspec.MsgspecError, UnicodeError):
         return after
-    told = [
+    changed = [
         f"{name} {_value(old.get(name))} → {_value(new.get(name))}"
         for name in dict.fromkeys((*old, *new))
         if _value(old.get(name)) != _value(new.get(name))
     ]
-    return ", ".join(told) or after
+    return ", ".join(changed) or after
 
 
 def _value(raw: msgspec.Raw | None) -> str:
@@ -157,7 +164,7 @@ _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def vote_words(call: Call, stands: Tally) -> str:
-    """How the vote on an open call stands: who agrees, and who is missing."""
+    """The state of the vote on an open call: who agrees, and who is missing."""
     agree = f" ({', '.join(stands.people)})" if stands.people else ""
     lacking = " and ".join(_asks(one) for one in missing(call, stands))
     said = f"{stands.approvals} of {stands.needed} approvals{agree}."
@@ -168,17 +175,15 @@ def vote_words(call: Call, stands: Tally) -> str:
 
 
 def _edit_words(call: Call, arguments: str, editor: str) -> str:
+    command = f"ayes approve {call.ref} --as NAME --edit {shlex.quote(visible(arguments))}"
     return (
-        f"{editor} approved it with other arguments, and whoever edits does not count. Somebody "
-        "else must approve "
-        f"the same: ayes approve {call.ref} --edit {shlex.quote(visible(arguments))}"
+        f"{editor} approved it with other arguments, and an editor's own vote does not count. "
+        f"Somebody else must approve the same: {command}"
     )
 
 
 def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
-    """How many of whom must still agree with those who do, as the question says; an edit may need
-    others too.
-    """
+    """The quorums that are still incomplete, each with the voters it may be completed by."""
     asking = call.approval_request
     assert asking, "only a call that people were asked about lacks votes"
     people = set(stands.people)
@@ -206,36 +211,32 @@ def missing(call: Call, stands: Tally) -> tuple[e.Quorum, ...]:
     return tuple(lacking)
 
 
-def grant_json(grant: Grant, now: datetime) -> str:
-    """A standing yes as one line: what it covers, how it stands, and what it let run."""
+def grant_json(grant: Grant, now: datetime) -> dict[str, Any]:
+    """A grant: what it covers, its status, and the calls that used it."""
     granted = grant.granted
     revoked = grant.revoked.event if grant.revoked else None
-    return msgspec.json.encode(
-        {
-            "grant": str(grant.ref),
-            "standing": grant.standing(now),
-            "tool": granted.tool,
-            "arguments": granted.arguments,
-            "when": granted.when,
-            "agent": granted.agent,
-            "thread": granted.thread,
-            "uses": granted.uses,
-            "left": grant.left,
-            "used_by": [
-                fact.event.call for fact in grant.used if isinstance(fact.event, e.GrantUsed)
-            ],
-            "given_at": grant.given.recorded_at,
-            "ends_at": grant.ends_at,
-            "reason": granted.reason,
-            "revoked_by": revoked.reviewer or revoked.call
-            if isinstance(revoked, e.GrantRevoked)
-            else "",
-        }
-    ).decode()
+    uses = [fact.event.call for fact in grant.used if isinstance(fact.event, e.GrantUsed)]
+    return {
+        "grant": str(grant.ref),
+        "standing": grant.standing(now),
+        "tool": granted.tool,
+        "arguments": granted.arguments,
+        "when": granted.when,
+        "agent": granted.agent,
+        "thread": granted.thread,
+        "uses": granted.uses,
+        "left": grant.left,
+        "used_by": uses,
+        "given_at": grant.given.recorded_at,
+        "ends_at": grant.ends_at,
+        "reason": granted.reason,
+        "revoked_by": revoked.reviewer or revoked.call
+        if isinstance(revoked, e.GrantRevoked)
+        else "",
+    }
 
 
 def grant_words(grant: Grant, now: datetime) -> str:
-    """The same for people."""
     granted = grant.granted
     like = "any arguments"
     if granted.arguments is not None:
@@ -250,30 +251,26 @@ def grant_words(grant: Grant, now: datetime) -> str:
     )
 
 
-def delegation_json(delegation: Delegation, now: datetime) -> str:
-    """A delegation as one line."""
+def delegation_json(delegation: Delegation, now: datetime) -> dict[str, Any]:
     given = delegation.delegated
-    return msgspec.json.encode(
-        {
-            "delegation": str(delegation.ref),
-            "standing": _delegation_standing(delegation, now),
-            "to": given.to,
-            "starts_at": given.starts_at,
-            "ends_at": given.ends_at,
-            "tools": given.tools,
-            "reason": given.reason,
-        }
-    ).decode()
+    return {
+        "delegation": str(delegation.ref),
+        "standing": _delegation_standing(delegation, now),
+        "to": given.to,
+        "starts_at": given.starts_at,
+        "ends_at": given.ends_at,
+        "tools": given.tools,
+        "reason": given.reason,
+    }
 
 
 def delegation_words(delegation: Delegation, now: datetime) -> str:
-    """The same for people."""
     given = delegation.delegated
     tools = "" if given.tools == ("*",) else f"  {', '.join(given.tools)}"
+    period = f"{given.starts_at:%Y-%m-%d %H:%M:%S} to {given.ends_at:%Y-%m-%d %H:%M:%S} UTC"
     return (
-        f"{delegation.ref}  {_delegation_standing(delegation, now)}  {given.to} for "
-        f"{delegation.ref.giver}, "
-        f"{given.starts_at:%Y-%m-%d %H:%M:%S} to {given.ends_at:%Y-%m-%d %H:%M:%S} UTC{tools}"
+        f"{delegation.ref}  {_delegation_standing(delegation, now)}  "
+        f"{given.to} for {delegation.ref.giver}, {period}{tools}"
     )
 
 
@@ -288,7 +285,7 @@ type Wishes = Mapping[CallRef, e.ToolRequested]
 
 
 def wishes_of(facts: Iterable[Fact]) -> dict[CallRef, e.ToolRequested]:
-    """What was asked for, by call, as far as these facts have it."""
+    """The requests among these facts, by call."""
     return {
         ref: fact.event
         for fact in facts
@@ -304,18 +301,17 @@ def print_facts(
     wishes: Wishes | None = None,
     voids: Mapping[int, str] | None = None,
 ) -> None:
-    """A line for each fact, its columns in line with each other; what is too long for the terminal
-    wraps.
+    """Print a line for each fact, in aligned columns; a line too long for the terminal wraps.
 
     Args:
-        full: with the whole subject, for facts of different threads.
-        wishes: what was asked for, to say what an edit changed; by default as these facts have it.
-        voids: why a fact does not count, by its sequence; by default as these facts have it.
+        full: print the whole subject, for facts of different threads.
+        wishes: the requests, to show what an edit changed; by default those among the facts.
+        voids: why a fact does not count, by sequence; by default derived from the facts.
     """
     why = voids_of(facts) if voids is None else voids
     known = wishes_of(facts) if wishes is None else wishes
     rows = [fact_row(fact, full=full, wishes=known) for fact in facts]
-    # Wide enough for most, so that facts which come one by one stand in line too.
+    # Wide enough for most, so that facts printed one by one are aligned too.
     slots = max(22, *(len(row.slot) for row in rows), 0)
     kinds = max(17, *(len(visible(row.kind)) for row in rows), 0)
     for row in rows:
@@ -330,9 +326,7 @@ def print_facts(
 
 
 def voids_of(facts: Sequence[Fact]) -> dict[int, str]:
-    """Why each of these facts of calls does not count, by its sequence; as far as these facts
-    tell.
-    """
+    """Why each of these facts of calls does not count, by sequence, judged by these facts alone."""
     by_call: defaultdict[CallRef, list[Fact]] = defaultdict(list)
     for fact in facts:
         if (ref := fact.slot.call_ref) is not None:
@@ -342,9 +336,7 @@ def voids_of(facts: Sequence[Fact]) -> dict[int, str]:
 
 
 def styled_line(console: Console, *parts: tuple[str, str]) -> None:
-    """A line of several styles. It is one line, whatever its parts hold, and says what to be warned
-    of.
-    """
+    """One line of several styles, with warnings about its characters at the end."""
     whole = Text()
     for text, style in parts:
         whole.append(visible(text), style)
@@ -353,7 +345,7 @@ def styled_line(console: Console, *parts: tuple[str, str]) -> None:
 
 
 class FactRow(NamedTuple):
-    """A fact as a person reads it, in the words of whoever wrote it: not made visible yet."""
+    """A fact as a person reads it; its texts are not made visible yet."""
 
     seq: int
     time: str
@@ -374,11 +366,12 @@ def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) ->
         ref = fact.slot.call_ref
         what = _what(event) + _edit(event, (wishes or {}).get(ref) if ref else None)
     place = fact.slot.subject if full else ".".join(fact.slot.tail)
-    return FactRow(fact.seq, f"{fact.recorded_at:%H:%M:%S.%f}"[:-3], place, kind or "?", who, what)
+    time = f"{fact.recorded_at:%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    return FactRow(fact.seq, time, place, kind or "?", who, what)
 
 
 def _edit(event: e.Event, wish: e.ToolRequested | None) -> str:
-    """How a vote or an approval changes what was asked for, and the digest of what would run."""
+    """How a vote or an approval changes the arguments, and the digest of the result."""
     if not isinstance(event, e.Voted | e.Approved) or event.arguments is None:
         return ""
     if wish is None:
@@ -403,7 +396,7 @@ _STYLE = {
 
 
 def _what(event: e.Event) -> str:
-    """The fields that a person looks for, in a line."""
+    """The most important fields of an event, in a line."""
     match event:
         case e.ThreadOpened(requester=requester, model=model):
             return f"for {requester}, answered by {model or 'a service'}"
@@ -419,7 +412,7 @@ def _what(event: e.Event) -> str:
         case e.Escalated(voters=voters):
             return f"nobody decided in time: asks {', '.join(voters)} as well"
         case e.GlassBroken(reviewer=reviewer, reason=reason):
-            return f"{reviewer} alone says that it shall run: {_short(reason)}"
+            return f"{reviewer} alone lets it run: {_short(reason)}"
         case e.Granted(tool=tool, uses=uses, expires_in_s=seconds):
             return f"{tool}, {uses} times within {seconds:g} s"
         case e.GrantUsed(call=call):
@@ -480,20 +473,14 @@ def _short(text: str, most: int = 100) -> str:
 
 
 def print_pending(entries: Sequence[Entry], console: Console) -> None:
-    """A card for each call that waits. The arguments are always whole: nobody should approve what
-    they did not read.
+    """Print a card for each pending call, with its complete arguments: nobody should approve what
+    they could not read.
     """
     for entry in entries:
         what = "expires" if entry.expires_at else "asks more people"
         until = f", {what} {entry.due_at:%m-%d %H:%M:%S}" if entry.due_at else ""
-        styled_line(
-            console,
-            (f"{entry.ref}  ", "bold"),
-            (entry.tool, "bold yellow"),
-            (f"  asked {entry.gated_at:%m-%d %H:%M:%S}{until} (UTC)", "dim"),
-            (f"  {entry.digest[:SHORT]}", "dim"),
-        )
-        styled_line(console, (f"    {entry.arguments}", ""))
+        asked = f"  asked {entry.gated_at:%m-%d %H:%M:%S}{until} (UTC)"
+        _print_card(console, entry.ref, entry.tool, asked, entry.digest, entry.arguments)
         if problem := entry.flaw:
             styled_line(console, (f"    [{problem}]", "bold red"))
         who = " and ".join(_asks(one) for one in _quorums(entry))
@@ -505,21 +492,39 @@ def print_pending(entries: Sequence[Entry], console: Console) -> None:
 
 
 def print_question(call: Call, console: Console, arguments: str | None = None) -> None:
-    """What a vote is about, as the log has it; with `arguments`, what they would change."""
-    asking = call.approval_request
+    """Print what a vote is about, as the log has it; with `arguments`, also how they change it."""
+    asking, wish = call.approval_request, call.wish
     assert asking, "only a call that people were asked about is voted on"
+    _print_card(console, call.ref, wish.tool, "", asking.digest, wish.arguments)
+    if arguments is not None:
+        digest = call_digest(wish.tool, wish.tool_version, arguments)
+        styled_line(console, (f"    edited: {arguments}", "bold"))
+        changed = changes(wish.arguments, arguments)
+        styled_line(console, (f"    which is {changed} (digest {digest[:SHORT]})", "dim"))
+
+
+def _print_card(
+    console: Console, ref: CallRef, tool: str, asked: str, digest: str, arguments: str
+) -> None:
     styled_line(
         console,
-        (f"{call.ref}  ", "bold"),
-        (call.wish.tool, "bold yellow"),
-        (f"  {asking.digest[:SHORT]}", "dim"),
+        (f"{ref}  ", "bold"),
+        (tool, "bold yellow"),
+        (asked, "dim"),
+        (f"  {digest[:SHORT]}", "dim"),
     )
-    styled_line(console, (f"    {call.wish.arguments}", ""))
-    if arguments is not None:
-        digest = call_digest(call.wish.tool, call.wish.tool_version, arguments)
-        styled_line(console, (f"    edited: {arguments}", "bold"))
-        changed = changes(call.wish.arguments, arguments)
-        styled_line(console, (f"    which is {changed} (digest {digest[:SHORT]})", "dim"))
+    for one in _readable(arguments):
+        styled_line(console, (f"    {one}", ""))
+
+
+def _readable(arguments: str) -> list[str]:
+    """Arguments on one line, or indented where one line is too long to read."""
+    if len(arguments) <= _LONG:
+        return [arguments]
+    try:
+        return msgspec.json.format(arguments).split("\n")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return [arguments]
 
 
 def _quorums(asking: e.ApprovalRequested | Entry) -> tuple[e.Quorum, ...]:
@@ -528,13 +533,12 @@ def _quorums(asking: e.ApprovalRequested | Entry) -> tuple[e.Quorum, ...]:
 
 def _asks(quorum: e.Quorum) -> str:
     needed = "one" if quorum.votes_needed == 1 else str(quorum.votes_needed)
-    return f"{needed} of {', '.join(quorum.voters) or 'nobody' if quorum.voters != ('*',) else 'anybody'}"
+    voters = "anybody" if quorum.voters == ("*",) else ", ".join(quorum.voters) or "nobody"
+    return f"{needed} of {voters}"
 
 
 class _Console(Console):
-    """A console on which only its styles act: every character of a text is made visible, whoever
-    prints it.
-    """
+    """A console that makes every character of every text visible, so that only styles act."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -548,9 +552,9 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    # https://no-color.org speaks of colours only; rich would go on with bold and dim.
+    # https://no-color.org: rich alone would keep bold and dim.
     plain = bool(os.environ.get("NO_COLOR"))
-    # Text of others is no markup.
+    # Text from facts is not markup.
     return _Console(
         stderr=stderr,
         highlight=False,

@@ -1,4 +1,4 @@
-"""How far something long has come, for whoever sits at the terminal."""
+"""A progress bar for long operations."""
 
 from rich.progress import (
     BarColumn,
@@ -16,8 +16,8 @@ from ayes.ops.terminal import output
 
 
 def bar(total: int) -> Progress:
-    """A bar with what is done, the time it took, the rate and the time left; nothing where nobody
-    sees it move.
+    """A bar with the count, the time spent, the rate and the time left; none outside a
+    terminal.
     """
     console = output.console(stderr=True)
     return Progress(
@@ -29,13 +29,13 @@ def bar(total: int) -> Progress:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        # Where nobody sees it move it would leave an empty line.
+        # Outside a terminal it would leave an empty line.
         disable=not total or not console.is_terminal,
     )
 
 
 class _Rate(ProgressColumn):
-    """So many a second."""
+    """N a second."""
 
     def render(self, task: Task) -> Text:
         rate = task.finished_speed or task.speed

@@ -1,14 +1,24 @@
-"""Asking the person at the terminal."""
+"""Reading what is typed at the terminal, or piped in."""
 
 import asyncio
 import sys
 
+from ayes.schemas.toml_files import read_text
+
+
+def text_or_stdin(text: str) -> str:
+    """The text itself, or the whole of stdin if it is `-`.
+
+    Raises:
+        BadFile: stdin is not UTF-8.
+    """
+    return read_text("/dev/stdin") if text == "-" else text
+
 
 async def read_line() -> str | None:
-    """The line that is typed next, stripped; None when the input ends (Ctrl-D).
+    """The next line that is typed, stripped; None if the input ends (Ctrl-D).
 
-    Other tasks run meanwhile, and Ctrl-C ends it at once: a thread that reads would wait for a
-    line.
+    Other tasks run meanwhile, and Ctrl-C ends it at once, unlike a thread that reads.
     """
     loop = asyncio.get_running_loop()
     typed = asyncio.Event()

@@ -1,5 +1,6 @@
 """Tables for people: a cell is one line, and no word is broken."""
 
+import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,7 +11,7 @@ from rich.text import Text
 from ayes.ops.terminal import output
 from ayes.ops.terminal.visible import line, visible, warning
 
-#: Characters of a cell at a terminal; the rest is cut off.
+#: Characters of a cell at a terminal, where the rest is cut off; elsewhere the widest padding.
 _CELL: Final = 60
 
 
@@ -20,7 +21,7 @@ def print_table(
     """Print rows of text below the names of their columns, on stdout.
 
     At a terminal long cells are cut, and columns that do not fit are left out. Elsewhere every
-    cell is whole, however wide the table becomes.
+    cell is whole.
 
     Args:
         numbers: for each column, whether it is aligned to the right.
@@ -29,11 +30,10 @@ def print_table(
         A sentence on the columns that were left out; empty where all are shown.
     """
     console = output.console()
-    fitting = len(names)
-    if console.is_terminal:
-        fitting = _fitting(names, rows, console.width)
-    else:
-        console.width = _natural(names, rows)
+    if not console.is_terminal:
+        _print_whole(names, rows, numbers)
+        return ""
+    fitting = _fitting(names, rows, console.width)
     table = Table(box=None, pad_edge=False)
     for name, number in list(zip(names, numbers, strict=True))[:fitting]:
         table.add_column(
@@ -43,8 +43,7 @@ def print_table(
             overflow="ellipsis",
         )
     for row in rows:
-        shown = (_short(cell) if console.is_terminal else line(cell) for cell in row[:fitting])
-        table.add_row(*map(Text, shown))
+        table.add_row(*(Text(_short(cell)) for cell in row[:fitting]))
     console.print(table)
     return "" if fitting == len(names) else f"{fitting} of {len(names)} columns fit."
 
@@ -59,9 +58,19 @@ def _fitting(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
     return len(names)
 
 
-def _natural(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    columns = zip(names, *rows, strict=True)
-    return sum(max(cell_len(line(cell)) for cell in column) + 2 for column in columns)
+def _print_whole(
+    names: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[bool]
+) -> None:
+    """Print every cell whole, aligned with the others unless one is very long."""
+    lines = [[line(cell) for cell in row] for row in (names, *rows)]
+    widths = [min(max(map(cell_len, column)), _CELL) for column in zip(*lines, strict=True)]
+    for row in lines:
+        padded = []
+        for cell, width, number in zip(row, widths, numbers, strict=True):
+            padding = " " * (width - cell_len(cell))
+            padded.append(padding + cell if number else cell + padding)
+        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+    sys.stdout.flush()
 
 
 def _short(cell: str) -> str:

@@ -1,7 +1,6 @@
-"""Durations and times as people write them in options: `90s`, `15m`, `8h`, `7d`, and ISO times.
+"""Durations and times in options: `90s`, `15m`, `8h`, `7d`, and ISO times.
 
-Nothing is guessed: a number alone is seconds, a time without an offset is UTC, and whatever else
-somebody may have meant is asked for again.
+A number alone is seconds, and a time without an offset is UTC; anything else is refused.
 """
 
 import re
@@ -16,39 +15,39 @@ _MAX_DIGITS: Final = 18
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", re.ASCII)
 
 
-def parse_duration(option: str, text: str, *, least: float = 0) -> float:
+def parse_duration(option: str, text: str, *, least: float = 0, most: float | None = None) -> float:
     """A duration in seconds; `option` is named in errors.
 
     Raises:
-        BadInput: it is none, or shorter than `least`.
+        BadInput: it is not a duration, or not within the limits.
     """
     found = _DURATION.fullmatch(text)
     if found is None:
         raise BadInput(
-            f"{option} {text!r} is no duration. Write a number and its unit, as in 90s, 15m, 8h "
-            "or 7d; "
-            "a number alone is seconds."
+            f"{option} {text!r} is not a valid duration. Write a number and its unit, as in 90s, "
+            "15m, 8h or 7d; a number alone is seconds."
         )
     duration = float(found[1]) * _UNITS[found[2]]
     if duration < least:
         raise BadInput(f"{option} {text!r} is too short: {least:g}s at least.")
+    if most is not None and duration > most:
+        raise BadInput(f"{option} {text!r} is too long: {most / _UNITS['d']:g}d at most.")
     return duration
 
 
 def parse_time(option: str, text: str) -> datetime:
-    """A time, UTC where it names no other offset; `option` is named in errors.
+    """A time, in UTC unless it names another offset; `option` is named in errors.
 
     Raises:
-        BadInput: it is none.
+        BadInput: it is not a time.
     """
     try:
         at = datetime.fromisoformat(text)
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise BadInput(
-            f"{option} {text!r} is no time. Write it as in 2026-11-21T08:50, in UTC, or with an "
-            "offset as in "
-            "2026-11-21T08:50+01:00."
+            f"{option} {text!r} is not a valid time. Write it as in 2026-11-21T08:50, in UTC, or "
+            "with an offset as in 2026-11-21T08:50+01:00."
         ) from None
 
 

@@ -1,15 +1,14 @@
-r"""Text of others, made safe to look at: nothing in it acts on a terminal, and nothing in it is
-hidden.
+r"""Text from others, made safe to display: it cannot control a terminal, and hides nothing.
 
-Whatever came from a fact, a bucket or a file passes through here before it reaches a terminal, a
-page or a log. There are two answers, and `line` gives both:
+Text from a fact, a bucket or a file passes through here before it reaches a terminal, a page or a
+log. Two functions do it, and `line` combines them:
 
-* `visible`: characters that cannot be seen, or that reorder or rewrite what can, are spelled
-  `\u202e` or `\U000e0041`. It can be applied twice without harm.
-* `flags`: what a reader should be warned of, since spelling it out is easily overlooked (hidden
-  characters) or impossible (a word that mixes scripts looks like another word). The idea is that of
-  UTS #39, "highly restrictive": Latin with Chinese, Japanese or Korean is ordinary, Latin with
-  Cyrillic in one word is not.
+* `visible` spells characters that cannot be seen, or that reorder or rewrite others, as `\u202e` or
+  `\U000e0041`. It can be applied twice without harm.
+* `flags` returns warnings for the reader: hidden characters, whose spelling is easily overlooked,
+  and words of mixed scripts, which look like other words. The rule is that of UTS #39, "highly
+  restrictive": Latin with Chinese, Japanese or Korean is ordinary, Latin with Cyrillic in one word
+  is not.
 """
 
 import re
@@ -23,25 +22,23 @@ from typing import Final
 _UNSEEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
 )
-#: What JSON has for a character of the text: no letters of the word that it stands in.
+#: An escape of JSON; its letters are not letters of the word around it.
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9A-Fa-f]{4}|.)", re.DOTALL)
-#: They end a line or are a blank. They are spelled out like the rest, and nobody needs a warning.
+#: Layout characters. They are spelled out like the rest, but need no warning.
 _LAYOUT: Final = frozenset("\t\n")
 _CJK: Final = frozenset({"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO"})
 _WIDTHS: Final = ("FULLWIDTH ", "HALFWIDTH ")
 
 
 def visible(text: str) -> str:
-    """The text, with every character spelled out that would not be seen, or would act on the
-    others.
-    """
+    """The text, with every invisible or controlling character spelled out."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if _is_seen(one) else _spelled(one) for one in text)
 
 
 def flags(text: str) -> tuple[str, ...]:
-    """What a reader of the text should be warned of, in words; none for ordinary text."""
+    """Warnings for a reader of the text; none for ordinary text."""
     if text.isascii() and text.isprintable():
         return ()
     plain = text.replace("\r\n", "\n")
@@ -58,27 +55,25 @@ def flags(text: str) -> tuple[str, ...]:
 
 
 def line(text: str) -> str:
-    """The text on one line, visible, and what is to be warned of behind it."""
+    """The text on one line, visible, followed by its warnings."""
     return visible(text) + warning(text)
 
 
 def lines(text: str) -> str:
-    """The same for text of several lines: those behind the first are indented, so none poses as a
-    line of ours.
+    """Text of several lines, made visible; lines after the first are indented, so that none can
+    pass for a line of ours.
     """
     first, *rest = text.rstrip("\n").split("\n")
     return "\n".join((line(first), *(f"  {line(one)}" for one in rest)))
 
 
 def warning(text: str) -> str:
-    """As it stands behind a line; empty for ordinary text."""
+    """The warnings at the end of a line; empty for ordinary text."""
     return "".join(f"  [{one}]" for one in flags(text))
 
 
 def ascii_json(text: str) -> str:
-    """JSON in ASCII alone, with the same meaning. What is not ASCII stands in strings, where it has
-    escapes.
-    """
+    """The same JSON in ASCII only: other characters occur in strings alone, and become escapes."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if " " <= one <= "~" or one == "\n" else _json_escape(one) for one in text)
@@ -99,7 +94,7 @@ def _json_escape(one: str) -> str:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Runs of letters, with the marks on them and what cannot be seen between them."""
+    """Runs of letters, with their marks and the invisible characters between them."""
     return _split(text, lambda one: unicodedata.category(one)[0] in "LM" or not _is_seen(one))
 
 
@@ -121,9 +116,7 @@ def _scripts(word: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _script(letter: str) -> str:
-    """The script of a letter, as its name has it; empty for signs and marks, which belong to all of
-    them.
-    """
+    """The script in a letter's Unicode name; empty for signs and marks, which every script uses."""
     name = unicodedata.name(letter, "")
     for width in _WIDTHS:
         name = name.removeprefix(width)

@@ -37,6 +37,7 @@ from ayes.ops.broker import server as servers
 from ayes.ops.broker.accounts import accounts_config
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.commands import decide
+from ayes.ops.commands.command import Session
 from ayes.ops.workers import reactions, working
 from ayes.projections import pending
 from ayes.projections.pending import NO_FILTER, Page, PendingFilter
@@ -370,7 +371,7 @@ async def test_the_command_shows_the_same_whatever_becomes_of_the_desk(
         await put(admin.log.pending, question(seq))
 
     async def shown() -> list[int]:
-        await decide.pending("acme", watch=False, limit=3, store=store, url=None, json=True)
+        await decide.pending("acme", watch=False, limit=3, session=Session(store, json=True))
         return [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()]
 
     assert await shown() == [0, 1, 2]

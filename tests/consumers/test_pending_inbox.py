@@ -26,6 +26,7 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.key_value import KeyValue
 from ayes.ledger.services import Ledger
 from ayes.ops.commands import decide
+from ayes.ops.commands.command import Session
 from ayes.projections import pending
 from ayes.projections.pending import Entry, PendingFilter
 from ayes.schemas.errors import BadInput, BrokerRefused
@@ -360,7 +361,7 @@ async def test_the_command_shows_the_oldest(store: Path, capsys: pytest.CaptureF
             await put(admin.log.pending, question(seq, workspace=("acme", "shop")[seq % 2]))
 
     async def shown(workspace: str, limit: int | None) -> list[int]:
-        await decide.pending(workspace, watch=False, limit=limit, store=store, url=None, json=True)
+        await decide.pending(workspace, watch=False, limit=limit, session=Session(store, json=True))
         return [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()]
 
     assert await shown("", None) == [1, 2, 3, 4]
@@ -368,9 +369,9 @@ async def test_the_command_shows_the_oldest(store: Path, capsys: pytest.CaptureF
     assert await shown("shop", None) == [1, 3]
     assert await shown("acme", 1) == [2]
     assert await shown("sho", None) == []
-    await decide.pending("", watch=False, limit=3, store=store, url=None, json=False)
+    await decide.pending("", watch=False, limit=3, session=Session(store))
     assert "4 waiting, the oldest 3 shown." in capsys.readouterr().err
-    await decide.pending("", watch=False, store=store, url=None, json=False)
+    await decide.pending("", watch=False, session=Session(store))
     assert "4 waiting. Next:" in capsys.readouterr().err
     with pytest.raises(BadInput, match="--limit 0"):
         await shown("", 0)
@@ -392,9 +393,7 @@ async def test_the_command_goes_on_with_what_comes(store: Path, capsys: pytest.C
                     await asyncio.sleep(0.02)
             return [" ".join(line.split()[:2]) for line in lines]
 
-        watching = asyncio.create_task(
-            decide.pending("acme", watch=True, store=store, url=None, json=False)
-        )
+        watching = asyncio.create_task(decide.pending("acme", watch=True, session=Session(store)))
         try:
             assert await told(2) == ["asked acme/t1/c1", "asked acme/t1/c3"]
             await put(bucket, question(5, workspace="shop"))

@@ -24,6 +24,7 @@ from ayes.ledger.verdict import Case, verdict
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import CandidateCall, Counts, backtest, backtest_ledger, wishes_in
 from ayes.ops.commands import policy as command
+from ayes.ops.commands.command import Session
 from ayes.ops.rehearsal.transcripts import payload_of
 from ayes.projections.formats.conversation import read_conversations
 from ayes.schemas import events as e
@@ -549,8 +550,8 @@ async def test_the_json_is_one_object_with_these_keys(store, capsys, tmp_path):
     (tmp_path / "mixed.toml").write_text(MIXED)
     for on in (None, str(SMALL)):
         await command.backtest(
-            str(tmp_path / "mixed.toml"), on=on, form=None, since=None, workspace="", store=store, url=None, json=True
-        )  # fmt: skip
+            str(tmp_path / "mixed.toml"), on=on, session=Session(store, json=True)
+        )
         told = json.loads(capsys.readouterr().out)
         assert list(told) == [
             *("calls", "asked", "allowed", "blocked", "invalid", "uncertain"),
@@ -591,8 +592,8 @@ BAD = [
         ["--on", "nowhere.jsonl"],
         "nowhere.jsonl: cannot be read",
     ),
-    ("no such form", FINE, "{}\n", ["--on", "talks.jsonl", "--form", "x"], "'x'"),
-    ("a form without a file", FINE, None, ["--form", "anthropic"], "add --on FILE"),
+    ("no such form", FINE, "{}\n", ["--on", "talks.jsonl", "--format", "x"], "'x'"),
+    ("a form without a file", FINE, None, ["--format", "anthropic"], "add --on FILE"),
     ("neither a number nor a time", FINE, None, ["--since", "yesterday"], "--since 'yesterday'"),
     ("times of a file", FINE, "{}\n", ["--on", "talks.jsonl", "--since", "1"], "have no times"),
     ("no workspace", FINE, None, ["-w", "a.b"], "workspace 'a.b'"),
@@ -615,12 +616,10 @@ async def test_bad_input_is_told_in_a_sentence(
         await command.backtest(
             "policy.toml",
             on=given.get("--on"),
-            form=given.get("--form"),
+            form=given.get("--format"),
             since=given.get("--since"),
             workspace=given.get("-w", ""),
-            store=tmp_path / "no-store",
-            url=None,
-            json=True,
+            session=Session(tmp_path / "no-store", json=True),
         )
     assert sentence in str(told.value)
     assert told.value.exit_code == 2

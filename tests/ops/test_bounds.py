@@ -19,6 +19,7 @@ from ayes.ops.broker import guard
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.commands import check, run
+from ayes.ops.commands.command import Session
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput, BrokerRefused
@@ -55,14 +56,14 @@ async def observer(store):
 @pytest.fixture
 def doctor(store, capsys):
     async def examined():
-        await check.doctor(store=store, url=None, json=True)
+        await check.doctor(session=Session(store, json=True))
         return {one["check"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
 
     return examined
 
 
 async def alarms(store, capsys):
-    await check.status(store=store, url=None, json=True)
+    await check.status(session=Session(store, json=True))
     return json.loads(capsys.readouterr().out)["alarms"]
 
 

@@ -1,4 +1,4 @@
-"""`ayes check`: what a provider would turn down in a list of messages, without a broker."""
+"""`ayes check`: what a provider would reject in a list of messages, without a broker."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ def check(tmp_path, capsys):
 async def test_what_a_provider_would_take_is_no_data(check, content, provider):
     """The list, or the request that it stands in: nothing on stdout, a sentence on stderr, 0."""
     found = await check(content, provider)
-    assert found == Ended(0, "", f"{provider} would take it.\n")
+    assert found == Ended(0, "", f"{provider} would accept it.\n")
 
 
 async def test_every_problem_is_told(check):
@@ -79,7 +79,7 @@ async def test_every_problem_is_told(check):
         "message 3: the result of 'a' does not follow an assistant message with that call. "
         "Put it there, or drop it. (rule 2)\n"
     )
-    assert found.err == "openai-chat would turn it down: 3 problems.\n"
+    assert found.err == "openai-chat would reject it: 3 problems.\n"
 
 
 async def test_every_problem_is_one_object_a_line(check):
@@ -162,10 +162,10 @@ def test_the_program_needs_no_broker(tmp_path):
     file = tmp_path / "messages.json"
     file.write_text(json.dumps(CHAT[:3]))
     store = tmp_path / "store"
-    broken = approvals("check", file, "--for", "openai-chat", "--json", store=store)
+    broken = approvals("check", file, "--format", "openai-chat", "--json", store=store)
     assert (broken.code, [one["rule"] for one in broken.lines]) == (1, [1])
     file.write_text(json.dumps(CHAT))
-    assert approvals("check", file, "--for", "openai-chat", store=store).code == 0
+    assert approvals("check", file, "--format", "openai-chat", store=store).code == 0
     assert not store.exists()
 
 
@@ -174,15 +174,15 @@ def test_the_program_says_what_it_cannot_read(tmp_path):
     an object.
     """
     file = tmp_path / "messages.json"
-    missing = approvals("check", file, "--for", "openai-chat")
+    missing = approvals("check", file, "--format", "openai-chat")
     assert (missing.code, missing.out) == (2, "")
     assert "cannot be read" in missing.err
     file.write_text('[{"role": "user"')
-    broken = approvals("check", file, "--for", "openai-chat", "--json")
+    broken = approvals("check", file, "--format", "openai-chat", "--json")
     assert (broken.code, broken.out) == (2, "")
     assert broken.problem["error"] == "BadFile"
     assert "line 1" in broken.problem["message"]
-    unknown = approvals("check", file, "--for", "some-ai")
+    unknown = approvals("check", file, "--format", "some-ai")
     assert (unknown.code, unknown.out) == (2, "")
     assert "'some-ai'" in unknown.err
     assert "openai-chat" in unknown.err
@@ -192,7 +192,7 @@ def test_the_program_says_what_it_cannot_read(tmp_path):
 def test_the_program_reads_stdin(sent, code):
     """`-` is what is piped in, and is called so."""
     done = subprocess.run(
-        [APPROVALS, "check", "-", "--for", "openai-chat"],
+        [APPROVALS, "check", "-", "--format", "openai-chat"],
         input=sent,
         capture_output=True,
         text=True,
@@ -205,7 +205,7 @@ def test_the_program_reads_stdin(sent, code):
 
 
 def test_the_help_names_every_provider():
-    """Whoever reads the help knows what can be said after --for."""
+    """Whoever reads the help knows what can be said after --format."""
     command = typer.main.get_command(app).commands["check"]
-    (option,) = [one for one in command.params if "--for" in one.opts]
-    assert sorted(option.help.split(", ")) == sorted(FORMATS)
+    (option,) = [one for one in command.params if "--format" in one.opts]
+    assert sorted(option.help.partition(": ")[2].split(", ")) == sorted(FORMATS)

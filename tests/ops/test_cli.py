@@ -399,7 +399,7 @@ def test_a_policy_says_what_it_changes(shop, tmp_path, within):
         ("tool", "declare", "tools.toml"),
         ("hear", "approve c", "--as", "ana"),
         ("delegate", "give", "ben", "--as", "ana", "--from", "2026-01-01", "--until", "2099-01-01"),
-        ("grant", "give", "--tool", "pay", "--any-arguments", "--for", "1h", "--as", "ana"),
+        ("grant", "give", "--tool", "pay", "--any-arguments", "--duration", "1h", "--as", "ana"),
     ],
 )
 def test_what_writes_asks_for_the_workspace(shop, within, words):
@@ -428,12 +428,12 @@ def test_arguments_may_come_from_stdin(shop, call):
 
 
 def test_a_grant_is_given_for_a_time_with_its_unit(shop, within):
-    """`--for 8` would be eight seconds, and nobody means that: exit 2, and nothing is recorded."""
+    """`--duration 8` would be eight seconds, and nobody means that: exit 2, and nothing is recorded."""
     before = last_seq(shop)
     grant = ("grant", "give", "--tool", "pay", "--any-arguments", "-w", "shop", "--as", "ana")
-    ended = within(*grant, "--for", "8", store=shop)
+    ended = within(*grant, "--duration", "8", store=shop)
     assert (ended.code, last_seq(shop)) == (2, before)
-    assert "--for 8 has no unit. Write 8h" in ended.err
+    assert "--duration 8 has no unit. Write 8h" in ended.err
 
 
 def test_tools_are_declared_from_a_file(shop, within, tmp_path):
@@ -467,7 +467,7 @@ def test_a_call_from_wish_to_decision_in_json(shop, call):
     """request, pending, approve, wait, show: each tells in JSON how the call stands, and nothing in
     words (B86).
     """
-    asked = approvals("request", call, "pay", FIVE, "--for", "rita", "--json", store=shop)
+    asked = approvals("request", call, "pay", FIVE, "--requester", "rita", "--json", store=shop)
     assert (asked.code, asked.err) == (8, "")
     assert asked.one["status"] == "pending"
     assert asked.one["arguments"] == FIVE
@@ -497,7 +497,7 @@ def test_a_call_from_wish_to_decision_in_json(shop, call):
 
 def test_a_call_from_wish_to_decision_in_words(shop, call):
     """The same for people: tables and histories on stdout, sentences on stderr."""
-    asked = approvals("request", call, "pay", FIVE, "--for", "rita", store=shop)
+    asked = approvals("request", call, "pay", FIVE, "--requester", "rita", store=shop)
     assert (asked.code, asked.out) == (8, "")
     assert asked.err == f"{call} waits for people: 0 of 1 approvals. Missing: one of ana, ben.\n"
     waiting = approvals("pending", "-w", "shop", store=shop)
@@ -550,7 +550,7 @@ def test_denied(shop, within, call):
     assert (waited.code, waited.one["reason"], waited.one["voters"]) == (5, "Too much.", ["ben"])
     until(shop, call.finished)
     before = last_seq(shop)
-    assert within("request", call, "pay", FIVE, "--for", "rita", store=shop).code == 5
+    assert within("request", call, "pay", FIVE, "--requester", "rita", store=shop).code == 5
     assert last_seq(shop) == before
     assert kinds(within("show", call, "--json", store=shop))[-2:] == ["Denied", "ToolRefused"]
 
@@ -731,8 +731,10 @@ def test_a_history_is_what_a_model_goes_on_from(shop, within, call):
         (thread.replied(1), e.ModelReplied(parts=(e.Text("Here it comes."), wish))),
     )
     for provider in ("openai-chat", "anthropic"):
-        compact = within("history", f"shop/{call.thread}", "--for", provider, "--json", store=shop)
-        pretty = within("history", f"shop/{call.thread}", "--for", provider, store=shop)
+        compact = within(
+            "history", f"shop/{call.thread}", "--format", provider, "--json", store=shop
+        )
+        pretty = within("history", f"shop/{call.thread}", "--format", provider, store=shop)
         assert (compact.code, pretty.code) == (0, 0)
         assert compact.one == json.loads(pretty.out)
         assert compact.one["messages"][0]["role"] == "user"
@@ -1028,7 +1030,7 @@ BAD_INPUT = [
     ("thread shop", 2, "'shop' is not of the form workspace/thread"),
     ("history shop/nobody", 1, "nothing was ever recorded in shop/nobody"),
     (
-        "history shop/t --for nobody",
+        "history shop/t --format nobody",
         2,
         "there is no provider 'nobody'. Known are: openai-chat, openai-responses, anthropic",
     ),
@@ -1049,14 +1051,14 @@ BAD_INPUT = [
     # what the command line itself finds
     ("pendin", 2, "No such command 'pendin'. Did you mean 'pending'?"),
     (f"approve {OPEN}", 2, "Missing option '--as'"),
-    (f"wait {OPEN} --timeout -1", 2, "--timeout '-1' is no duration."),
+    (f"wait {OPEN} --timeout -1", 2, "--timeout '-1' is not a valid duration."),
     (
         f"wait {OPEN} --timeout soon",
         2,
-        "--timeout 'soon' is no duration. Write a number and its unit, as in 90s",
+        "--timeout 'soon' is not a valid duration. Write a number and its unit, as in 90s",
     ),
     ("up --store new --ack-wait 0.1s", 2, "--ack-wait '0.1s' is too short: 0.5s at least."),
-    ("up --store new --sync sometimes", 2, "--sync 'sometimes' is no duration."),
+    ("up --store new --sync sometimes", 2, "--sync 'sometimes' is not a valid duration."),
     ("watch --from 0", 2, "'--from'"),
 ]
 

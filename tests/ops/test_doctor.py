@@ -14,6 +14,7 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import DURABLES, LEDGER, PARKED, PENDING
 from ayes.ledger.services import Ledger
 from ayes.ops.commands import check, run
+from ayes.ops.commands.command import Session
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 
@@ -35,7 +36,7 @@ def doctor(store, capsys):
     """What the doctor finds, by check; and the exit code."""
 
     async def examined(url=None):
-        code = await check.doctor(store=None if url else store, url=url, json=True)
+        code = await check.doctor(session=Session(None if url else store, url, json=True))
         found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
         return code, {one["check"]: one for one in found}
 
@@ -45,7 +46,7 @@ def doctor(store, capsys):
 @pytest.fixture
 def status(store, capsys):
     async def seen():
-        await check.status(store=store, url=None, json=True)
+        await check.status(session=Session(store, json=True))
         told = json.loads(capsys.readouterr().out)
         told["consumers"] = {one["name"]: one for one in told["consumers"]}
         return told
@@ -119,7 +120,7 @@ async def test_a_role_that_may_too_much_is_reported_and_nothing_recorded(store, 
     before = await _everything(admin)
     told = await check._cannot("admin", "ledger.doctor.t.call.1-0.decided", Store(store))
     assert not told.ok
-    assert told.detail.startswith("the broker lets it: ")
+    assert told.detail.startswith("the broker allows it: ")
     assert await _everything(admin) == before
 
 
@@ -219,7 +220,7 @@ async def test_with_a_url_there_is_one_login_to_look_with(store, admin, doctor):
 async def test_people_read_the_same(store, admin, capsys):
     """Without --json: a line each, BAD in front of what is, and what is parked by name."""
     await parked_one(admin)
-    assert await check.doctor(store=store, url=None, json=False) == 1
+    assert await check.doctor(session=Session(store)) == 1
     told = capsys.readouterr()
     assert told.err == ""
     lines = told.out.splitlines()
@@ -227,7 +228,7 @@ async def test_people_read_the_same(store, admin, capsys):
         line for line in lines if "parked" in line
     ]
     assert all(line.startswith(("ok    ", "BAD   ")) for line in lines)
-    await check.status(store=store, url=None, json=False)
+    await check.status(session=Session(store))
     told = capsys.readouterr()
     assert told.err == ""
     assert f"parked by gate: fact 7 ({CALL.requested.subject}), ValueError: no idea" in told.out
@@ -317,8 +318,8 @@ async def test_what_nobody_takes_is_frozen(store, admin, status, capsys, monkeyp
         name for name, one in seen.items() if one["waiting"]
     }
     assert seen["queue"]["quiet_s"] > 0.2
-    await check.status(store=store, url=None, json=False)
-    assert "frozen: nothing was taken for " in capsys.readouterr().out
+    await check.status(session=Session(store))
+    assert "frozen: nothing was delivered for " in capsys.readouterr().out
     async with working(reactions(["queue"]), store=store):
         seen = await _until_acked(status, "queue")
     assert not seen["consumers"]["queue"]["frozen"]
@@ -352,9 +353,9 @@ async def test_setup_says_what_is_otherwise(store, admin, capsys):
     """Streams that are there keep their replicas; setup names those that have another number, and
     exits with 1.
     """
-    assert await run.setup(replicas=1, store=store) == 0
+    assert await run.setup(replicas=1, session=Session(store)) == 0
     assert "with 1 replica each" in capsys.readouterr().err
-    assert await run.setup(replicas=3, store=store, json=True) == 1
+    assert await run.setup(replicas=3, session=Session(store, json=True)) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["streams"]
     assert any("LEDGER has 1 replica, not 3" in one for one in told["differing"])

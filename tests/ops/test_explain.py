@@ -20,6 +20,7 @@ from ayes.ledger.policies import Policies
 from ayes.ledger.services import Ledger
 from ayes.ledger.votes import CastVote, counted
 from ayes.ops.commands import policy as command
+from ayes.ops.commands.command import Session
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
 from ayes.schemas.digest import text_digest
@@ -83,7 +84,7 @@ def explain(store, capsys):
     """What `ayes policy explain CALL --json` prints."""
 
     async def told(call=CALL, *, json_=True):
-        await command.explain(str(call), store=store, url=None, json=json_)
+        await command.explain(str(call), session=Session(store, json=json_))
         out = capsys.readouterr().out
         return json.loads(out) if json_ else out
 
@@ -327,7 +328,7 @@ async def test_a_call_that_no_gate_has_seen_says_so_and_what_would_be_said(admin
     told = await explain()
     assert (told["status"], told["judged"]) == ("requested", None)
     assert (told["by_now"]["then"], told["by_now"]["rule"]) == ("ask", "money")
-    assert "judged      by no gate yet" in await explain(json_=False)
+    assert "judged      not yet, by any gate" in await explain(json_=False)
 
 
 # ----------------------------------------------------------------------------- what is in force now
@@ -390,7 +391,7 @@ async def test_people_read_lines_in_which_nothing_is_hidden(admin, gate, store):
     for line in (
         "must agree  2 of ana, ben, cy: ana; 1 missing",
         "must agree  1 of sam, cy (@security): nobody yet; 1 missing",
-        "deny        2 must say no",
+        "deny        2 must deny it",
         "not         rita, who asked for it",
         "emergency   any of olga alone, with a reason",
         "time        after 3600 s it expires",

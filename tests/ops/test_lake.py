@@ -178,9 +178,9 @@ CHANGES = {
     "removed": ("SELECT * FROM old WHERE seq <> 3", "fact 3 of the log"),
     "added": (
         "FROM old UNION ALL SELECT * REPLACE (99::UBIGINT AS seq) FROM old WHERE seq = 3",
-        "row 99 of `events` is no fact",
+        "row 99 of `events` is not a fact",
     ),
-    "doubled": ("FROM old UNION ALL FROM old WHERE seq = 3", "row 3 of `events` is no fact"),
+    "doubled": ("FROM old UNION ALL FROM old WHERE seq = 3", "row 3 of `events` is not a fact"),
     "changed": (
         "SELECT * REPLACE (CASE seq WHEN 3 THEN '{}'::BLOB ELSE payload END AS payload) FROM old",
         "fact 3 of the log",

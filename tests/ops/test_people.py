@@ -152,7 +152,7 @@ def test_two_of_three_and_one_of_security(shop, within, thread):
     is missing (B39, B40).
     """
     call = thread.call("c")
-    asked = approvals("request", call, "release", FIVE, "--for", "rita", store=shop)
+    asked = approvals("request", call, "release", FIVE, "--requester", "rita", store=shop)
     assert asked.code == 8
     assert asked.err == (
         f"{call} waits for people: 0 of 3 approvals. Missing: 2 of ana, ben, carol and one of "
@@ -268,7 +268,7 @@ def test_nobody_answers_so_others_are_asked_and_then_it_expires(shop, within, th
 
 
 def requested(within, store, call, tool="pay", arguments=FIVE):
-    ended = within("request", call, tool, arguments, "--for", "rita", "--json", store=store)
+    ended = within("request", call, tool, arguments, "--requester", "rita", "--json", store=store)
     return ended.code, ended.one["ground"], ended.one["grants"]
 
 
@@ -290,7 +290,7 @@ def test_a_grant_is_used_capped_revoked_and_expired(shop, within, thread):
             "grant",
             "give",
             call,
-            "--for",
+            "--duration",
             "1h",
             "--uses",
             "2",
@@ -326,7 +326,7 @@ def test_a_grant_is_used_capped_revoked_and_expired(shop, within, thread):
         "grant",
         "give",
         call,
-        "--for",
+        "--duration",
         "8h",
         "--uses",
         "100",
@@ -340,7 +340,7 @@ def test_a_grant_is_used_capped_revoked_and_expired(shop, within, thread):
     revoked = within(
         "grant", "revoke", "shop/ana/wide", "--as", "ben", "--reason", "No.", store=shop
     )
-    assert (revoked.code, "covers nothing more" in revoked.err) == (0, True)
+    assert (revoked.code, "covers no more calls" in revoked.err) == (0, True)
     assert within("grant", "revoke", "shop/ana/wide", "--as", "ben", store=shop).code == 1
     assert requested(within, shop, CallRef("shop", f"{thread.thread}-d", "c"))[0] == 8
     standing = grants(within, shop)["shop/ana/wide"]
@@ -356,7 +356,7 @@ def test_a_grant_is_used_capped_revoked_and_expired(shop, within, thread):
         "shop",
         "--when",
         "args.amount < 6",
-        "--for",
+        "--duration",
         "0.5s",
     )
     assert within(*short, "--uses", "9", "--as", "ben", "--name", "short", store=shop).code == 0
@@ -382,7 +382,7 @@ def test_a_later_no_beats_an_earlier_grant(shop, within, thread):
         "-w",
         "shop",
         "--any-arguments",
-        "--for",
+        "--duration",
         "1h",
         "--uses",
         "9",
@@ -422,8 +422,8 @@ def test_ben_votes_for_ana(shop, within, thread):
     shown = within("show", first, store=shop).out
     assert "approve for ana" in shown
     assert "by ben for ana, rule 'hers alone'" in shown
-    assert within("deny", second, "--as", "ben", "--for", "ana", store=shop).code == 0
-    nobody = within("approve", third, "--as", "ben", "--for", "carol", store=shop)
+    assert within("deny", second, "--as", "ben", "--on-behalf-of", "ana", store=shop).code == 0
+    nobody = within("approve", third, "--as", "ben", "--on-behalf-of", "carol", store=shop)
     assert (nobody.code, "carol is none of those who may vote" in nobody.err) == (4, True)
     listed = within("delegate", "list", "-w", "shop", store=shop).out
     assert "shop/ana/away  in force  ben for ana" in listed
@@ -454,7 +454,7 @@ def test_a_message_is_heard_if_it_is_a_verdict(shop, within, thread):
         f"> {call} pay\nmaybe",
     ):
         ended = within("hear", message, "-w", "shop", "--as", "ana", store=shop)
-        assert (ended.code, "this is no verdict on one of the" in ended.err) == (2, True)
+        assert (ended.code, "this is not a verdict on one of the" in ended.err) == (2, True)
     assert within("hear", f"approve {call}", "-w", "shop", "--as", "rita", store=shop).code == 4
     assert last_seq(shop) == before
     assert within("hear", f"approve {call}", "-w", "shop", "--as", "ana", store=shop).code == 0
@@ -489,7 +489,7 @@ def test_the_glass_is_broken_with_a_reason_and_announced(shop, within, thread):
         "Approved",
     ]
     assert "sam, who broke the glass" in within("wait", call, store=shop).err
-    assert "sam alone says that it shall run: It burns." in within("show", call, store=shop).out
+    assert "sam alone lets it run: It burns." in within("show", call, store=shop).out
 
 
 # -------------------------------------------------------------------------------------- all at once
@@ -525,7 +525,7 @@ def test_all_that_waits_is_decided_at_once_and_failures_are_told_one_by_one(shop
     assert rest.code == 0
     assert rest.err.startswith(f"{hers}: Denied by ben at 20")
     nothing = within(*every, "--yes", store=shop)
-    assert nothing == (0, "", "Nothing waits that fits. Nothing was recorded.\n")
+    assert nothing == (0, "", "No pending call matches. Nothing was recorded.\n")
 
 
 def test_all_is_what_was_shown(shop, within, thread):
@@ -705,26 +705,26 @@ BAD_INPUT = [
                                    "1 to 1.")),
     ("policy show -w desk", 2, ("there is no version of the policy of desk. |every call is asked "
                                "about")),
-    (f"{GIVE} --for 1h", 2, "which calls of the tool? Give --when CONDITION, or --any-arguments"),
-    (f"{GIVE} --for soon --any-arguments", 2, ("--for 'soon' is no duration. Write a number and "
+    (f"{GIVE} --duration 1h", 2, "which calls of the tool? Give --when CONDITION, or --any-arguments"),
+    (f"{GIVE} --duration soon --any-arguments", 2, ("--duration 'soon' is not a valid duration. Write a number and "
                                               "its unit")),
-    (f"{GIVE} --for -5m --any-arguments", 2, "--for '-5m' is no duration"),
-    (f"{GIVE} --for 0s --any-arguments", 2, ("a grant ends: between now and 366 days from now. 0 s "
+    (f"{GIVE} --duration -5m --any-arguments", 2, "--duration '-5m' is not a valid duration"),
+    (f"{GIVE} --duration 0s --any-arguments", 2, ("a grant ends: between now and 366 days from now. 0 s "
                                             "is not.")),
-    (f"{GIVE} --for 400d --any-arguments", 2, "a grant ends: between now and 366 days from now."),
-    (f"{GIVE} --for 1h --any-arguments --uses 0", 2, "a grant has 1 to 1,000 uses, not 0."),
-    (f"{GIVE} --for 1h --when args.amount>", 2, "'args.amount>' is no condition"),
-    (f"{GIVE} --for 1h --when amount>5", 2, "names what is not there"),
-    (f"{GIVE} --for 1h --when args.amount>5 --any-arguments", 2, ("say different things. Give one "
+    (f"{GIVE} --duration 400d --any-arguments", 2, "--duration '400d' is too long: 366d at most."),
+    (f"{GIVE} --duration 1h --any-arguments --uses 0", 2, "a grant has 1 to 1,000 uses, not 0."),
+    (f"{GIVE} --duration 1h --when args.amount>", 2, "'args.amount>' is no condition"),
+    (f"{GIVE} --duration 1h --when amount>5", 2, "names what is not there"),
+    (f"{GIVE} --duration 1h --when args.amount>5 --any-arguments", 2, ("say different things. Give one "
                                                                  "of them.")),
-    (f"{GIVE} --for 1h --any-arguments --name a.b", 2, "name 'a.b' cannot be used"),
-    (f"grant give {OPEN} --tool pay --for 1h --as ana", 2, "a grant is like a call, or for a tool"),
-    ("grant give --for 1h --any-arguments --as ana", 2, "a grant is like a call, or for a tool"),
-    ("grant give shop/t/nobody --for 1h --as ana", 1, "shop/t/nobody was never requested"),
-    ("grant give --tool nail -w shop --for 1h --any-arguments --as ana", 2, ("no tool 'nail' is "
+    (f"{GIVE} --duration 1h --any-arguments --name a.b", 2, "name 'a.b' cannot be used"),
+    (f"grant give {OPEN} --tool pay --duration 1h --as ana", 2, "a grant is for calls like one CALL, or for a tool"),
+    ("grant give --duration 1h --any-arguments --as ana", 2, "a grant is for calls like one CALL, or for a tool"),
+    ("grant give shop/t/nobody --duration 1h --as ana", 1, "shop/t/nobody was never requested"),
+    ("grant give --tool nail -w shop --duration 1h --any-arguments --as ana", 2, ("no tool 'nail' is "
                                                                             "declared")),
     (
-        "grant give --tool erase -w shop --for 1h --any-arguments --as ana",
+        "grant give --tool erase -w shop --duration 1h --any-arguments --as ana",
         4,
         ("no grant may cover erase: people look at each call of it, as never_grant in the policy "
         "says."),
@@ -740,9 +740,9 @@ BAD_INPUT = [
         2,
         "it ends (2101-01-01 00:00 UTC) before it starts (2101-02-01 00:00 UTC).",
     ),
-    (f"{AWAY} --from tomorrow --until 2101-01-01", 2, ("--from 'tomorrow' is no time. Write it as "
+    (f"{AWAY} --from tomorrow --until 2101-01-01", 2, ("--from 'tomorrow' is not a valid time. Write it as "
                                                       "in 2026-11-21T")),
-    (f"{AWAY} --from 2101-01-01 --until 8h", 2, "--until '8h' is no time."),
+    (f"{AWAY} --from 2101-01-01 --until 8h", 2, "--until '8h' is not a valid time."),
     (f"{AWAY} --from 2101-01-01 --until 2102-01-01 --tool a.b", 2, "tool 'a.b' cannot be used"),
     (
         "delegate give ana -w shop --as ana --from 2101-01-01 --until 2102-01-01",
@@ -750,20 +750,20 @@ BAD_INPUT = [
         "ana has their own vote already. Name somebody else.",
     ),
     ("delegate end shop/ana/nothing --as ana", 2, "there is no delegation shop/ana/nothing."),
-    (f"approve {OPEN} --as ben --for ana", 4, ("ana gave ben no vote on pay that holds now. "
+    (f"approve {OPEN} --as ben --on-behalf-of ana", 4, ("ana gave ben no vote on pay that holds now. "
                                               "Nothing was recorded.")),
     (f"break-glass {OPEN} --as ana", 2, "Missing option '--reason'"),
     (f"break-glass {OPEN} --as ana --reason fire", 4, ("may break the glass for shop/t/open. |asks "
                                                       "nobody")),
-    ("approve --as ana", 2, "name one CALL, or give --all for all that waits."),
-    (f"approve {OPEN} --all --as ana", 2, "name one CALL, or give --all for all that waits."),
-    (f"approve {OPEN} --tool pay --as ana", 2, "go with --all. Here one call is named."),
-    ("approve --all --digest 0123456789ab --as ana", 2, "--digest is of one call."),
+    ("approve --as ana", 2, "name one CALL, or give --all for all pending calls."),
+    (f"approve {OPEN} --all --as ana", 2, "name one CALL, or give --all for all pending calls."),
+    (f"approve {OPEN} --tool pay --as ana", 2, "go with --all, not with one CALL."),
+    ("approve --all --digest 0123456789ab --as ana", 2, "--digest is for one call."),
     (f"approve {OPEN} --digest 0123 --as ana", 2, ("--digest '0123' is not a digest. It has 12 to "
                                                   "64 hex digits")),
     (f"approve {OPEN} --digest 0123456789ab --as ana", 1, ("waits with the digest |Nothing was "
                                                           "recorded.")),
-    ("approve --all --edit {} --yes --as ana", 2, "An edit is about one call: name it."),
+    ("approve --all --edit {} --yes --as ana", 2, "--edit is for one call. Name it"),
     ("approve --all --as ana", 2, ("1 call waits. Nobody can be asked here, so nothing was "
                                   "recorded. Add --yes")),
     ("deny --all --thread shop --yes --as ana", 2, "'shop' is not of the form workspace/thread"),
@@ -795,7 +795,7 @@ def test_errors_of_people_are_json_for_programs(calm, within):
     """With --json an error is one line of JSON on stderr, also where an option could not be
     read.
     """
-    ended = within(*GIVE.split(), "--for", "soon", "--any-arguments", "--json", store=calm)
+    ended = within(*GIVE.split(), "--duration", "soon", "--any-arguments", "--json", store=calm)
     assert (ended.code, ended.out) == (2, "")
     assert json.loads(ended.err)["error"] == "BadInput"
 
@@ -813,7 +813,7 @@ def test_a_policy_is_proposed_and_applied_once_somebody_else_approved_it(shop, w
         "-w",
         "proposing",
         "--propose",
-        "--for",
+        "--requester",
         "olga",
         "--json",
         store=shop,
@@ -834,6 +834,6 @@ def test_a_policy_is_proposed_and_applied_once_somebody_else_approved_it(shop, w
         (),
         (looser, "--proposal", call),
         (looser, "--propose"),
-        (looser, "--for", "olga"),
+        (looser, "--requester", "olga"),
     ):
         assert within("policy", "apply", *wrong, store=shop).code == 2

@@ -27,6 +27,7 @@ from ayes.ops import cli
 from ayes.ops.audit import replay, verify
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.commands import replay as replaying
+from ayes.ops.commands.command import Session
 from ayes.projections import pending
 from ayes.projections.fold import ProjectionState
 from ayes.projections.histories import HISTORIES
@@ -51,7 +52,7 @@ def project(store, capsys):
 
     async def projected(name, *, until=None, into=None, diff=False, swap=False, json=True):
         code = await replaying.projected(
-            name, until=until, into=into, diff=diff, swap=swap, store=store, url=None, json=json
+            name, Session(store, json=json), until=until, into=into, diff=diff, swap=swap
         )
         told = capsys.readouterr()
         return code, told.out, told.err
@@ -185,7 +186,7 @@ async def test_a_bucket_beside_the_live_one(store, admin, project):
     facts = await recorded(admin)
     for name in ("histories", "calls", "pending"):
         code, out, err = await project(name, into=f"next-{name}", until="90")
-        assert (code, out) == (0, "")
+        assert (code, json.loads(out)["bucket"]) == (0, f"next-{name}")
         assert f"in bucket next-{name}" in err
         expected = plain(rebuilt(facts[:90])[name])
         assert await _as_any_client(admin, f"next-{name}") == expected
@@ -542,10 +543,10 @@ async def test_a_log_without_its_end_is_not_whole(admin):
 # ------------------------------------------------------------------------------------ wrong options
 
 WRONG = [
-    (["--into", "x"], "--into, --diff and --swap need to know of which projection"),
-    (["--diff"], "--into, --diff and --swap need to know of which projection"),
-    (["--swap"], "--into, --diff and --swap need to know of which projection"),
-    (["--verify", "--projection", "pending"], "--verify looks at every projection"),
+    (["--into", "x"], "--into, --diff and --swap are for one projection"),
+    (["--diff"], "--into, --diff and --swap are for one projection"),
+    (["--swap"], "--into, --diff and --swap are for one projection"),
+    (["--verify", "--projection", "pending"], "--verify is for every projection"),
     (
         ["--projection", "votes"],
         "there is no projection 'votes'. Known are: pending, histories, calls.",
@@ -554,7 +555,7 @@ WRONG = [
     (["--projection", "histories", "--swap"], "there is no live copy of histories to compare with"),
     (
         ["--projection", "pending", "--swap", "--until", "3"],
-        "would put the past in place of the present",
+        "would replace the present by the past",
     ),
     (["--projection", "pending", "--into", "pending"], "'pending' is the live queue itself"),
     (["--projection", "calls", "--into", "pending"], "'pending' is the live queue itself"),
@@ -600,6 +601,6 @@ async def test_the_real_program_does_it(store, admin):
     assert (done.code, values(rows(done.out))) == (0, plain(rebuilt(facts)["calls"]))
     assert "calls: " in done.err
     done = await run("--projection", "pending", "--into", "next", "--json")
-    assert (done.code, done.out) == (0, "")
+    assert (done.code, done.one["bucket"]) == (0, "next")
     done = await run("--until", "1", "--json")
     assert done.one["facts"] == 1

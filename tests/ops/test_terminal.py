@@ -125,7 +125,7 @@ def test_json_for_a_terminal_means_the_same(text):
 
 def test_an_error_of_several_lines_poses_as_none_of_ours(capsys):
     """Its first line says error, the others are indented, and nothing in them acts."""
-    output.say_error(BadInput("it said:\nok  verified\x1b[2J"))
+    output.print_error(BadInput("it said:\nok  verified\x1b[2J"))
     assert (
         capsys.readouterr().err
         == "error: it said:\n  ok  verified\\u001b[2J  [hidden characters]\n"
@@ -268,7 +268,7 @@ def test_an_edit_is_told_with_what_it_changed(capsys):
         assert f"edited: amount 5 → 4 (digest {digest[:12]})" in told
     output.print_facts(story.facts[3:], output.console())
     assert f"edited to {edit}" in capsys.readouterr().out
-    told = json.loads(output.call_json(call_of(ref, tuple(story.facts))))
+    told = output.call_json(call_of(ref, tuple(story.facts)))
     assert (told["arguments"], told["digest"], told["edited"]) == (edit, digest, True)
     assert (told["requested_arguments"], told["requested_digest"]) == (
         wish.arguments,
@@ -277,7 +277,7 @@ def test_an_edit_is_told_with_what_it_changed(capsys):
     plain = call_of(
         ref, tuple(Fact(n, START, *one) for n, one in enumerate(life(ref, wish, "denied"), 1))
     )
-    told = json.loads(output.call_json(plain))
+    told = output.call_json(plain)
     assert told["digest"] == request(wish).digest
     assert "edited" not in told
 

@@ -139,7 +139,7 @@ def test_real_transcripts_come_out_as_they_were(conversations, store, workspace,
     """
     tenth = conversations[::10]
     file = transcripts(tmp_path / "tenth.jsonl", form, tenth)
-    ended = rehearsed(store, workspace, file, "--form", form)
+    ended = rehearsed(store, workspace, file, "--format", form)
     assert ended.code == 0, ended.err
     summary = ended.one
     assert (summary["conversations"], summary["identical"], summary["different"]) == (15, 15, 0)
@@ -153,7 +153,7 @@ def test_a_transcript_that_is_denied_is_different(store, workspace, tmp_path):
     nobody was asked (B2).
     """
     file = transcripts(tmp_path / "small.jsonl", "anthropic", read_conversations(SMALL))
-    ended = rehearsed(store, workspace, file, "--form", "anthropic", "--reviewer", "deny")
+    ended = rehearsed(store, workspace, file, "--format", "anthropic", "--reviewer", "deny")
     assert ended.code == 0, ended.err
     assert (ended.one["denied"], ended.one["identical"], ended.one["different"]) == (4, 1, 3)
 
@@ -205,15 +205,15 @@ def test_what_our_own_form_cannot_say_goes_through(store, workspace, tmp_path):
     """
     file = tmp_path / "awkward.json"
     file.write_text(json.dumps(AWKWARD, indent=2))
-    ended = rehearsed(store, workspace, file, "--form", "anthropic")
+    ended = rehearsed(store, workspace, file, "--format", "anthropic")
     assert ended.code == 0, ended.err
     assert (ended.one["calls"], ended.one["identical"]) == (2, 1)
-    written = approvals("history", f"{workspace}/awkward", "--for", "anthropic", store=store)
+    written = approvals("history", f"{workspace}/awkward", "--format", "anthropic", store=store)
     messages = json.loads(written.out)["messages"]
     assert messages[1] == AWKWARD["messages"][1]
     assert messages[2]["content"][2:] == AWKWARD["messages"][2]["content"][2:]
     assert [one.get("is_error", False) for one in messages[2]["content"][:2]] == [True, False]
-    again = rehearsed(store, workspace, file, "--form", "anthropic")
+    again = rehearsed(store, workspace, file, "--format", "anthropic")
     assert again.one | {"seconds": 0} == ended.one | {"seconds": 0}
 
 
@@ -402,7 +402,7 @@ async def test_from_a_bad_file_nothing_is_recorded(store, tmp_path, case):
     form, file, said = bad_file(tmp_path, case)
     async with Ledger.connect(store, role="observer") as ledger:
         before = await ledger.log.last_seq()
-        ended = rehearsed(store, "bad", file, "--form", form)
+        ended = rehearsed(store, "bad", file, "--format", form)
         assert await ledger.log.last_seq() == before
     assert (ended.code, ended.out) == (2, "")
     assert ended.problem["message"].startswith(f"{file}{said}")
@@ -411,10 +411,10 @@ async def test_from_a_bad_file_nothing_is_recorded(store, tmp_path, case):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--form", "chatml"), "there is no provider 'chatml'. Known are: openai-chat, "),
+        (("--format", "chatml"), "there is no provider 'chatml'. Known are: openai-chat, "),
         (
-            ("--form", "openai-chat", "--no-workers"),
-            "reads no other form than our own. Leave out --no-workers",
+            ("--format", "openai-chat", "--no-workers"),
+            "reads only our own form. Leave out --no-workers",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from ayes.ops.audit import verify
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.setup import apply_policy
 from ayes.ops.commands import replay as replaying
+from ayes.ops.commands.command import Session
 from ayes.ops.rehearsal.rehearse import read_recordings, rehearse, review
 from ayes.ops.rehearsal.scripted_reviewer import Script
 from ayes.ops.workers import KINDS
@@ -43,9 +44,7 @@ def replay(store, capsys):
     """What `ayes replay` ends with, and what it writes to stdout; to stderr it writes nothing."""
 
     async def replayed(*, verify=False, until=None, json=False):
-        code = await replaying.verified(
-            verify=verify, until=until, store=store, url=None, json=json
-        )
+        code = await replaying.verified(Session(store, json=json), verify=verify, until=until)
         told = capsys.readouterr()
         assert told.err == ""
         return code, told.out

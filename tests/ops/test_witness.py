@@ -20,6 +20,7 @@ from ayes.ops.broker import witness
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.commands import check
+from ayes.ops.commands.command import Session
 from ayes.schemas import events as e
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.slots import ThreadRef
@@ -152,9 +153,9 @@ async def told(store: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict, l
     """What the doctor and status say of a broker without workers."""
     async with EmbeddedServer(store):
         await declare_streams(store)
-        assert await check.doctor(store=store, url=None, json=True) == 1
+        assert await check.doctor(session=Session(store, json=True)) == 1
         checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        await check.status(store=store, url=None, json=True)
+        await check.status(session=Session(store, json=True))
         return {one["check"]: one for one in checks}, json.loads(capsys.readouterr().out)["alarms"]
 
 

@@ -1015,18 +1015,18 @@ def test_the_program_judges_what_is_shown(tmp_path, name):
     """`ayes check` by either name: 0 where all has ended, 1 and the rule where a call waits."""
     file = tmp_path / "messages.json"
     file.write_text(json.dumps(written(User("hi"), *ended("returned"))))
-    assert approvals("check", file, "--for", name).code == 0
+    assert approvals("check", file, "--format", name).code == 0
     file.write_text(json.dumps([HELLO, saying(part(state="approval-requested"))]))
-    waits = approvals("check", file, "--for", name, "--json")
+    waits = approvals("check", file, "--format", name, "--json")
     assert (waits.code, [(one["rule"], one["message"]) for one in waits.lines]) == (1, [(28, 1)])
 
 
 async def test_the_program_writes_what_is_shown(store):
-    """`ayes history --for ai-sdk-ui` is a list that the checker takes."""
+    """`ayes history --format ai-sdk-ui` is a list that the checker takes."""
     thread = ThreadRef.parse("shop/t1")
     async with Ledger.connect(store, role="admin") as ledger:
         await ledger.append(thread.said("1"), e.Said(role="user", text="hi"))
         await ledger.append(thread.replied(1), e.ModelReplied(parts=(e.Text("hello"),)))
-    shown = approvals("history", "shop/t1", "--for", "ai-sdk-ui", "--json", store=store)
+    shown = approvals("history", "shop/t1", "--format", "ai-sdk-ui", "--json", store=store)
     assert shown.code == 0, shown.err
     assert shown.one == ai_sdk_ui.write((User("hi"), Assistant(1, (e.Text("hello"),))))
