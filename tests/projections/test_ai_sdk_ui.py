@@ -939,7 +939,7 @@ def test_what_cannot_be_read_is_refused(sentence, messages):
 @pytest.mark.parametrize("payload", [None, 5, "hi", {"contents": []}])
 def test_no_list_is_no_conversation(payload):
     """A reader says that there is no list, where a checker says that there is no message."""
-    with pytest.raises(BadInput, match="no list of messages"):
+    with pytest.raises(BadInput, match="not a list of messages"):
         ai_sdk_ui.read(payload)
     assert [problem.rule for problem in ai_sdk_ui.check(payload)] == [21]
 

@@ -12,13 +12,13 @@ from ayes.projections.formats.ai_sdk.write import PROVIDER
 from ayes.projections.formats.common import (
     JsonObject,
     Payload,
-    arguments_object,
+    arguments_text,
     checked_json_text,
     checked_messages,
     unreadable,
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
-from ayes.projections.formats.pairing import PairedSteps, repeated_id
+from ayes.projections.formats.pairing import PairedSteps
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
 #: The rules that a payload must keep to be read. The others are about sending it.
@@ -40,13 +40,8 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
                 if part["type"] == "tool-result":
                     steps.add_output(_read_output(at, part))
         elif role == "assistant":
-            asked = "tool-approval-request"
-            reply = RecordedReply(
-                tuple(_read_part(at, one) for one in parts if one["type"] != asked)
-            )
-            if repeated_id(reply.wishes) is not None:
-                raise unreadable(at, "two calls have one id. Whose result is whose is not said.")
-            steps.add_reply(reply)
+            said = [part for part in parts if part["type"] != "tool-approval-request"]
+            steps.add_reply(at, RecordedReply(tuple(_read_part(at, part) for part in said)))
         else:
             steps.add_said(Spoken(role, read_texts(at, parts)))
     return steps.finish()
@@ -76,16 +71,8 @@ def _read_part(at: int, part: JsonObject) -> Part:
 
 
 def read_input(at: int, value: Any) -> str:
-    match value:
-        case {"malformed_arguments": str(raw)} if (
-            len(value) == 1 and arguments_object(raw) == value
-        ):
-            return raw
-        case str(raw):
-            # What the SDK keeps of a call whose arguments it could not parse.
-            return raw
-        case _:
-            return checked_json_text(at, value)
+    # The SDK keeps the text of arguments that it could not parse.
+    return value if isinstance(value, str) else arguments_text(at, value)
 
 
 def _read_output(at: int, part: JsonObject) -> Output:

@@ -28,11 +28,11 @@ from ayes.projections.formats.common import (
     Payload,
     arguments_object,
     non_blank,
-    note_text,
     parse_json,
     tool_name,
+    user_text,
 )
-from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
+from ayes.projections.formats.pairing import PairedTurn, pair_turns
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
@@ -62,21 +62,15 @@ def numbered(
     """The entries in pairs, each turn with the ids of its calls."""
     used: set[str] = set()
     for step in pair_turns(entries):
-        outcomes = step.outcomes if isinstance(step, PairedTurn) else ()
-        yield step, [call_id(outcome, used, bool) for _wish, outcome in outcomes]
+        ids = step.mint_ids(used, bool) if isinstance(step, PairedTurn) else {}
+        yield step, list(ids.values())
 
 
 def spoken(step: System | User | Note, *, opening: bool) -> tuple[str, str]:
     """Role and text."""
-    match step:
-        case System(text=text) if opening:
-            return "system", non_blank(text)
-        case System(text=text):
-            return "user", note_text(text)
-        case Note(text=text, name=name):
-            return "user", note_text(text, name)
-        case User(text=text):
-            return "user", non_blank(text)
+    if isinstance(step, System) and opening:
+        return "system", non_blank(step.text)
+    return "user", non_blank(user_text(step))
 
 
 def _said(assistant: Assistant, ids: Iterable[str]) -> list[JsonObject]:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ayes.projections.formats.common import (
-    MALFORMED,
     JsonObject,
     Payload,
-    arguments_object,
+    arguments_text,
     json_text,
+    unreadable,
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.formats.gemini.check import system_problem
@@ -26,7 +26,7 @@ from ayes.projections.formats.gemini.parts import (
     parts_of,
     system_of,
 )
-from ayes.projections.formats.pairing import PairedSteps, repeated_id
+from ayes.projections.formats.pairing import PairedSteps
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
@@ -44,7 +44,8 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
                 "`systemInstruction`: only texts can be read, {'parts': [{'text': ...}]}."
             )
         texts = [system] if isinstance(system, str) else [part["text"] for part in system["parts"]]
-    steps = PairedSteps(Spoken("system", text) for text in texts)
+    opening = [Spoken("system", text) for text in texts]
+    steps = PairedSteps(opening, unit="content", optional_ids=True)
     contents = contents_of(payload)
     if not contents:
         wrong = "there is no content in `contents`: a payload is {'contents': [...]}"
@@ -53,10 +54,8 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
         parts = _readable(at, content)
         if content["role"] == "model":
             _all_answered(at, steps, " before this content")
-            reply = RecordedReply(tuple(part for piece in parts for part in _replied(at, piece)))
-            if repeated_id([wish for wish in reply.wishes if wish.provider_id]) is not None:
-                raise _mistake(at, "two calls of it have the same id.")
-            steps.add_reply(reply)
+            replied = tuple(part for piece in parts for part in _replied(at, piece))
+            steps.add_reply(at, RecordedReply(replied))
             continue
         for piece in parts:
             match _user_step(at, piece, steps.waiting):
@@ -75,7 +74,7 @@ def _all_answered(at: int, steps: PairedSteps, where: str = "") -> None:
 
 
 def _mistake(at: int, sentence: str) -> BadInput:
-    return BadInput(f"content {at}: {sentence}")
+    return unreadable(at, sentence, "content")
 
 
 def _readable(at: int, content: Any) -> list[JsonObject]:
@@ -111,17 +110,11 @@ def _replied(at: int, part: JsonObject) -> Iterator[Part]:
                 raise _mistake(
                     at, "a call needs a name and an object `args`, and its id must be text."
                 )
-            yield Wish(name, _arguments(args), id_)
+            yield Wish(name, arguments_text(at, args), id_)
         case _:
             raise _mistake(
                 at, "a part of the model's is neither text nor a call, nor kept for the model."
             )
-
-
-def _arguments(args: JsonObject) -> str:
-    """The raw text; what was wrapped because it was no object is unwrapped."""
-    raw = args.get(MALFORMED)
-    return raw if isinstance(raw, str) and arguments_object(raw) == args else json_text(args)
 
 
 def _user_step(at: int, part: JsonObject, waiting: Sequence[Wish]) -> Spoken | Output:

@@ -23,52 +23,38 @@ from ayes.projections.formats.common import (
     Payload,
     append_or_merge,
     arguments_object,
-    leading_system_count,
-    note_text,
     parse_json,
+    split_opening,
     tool_name,
+    user_text,
 )
 from ayes.projections.formats.gemini.parts import FOREIGN, FUNCTION_NAME, is_base64, is_kept
-from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
-from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.projections.formats.pairing import PairedTurn, mint_call_id, pair_turns
+from ayes.projections.history import Assistant, Entry, Outcome
 from ayes.schemas.events import Opaque, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
     """`{"systemInstruction": ..., "contents": [...]}`, the first only if system texts open it."""
-    first = leading_system_count(entries)
-    system = [
-        {"text": entry.text}
-        for entry in entries[:first]
-        if isinstance(entry, System) and entry.text
-    ]
+    opening, rest = split_opening(entries)
+    system = [{"text": text} for text in opening if text]
     contents: list[JsonObject] = []
     used: set[str] = set()
-    for step in pair_turns(entries[first:]):
+    for step in pair_turns(rest):
         match step:
-            case User(text=text):
-                _say(contents, text)
-            case System(text=text):
-                _say(contents, note_text(text))
-            case Note(text=text, name=name):
-                _say(contents, note_text(text, name))
             case PairedTurn(outcomes=outcomes, given=given):
-                ended = [outcome for _wish, outcome in outcomes]
                 ids = {
-                    one.call: call_id(one, used, bool) if one.provider_id else "" for one in ended
+                    one.call: one.provider_id
+                    and mint_call_id(one.call, one.provider_id, used, bool)
+                    for _wish, one in outcomes
                 }
-                append_or_merge(
-                    contents, {"role": "model", "parts": _turn(given, ids)}, by="role", into="parts"
-                )
-                if ended:
-                    contents.append(
-                        {
-                            "role": "user",
-                            "parts": [
-                                _response(ids[one.call], wish, one) for wish, one in outcomes
-                            ],
-                        }
-                    )
+                turn = {"role": "model", "parts": _turn(given, ids)}
+                append_or_merge(contents, turn, by="role", into="parts")
+                if outcomes:
+                    responses = [_response(ids[one.call], wish, one) for wish, one in outcomes]
+                    contents.append({"role": "user", "parts": responses})
+            case said:
+                _say(contents, user_text(said))
     if not contents or contents[0]["role"] != "user":
         contents.insert(0, {"role": "user", "parts": [{"text": OPENING}]})
     return (
@@ -137,23 +123,17 @@ _UNSIGNED: Final = {"thoughtSignature": FOREIGN}
 
 
 def _call(id_: str, wish: Wish, signature: JsonObject) -> JsonObject:
-    call = {
-        **({"id": id_} if id_ else {}),
-        "name": _name(wish.tool),
-        "args": arguments_object(wish.arguments),
-    }
+    call = {**_named(id_, wish), "args": arguments_object(wish.arguments)}
     return {"functionCall": call, **signature}
 
 
 def _response(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
     response = {"error" if outcome.is_error else "output": outcome.text}
-    return {
-        "functionResponse": {
-            **({"id": id_} if id_ else {}),
-            "name": _name(wish.tool),
-            "response": response,
-        }
-    }
+    return {"functionResponse": {**_named(id_, wish), "response": response}}
+
+
+def _named(id_: str, wish: Wish) -> JsonObject:
+    return {**({"id": id_} if id_ else {}), "name": _name(wish.tool)}
 
 
 def _name(wished: str) -> str:

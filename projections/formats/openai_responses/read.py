@@ -9,7 +9,7 @@ cannot be told in words.
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from ayes.projections.formats.common import JsonObject, Payload, json_text
+from ayes.projections.formats.common import JsonObject, Payload, json_text, unreadable
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.formats.openai_responses.items import (
     FIELDS,
@@ -35,7 +35,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
             "a part of the conversation is with the provider. Read an input that holds all of it."
         )
     items = items_of(payload)
-    steps = PairedSteps(_instructions(payload))
+    steps = PairedSteps(_instructions(payload), unit="item")
     if not items:
         raise BadInput(
             "there is no item in `input`: a payload is {'input': [...]}, or the list itself."
@@ -44,29 +44,29 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     for at, item in enumerate(items):
         kind = _readable(at, item)
         if kind == "function_call_output":
-            _end_reply(parts, steps)
+            _end_reply(at, parts, steps)
             steps.add_output(_output(at, item, steps.waiting))
             continue
         _all_answered(at, steps, " before this item")
         if kind == "function_call":
-            parts += _wished(at, item, parts)
+            parts += _wished(at, item)
         elif kind in KEPT:
             parts.append(_opaque(item))
         elif item["role"] == "assistant":
             parts += _replied(at, item)
         else:
-            _end_reply(parts, steps)
+            _end_reply(at, parts, steps)
             _all_answered(at, steps, " before this item")
             role: Literal["user", "system"] = "user" if item["role"] == "user" else "system"
             for text in _texts(at, item):
                 steps.add_said(Spoken(role, text))
-    _end_reply(parts, steps)
+    _end_reply(len(items), parts, steps)
     _all_answered(len(items) - 1, steps)
     return steps.finish()
 
 
 def _mistake(at: int, sentence: str) -> BadInput:
-    return BadInput(f"item {at}: {sentence}")
+    return unreadable(at, sentence, "item")
 
 
 def _readable(at: int, item: Any) -> str:
@@ -96,10 +96,10 @@ def _instructions(payload: object) -> list[ConversationStep]:
     return [] if found is None else [Spoken("system", found)]
 
 
-def _end_reply(parts: list[Part], steps: PairedSteps) -> None:
-    """Make the parts a reply, if there are any. Empties them."""
+def _end_reply(at: int, parts: list[Part], steps: PairedSteps) -> None:
+    """Add the parts as a reply that ends before that item, if there are any, and empty them."""
     if parts:
-        steps.add_reply(RecordedReply(tuple(parts)))
+        steps.add_reply(at - 1, RecordedReply(tuple(parts)))
         parts.clear()
 
 
@@ -121,12 +121,10 @@ def _output(at: int, item: JsonObject, waiting: Sequence[Wish]) -> Output:
     return Output(wish.provider_id, wish.tool, text)
 
 
-def _wished(at: int, item: JsonObject, parts: list[Part]) -> Iterator[Part]:
+def _wished(at: int, item: JsonObject) -> Iterator[Part]:
     id_, name, arguments = item.get("call_id"), item.get("name"), item.get("arguments")
     if not (isinstance(id_, str) and id_ and isinstance(name, str) and isinstance(arguments, str)):
         raise _mistake(at, "a call needs a call_id, a name and arguments, each of them text.")
-    if any(isinstance(part, Wish) and part.provider_id == id_ for part in parts):
-        raise _mistake(at, f"two calls of one reply have the call_id {id_!r}.")
     yield from _fields(item, "function_call")
     yield Wish(name, arguments, id_)
 

@@ -24,8 +24,8 @@ from ayes.projections.formats.openai_responses.items import (
     reasoning_problem,
     takes,
 )
-from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
-from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.projections.formats.pairing import PairedTurn, pair_turns
+from ayes.projections.history import Entry, Note, System, User
 from ayes.schemas.events import Opaque, Text, Wish
 
 
@@ -42,21 +42,19 @@ def write(entries: Sequence[Entry]) -> Payload:
                 items.append(message_item("user", text))
             case Note(text=text, name=name):
                 items.append(message_item("system", note_text(text, name) if name else text))
-            case PairedTurn(outcomes=outcomes, given=given):
-                items += _turn(given, [outcome for _wish, outcome in outcomes], call_ids, item_ids)
+            case PairedTurn():
+                items += _turn(step, call_ids, item_ids)
     return {"input": items}
 
 
-def _turn(
-    assistant: Assistant, outcomes: Sequence[Outcome], call_ids: set[str], item_ids: set[str]
-) -> list[JsonObject]:
+def _turn(turn: PairedTurn, call_ids: set[str], item_ids: set[str]) -> list[JsonObject]:
     """A turn's items in the model's order, then its outputs in the order of the calls."""
-    ids = {outcome.call: call_id(outcome, call_ids, is_id) for outcome in outcomes}
+    ids = turn.mint_ids(call_ids, is_id)
     items: list[JsonObject] = []
     before: list[JsonObject] = []  # the reasoning that the next item came of
     fields: JsonObject = {}
     index = -1
-    for part in assistant.parts:
+    for part in turn.given.parts:
         match part:
             case Opaque(provider="openai-responses", data=data):
                 kept = parse_object(data)
@@ -74,16 +72,15 @@ def _turn(
                 _place(items, before, _text(text, fields, item_ids), item_ids)
             case Wish():
                 index += 1
-                if id_ := ids.get(
-                    f"{assistant.turn}-{index}"
-                ):  # else what came before it goes with it
+                # Without a result, the parts before the call are left out with it.
+                if id_ := ids.get(f"{turn.given.turn}-{index}"):
                     _place(items, before, _call(id_, part, fields, item_ids), item_ids)
             case Opaque():
                 continue
         before, fields = [], {}
     outputs = [
         {"type": "function_call_output", "call_id": ids[outcome.call], "output": outcome.text}
-        for outcome in outcomes
+        for _wish, outcome in turn.outcomes
     ]
     return [*items, *outputs] or [message_item("assistant", "")]
 

@@ -35,6 +35,7 @@ from ayes.projections.formats.common import (
     Payload,
     Problems,
     find_messages,
+    misfit,
 )
 from ayes.projections.formats.pairing import CallPairing, PairingRules
 
@@ -114,9 +115,8 @@ def shape_problem(part: Any, known: dict[str, dict[str, type | tuple[type, ...]]
     if not isinstance(kind, str) or kind not in known:
         other = f"is {kind!r}" if isinstance(kind, str) else "has none"
         return f"the kind of a part is one of {', '.join(known)}; this one {other}."
-    for field, fits in known[kind].items():
-        if field not in part or not isinstance(part[field], fits):
-            return f"a {kind} part needs `{field}`. Write it, or leave the part out."
+    if lacking := misfit(part, known[kind]):
+        return f"a {kind} part needs `{lacking}`. Write it, or leave the part out."
     if (
         kind == "user-prompt"
         and isinstance(part["content"], list)

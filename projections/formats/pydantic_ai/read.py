@@ -16,7 +16,7 @@ from ayes.projections.formats.common import (
     unreadable,
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
-from ayes.projections.formats.pairing import PairedSteps, repeated_id
+from ayes.projections.formats.pairing import PairedSteps
 from ayes.projections.formats.pydantic_ai.check import call_id_of, check, is_answer
 from ayes.projections.formats.pydantic_ai.opaque import recorded
 
@@ -34,10 +34,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     instructions: str | None = None
     for at, message in enumerate(checked_messages(payload, check, _UNREADABLE)):
         if message["kind"] == "response":
-            reply = _read_reply(at, message)
-            if repeated_id(reply.wishes) is not None:
-                raise unreadable(at, "two calls have one id. Whose return is whose is not said.")
-            steps.add_reply(reply)
+            steps.add_reply(at, _read_reply(at, message))
             continue
         told = message.get("instructions")
         if isinstance(told, str) and told != instructions:

@@ -59,7 +59,10 @@ from ayes.projections.formats.common import (
     Payload,
     Problems,
     find_messages,
+    misfit,
 )
+
+type _Fields = Mapping[str, type | Callable[[Any], bool]]
 
 _FOREIGN: Final = ("content", "toolInvocations", "tool_calls", "tool_call_id")
 
@@ -69,7 +72,7 @@ def is_sent(part: JsonObject) -> bool:
     return kind_of(part) in ("text", "reasoning", "file", *CALLS)
 
 
-class _Seen(Struct):
+class _UIMessagesSeen(Struct):
     """What the messages so far hold. Grows while they are checked."""
 
     problems: Problems = msgspec.field(default_factory=Problems)
@@ -82,7 +85,7 @@ class _Seen(Struct):
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     """The problems for which the SDK or a provider would refuse the list, in its order."""
     messages = find_messages(payload)
-    seen = _Seen()
+    seen = _UIMessagesSeen()
     if not messages:
         seen.problems.add(21, 0, "there is no message. Say something first.")
     for at, message in enumerate(messages):
@@ -122,7 +125,7 @@ def _misshapen(message: Any) -> str:
             )
 
 
-def _check_message(at: int, message: JsonObject, seen: _Seen) -> None:
+def _check_message(at: int, message: JsonObject, seen: _UIMessagesSeen) -> None:
     problems, role, parts = seen.problems, message["role"], message["parts"]
     problems.check_new_id(22, at, "message", message["id"], seen.messages)
     if role == "system" and not seen.opening:
@@ -136,7 +139,7 @@ def _check_message(at: int, message: JsonObject, seen: _Seen) -> None:
         problems.add(25, at, "no part of it is for the model. Leave the message out.")
 
 
-def _check_part(at: int, role: str, part: Any, seen: _Seen) -> None:
+def _check_part(at: int, role: str, part: Any, seen: _UIMessagesSeen) -> None:
     """One part of a message. Marks the ids it uses."""
     problems, kind = seen.problems, kind_of(part)
     if not kind:
@@ -153,7 +156,7 @@ def _check_part(at: int, role: str, part: Any, seen: _Seen) -> None:
         _check_call(at, part, seen)
 
 
-def _check_call(at: int, part: JsonObject, seen: _Seen) -> None:
+def _check_call(at: int, part: JsonObject, seen: _UIMessagesSeen) -> None:
     problems, id_ = seen.problems, part["toolCallId"]
     problems.check_new_id(30, at, "call", id_, seen.calls)
     problems.check_tool_name(31, at, tool_of(part))
@@ -204,9 +207,8 @@ def _misfit(part: JsonObject) -> str:
     for field in ("output", "errorText", "approval"):
         if field in part and field not in (*needs, *may):
             return f"is in {state}, which has no `{field}`. Leave it out, or write the state that it is in."
-    for field, fits in _STATE_FIELDS.get(state, {}).items():
-        if field in part and not fits(part[field]):
-            return f"has a `{field}` that does not fit {state}. Write it so that it does."
+    if field := misfit(part, _only_given(part, _STATE_FIELDS.get(state, {}))):
+        return f"has a `{field}` that does not fit {state}. Write it so that it does."
     if "approval" in part and not _fits(part["approval"], state):
         return f"has an approval that does not fit {state}. Write its `id`, and what was answered."
     return ""
@@ -242,13 +244,14 @@ def lacks(part: JsonObject) -> str:
     none.
     """
     must, may = _FIELDS[kind_of(part)]
-    for field, fits in must.items():
-        if field not in part or not fits(part[field]):
-            return f"`{field}`"
-    for field, fits in may.items():
-        if field in part and not fits(part[field]):
-            return f"another `{field}`, or none"
-    return ""
+    if lacking := misfit(part, must):
+        return f"`{lacking}`"
+    wrong = misfit(part, _only_given(part, may))
+    return f"another `{wrong}`, or none" if wrong else ""
+
+
+def _only_given(part: JsonObject, fields: _Fields) -> _Fields:
+    return {field: fits for field, fits in fields.items() if field in part}
 
 
 def tool_of(part: JsonObject) -> str:
@@ -264,21 +267,6 @@ def input_sent(part: JsonObject) -> Any:
     return part.get("rawInput") if kept is None and part["state"] == "output-error" else kept
 
 
-type _Fits = Mapping[str, Callable[[Any], bool]]
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
 def _is_metadata(value: Any) -> bool:
     """Of providers: an object of objects."""
     return isinstance(value, dict) and all(isinstance(inner, dict) for inner in value.values())
@@ -288,39 +276,35 @@ def _is_written(value: Any) -> bool:
     return value in ("streaming", "done")
 
 
-def _is_any(_value: Any) -> bool:
-    return True
-
-
 CALLS: Final = ("tool-<name>", "dynamic-tool")
 FOR_PEOPLE: Final = ("source-url", "source-document", "data-<name>")
-_OF_TEXT: Final[_Fits] = {"state": _is_written, "providerMetadata": _is_metadata}
-_OF_CALL: Final[_Fits] = {
-    "providerExecuted": _is_flag,
-    "toolMetadata": _is_object,
+_OF_TEXT: Final[_Fields] = {"state": _is_written, "providerMetadata": _is_metadata}
+_OF_CALL: Final[_Fields] = {
+    "providerExecuted": bool,
+    "toolMetadata": dict,
     "callProviderMetadata": _is_metadata,
 }
 #: By type: the fields that a part must have, and those that are as they should be if it has them.
-_FIELDS: Final[dict[str, tuple[_Fits, _Fits]]] = {
-    "text": ({"text": _is_text}, _OF_TEXT),
-    "reasoning": ({"text": _is_text}, {"id": _is_text, **_OF_TEXT}),
+_FIELDS: Final[dict[str, tuple[_Fields, _Fields]]] = {
+    "text": ({"text": str}, _OF_TEXT),
+    "reasoning": ({"text": str}, {"id": str, **_OF_TEXT}),
     "file": (
-        {"mediaType": _is_text, "url": _is_text},
-        {"filename": _is_text, "providerMetadata": _is_metadata},
+        {"mediaType": str, "url": str},
+        {"filename": str, "providerMetadata": _is_metadata},
     ),
     "source-url": (
-        {"sourceId": _is_text, "url": _is_text},
-        {"title": _is_text, "providerMetadata": _is_metadata},
+        {"sourceId": str, "url": str},
+        {"title": str, "providerMetadata": _is_metadata},
     ),
     "source-document": (
-        {"sourceId": _is_text, "mediaType": _is_text, "title": _is_text},
-        {"filename": _is_text, "providerMetadata": _is_metadata},
+        {"sourceId": str, "mediaType": str, "title": str},
+        {"filename": str, "providerMetadata": _is_metadata},
     ),
     "step-start": ({}, {}),
-    "data-<name>": ({"data": _is_any}, {"id": _is_text}),
-    "tool-<name>": ({"toolCallId": _is_text, "state": _is_any}, _OF_CALL),
+    "data-<name>": ({"data": object}, {"id": str}),
+    "tool-<name>": ({"toolCallId": str, "state": object}, _OF_CALL),
     "dynamic-tool": (
-        {"toolName": _is_text, "toolCallId": _is_text, "state": _is_any},
+        {"toolName": str, "toolCallId": str, "state": object},
         {"dynamic": lambda value: value is False, **_OF_CALL},
     ),
 }
@@ -337,11 +321,11 @@ _STATES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "output-denied": (("input", "approval"), ()),
 }
 #: By state: fields that only there must be as they should.
-_STATE_FIELDS: Final[dict[str, _Fits]] = {
+_STATE_FIELDS: Final[dict[str, _Fields]] = {
     "input-streaming": {
-        "rawInput": _is_text,
+        "rawInput": str,
         "inputEncoding": lambda value: value in ("json", "text"),
     },
-    "output-available": {"preliminary": _is_flag, "resultProviderMetadata": _is_metadata},
-    "output-error": {"errorText": _is_text, "resultProviderMetadata": _is_metadata},
+    "output-available": {"preliminary": bool, "resultProviderMetadata": _is_metadata},
+    "output-error": {"errorText": str, "resultProviderMetadata": _is_metadata},
 }
