@@ -167,7 +167,7 @@ def split_opening(entries: Sequence[Entry]) -> tuple[list[str], Sequence[Entry]]
 def misfit(
     value: JsonObject, fields: Mapping[str, type | tuple[type, ...] | Callable[[Any], bool]]
 ) -> str:
-    """The first of the fields that is missing or has a value that does not fit; empty if all fit."""
+    """The first field that is missing or has a value that does not fit; empty if all fit."""
     for field, fits in fields.items():
         if field not in value:
             return field

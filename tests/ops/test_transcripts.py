@@ -321,7 +321,7 @@ BAD = {
     "another form's list": (
         "gemini",
         json.dumps([HI[0], USE, USED]),
-        (", line 1: content 0: it is none of this provider: a role, user or model, and a list of "
+        (", line 1: content 0: it is not a content: a role, user or model, and a list of "
          "parts, at least one. "
         "It can be read with --form anthropic."),
     ),

@@ -393,7 +393,7 @@ def test_an_input_that_was_never_wrapped_stays(given):
             [chat_calling(chat_call("a"), chat_call("b")), chat_result("b")],
             "message 0: 'a' has no result",
         ),
-        ([HELLO, chat_result()], "message 1: tool_call_id 'a' is no call"),
+        ([HELLO, chat_result()], "message 1: tool_call_id 'a' is not a call"),
         (
             [chat_calling(chat_call()), chat_result(), chat_result()],
             "message 2: call 'a' of refund was answered",

@@ -60,7 +60,7 @@ _FOREIGN: Final = ("tool_calls", "tool_call_id", "parts")
 
 
 class _ModelMessagesSeen(Struct):
-    """What the messages so far hold. Grows while they are checked."""
+    """The state of a check: calls and approvals of the messages so far."""
 
     problems: Problems
     pairing: CallPairing
@@ -72,7 +72,7 @@ class _ModelMessagesSeen(Struct):
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """The problems for which the SDK or a provider would refuse the list, in its order."""
+    """The problems for which the SDK or a provider would refuse the list, by message."""
     messages = find_messages(payload)
     problems = Problems()
     seen = _ModelMessagesSeen(problems, CallPairing(_PAIRING, problems))
@@ -111,7 +111,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
 
 
 def _foreign(message: Any) -> str:
-    """What keeps it from being a message at all; nothing, if it is one."""
+    """Why it is not a message; empty if it is."""
     if not isinstance(message, dict) or message.get("role") not in (
         "system",
         "user",
@@ -133,7 +133,7 @@ def _check_text(at: int, text: str, problems: Problems) -> None:
 
 
 def _check_part(at: int, role: str, part: Any, seen: _ModelMessagesSeen) -> None:
-    """One part of a message. Marks what it asks and answers."""
+    """Check one part of a message, and note its call, result or approval."""
     problems = seen.problems
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind not in _PARTS[role]:
@@ -166,7 +166,7 @@ def _check_call(at: int, call: JsonObject, seen: _ModelMessagesSeen) -> None:
 
 
 def _check_result(at: int, role: str, result: JsonObject, seen: _ModelMessagesSeen) -> None:
-    """A result. The assistant's own message has only those of tools that the provider ran."""
+    """Check a result. An assistant message has only those of tools that the provider ran."""
     id_ = result["toolCallId"]
     if role == "assistant" and id_ not in seen.served:
         wrong = f"the result of {id_!r} stands with the assistant, which did not run it."
@@ -179,7 +179,7 @@ def _check_result(at: int, role: str, result: JsonObject, seen: _ModelMessagesSe
 
 
 def _output_problem(output: Any) -> str:
-    """Why it is not an output that says something, in words; empty if it is."""
+    """Why it is not a valid output; empty if it is."""
     match output:
         case {"type": "text", "value": str()} | {"type": "json" | "error-json", "value": _}:
             return ""

@@ -21,15 +21,15 @@ from ayes.projections.formats.conversation import ConversationStep, Output, Reco
 from ayes.projections.formats.pairing import PairedSteps
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
-#: The rules that a payload must keep to be read. The others are about sending it.
+#: The rules that a readable payload keeps. The others are about sending it.
 _UNREADABLE: Final = frozenset({1, 2, 3, 6, 7, 11, 12, 13, 14, 15})
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The conversation of a `ModelMessage` list, outputs in the order of their calls.
+    """The conversation of a `ModelMessage` list.
 
     Raises:
-        BadInput: something cannot be read without a guess; names the message.
+        BadInput: a message cannot be read unambiguously; names it.
     """
     steps = PairedSteps()
     for at, message in enumerate(checked_messages(payload, check, _UNREADABLE)):
@@ -51,7 +51,7 @@ def read_texts(at: int, parts: list[JsonObject]) -> str:
     """The texts of one speaker, joined as paragraphs."""
     for part in parts:
         if part["type"] != "text":
-            wrong = f"a part of type {part['type']!r} is no text, and only texts are read."
+            wrong = f"a part of type {part['type']!r} is not text, and only texts are read."
             raise unreadable(at, wrong)
     return "\n\n".join(part["text"] for part in parts)
 

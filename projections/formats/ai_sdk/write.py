@@ -6,8 +6,8 @@ and nobody's answer stay two things.
 
 What the form cannot carry, and is lost from entries to steps:
 
-* the arguments' text: their value is kept, and texts that are no object or could be read in two
-  ways (a key twice) are wrapped whole (`MALFORMED`); blank ones become `{}`;
+* the arguments' text: their value is kept, and texts that are not an object or are ambiguous (a key
+  twice) are wrapped (`MALFORMED`); blank ones become `{}`;
 * ids that are empty or stand for two calls, and tool names that rule 5 refuses;
 * texts without a visible character, in a turn with something else; alone they say so (`BLANK`);
 * who speaks (`name`), and that a note, or a system text after the opening, is not the user's: it is
@@ -108,7 +108,7 @@ def _result(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
 
 
 def output_of(outcome: Outcome) -> JsonObject:
-    """A person's no, any other ending without a result, or the result."""
+    """A denial, an error for any other ending without a result, or the result."""
     if outcome.kind == "denied":
         return {"type": "execution-denied", "reason": non_blank(outcome.text)}
     if outcome.is_error:

@@ -1,11 +1,11 @@
 """Reads conversations of Anthropic Messages.
 
-What is lost when a history is written and read again: whether the system or a note said what is
-marked as theirs; who spoke; the border between system texts, and between two turns with nothing
+Writing a history and reading it again loses: whether the system or a note said what is marked as
+theirs; names of speakers; the border between system texts, and between two turns with nothing
 between them; the places of texts among the wishes; blank texts, and the blanks of a result that has
-nothing else; ids that were minted, and in a tool's name and in arguments what was changed. Of
-arguments that are an object, the spelling: their order stays. `cache_control` and `caller` are
-about how a request is handled, and are not read.
+nothing else; ids that were minted, and changes in a tool's name and in arguments. Arguments that
+are an object lose their spelling and keep their order. `cache_control` and `caller` are about the
+handling of a request, and are not read.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     """The conversation of a payload, or of a list of messages, which has no `system`.
 
     Raises:
-        BadInput: with the index of the first message that cannot be read without guessing.
+        BadInput: a message cannot be read unambiguously; names it.
     """
     steps = PairedSteps(Spoken("system", text) for text in _system(payload))
     tools: dict[str, str] = {}

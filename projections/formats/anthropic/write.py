@@ -1,13 +1,13 @@
 """Writes histories for Anthropic Messages.
 
-What the ledger holds and this form cannot is changed as little as it can be, and truthfully:
-arguments that are no object, or could be read in two ways (a key twice), are wrapped whole
-(`MALFORMED`), a repeated or foreign id is minted again, text after a use is put before it, text
-that is blank says so (`BLANK`). System text that opens the history is the `system` of the request.
-What the system says later is a text of the user's side, marked as what it is.
+Entries that this form cannot hold are changed as little as possible: arguments that are not an
+object, or are ambiguous (a key twice), are wrapped (`MALFORMED`), a repeated or foreign id is
+minted again, text after a use is moved before it, a blank text becomes `BLANK`. System text that
+opens the history is the `system` of the request. Later system texts are a user's texts, marked as
+notes.
 
-Opaque parts go to no other provider. One of ours (`Opaque.provider == "anthropic"`) holds the JSON
-of its block.
+Opaque parts of other providers are left out. One of ours (`Opaque.provider == "anthropic"`) holds
+the JSON of its block.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """Reads conversations of Gemini's `generateContent`.
 
-What this form holds and a history cannot: a response's object is told as JSON text, unless it is
-one text under `output` or `error`. Images and files are refused, as they cannot be told in words.
+A response's object is read as JSON text, unless it is one text under `output` or `error`. Images
+and files are refused: a history cannot hold them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,17 +32,16 @@ from ayes.schemas.events import Opaque, Part, Text, Wish
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The conversation of the contents, outputs in the order of their calls.
+    """The conversation of the contents.
 
     Raises:
-        BadInput: something cannot be read without guessing; with the content.
+        BadInput: something cannot be read unambiguously; names the content.
     """
     texts: list[str] = []
     if (system := system_of(payload)) is not None:
         if system_problem(system):
-            raise BadInput(
-                "`systemInstruction`: only texts can be read, {'parts': [{'text': ...}]}."
-            )
+            wrong = "`systemInstruction`: only texts can be read, {'parts': [{'text': ...}]}."
+            raise BadInput(wrong)
         texts = [system] if isinstance(system, str) else [part["text"] for part in system["parts"]]
     opening = [Spoken("system", text) for text in texts]
     steps = PairedSteps(opening, unit="content", optional_ids=True)
@@ -80,10 +79,8 @@ def _mistake(at: int, sentence: str) -> BadInput:
 def _readable(at: int, content: Any) -> list[JsonObject]:
     parts = parts_of(content, ("user", "model"))
     if parts is None:
-        raise _mistake(
-            at,
-            "it is none of this provider: a role, user or model, and a list of parts, at least one.",
-        )
+        wrong = "it is not a content: a role, user or model, and a list of parts, at least one."
+        raise _mistake(at, wrong)
     try:
         json_text(parts)
     except (TypeError, ValueError, RecursionError):
@@ -92,7 +89,7 @@ def _readable(at: int, content: Any) -> list[JsonObject]:
 
 
 def _replied(at: int, part: JsonObject) -> Iterator[Part]:
-    """A part of the model's: its signature, if it is a real one, and what it says."""
+    """The model's part in our words: its signature, if it is a real one, and its content."""
     if is_kept(part):
         yield _opaque(part)
         return
@@ -104,21 +101,18 @@ def _replied(at: int, part: JsonObject) -> Iterator[Part]:
         case [("functionCall", dict())]:
             call = inner(part, "functionCall")
             id_, name, args = call.get("id", ""), call.get("name"), call.get("args", {})
-            if not (
-                isinstance(id_, str) and isinstance(name, str) and name and isinstance(args, dict)
-            ):
-                raise _mistake(
-                    at, "a call needs a name and an object `args`, and its id must be text."
-                )
+            has_texts = isinstance(id_, str) and isinstance(name, str) and name
+            if not has_texts or not isinstance(args, dict):
+                wrong = "a call needs a name and an object `args`, and its id must be text."
+                raise _mistake(at, wrong)
             yield Wish(name, arguments_text(at, args), id_)
         case _:
-            raise _mistake(
-                at, "a part of the model's is neither text nor a call, nor kept for the model."
-            )
+            wrong = "a part of the model's is neither text nor a call, nor kept for the model."
+            raise _mistake(at, wrong)
 
 
 def _user_step(at: int, part: JsonObject, waiting: Sequence[Wish]) -> Spoken | Output:
-    """A part of the user's side. A response is that of the first call that waits."""
+    """The user's part in our words. A response must be that of the first open call."""
     match [(name, part[name]) for name in DATA if name in part]:
         case [("text", str(text))] if waiting:
             raise _mistake(
@@ -138,21 +132,17 @@ def _user_step(at: int, part: JsonObject, waiting: Sequence[Wish]) -> Spoken | O
         response.get("name") != wish.tool
         or response.get("id", wish.provider_id) != wish.provider_id
     ):
-        raise _mistake(
-            at,
-            f"the response of {response.get('name')!r} stands where that of {wish.tool!r} must "
-            "stand. "
-            "Sort the responses as their calls.",
-        )
+        wrong = f"the response of {response.get('name')!r} is in the place of {wish.tool!r}."
+        raise _mistake(at, f"{wrong} Sort the responses as their calls.")
     match response.get("response"):
         case {"output": str(text), **rest} if not rest:
             return Output(wish.provider_id, wish.tool, text)
         case {"error": str(text), **rest} if not rest:
             return Output(wish.provider_id, wish.tool, text, is_error=True)
-        case dict() as told:
-            return Output(wish.provider_id, wish.tool, json_text(told), is_error="error" in told)
+        case dict() as given:
+            return Output(wish.provider_id, wish.tool, json_text(given), is_error="error" in given)
         case _:
-            raise _mistake(at, "a response is no object.")
+            raise _mistake(at, "a response is not an object.")
 
 
 def _opaque(kept: JsonObject) -> Opaque:

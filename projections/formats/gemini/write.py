@@ -1,16 +1,16 @@
 """Writes histories for Gemini's `generateContent`.
 
-What the ledger holds and this form cannot: the spelling of arguments (they are sent as an object;
-those that are no object are wrapped under `MALFORMED`), a user's name, an empty text (`BLANK`, or
-left out of a model's turn), and which of two turns a text belongs to when nothing stands between
-them. A history that the model opens is begun by `OPENING`. System texts that open the history are
-the `systemInstruction`; what the system says later is a text of the user's side, marked as what it
-is. An id that repeats is minted again, a made-up tool name spelled otherwise.
+This form loses the spelling of arguments (they are sent as an object; text that is not an object is
+wrapped under `MALFORMED`), a user's name, an empty text (`BLANK`, or left out of a model's turn),
+and the border between two turns with nothing between them. `OPENING` comes before a history that
+opens with the model. System texts that open the history are the `systemInstruction`; later ones
+are a user's texts, marked as notes. An id that repeats is minted again, and characters that a tool
+name may not have are replaced.
 
-Opaque parts go to no other provider. Ours (`Opaque.provider == "gemini"`) hold JSON:
-`{"thoughtSignature": ...}`, which belongs to the part directly after it, or a whole part that
-nobody else understands: a thought, or what Google's own tools did. A call that lacks its signature,
-since another model made it, gets the one that Google documents for that, `FOREIGN`.
+Opaque parts of other providers are left out. Ours (`Opaque.provider == "gemini"`) hold JSON:
+`{"thoughtSignature": ...}`, which belongs to the part directly after it, or a whole part that only
+Google understands: a thought, or the work of Google's own tools. A call without a signature, since
+another model made it, gets the one that Google documents for that case, `FOREIGN`.
 """
 
 from collections.abc import Sequence
@@ -65,9 +65,7 @@ def write(entries: Sequence[Entry]) -> Payload:
 
 
 def _say(contents: list[JsonObject], text: str) -> None:
-    """Append a text to the last content, or to a new one if that is the model's or has
-    responses.
-    """
+    """Append a text to the last content, or to a new one if that is the model's or responses."""
     part = {"text": text or BLANK}
     if (
         contents
@@ -80,9 +78,7 @@ def _say(contents: list[JsonObject], text: str) -> None:
 
 
 def _turn(assistant: Assistant, ids: dict[str, str]) -> list[JsonObject]:
-    """A turn's parts in the model's order, without calls that have no outcome, and their
-    signatures.
-    """
+    """A turn's parts in the model's order, without the calls that have no outcome."""
     pieces: list[JsonObject] = []
     signature: JsonObject = {}  # which the next part came with
     index = -1
@@ -114,7 +110,7 @@ def _turn(assistant: Assistant, ids: dict[str, str]) -> list[JsonObject]:
                     called = True
         signature = {}
     if signature:
-        # As the provider does when it has nothing more to say than that.
+        # The provider, too, sends a signature without content on an empty text.
         pieces.append({"text": "", **signature})
     return pieces or [{"text": BLANK}]
 

@@ -1,9 +1,8 @@
 """Reads conversations of OpenAI Responses.
 
-What this form holds and a history cannot: `developer` becomes `system`, as `instructions` do; parts
-of a message become messages; a refusal becomes text; annotations, and all but the text of an
-output, are left out. Images, files and calls of tools that are no functions are refused, as they
-cannot be told in words.
+`developer` and `instructions` become `system`, the parts of a message become messages, a refusal
+becomes text; annotations, and everything but the text of an output, are left out. Images, files and
+calls of tools that are not functions are refused: a history cannot hold them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,10 +24,10 @@ from ayes.schemas.events import Opaque, Part, Text, Wish
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The conversation of the items, outputs in the order of their calls.
+    """The conversation of the items.
 
     Raises:
-        BadInput: something cannot be read without guessing; with the item.
+        BadInput: something cannot be read unambiguously; names the item.
     """
     if is_continued(payload):
         raise BadInput(
@@ -73,15 +72,11 @@ def _readable(at: int, item: Any) -> str:
     """The kind of an item that has a meaning here."""
     kind = kind_of(item)
     if kind is None:
-        raise _mistake(
-            at, "it is no item of this provider: an object of a known `type`, or a message."
-        )
+        wrong = "it is not an item of this provider: an object of a known `type`, or a message."
+        raise _mistake(at, wrong)
     if kind not in {"message", "function_call", "function_call_output", *KEPT}:
-        raise _mistake(
-            at,
-            f"an item of type {kind} cannot be told in words. Leave it out, with what belongs to "
-            "it.",
-        )
+        wrong = f"an item of type {kind} cannot be read."
+        raise _mistake(at, f"{wrong} Leave it out, with the items that belong to it.")
     try:
         json_text(item)
     except (TypeError, ValueError, RecursionError):
@@ -92,7 +87,7 @@ def _readable(at: int, item: Any) -> str:
 def _instructions(payload: object) -> list[ConversationStep]:
     found = payload.get("instructions") if isinstance(payload, dict) else None
     if not isinstance(found, str | None):
-        raise BadInput("`instructions` are no text. Put them into the input as messages.")
+        raise BadInput("`instructions` are not text. Put them into the input as messages.")
     return [] if found is None else [Spoken("system", found)]
 
 
@@ -109,7 +104,7 @@ def _all_answered(at: int, steps: PairedSteps, where: str = "") -> None:
 
 
 def _output(at: int, item: JsonObject, waiting: Sequence[Wish]) -> Output:
-    """The output of the first call that waits."""
+    """An output, which must be that of the first open call."""
     id_, output = item.get("call_id"), item.get("output")
     if all(wish.provider_id != id_ for wish in waiting):
         raise _mistake(at, f"the output of {id_!r} does not follow its call, or is its second.")

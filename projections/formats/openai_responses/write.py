@@ -1,14 +1,13 @@
 """Writes histories for OpenAI Responses.
 
-What the ledger holds and this form cannot: an error flag, so the text says what went wrong; a
-user's name; which of two turns a text belongs to when nothing stands between them. A note's name is
-put before its text. A `call_id` that repeats, is empty or too long is minted again, and the item's
-own `id` is then left out: OpenAI finds the copy that it keeps by that id, and the copy has the old
-`call_id`, so the output would not find its call. A made-up tool name is spelled in characters that
-can be sent.
+This form loses the error flag (the text says what went wrong), a user's name, and the border
+between two turns with nothing between them. A note's name is put before its text. A `call_id` that
+repeats, is empty or too long is minted again, and the item's own `id` is then left out: OpenAI
+finds its copy of the item by that id, and the copy has the old `call_id`, so the output would not
+find its call. Characters that a tool name may not have are replaced.
 
-Opaque parts go to no other provider. Ours (`Opaque.provider == "openai-responses"`) hold JSON: a
-whole item that nobody else understands (`KEPT`), or, where it has no `type`, fields of the item
+Opaque parts of other providers are left out. Ours (`Opaque.provider == "openai-responses"`) hold
+JSON: a whole item that only OpenAI understands (`KEPT`), or, without a `type`, fields of the item
 directly after it (`FIELDS`).
 """
 
@@ -30,7 +29,7 @@ from ayes.schemas.events import Opaque, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
-    """`{"input": [...]}`. System texts stay where they were said."""
+    """`{"input": [...]}`. System texts keep their places."""
     items: list[JsonObject] = []
     call_ids: set[str] = set()
     item_ids: set[str] = set()
@@ -51,7 +50,7 @@ def _turn(turn: PairedTurn, call_ids: set[str], item_ids: set[str]) -> list[Json
     """A turn's items in the model's order, then its outputs in the order of the calls."""
     ids = turn.mint_ids(call_ids, is_id)
     items: list[JsonObject] = []
-    before: list[JsonObject] = []  # the reasoning that the next item came of
+    before: list[JsonObject] = []  # the reasoning before the next item
     fields: JsonObject = {}
     index = -1
     for part in turn.given.parts:
@@ -88,7 +87,7 @@ def _turn(turn: PairedTurn, call_ids: set[str], item_ids: set[str]) -> list[Json
 def _place(
     items: list[JsonObject], before: list[JsonObject], item: JsonObject, item_ids: set[str]
 ) -> None:
-    """The item, behind the reasoning that it came of."""
+    """Append the item after its reasoning."""
     items += [kept for kept in before if takes(kept, item_ids)]
     items.append(item)
 
@@ -109,9 +108,7 @@ def _text(text: str, fields: JsonObject, item_ids: set[str]) -> JsonObject:
 
 
 def _call(id_: str, wish: Wish, fields: JsonObject, item_ids: set[str]) -> JsonObject:
-    """The call. Its item's id goes only with the `call_id` it came with: the provider looks its own
-    copy up by it.
-    """
+    """The call. Its item's id is sent only with the `call_id` it came with."""
     kept = fields if id_ == wish.provider_id else {**fields, "id": None}
     return {
         "type": "function_call",
@@ -123,7 +120,7 @@ def _call(id_: str, wish: Wish, fields: JsonObject, item_ids: set[str]) -> JsonO
 
 
 def _more(kind: str, fields: JsonObject, item_ids: set[str]) -> JsonObject:
-    """The fields that the item may have. Its id, if valid and unused, is added to `item_ids`."""
+    """The fields of the item. Its id, if valid and unused, is added to `item_ids`."""
     more = {name: fields[name] for name in FIELDS[kind] if fields.get(name) is not None}
     if "id" in more and not takes({"type": kind, **more}, item_ids):
         del more["id"]

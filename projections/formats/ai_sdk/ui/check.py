@@ -68,12 +68,12 @@ _FOREIGN: Final = ("content", "toolInvocations", "tool_calls", "tool_call_id")
 
 
 def is_sent(part: JsonObject) -> bool:
-    """Is it for the model too?"""
+    """Whether the model is sent it."""
     return kind_of(part) in ("text", "reasoning", "file", *CALLS)
 
 
 class _UIMessagesSeen(Struct):
-    """What the messages so far hold. Grows while they are checked."""
+    """The state of a check: ids of the messages so far."""
 
     problems: Problems = msgspec.field(default_factory=Problems)
     messages: set[str] = msgspec.field(default_factory=set)
@@ -83,7 +83,7 @@ class _UIMessagesSeen(Struct):
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """The problems for which the SDK or a provider would refuse the list, in its order."""
+    """The problems for which the SDK or a provider would refuse the list, by message."""
     messages = find_messages(payload)
     seen = _UIMessagesSeen()
     if not messages:
@@ -110,7 +110,7 @@ def is_ui(payload: Payload | Sequence[Any]) -> bool:
 
 
 def _misshapen(message: Any) -> str:
-    """What keeps it from being a message at all; nothing, if it is one."""
+    """Why it is not a message; empty if it is."""
     match message:
         case {"id": str(), "role": "system" | "user" | "assistant", "parts": list()}:
             foreign = [field for field in _FOREIGN if field in message]
@@ -120,8 +120,7 @@ def _misshapen(message: Any) -> str:
         case _:
             return (
                 "a message is an object with a text `id`, one of the roles system, user, "
-                "assistant, and a list of "
-                "`parts`. Write it so."
+                "assistant, and a list of `parts`. Write it so."
             )
 
 
@@ -140,7 +139,7 @@ def _check_message(at: int, message: JsonObject, seen: _UIMessagesSeen) -> None:
 
 
 def _check_part(at: int, role: str, part: Any, seen: _UIMessagesSeen) -> None:
-    """One part of a message. Marks the ids it uses."""
+    """Check one part of a message, and note its ids."""
     problems, kind = seen.problems, kind_of(part)
     if not kind:
         wrong = f"the type of a part is one of {', '.join(_FIELDS)}."
@@ -173,7 +172,7 @@ def _check_call(at: int, part: JsonObject, seen: _UIMessagesSeen) -> None:
 
 
 def _check_end(at: int, part: JsonObject, problems: Problems) -> None:
-    """How it ended; or that it has not."""
+    """Check that the call has ended, and how."""
     id_, state = part["toolCallId"], part["state"]
     served = part.get("providerExecuted") is True
     waits = ("input-available", "approval-responded")
@@ -196,7 +195,7 @@ def _check_end(at: int, part: JsonObject, problems: Problems) -> None:
 
 
 def _misfit(part: JsonObject) -> str:
-    """What in a call does not fit its state; nothing, if all does."""
+    """Why a call's fields do not fit its state; empty if they do."""
     state = part["state"]
     if not isinstance(state, str) or state not in _STATES:
         return f"is in a state that is none of {', '.join(_STATES)}. Write one of these."
@@ -206,7 +205,8 @@ def _misfit(part: JsonObject) -> str:
             return f"is in {state} and has no `{field}`. Write it, or the state that it is in."
     for field in ("output", "errorText", "approval"):
         if field in part and field not in (*needs, *may):
-            return f"is in {state}, which has no `{field}`. Leave it out, or write the state that it is in."
+            wrong = f"is in {state}, which has no `{field}`."
+            return f"{wrong} Leave it out, or write the state that it is in."
     if field := misfit(part, _only_given(part, _STATE_FIELDS.get(state, {}))):
         return f"has a `{field}` that does not fit {state}. Write it so that it does."
     if "approval" in part and not _fits(part["approval"], state):
@@ -229,7 +229,7 @@ def _fits(approval: Any, state: str) -> bool:
 
 
 def kind_of(part: Any) -> str:
-    """The type as the tables know it; nothing, if they do not."""
+    """The part's type as in the tables; empty if it is not known."""
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str):
         return ""
@@ -240,9 +240,7 @@ def kind_of(part: Any) -> str:
 
 
 def lacks(part: JsonObject) -> str:
-    """The first field that the part lacks, or that has a value which does not fit; empty if
-    none.
-    """
+    """The first field that is missing or has a value that does not fit; empty if all fit."""
     must, may = _FIELDS[kind_of(part)]
     if lacking := misfit(part, must):
         return f"`{lacking}`"
@@ -262,13 +260,13 @@ def tool_of(part: JsonObject) -> str:
 
 
 def input_sent(part: JsonObject) -> Any:
-    """What the SDK sends as the call's input."""
+    """The value that the SDK sends as the call's input."""
     kept = part.get("input")
     return part.get("rawInput") if kept is None and part["state"] == "output-error" else kept
 
 
 def _is_metadata(value: Any) -> bool:
-    """Of providers: an object of objects."""
+    """Whether it is an object of objects, by provider."""
     return isinstance(value, dict) and all(isinstance(inner, dict) for inner in value.values())
 
 
@@ -284,7 +282,7 @@ _OF_CALL: Final[_Fields] = {
     "toolMetadata": dict,
     "callProviderMetadata": _is_metadata,
 }
-#: By type: the fields that a part must have, and those that are as they should be if it has them.
+#: By type: the required and the optional fields of a part.
 _FIELDS: Final[dict[str, tuple[_Fields, _Fields]]] = {
     "text": ({"text": str}, _OF_TEXT),
     "reasoning": ({"text": str}, {"id": str, **_OF_TEXT}),
@@ -308,7 +306,7 @@ _FIELDS: Final[dict[str, tuple[_Fields, _Fields]]] = {
         {"dynamic": lambda value: value is False, **_OF_CALL},
     ),
 }
-#: Roles that cannot say everything.
+#: The types of parts of the roles that may not have all.
 _ROLES: Final = {"system": ("text",), "user": ("text", "file", "data-<name>")}
 #: By state: the fields that a call needs, and those that it may have.
 _STATES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -320,7 +318,7 @@ _STATES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "output-error": (("errorText",), ("approval",)),
     "output-denied": (("input", "approval"), ()),
 }
-#: By state: fields that only there must be as they should.
+#: By state: fields that are checked only there.
 _STATE_FIELDS: Final[dict[str, _Fields]] = {
     "input-streaming": {
         "rawInput": str,
