@@ -101,10 +101,10 @@ def _replied(at: int, part: JsonObject) -> Iterator[Part]:
         case [("functionCall", dict())]:
             call = inner(part, "functionCall")
             id_, name, args = call.get("id", ""), call.get("name"), call.get("args", {})
-            has_texts = isinstance(id_, str) and isinstance(name, str) and name
-            if not has_texts or not isinstance(args, dict):
-                wrong = "a call needs a name and an object `args`, and its id must be text."
-                raise _mistake(at, wrong)
+            if not (isinstance(id_, str) and isinstance(name, str)) or not name:
+                raise _mistake(at, "a call needs a name, and its id must be text.")
+            if not isinstance(args, dict):
+                raise _mistake(at, "a call needs an object `args`.")
             yield Wish(name, arguments_text(at, args), id_)
         case _:
             wrong = "a part of the model's is neither text nor a call, nor kept for the model."
