@@ -1,1 +1,1 @@
-"""What it means: folds over the facts, and histories that a model can go on from."""
+"""Projections: folds over the facts, and histories that a model can continue from."""

@@ -1,7 +1,7 @@
-"""Every call of a whole log, how it stands and how it came to that.
+"""The status and decision of every call of a log.
 
-A call is at rest when it is settled. What is still recorded afterwards (a late result, a vote that
-lost) belongs to it all the same.
+A call is complete when it is settled. Later facts (a late result, a vote that lost) still belong to
+it.
 """
 
 from datetime import UTC
@@ -21,7 +21,7 @@ SETTLING: Final = (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.Reconciled)
 
 
 class CallFacts:
-    """A call under way, in the order of the log."""
+    """The facts of a call, in the order of the log."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
@@ -31,14 +31,13 @@ class CallFacts:
     def apply(self, fact: Fact) -> None:
         self.facts.append(fact)
         self._call = None
-        if (
-            isinstance(fact.event, SETTLING) and not self.is_complete
-        ):  # an end that is void settles nothing
+        if isinstance(fact.event, SETTLING) and not self.is_complete:
+            # An end that is void does not settle the call.
             self.is_complete = self.call.status in SETTLED
 
     @property
     def call(self) -> Call:
-        """What the facts make."""
+        """The call made of the facts."""
         if self._call is None:
             self._call = call_in(self.facts)
         return self._call

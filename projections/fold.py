@@ -1,26 +1,22 @@
-"""What a projection of the whole log is: what it says of each thing (a call, a conversation) that
-is under way.
+"""Projections of the whole log: one row for each thing (a call, a conversation) in progress.
 
-    state = Folding(OPEN, HISTORIES)
+    state = ProjectionState(OPEN_APPROVALS, HISTORIES)
     for fact in facts:
         state.apply(fact)
-    state.rows(OPEN)
+    state.rows(OPEN_APPROVALS)
 
-Following the log live and replaying it are the same loop over the same functions, so what one of
-them shows the other shows too, byte for byte.
+Following the log live and replaying it run the same functions, so both show the same bytes.
 
 The rules of this folder:
 
 * No clock, no randomness, no I/O: the same facts give the same bytes, on any machine.
-* The log has an order. A fact that came before changes nothing, and one that comes early is held
-  back until all before it are there: so duplicates and disorder leave the same state as if each had
-  come once and in order.
+* The log has an order. A duplicate changes nothing, and an early fact is held back until all facts
+  before it are there: so duplicates and disorder leave the same state as the log in order.
 * A fact from the future, or bytes that are not a fact (`Carried`), are never an error: an old
-  program goes on reading a newer log. What they mean for the thing in whose place they stand is
-  that thing's to say.
-* A thing that has come to rest is let go after a while, with the row that it came to, so that
-  memory grows with what is under way and not with the log. Should it go on after all, `to_reload`
-  says so, and whoever drives the state reads its facts again (`reload`).
+  program goes on reading a newer log. The thing in whose slot they are decides what they mean.
+* A complete thing is evicted after a while, together with its row, so memory grows with the work in
+  progress and not with the log. If it continues after all, `to_reload` names it, and the caller
+  reads its facts again (`reload`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -37,49 +33,49 @@ type Key = tuple[str, ...]
 
 
 class Aggregate(Protocol):
-    """Something under way, as its facts have it."""
+    """A thing in progress, made of its facts."""
 
     def apply(self, fact: Fact) -> None: ...
 
     @property
     def is_complete(self) -> bool:
-        """Is nothing more to come, as far as can be seen?"""
+        """Whether no more facts are expected."""
         ...
 
 
 class ProjectedRow(Struct, frozen=True):
-    """What a projection shows about one thing."""
+    """The output of a projection for one thing."""
 
     key: str
     value: bytes
 
 
 class Projection[T: Aggregate](Struct, frozen=True):
-    """A projection."""
+    """The functions that make up a projection."""
 
-    #: As commands call it.
+    #: Its name in commands.
     name: str
-    #: Which thing a fact is about, by where it stands; None: nothing here.
+    #: The thing that a slot belongs to; None if it does not matter here.
     key: Callable[[Slot], Key | None]
     begin: Callable[[], T]
-    #: Does a thing begin with what stands here?
+    #: Whether a fact in this slot begins a thing.
     begins: Callable[[Slot], bool]
-    #: May what stands here change a thing that was let go?
+    #: Whether a fact in this slot may change an evicted thing.
     resumes: Callable[[Slot], bool]
-    #: What is shown about a thing; None: nothing.
+    #: The row of a thing; None if it has none.
     row: Callable[[T], ProjectedRow | None]
-    #: How many things at rest are kept in hand.
+    #: The number of complete things kept in memory.
     keep_complete: int = 1024
 
 
 class ProjectionState:
-    """Some projections of the first `seq` facts of a log."""
+    """The state of some projections after the first `seq` facts of a log."""
 
     def __init__(self, *folds: Projection[Any]) -> None:
         self.seq = 0
         self._early: dict[int, Fact] = {}
-        #: What went on after it had been let go: to be read again, and handed to `reload` before
-        #: anything is shown.
+        #: Evicted things that received a fact. Their facts must be read again and passed to
+        #: `reload` before rows are shown.
         self.to_reload: set[Key] = set()
         self._states: dict[str, _State[Any]] = {
             fold.name: _State(fold, self.to_reload) for fold in folds
@@ -87,9 +83,7 @@ class ProjectionState:
         self._each = tuple(self._states.values())
 
     def apply(self, fact: Fact) -> None:
-        """The next fact of the log; or any other one, in which case nothing is shown of it before
-        it is the next.
-        """
+        """Apply the next fact of the log, or hold back a later one until it is the next."""
         if fact.seq != self.seq + 1:
             if fact.seq > self.seq:
                 self._early[fact.seq] = fact
@@ -102,47 +96,45 @@ class ProjectionState:
 
     @property
     def missing(self) -> range:
-        """The facts that those which are held back wait for."""
+        """The sequences that are missing before the facts held back."""
         return range(self.seq + 1, min(self._early) if self._early else self.seq + 1)
 
     def pass_over(self) -> None:
-        """Go on without the facts that are missing: the log does not have them."""
+        """Continue without the missing facts: the log does not have them."""
         self.seq = self.missing.stop - 1
         while following := self._early.pop(self.seq + 1, None):
             self._step(following)
             self.seq += 1
 
     def rows(self, fold: Projection[Any]) -> Iterator[ProjectedRow]:
-        """What is shown of the things in hand, by key."""
+        """The rows of the things in memory, by key."""
         found = [fold.row(thing) for thing in self._states[fold.name].things.values()]
         return iter(sorted((row for row in found if row), key=attrgetter("key")))
 
     def row(self, fold: Projection[Any], slot: Slot) -> ProjectedRow | None:
-        """What is shown of the thing that a slot is about; None: nothing, or it is not in hand."""
+        """The row of the thing that a slot belongs to; None without a row, or if it is evicted."""
         key = fold.key(slot)
         thing = self._states[fold.name].things.get(key) if key else None
         return fold.row(thing) if thing else None
 
     def things[T: Aggregate](self, fold: Projection[T]) -> Iterator[T]:
-        """The things in hand."""
+        """The things in memory."""
         return iter(self._states[fold.name].things.values())
 
     def evicted[T: Aggregate](self, fold: Projection[T]) -> list[T]:
-        """The things that were let go since this was last asked."""
+        """The things evicted since the last call."""
         state = self._states[fold.name]
         ended, state.evicted = state.evicted, []
         return ended
 
     def reloaded[T: Aggregate](self, fold: Projection[T]) -> list[T]:
-        """The things as they were let go that are in hand again, since this was last asked."""
+        """The things reloaded since the last call, in their state before the new facts."""
         state = self._states[fold.name]
         recalled, state.reloaded = state.reloaded, []
         return recalled
 
     def reload(self, facts: Iterable[Fact]) -> None:
-        """Take in what was read again; facts that this state has not come to yet are passed
-        over.
-        """
+        """Rebuild the things in `to_reload` from their facts. Facts after `seq` are ignored."""
         known = [fact for fact in facts if fact.seq <= self.seq]
         self.to_reload.clear()
         for state in self._each:
@@ -156,26 +148,24 @@ class ProjectionState:
 
 
 class _State[T: Aggregate]:
-    """The things in hand of one projection."""
+    """The things in memory of one projection."""
 
     def __init__(self, fold: Projection[T], wanted: set[Key]) -> None:
         self._fold = fold
         self._wanted_by_any = wanted
         self._key = fold.key
         self.things: dict[Key, T] = {}
-        #: Those at rest, the longest first.
+        #: Complete things, in the order of their completion.
         self._complete: dict[Key, None] = {}
         self.evicted: list[T] = []
         self.reloaded: list[T] = []
-        #: What is to be recalled, and the fact with which it went on.
+        #: Things to reload, with the sequence of the fact that resumed them.
         self.to_reload: dict[Key, int] = {}
 
     def apply(self, fact: Fact) -> None:
         slot = fact.slot
         key = self._key(slot)
-        if key is None or (
-            self.to_reload and key in self.to_reload
-        ):  # its facts are read again, this one too
+        if key is None or key in self.to_reload:  # the reload reads this fact too
             return
         thing = self.things.get(key)
         if thing is None:

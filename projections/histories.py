@@ -1,9 +1,9 @@
-"""The histories of a whole log: for each conversation what its model goes on from.
+"""The histories of a whole log: for each conversation, the entries that its model continues from.
 
-A conversation is at rest while nothing is owed: its last turn is answered, no call that a turn
-wished for waits, and nothing was said since or no model is to be asked again. A service that
-answers by itself, without a model of ours, owes nothing that we know of. Only what concerns the
-model counts: the calls of a service with its own loop, in a thread that was never opened, make no
+A conversation is complete while its model has nothing to do: the last turn is answered, no call of
+a turn is open, and nothing was said since or no model is to be asked again. A service that answers
+by itself, without a model of ours, has nothing to do that we know of. Only facts that concern the
+model count: the calls of a service with its own loop, in a thread that was never opened, make no
 history.
 """
 
@@ -23,22 +23,21 @@ from ayes.schemas.slots import Slot
 
 
 class ThreadFacts:
-    """A thread under way, in the order of the log."""
+    """The facts of a thread, in the order of the log."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
         self._last_turn = 0
         self._most_turns = 0
         self._cut = 0
-        #: Sequence of the last thing said that the model should answer; and of the last by a user.
+        #: Sequence of the last message that the model should answer, and of the last by a user.
         self._heard = self._user_heard = 0
-        #: Is the last turn claimed and not answered? Did its reply wish for tools?
+        #: Whether the last turn is claimed and not answered, and whether its reply has wishes.
         self._asked = self._wished = False
-        #: What is recorded about each call; and those that are settled, as long as nothing else is
-        #: recorded about them.
+        #: The facts of each call; and the settled calls, until another fact about them comes.
         self._calls: defaultdict[str, list[Fact]] = defaultdict(list)
         self._settled_as: dict[str, Call] = {}
-        #: Calls that were wished for and are not settled.
+        #: The calls of wishes that are not settled.
         self._waiting: set[str] = set()
         self._settled: set[str] = set()
         #: Turns after which the model does not go on by itself.
@@ -82,7 +81,7 @@ class ThreadFacts:
                 pass
 
     def _settle(self, call: str) -> None:
-        """Note that a call has ended, unless that end is void."""
+        """Mark a call as settled, unless its end is void."""
         found = call_in(self._calls[call])
         if found.status in SETTLED:
             self._settled.add(call)
@@ -91,16 +90,15 @@ class ThreadFacts:
 
     @property
     def thread(self) -> Thread:
-        """What the facts make."""
+        """The thread made of the facts."""
         return thread_of(self.facts[0].slot.thread_ref, self.facts, self._settled_as)
 
     def _replied(self, number: int, seq: int, event: object) -> None:
         parts = event.parts if isinstance(event, e.ModelReplied) else ()
         wishes = [part for part in parts if isinstance(part, e.Wish)]
         self._waiting |= {f"{number}-{index}" for index in range(len(wishes))} - self._settled
-        if (
-            number > self._last_turn
-        ):  # of a service that does not claim its turns: the reply is its own cut
+        if number > self._last_turn:
+            # A service that does not claim its turns: the reply is its own cut.
             self._last_turn, self._cut = number, seq
         if number == self._last_turn:
             self._asked, self._wished = False, bool(wishes)
@@ -128,11 +126,10 @@ HISTORIES: Final = Projection[ThreadFacts](
     key=_key,
     begin=ThreadFacts,
     begins=lambda slot: slot.tail[0] == "opened",
-    # What is recorded about a call after its conversation came to rest is never shown to the model.
+    # Facts about a call after its conversation is complete are never shown to the model.
     resumes=lambda slot: slot.tail[0] in {"said", "turn"},
     row=_row,
-    # A conversation has many times the facts of a call. One that goes on is read again, which costs
-    # about as much as folding it did, so a few hundred are kept: as many as may be talking at the
-    # same moment.
+    # A conversation has many more facts than a call, and reloading one costs about as much as
+    # folding it did. So a few hundred are kept: as many as may be active at the same time.
     keep_complete=256,
 )

@@ -1,27 +1,26 @@
-"""What a model goes on from: a thread as one list of entries that belongs to no provider.
+"""The history that a model continues from: a thread as one list of entries for any provider.
 
     system, user, note, ...  ─► assistant ─► outcome, outcome ─► user, ... ─► assistant ─► ...
                                 (turn 1)     one for each wish                (turn 2)
 
 The rules:
 
-1. A turn was asked with what had been said before its *cut*, the broker's sequence of its first
-   claim. What was said later stands after the turn and its outcomes, because that is what the model
-   really saw. So whoever asks a model claims the turn first, and makes the history from a thread
-   read as of the claim.
+1. The model was sent the messages before a turn's *cut*, the broker's sequence of its first claim.
+   Later messages come after the turn and its outcomes, because the model did not see them. So a
+   caller claims the turn first, and makes the history from a thread read as of the claim.
 2. A turn is one `Assistant` and, directly after it, exactly one `Outcome` for each wish, in the
    order of the wishes, whatever else was recorded in between.
-3. A turn with a call that is not settled is not sent: the history stops before it and says at which
+3. A turn with a call that is not settled is not sent: the history stops before it and names the
    call. No provider takes a call without its result, and a made-up result could never be taken
    back.
-4. A model that failed leaves nothing. A model that answered with nothing leaves a turn.
+4. A model that failed leaves nothing. A model with an empty reply leaves a turn.
 5. A result that came after its call was closed (`late`) is kept in the ledger and never shown.
-6. A pending turn is closed by facts alone: people's, a deadline's, or (`while_pending =
-   "supersede"`) the gate's when the user says something new. Never by the writing of a history.
-7. Where the thread declares a `history_limit`, the oldest part is left out (`compacted`), and never
-   half a pair.
+6. Only facts close a pending turn: people's, a deadline's, or (`while_pending = "supersede"`) the
+   gate's when the user says something new. Writing a history never does.
+7. If the thread declares a `history_limit`, the oldest part is left out (`compacted`), never half a
+   pair.
 
-The same facts give the same bytes, so `digest` tells anyone later what a model was sent.
+The same facts give the same bytes, so `digest` proves later what a model was sent.
 """
 
 from bisect import bisect_left
@@ -40,7 +39,7 @@ from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import Defect
 from ayes.schemas.slots import CallRef
 
-#: How a wish ended: it ran, or it is one of the ways in which it did not.
+#: How a wish ended: it ran, or one of the reasons why it did not.
 type Kind = Literal["returned", "failed", "reconciled"] | e.Ending
 
 
@@ -54,14 +53,14 @@ class User(Struct, frozen=True, tag_field="entry", tag="user"):
 
 
 class Note(Struct, frozen=True, tag_field="entry", tag="note"):
-    """From the system, in the midst of things."""
+    """A message of the system during the conversation."""
 
     text: str
     name: str = ""
 
 
 class Assistant(Struct, frozen=True, tag_field="entry", tag="assistant"):
-    """What the model answered in one turn, in its order."""
+    """The model's reply in one turn, its parts in order."""
 
     turn: int
     parts: tuple[e.Part, ...]
@@ -73,7 +72,7 @@ class Outcome(Struct, frozen=True, tag_field="entry", tag="outcome"):
     #: The call's id, unique in the thread: `<turn>-<index>`.
     call: str
     tool: str
-    #: As the provider gave it: perhaps empty, perhaps the same as another's.
+    #: The provider's id: may be empty, and may repeat.
     provider_id: str
     kind: Kind
     #: Empty only when a tool returned nothing.
@@ -86,12 +85,12 @@ type Entry = System | User | Note | Assistant | Outcome
 
 class History(Struct, frozen=True):
     entries: tuple[Entry, ...]
-    #: The first call that is not settled, before whose turn the history stops. None: it is whole.
+    #: The first call that is not settled: the history stops before its turn. None if complete.
     stopped_at: CallRef | None = None
 
 
 def history(thread: Thread, before_turn: int | None = None) -> History:
-    """The thread as a model reads it; `before_turn=n` is what turn n is, or was, asked with."""
+    """The thread as a model reads it, whole or up to the request of turn `before_turn`."""
     opened = thread.opened.event if thread.opened else None
     limit = opened.history_limit if isinstance(opened, e.ThreadOpened) else 0
     entries, stopped_at = _entries(thread, before_turn)
@@ -99,12 +98,12 @@ def history(thread: Thread, before_turn: int | None = None) -> History:
 
 
 def compacted(entries: Sequence[Entry], limit: int) -> tuple[Entry, ...]:
-    """About the newest `limit` entries; 0: all of them.
+    """About the newest `limit` entries, or all if it is 0.
 
-    What the system said stays. A turn and its outcomes stay together or go together, and the last
-    turn always stays. What is kept begins with a user's message: the last one before it, where the
-    cut falls behind. (Whoever cuts a list by other means is safe too: `providers.common.paired`
-    makes a note of an outcome whose call is gone.)
+    System texts stay. A turn and its outcomes stay or go together, and the last turn always stays.
+    The rest begins with a user's message: if the cut falls behind it, the last one before the cut
+    is kept. (A list that was cut by other means is safe too: `formats.pairing.pair_turns` makes a
+    note of an outcome without its call.)
     """
     if limit <= 0 or len(entries) <= limit:
         return tuple(entries)
@@ -119,9 +118,7 @@ def compacted(entries: Sequence[Entry], limit: int) -> tuple[Entry, ...]:
 
 
 def _cut(entries: Sequence[Entry], limit: int) -> int:
-    """The first place behind which at most `limit` entries stand and that parts no turn from its
-    outcomes.
-    """
+    """The first index that keeps at most `limit` entries and every turn with its outcomes."""
     cut = len(entries) - limit
     while cut < len(entries) and isinstance(entries[cut], Outcome):
         cut += 1
@@ -133,7 +130,7 @@ def _cut(entries: Sequence[Entry], limit: int) -> int:
 
 
 def _entries(thread: Thread, before_turn: int | None) -> tuple[list[Entry], CallRef | None]:
-    """All entries, and the call before whose turn they stop."""
+    """All entries, and the unsettled call that they stop before."""
     entries: list[Entry] = []
     heard = 0
     for number, turn in thread.turns.items():
@@ -162,17 +159,15 @@ def decode(raw: bytes) -> tuple[Entry, ...]:
 
 
 def digest(entries: Sequence[Entry]) -> str:
-    """SHA-256 over the canonical bytes: what `ModelReplied.history_digest` holds."""
+    """SHA-256 over the canonical bytes, as in `ModelReplied.history_digest`."""
     return text_digest(encode(entries).decode())
 
 
 def _said_before(thread: Thread, cut: int | None) -> int:
-    """How many of the things said came before this cut; all of them, if there is none."""
-    return (
-        len(thread.said)
-        if cut is None
-        else bisect_left(thread.said, cut, key=lambda fact: fact.seq)
-    )
+    """The number of messages before this cut; all, if there is none."""
+    if cut is None:
+        return len(thread.said)
+    return bisect_left(thread.said, cut, key=lambda fact: fact.seq)
 
 
 def _entry(fact: Fact) -> Entry:
@@ -202,11 +197,8 @@ def outcome(call: Call, wish: e.Wish) -> Outcome:
             what = text if text.strip() else refusal_texts.refused_in_silence(wish.tool)
             return _ended(call, wish, ending, what, is_error=ending != "answered")
         case e.Reconciled(happened=happened, output=output):
-            what = (
-                output
-                if output.strip()
-                else refusal_texts.reconciled_in_silence(wish.tool, happened)
-            )
+            silent = refusal_texts.reconciled_in_silence(wish.tool, happened)
+            what = output if output.strip() else silent
             what = _as_it_ran(call, wish, what) if happened else what
             return _ended(call, wish, "reconciled", what, is_error=not happened)
         case None if is_spoiled(call):
@@ -220,16 +212,13 @@ def _ended(call: Call, wish: e.Wish, kind: Kind, text: str, *, is_error: bool = 
 
 
 def _as_it_ran(call: Call, wish: e.Wish, text: str) -> str:
-    """The output verbatim; where a reviewer changed the arguments, that is said first."""
+    """The output verbatim, after a sentence on the arguments if a reviewer changed them."""
     decision = call.decided.event if call.decided else None
     edited = decision.arguments if isinstance(decision, e.Approved) else None
     if edited is None or edited == wish.arguments:
         return text
-    return (
-        f"{refusal_texts.arguments_changed(edited)}\n\n{text}"
-        if text
-        else refusal_texts.arguments_changed(edited)
-    )
+    changed = refusal_texts.arguments_changed(edited)
+    return f"{changed}\n\n{text}" if text else changed
 
 
 _encoder: Final = msgspec.json.Encoder()

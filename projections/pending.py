@@ -1,12 +1,11 @@
-"""What waits for people: one entry for each call that was put to them and is not decided.
+"""The pending approvals: one entry for each call that was put to people and is not decided.
 
-The live queue is the KV bucket `pending`: a key for each open approval, put when the gate asks,
-deleted when it decides. Any NATS client can watch it. It holds nothing that the ledger does not
-hold, and `OPEN_APPROVALS` makes it again from the log, byte for byte.
+The live queue is the KV bucket `pending`: a key for each open approval, put when the gate asks and
+deleted when it decides. Any NATS client can watch it. The ledger holds everything in it, and
+`OPEN_APPROVALS` rebuilds it from the log, byte for byte.
 
-An entry changes only when more people are asked: votes come and go into the ledger, not into the
-queue. Where it stands among the others never changes: entries are in the order of their questions,
-the oldest first.
+An entry changes only when more people are asked: votes go into the ledger, not into the queue.
+Entries are ordered by their approval requests, oldest first, and never change places.
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,20 +29,18 @@ from ayes.schemas.slots import CallRef, Slot
 
 
 class Entry(Struct, frozen=True):
-    """An open approval: all that a reviewer needs to decide, and who may. Times are the broker's,
-    UTC.
-    """
+    """An open approval, with everything that a reviewer needs. Times are the broker's, in UTC."""
 
     workspace: str
     thread: str
     call: str
     tool: str
-    #: All of them, as the raw JSON text that came.
+    #: The raw JSON text of the request.
     arguments: str
-    #: What a vote must carry to count.
+    #: A vote without it does not count.
     digest: str
     rule: str
-    #: Why it is asked, in the policy's words.
+    #: The reason for asking, from the policy.
     reason: str
     #: On whose behalf the agent acts.
     requester: str
@@ -54,20 +51,20 @@ class Entry(Struct, frozen=True):
     votes_needed: int
     requested_at: datetime
     gated_at: datetime
-    #: None: it never expires.
+    #: None if it never expires.
     expires_at: datetime | None
-    #: When more people are asked, or it expires. None: nothing happens by itself.
+    #: When more people are asked or it expires; None if neither happens.
     due_at: datetime | None
-    #: These must agree too.
+    #: Quorums that must agree too.
     also: tuple[Quorum, ...]
     besides: tuple[Quorum, ...]
     denials_needed: int
     may_break_glass: tuple[str, ...]
-    #: Who was asked as well, since nobody decided in time.
+    #: The people asked later, because nobody decided in time.
     asked_as_well: tuple[str, ...]
     #: Position of the question in the log.
     seq: int
-    #: Of the tool's declaration; with it an entry's digest can be computed from the entry alone.
+    #: The version of the tool's declaration: part of the digest.
     tool_version: str = ""
 
     @property
@@ -76,23 +73,20 @@ class Entry(Struct, frozen=True):
 
     @property
     def flaw(self) -> str:
-        """Why this is not what a vote would be about; empty where it agrees with itself.
+        """Why the digest is not that of the shown call; empty if it is.
 
-        An entry of an older version names no version of its tool, so nobody can tell.
+        An entry of an older version has no tool version, so its digest cannot be checked.
         """
         if call_digest(self.tool, self.tool_version, self.arguments) == self.digest:
             return ""
         return (
             "the digest is not of this tool and these arguments, or an older version wrote the "
-            "entry: "
-            f"look at `ayes show {self.ref}`, and do not decide by this entry"
+            f"entry: look at `ayes show {self.ref}`, and do not decide by this entry"
         )
 
 
 class BadEntry(Struct, frozen=True):
-    """A value of the bucket that is not an entry: somebody else wrote it, or another version
-    did.
-    """
+    """A value of the bucket that is not an entry of this version."""
 
     key: str
     problem: str
@@ -105,7 +99,7 @@ class BadEntry(Struct, frozen=True):
 
 
 def entry(call: Call) -> Entry | None:
-    """What stands in the queue for this call. None: nothing, and what stood there is removed."""
+    """The entry of this call; None if it must not be in the queue."""
     asking = call.approval_request
     if call.status is not Status.PENDING or not call.requested or not call.gated or not asking:
         return None
@@ -138,7 +132,7 @@ def entry(call: Call) -> Entry | None:
 
 
 def encode(entry: Entry) -> bytes:
-    """The value under `key`: JSON, the fields in the order of the class."""
+    """Encode the value under `key`: JSON, the fields in the order of the class."""
     return _encoder.encode(entry)
 
 
@@ -147,7 +141,7 @@ def decode(raw: bytes) -> Entry:
 
 
 def read(key: str, raw: bytes) -> Entry | BadEntry:
-    """What stands under this key, whatever that is."""
+    """Decode the value under this key, whatever it is."""
     try:
         found = decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
@@ -162,14 +156,12 @@ def read(key: str, raw: bytes) -> Entry | BadEntry:
 
 
 def key(ref: CallRef) -> str:
-    """The key in the bucket. Ids hold no dots, so no two calls share one, and `acme.>` watches a
-    workspace.
-    """
+    """The key in the bucket. Ids hold no dots: it is unique, and `acme.>` watches a workspace."""
     return f"{ref.workspace}.{ref.thread}.{ref.call}"
 
 
 class PendingFilter(NamedTuple):
-    """Which of the calls that wait; what is empty leaves nothing out."""
+    """Selects pending calls. An empty field selects all."""
 
     workspace: str = ""
     thread: str = ""
@@ -184,7 +176,7 @@ class PendingFilter(NamedTuple):
         )
 
     def covers(self, key: str) -> bool:
-        """Whether the key says that it is of this workspace and thread."""
+        """Whether the key is of this workspace and thread."""
         names = key.split(".")
         return (not self.workspace or self.workspace == names[0]) and (
             not self.thread or self.thread == "/".join(names[:2])
@@ -195,35 +187,32 @@ NO_FILTER: Final = PendingFilter()
 
 
 class PageCursor(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where an entry stands among the others: first by its question, and should two say the same,
-    by key.
-    """
+    """The position of an entry: by its approval request, then by key."""
 
     seq: int
     key: str
 
 
 class Page(Struct, frozen=True, omit_defaults=True):
-    """So much of what waits, the oldest first."""
+    """A page of pending approvals, oldest first."""
 
-    #: How many fit, on this page and on others.
+    #: The number of matching entries, on this page and on others.
     waiting: int
-    #: Each with the bytes that the bucket has.
+    #: The bytes in the bucket.
     entries: tuple[msgspec.Raw, ...]
-    #: Are there any behind them?
+    #: Whether more entries follow.
     more: bool
-    #: Behind which the next page begins: the last one's. None on an empty page.
+    #: The cursor of the last entry, after which the next page begins; None on an empty page.
     after: PageCursor | None
-    #: What the bucket has beside them and cannot be read: not counted, and told with the first
-    #: page.
+    #: Unreadable values of the bucket: not counted, and only on the first page.
     unreadable: tuple[BadEntry, ...] = ()
 
 
 class Listed(NamedTuple):
-    """What waits, and what of it cannot be read."""
+    """Pending entries, and the values that cannot be read."""
 
     entries: list[Entry]
-    #: How many fit, shown or not.
+    #: The number of matching entries, listed or not.
     waiting: int
     unreadable: list[BadEntry]
 
@@ -231,9 +220,7 @@ class Listed(NamedTuple):
 def oldest(
     values: Mapping[str, bytes], most: int | None = None, chosen: PendingFilter = NO_FILTER
 ) -> Listed:
-    """The entries that fit, oldest first. Of those that nobody wants no more is read than their
-    age.
-    """
+    """The matching entries, oldest first. Only the age of the others is decoded."""
     ages: list[tuple[int, str]] = []
     bad: dict[str, BadEntry] = {}
     for name, raw in values.items():
@@ -245,7 +232,7 @@ def oldest(
     ages.sort()
     entries: list[Entry] = []
     for _, name in ages:
-        # Which tool it is about is not in the key, so with a tool all are read, to be counted.
+        # The tool is not in the key, so all entries are decoded to count those of a tool.
         if not chosen.tool and most is not None and len(entries) == most:
             break
         found = read(name, values[name])
@@ -258,21 +245,21 @@ def oldest(
 
 
 class PendingIndex:
-    """All that waits, in order, as one change after the other has left it."""
+    """The pending entries in order, kept up to date change by change."""
 
     def __init__(self) -> None:
         self._held: dict[str, tuple[bytes, Entry]] = {}
-        #: Age and key of each, in order, and at the same places the entries.
+        #: Age and key of each entry, in order; `_entries` has the same order.
         self._ages: list[tuple[int, str]] = []
         self._entries: list[Entry] = []
-        #: What stands in the bucket and is not an entry, by key.
+        #: The unreadable values of the bucket, by key.
         self._bad: dict[str, BadEntry] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def oldest(self, most: int | None = None, chosen: PendingFilter = NO_FILTER) -> list[Entry]:
-        """The entries that fit, oldest first: so many at most, or all of them."""
+        """The matching entries, oldest first: at most `most`, or all."""
         if chosen == NO_FILTER:
             return self._entries[:most]
         return list(islice(filter(chosen.fits, self._entries), most))
@@ -284,11 +271,15 @@ class PendingIndex:
         chosen: PendingFilter = NO_FILTER,
         after: PageCursor | None = None,
     ) -> Page:
-        """The oldest that fit: so many at most, behind that one, in so many bytes with a comma
-        each.
+        """A page of the oldest matching entries.
+
+        Args:
+            most: the maximal number of entries.
+            room: the maximal number of bytes, with a comma after each entry.
+            after: the cursor after which the page begins.
 
         Raises:
-            TooLarge: not even the first of them has room.
+            TooLarge: the first entry alone exceeds `room`.
         """
         fitting: Sequence[int] = (
             range(len(self._ages))
@@ -320,12 +311,13 @@ class PendingIndex:
         )
 
     def unreadable(self, chosen: PendingFilter = NO_FILTER) -> list[BadEntry]:
-        """What stands in the bucket and is not an entry, by key."""
+        """The unreadable values of the bucket, by key."""
         return [one for key, one in sorted(self._bad.items()) if chosen.covers(key)]
 
     def apply(self, change: Change) -> list[tuple[str, Entry | BadEntry | None]]:
-        """Let a change come in. Tells what differs by it, each key once: None for what is gone,
-        what cannot be read, then entries by age.
+        """Apply a change, and return the keys that it changed, each once.
+
+        First removed keys with None, then unreadable values, then entries by age.
         """
         came = {key: raw for key, raw in change.entries.items() if raw}
         gone = [
@@ -375,7 +367,7 @@ class PendingIndex:
 
 
 class ApprovalFacts:
-    """A call that may have to be put to people, in the order of the log."""
+    """The facts of a call that may become pending, in the order of the log."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
@@ -387,7 +379,7 @@ class ApprovalFacts:
 
 
 def _key(slot: Slot) -> Key | None:
-    """Nothing else shows in the queue, and from the decision on nothing does."""
+    """Only these facts can change the queue."""
     match slot.tail:
         case ("call", call, "requested" | "gated" | "escalated" | "decided", *_):
             return slot.workspace, slot.thread, call
@@ -403,7 +395,7 @@ def _row(question: ApprovalFacts) -> ProjectedRow | None:
 
 
 class _Age(Struct):
-    """What an entry is put in order by; the rest of it is passed over."""
+    """The part of an entry that orders it; the rest is not decoded."""
 
     seq: int
 

@@ -1,11 +1,11 @@
-"""What the model reads about a call that did not run as it wished.
+"""The texts that the model reads about a call that did not run as it wished.
 
-A model goes on from these sentences, so each says three things plainly: that nothing ran, who or
-what stopped it, and why. Every ending has words of its own. "Nobody answered in time" is not "a
-person said no", and a model that takes one for the other gives up on what it might ask for again.
+A model continues from these sentences, so each says three things plainly: that nothing ran, who or
+what stopped it, and why. Every ending has its own words. "Nobody answered in time" is not "a person
+said no", and a model that confuses them gives up on something that it could ask for again.
 
-`refused` gives the fact that closes such a call. What it says is recorded with the call, so that
-changing a sentence here never changes what a model was told before.
+`tool_not_run` gives the fact that closes such a call. Its text is recorded with the call, so
+changing a sentence here never changes what a model was sent before.
 """
 
 from ayes.ledger.lifecycle import Call
@@ -15,10 +15,10 @@ from ayes.schemas.limits import MAX_TEXT, cut
 
 
 def tool_not_run(call: Call) -> e.ToolRefused:
-    """What the model reads in place of a result, ready to be recorded as `finished`.
+    """The refusal that the model reads in place of a result, to be recorded as `finished`.
 
     Raises:
-        Defect: nothing keeps the call from running.
+        Defect: the call may run.
     """
     tool = f"`{call.wish.tool}`"
     match call.declined or (call.revoked and call.revoked.event):
@@ -29,14 +29,14 @@ def tool_not_run(call: Call) -> e.ToolRefused:
         case e.Declined(why="digest_mismatch"):
             return _refused(
                 "digest_mismatch",
-                f"{tool} did not run: what was about to run was not exactly what had been approved.",
+                f"{tool} did not run: what was about to run was not exactly what had been "
+                "approved.",
             )
         case e.Declined(why="people_were_asked"):
             return _refused(
                 "people_were_asked",
                 f"{tool} did not run: people were asked about this call, and before they answered "
-                "it was let "
-                "through without them.",
+                "it was let through without them.",
             )
         case e.Revoked(reason=reason):
             return _refused(
@@ -63,8 +63,7 @@ def tool_not_run(call: Call) -> e.ToolRefused:
             return _refused(
                 "denied",
                 f"{tool} did not run: a person has said no to this very call before, and nothing "
-                "was said since, so no "
-                "person was asked again." + _why("In detail", reason),
+                "was said since, so no person was asked again." + _why("In detail", reason),
             )
         case e.Denied(ground="limit", reason=reason):
             return _refused(
@@ -112,21 +111,17 @@ def tool_not_run(call: Call) -> e.ToolRefused:
 
 
 def arguments_changed(arguments: str) -> str:
-    """Said before the result of a call that ran with a reviewer's arguments: the model must not
-    take them for its own.
-    """
+    """The sentence before the result of a call that ran with a reviewer's arguments."""
     return f"A reviewer changed the arguments of this call before it ran. It ran with: {arguments}"
 
 
 def unreadable(message: str) -> str:
-    """Said in place of a message whose bytes are not a message: the model should know that one is
-    missing.
-    """
+    """Replaces a message that cannot be read: the model should know that one is missing."""
     return f"Message {message!r} of this conversation cannot be read and is left out."
 
 
 def spoiled(tool: str) -> str:
-    """For a wish in whose place bytes stand that are not a request."""
+    """For a wish whose request cannot be read."""
     return f"`{tool}` did not run: the request for it cannot be read."
 
 
@@ -156,7 +151,7 @@ def _why(what: str, reason: str) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A duration as people say it: the largest unit that divides it."""
+    """A duration in the largest unit that divides it."""
     for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= size and seconds % size == 0:
             count = int(seconds // size)

@@ -1,4 +1,4 @@
-"""One conversation: what was said, the model's turns, and the calls that came of them.
+"""One conversation: its messages, the model's turns, and the calls that came of them.
 
 A thread *is* the facts recorded in it, each in its place, as a call is (`ledger/lifecycle.py`).
 They may come twice and in any order: the same facts give the same thread.
@@ -16,39 +16,35 @@ from ayes.schemas.slots import CallRef, ThreadRef
 
 
 class Turn(Struct, frozen=True):
-    """One time that the model was asked. Turns count from 1."""
+    """One request to the model and its reply. Turns count from 1."""
 
     number: int
-    #: The claims, by attempt: a second one stands only where the first never answered.
+    #: The claims, by attempt. A second one exists only if the first got no answer.
     asked: tuple[Fact, ...] = ()
-    #: ModelReplied or ModelFailed; or bytes that are neither, after which the turn is over as well.
+    #: ModelReplied, ModelFailed, or bytes that are neither: they end the turn as well.
     replied: Fact | None = None
 
     @property
     def cut(self) -> int | None:
-        """What was said with a smaller sequence is what the model was sent.
+        """The model was sent the messages with a smaller sequence; None without claim and reply.
 
-        It is the first claim, not the last: what is said between two attempts comes after the turn.
-        A reply that was recorded without a claim (by a service with its own loop) is its own cut.
-        None: neither stands yet.
+        It is the first claim, not the last: messages between two attempts come after the turn. A
+        reply that was recorded without a claim (by a service with its own loop) is its own cut.
         """
         first = self.asked[0] if self.asked else self.replied
         return first.seq if first else None
 
     @property
     def reply(self) -> e.ModelReplied | None:
-        """What the model answered. None: it failed, or has not answered yet."""
+        """The model's reply; None if it failed or has not answered yet."""
         event = self.replied.event if self.replied else None
         return event if isinstance(event, e.ModelReplied) else None
 
     @property
     def wishes(self) -> tuple[e.Wish, ...]:
-        """The tools that the reply wants called, in the model's order."""
-        return (
-            tuple(part for part in self.reply.parts if isinstance(part, e.Wish))
-            if self.reply
-            else ()
-        )
+        """The wishes of the reply, in the model's order."""
+        parts = self.reply.parts if self.reply else ()
+        return tuple(part for part in parts if isinstance(part, e.Wish))
 
 
 class Thread(Struct, frozen=True):
@@ -56,29 +52,26 @@ class Thread(Struct, frozen=True):
 
     ref: ThreadRef
     opened: Fact | None = None
-    #: In the order in which the broker recorded them. Bytes that are not a message stand among
-    #: them.
+    #: The messages in the order of the log, including bytes that are not a message.
     said: tuple[Fact, ...] = ()
     #: By number, ascending.
     turns: dict[int, Turn] = {}
-    #: By call id, sorted. Calls of a service with its own loop stand here too, under ids of its
-    #: choice.
+    #: By call id, sorted. Includes the calls of a service with its own loop, under its own ids.
     calls: dict[str, Call] = {}
-    #: What this program cannot read: a fact from the future, or broken bytes. It is skipped here as
-    #: everywhere, but whoever goes on from the thread should know that something is missing from
-    #: it.
+    #: Facts from the future and broken bytes. They are skipped, but a caller that continues the
+    #: thread should know that something is missing.
     unread: tuple[Fact, ...] = ()
 
     @property
     def latest(self) -> int:
-        """The number of the last turn that was begun; 0 before the first."""
+        """The number of the last turn; 0 before the first."""
         return max(self.turns, default=0)
 
     def call(self, ref: CallRef) -> Call:
-        """That call, of status UNKNOWN when nothing is recorded about it.
+        """The call, of status UNKNOWN if nothing is recorded about it.
 
-        A wish's request rests on the reply that wishes for it. What was requested in its place
-        before the reply is another call, whatever became of it, and the wish has no request.
+        The request of a wish rests on the reply that holds the wish. A request in its slot from
+        before the reply is void, so the wish has no request.
         """
         call = self.calls.get(ref.call)
         if call is None:
@@ -92,9 +85,7 @@ class Thread(Struct, frozen=True):
         return Call(ref, void=(Void(call.requested, "the model had not wished for it before"),))
 
     def wishes(self, turn: int) -> tuple[tuple[CallRef, e.Wish], ...]:
-        """What the model wished in that turn, each with the call that it becomes. Empty if it has
-        not replied.
-        """
+        """The wishes of that turn, each with its call; empty without a reply."""
         if turn not in self.turns:
             return ()
         return tuple(
@@ -102,14 +93,14 @@ class Thread(Struct, frozen=True):
         )
 
     def unsettled(self, turn: int) -> tuple[CallRef, ...]:
-        """The calls of that turn which keep the next one waiting."""
+        """The calls of that turn that the next turn waits for."""
         return tuple(ref for ref, _wish in self.wishes(turn) if not is_settled(self.call(ref)))
 
     @property
     def is_model_due(self) -> bool:
-        """Is it the turn of the model that the thread was opened for?
+        """Whether the model that the thread was opened for is to be asked now.
 
-        Not while it is asked or a call of its last turn waits, and not after `max_turns`.
+        Not while it is asked already or a call of its last turn is open, and not after `max_turns`.
         """
         opened = self.opened.event if self.opened else None
         if not isinstance(opened, e.ThreadOpened) or not opened.model:
@@ -129,44 +120,40 @@ class Thread(Struct, frozen=True):
         )
 
     def is_halted(self, turn: int) -> bool:
-        """Did somebody deny a call of that turn so that the model does not go on by itself?"""
+        """Whether a denial of a call of that turn stops the model."""
         decisions = [self.call(ref).decided for ref, _wish in self.wishes(turn)]
         return any(one and isinstance(one.event, e.Denied) and one.event.halt for one in decisions)
 
 
 def goes_on(*, wished: bool, halted: bool, cut: int, heard: int, user_heard: int) -> bool:
-    """Does the model go on after a turn whose calls are settled, or before the first?
+    """Whether the model continues after a turn whose calls are settled, or before the first.
 
-    It does with the results of the calls that it wished for, or when something was said since.
-    Where a person halted it, only what a user says makes it go on.
+    It continues with the results of its wishes, or after a new message. If a person halted it, only
+    a message of a user makes it continue.
 
     Args:
-        cut: the sequence from which on it was sent nothing; 0 before the first turn.
-        heard: the sequence of the last thing said by a user or in a note; 0: nothing was.
-        user_heard: the same, by a user.
+        cut: the cut of the last turn; 0 before the first.
+        heard: the sequence of the last message of a user or note; 0 without one.
+        user_heard: the sequence of the last message of a user; 0 without one.
     """
     return user_heard > cut if halted else wished or heard > cut
 
 
 def is_settled(call: Call) -> bool:
-    """Will the model be told nothing more about it? A call in doubt is not settled: it waits for a
-    person.
-    """
+    """Whether the model reads the call's final result. A call in doubt waits for a person."""
     return call.status in SETTLED or is_spoiled(call)
 
 
 def is_spoiled(call: Call) -> bool:
-    """Does something else stand in the place of its request? Then the call can never be requested,
-    and so never runs.
-    """
+    """Whether something else fills the slot of its request, so that it can never run."""
     return call.requested is None and any(one.fact.slot == call.ref.requested for one in call.void)
 
 
 def thread_of(ref: ThreadRef, facts: Iterable[Fact], known: Mapping[str, Call] = {}) -> Thread:
-    """The thread that these facts make; facts about anything else are passed over.
+    """The thread made of these facts; facts about anything else are ignored.
 
     Args:
-        known: calls by id that were made of just these facts before, and need not be made again.
+        known: calls by id that were made of the same facts before.
     """
     opened: Fact | None = None
     said: dict[str, Fact] = {}

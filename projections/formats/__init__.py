@@ -1,9 +1,8 @@
-"""Histories as the model providers take them: a writer, a checker and a reader for each format.
+"""The formats of the model providers: a writer, a checker and a reader for each.
 
-A writer is a pure function of the entries. A checker takes any payload, also one of another
-program, so that a broken history is found before the provider answers 400 and the conversation is
-stuck. A reader turns a provider's conversation into our steps, so that the transcripts of any
-system can become facts.
+A writer is a pure function of the entries. A checker takes the payload of any program, and finds a
+broken history before the provider answers 400 and the conversation is stuck. A reader turns a
+provider's conversation into our steps, so that transcripts of any system can become facts.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,47 +1,47 @@
-"""What the formats have in common: payloads, problems, names and texts that every provider takes.
+"""Shared parts of the formats: payloads, problems, and names and texts that every provider takes.
 
-Everything is decided from left to right, so that a history which grows is written with the same
-beginning: the provider's cache of the earlier part stays good.
+Writers decide from left to right, so that a growing history is written with the same beginning and
+the provider's cache of the earlier part stays valid.
 
 An opaque part (`ayes.schemas.events.Opaque`) names its owner in `provider` and holds its content in
-`data`, by one convention:
+`data`:
 
-* `provider` is the wire form whose service takes the part back: `anthropic`, `openai-responses`,
-  `gemini`. A service that has no form of its own here is named as pydantic-ai names it (`groq`,
-  `bedrock`); `pydantic-ai` and `ai-sdk` stand for parts that do not name their service. Each
-  service has one name, so a form's writer and a live model of the same service ask for the same.
-* `data` is JSON as that form has it. The service compares it byte for byte, and it outlives any
-  library. A part that pydantic-ai gave is therefore translated, but only where translating it back
-  gives that very part. Otherwise it is kept as pydantic-ai's part, which has a `part_kind`: only
-  pydantic-ai can send it again, and the form's own writer leaves it out.
-* A part that belongs to a text or a wish (a thought signature, an item's id) stands directly
-  before it.
+* `provider` is the wire form of the service that takes the part back: `anthropic`,
+  `openai-responses`, `gemini`. A service without a form here has its name in pydantic-ai (`groq`,
+  `bedrock`); `pydantic-ai` and `ai-sdk` own the parts that do not name a service. Each service has
+  one name, so a form's writer and a live model of the same service look for the same parts.
+* `data` is JSON in that form. The service compares it byte for byte, and it outlives any library.
+  A part from pydantic-ai is therefore translated, but only if the translation can be reversed
+  exactly. Otherwise it stays pydantic-ai's part, with a `part_kind`: only pydantic-ai can send it
+  again, and the form's own writer leaves it out.
+* A part that belongs to a text or a wish (a thought signature, an item's id) comes directly before
+  it.
 
-The one translation between the two is in `pydantic_ai.opaque` (`recorded`, `responded`).
+`pydantic_ai.opaque` translates between the two (`recorded`, `responded`).
 """
 
 import json
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
-from ayes.projections.history import Entry, System
+from ayes.projections.history import Entry, Note, System, User
 from ayes.schemas import strict_json
 from ayes.schemas.errors import BadInput
 
 type JsonObject = dict[str, Any]
 
-#: The part of a request's body that holds the history: `messages`, and the system text if the
+#: The part of a request's body that holds the history: the messages, and the system text if the
 #: provider keeps it elsewhere.
 type Payload = JsonObject
 
-#: The only field of arguments that are not an object, though they must be: their raw text.
+#: The field that wraps the raw text of arguments that are not an object.
 MALFORMED: Final = "malformed_arguments"
-#: In place of a text without a visible character.
+#: Replaces a text without a visible character.
 BLANK: Final = "(no text)"
-#: The user's side before a history that opens with the model.
+#: The user's message before a history that opens with the model.
 OPENING: Final = "(The conversation begins.)"
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
@@ -49,7 +49,7 @@ TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 class FormatProblem(Struct, frozen=True):
     """Why a provider would refuse a payload."""
 
-    #: As numbered at the top of the format's `check`.
+    #: Its number at the top of the format's `check`.
     rule: int
     #: Index into `messages`.
     message: int
@@ -61,7 +61,7 @@ class FormatProblem(Struct, frozen=True):
 
 
 class Problems(list[FormatProblem]):
-    """What a checker has found so far. It adds to it as it goes through the messages."""
+    """The problems that a checker has found so far."""
 
     def add(self, rule: int, message: int, sentence: str) -> None:
         self.append(FormatProblem(rule, message, sentence))
@@ -73,29 +73,37 @@ class Problems(list[FormatProblem]):
 
     def check_input(self, rule: int, message: int, call_id: Any, value: Any) -> None:
         if not isinstance(value, dict):
-            wrong = f"the input of {call_id!r} is no object."
+            wrong = f"the input of {call_id!r} is not an object."
             self.add(rule, message, f"{wrong} Wrap it under a name that says so.")
 
     def check_new_id(self, rule: int, message: int, what: str, id_: str, used: set[str]) -> None:
-        """The id of a call, or of `what` it is, is neither empty nor in `used`. Adds it there."""
+        """Check that the id is neither empty nor in `used`, and add it there."""
         if not id_ or id_ in used:
-            repeated = f"{id_!r} stands for an earlier {what} too"
-            self.add(
-                rule, message, f"{repeated if id_ else f"a {what}'s id is empty"}. Mint another."
-            )
+            repeated = f"{id_!r} is the id of an earlier {what} too"
+            wrong = repeated if id_ else f"a {what}'s id is empty"
+            self.add(rule, message, f"{wrong}. Mint another.")
         used.add(id_)
 
     def in_order(self) -> list[FormatProblem]:
-        """In the order of the messages, and of each message as they were found."""
+        """The problems by message; those of one message in the order in which they were found."""
         return sorted(self, key=lambda problem: problem.message)
 
 
 # ---------------------------------------------------------------------------------------- payloads
 
 
-def find_messages(payload: Any) -> list[Any]:
-    """The messages of a payload, or of a bare list; empty if it is neither."""
-    found = payload.get("messages") if isinstance(payload, dict) else payload
+def find_messages(
+    payload: Any, field: str = "messages", from_text: Callable[[str], JsonObject] | None = None
+) -> list[Any]:
+    """The messages of a payload, or of a bare list; empty if it is neither.
+
+    Args:
+        field: the payload's field that holds them.
+        from_text: makes a message of a text in this field, if the provider takes one there.
+    """
+    found = payload.get(field) if isinstance(payload, dict) else payload
+    if from_text is not None and isinstance(payload, dict) and isinstance(found, str):
+        return [from_text(found)]
     return list(found) if isinstance(found, Sequence) and not isinstance(found, str | bytes) else []
 
 
@@ -107,22 +115,24 @@ def messages_of(payload: Any) -> list[Any]:
     """
     found = payload.get("messages") if isinstance(payload, dict) else payload
     if not isinstance(found, Sequence) or isinstance(found, str | bytes):
-        raise BadInput("this is no list of messages, and no object that has one under 'messages'.")
-    return find_messages(found)
+        raise BadInput(
+            "this is not a list of messages, and not an object that has one under 'messages'."
+        )
+    return list(found)
 
 
 def checked_messages(
     payload: Any, check: Callable[[list[Any]], list[FormatProblem]], rules: Container[int]
 ) -> list[Any]:
-    """The messages of a payload that a reader can read without a guess.
+    """The messages of a payload that a reader can read unambiguously.
 
     Args:
-        payload: as `messages_of` takes it.
+        payload: an object with `messages`, or a list of them.
         check: the format's checker.
-        rules: those that a payload must keep to be read. The others are about sending it.
+        rules: the rules that a readable payload keeps. The others are about sending it.
 
     Raises:
-        BadInput: it has no messages, or they break one of these rules; with the first problem.
+        BadInput: it has no messages, or breaks one of these rules; the text is the first problem.
     """
     messages = messages_of(payload)
     for problem in check(messages) if messages else ():
@@ -144,18 +154,45 @@ def append_or_merge(messages: list[JsonObject], message: JsonObject, *, by: str,
         messages.append(message)
 
 
-def leading_system_count(entries: Sequence[Entry]) -> int:
-    """How many system texts open the history."""
-    return next(
-        (at for at, entry in enumerate(entries) if not isinstance(entry, System)), len(entries)
-    )
+def split_opening(entries: Sequence[Entry]) -> tuple[list[str], Sequence[Entry]]:
+    """The system texts that open the history, and the entries after them."""
+    texts: list[str] = []
+    for entry in entries:
+        if not isinstance(entry, System):
+            break
+        texts.append(entry.text)
+    return texts, entries[len(texts) :]
+
+
+def misfit(
+    value: JsonObject, fields: Mapping[str, type | tuple[type, ...] | Callable[[Any], bool]]
+) -> str:
+    """The first field that is missing or has a value that does not fit; empty if all fit."""
+    for field, fits in fields.items():
+        if field not in value:
+            return field
+        found = value[field]
+        if not (isinstance(found, fits) if isinstance(fits, type | tuple) else fits(found)):
+            return field
+    return ""
 
 
 # ------------------------------------------------------------------------------------------- texts
 
 
+def user_text(said: System | User | Note) -> str:
+    """The text of a user's message. What the system says is marked as a note."""
+    match said:
+        case User(text=text):
+            return text
+        case System(text=text):
+            return note_text(text)
+        case Note(text=text, name=name):
+            return note_text(text, name)
+
+
 def note_text(text: str, name: str = "") -> str:
-    """A note where only the user's side can carry it: marked as a note."""
+    """A note marked as one, for a place where a user could have written it."""
     return f"[Note from {name or 'the system'}] {text}"
 
 
@@ -165,16 +202,16 @@ def non_blank(text: str) -> str:
 
 
 def text_content(at: int, content: Any) -> str:
-    """Content that can only be text: a string, or parts of type text, joined as a turn's texts are.
+    """The text of content that can only be text: a string, or parts of type text as paragraphs.
 
     Raises:
-        BadInput: it holds something else; with the index of its message, `at`.
+        BadInput: it holds something else; names the message, `at`.
     """
     if isinstance(content, str):
         return content
     texts = [_part_text(at, part) for part in content] if isinstance(content, list) else []
     if not texts:
-        raise unreadable(at, "the content is no text, and no list of texts.")
+        raise unreadable(at, "the content is neither text nor a list of texts.")
     return "\n\n".join(texts)
 
 
@@ -185,34 +222,45 @@ def _part_text(at: int, part: Any) -> str:
         case {"type": kind}:
             raise unreadable(at, f"a part of type {kind!r} cannot be kept: only text can.")
         case _:
-            raise unreadable(at, "a part of the content is no object with a type.")
+            raise unreadable(at, "a part of the content is not an object with a type.")
 
 
-def unreadable(at: int, sentence: str) -> BadInput:
-    """Why the message at that index cannot be read."""
-    return BadInput(f"message {at}: {sentence}")
+def unreadable(at: int, sentence: str, unit: str = "message") -> BadInput:
+    """The error for a message that cannot be read, by its index; `unit` is its provider's word."""
+    return BadInput(f"{unit} {at}: {sentence}")
 
 
 # ----------------------------------------------------------------------------- names and arguments
 
 
 def tool_name(wished: str) -> str:
-    """The tool's name as every provider takes it: a model's invention must not spoil the
-    history.
-    """
+    """The tool's name in characters that every provider takes, also for a name a model made up."""
     return re.sub(r"[^a-zA-Z0-9_-]", "_", wished, flags=re.ASCII)[:64] or "nameless"
 
 
 def arguments_object(arguments: str) -> JsonObject:
-    """The arguments as an object; text that is not one, or is ambiguous, is wrapped whole."""
+    """The arguments as an object; text that is not one, or is ambiguous, is wrapped."""
     if not arguments.strip():
         return {}
     value = parse_json(arguments)
     return value if isinstance(value, dict) else {MALFORMED: arguments}
 
 
+def arguments_text(at: int, arguments: Any) -> str:
+    """The raw text of arguments: unwrapped if `arguments_object` wrapped it, otherwise their JSON.
+
+    Raises:
+        BadInput: they cannot be written as JSON; names the message, `at`.
+    """
+    match arguments:
+        case {"malformed_arguments": str(raw)} if arguments_object(raw) == arguments:
+            return raw
+        case _:
+            return checked_json_text(at, arguments)
+
+
 def parse_json(text: str) -> Any:
-    """The JSON value; `None` if the text is not JSON, or two readers could read it differently."""
+    """The JSON value; `None` if the text is not JSON, or is ambiguous (a key twice)."""
     try:
         return strict_json.read(text)
     except strict_json.BadJson:
@@ -229,6 +277,7 @@ def json_text(value: Any) -> str:
     """The JSON text of a value, without blanks, its keys in their order.
 
     Raises:
+        TypeError: it is not a JSON value.
         ValueError: readers would disagree on it: NaN, or half a surrogate pair.
         RecursionError: it is nested too deeply.
     """
@@ -238,12 +287,13 @@ def json_text(value: Any) -> str:
 
 
 def checked_json_text(at: int, value: Any) -> str:
-    """The JSON text of a value of the message at that index.
+    """The JSON text of a value in the message at that index.
 
     Raises:
-        BadInput: `json_text` cannot write it.
+        BadInput: it cannot be written as JSON.
     """
     try:
         return json_text(value)
-    except (ValueError, RecursionError):
-        raise unreadable(at, "it holds a value that is no JSON, or is nested too deeply.") from None
+    except (TypeError, ValueError, RecursionError):
+        wrong = "it holds a value that is not JSON, or is nested too deeply."
+        raise unreadable(at, wrong) from None

@@ -1,11 +1,10 @@
 """Recorded conversations: JSON Lines, one object with `id` and `messages` a line.
 
-The messages are in OpenAI's Chat Completions form. What is accepted here can be recorded and
-written back the same, message for message; so whatever would get lost on the way is a mistake:
-unknown keys, several readings of one JSON text, outputs in another order than their calls, calls
-that were never answered.
+The messages are in OpenAI's Chat Completions form. An accepted conversation can be recorded and
+written back message for message. So everything that would get lost is a mistake: unknown keys,
+ambiguous JSON, outputs in another order than their calls, calls without an output.
 
-A file is read whole before anything is returned, so nothing is ever recorded from a bad one.
+A file is read whole before anything is returned, so nothing of a bad file is recorded.
 """
 
 from collections.abc import Sequence
@@ -25,16 +24,16 @@ from ayes.schemas.toml_files import TomlModel, mistakes, read_text
 
 
 class Spoken(Struct, frozen=True):
-    """Somebody said something to the model."""
+    """A message to the model."""
 
     role: Literal["system", "user"]
     text: str
 
 
 class RecordedReply(Struct, frozen=True):
-    """The model answered, in its order. The outputs of its wishes follow in that order."""
+    """A reply of the model. The outputs of its wishes follow in their order."""
 
-    #: Without a text when it only called tools. An empty text is a text.
+    #: No text if it only called tools. An empty text is a text.
     parts: tuple[e.Part, ...]
 
     @property
@@ -43,7 +42,7 @@ class RecordedReply(Struct, frozen=True):
 
 
 class Output(Struct, frozen=True):
-    """What a tool gave: the one for the first call without an output in the reply before it."""
+    """A tool's output, for the first call without one in the reply before it."""
 
     provider_id: str
     tool: str
@@ -57,7 +56,7 @@ type ConversationStep = Spoken | RecordedReply | Output
 
 class RecordedConversation(Struct, frozen=True):
     id: str
-    #: As they stand in the file, to compare with later.
+    #: As they are in the file, to compare with later.
     messages: list[dict[str, Any]]
     #: The same in our words, one for each message.
     steps: tuple[ConversationStep, ...]
@@ -159,7 +158,7 @@ class _Line(TomlModel):
 
 # ----------------------------------------------------------------------------------- reading a line
 
-#: What a fact needs beside the message that it holds: ids, times, a digest.
+#: The bytes of a fact in addition to its message: ids, times, a digest.
 _ENVELOPE_BYTES: Final = 4096
 
 
@@ -246,10 +245,8 @@ def _check_output(
 ) -> None:
     asked = [wish.provider_id for wish in wishes]
     if message.tool_call_id not in asked:
-        raise _Mistake(
-            f"tool_call_id {message.tool_call_id!r} is no call of the assistant message before it.",
-            number,
-        )
+        wrong = f"tool_call_id {message.tool_call_id!r} is not a call"
+        raise _Mistake(f"{wrong} of the assistant message before it.", number)
     wish = wishes[asked.index(message.tool_call_id)]
     if wish in wishes[:answered]:
         raise _Mistake(f"{_call(wish)} was answered already.", number)

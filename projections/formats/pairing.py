@@ -1,35 +1,42 @@
 """Pairs calls with their results: for the writers, the checkers and the readers.
 
 A wish and its outcome are two entries of a history, and two messages of most payloads. Providers
-refuse half a pair. So each writer takes the pairs that `pair_turns` gives, most checkers leave the
-pairs to `CallPairing`, and most readers to `PairedSteps`. (Gemini's checker pairs by order and
-name, a `UIMessage` holds a pair in one part, and a recording is in order: `conversation`.)
+refuse half a pair. So writers take their pairs from `pair_turns`, most checkers use `CallPairing`,
+and most readers `PairedSteps`. (Gemini's checker pairs by order and name, a `UIMessage` holds a
+pair in one part, and a recording is in order: `conversation`.)
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from ayes.projections.formats.common import Problems
+from ayes.projections.formats.common import Problems, unreadable
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas.events import Wish
 
 
 class PairedTurn(Struct, frozen=True):
-    """A model's turn, each wish with its outcome."""
+    """A model's turn, and its pairs of a wish and an outcome."""
 
     assistant: Assistant
     outcomes: tuple[tuple[Wish, Outcome], ...]
-    #: The turn as it was given, also with the wishes that have lost their outcome: an opaque part
-    #: before such a wish goes with it.
+    #: The turn including the wishes that lost their outcome: an opaque part before such a wish is
+    #: lost with it.
     given: Assistant
+
+    def mint_ids(self, used: set[str], valid: Callable[[str], bool]) -> dict[str, str]:
+        """The provider's ids of the calls that have an outcome, by our own, as `mint_call_id`."""
+        return {
+            outcome.call: mint_call_id(outcome.call, outcome.provider_id, used, valid)
+            for _wish, outcome in self.outcomes
+        }
 
 
 def pair_turns(entries: Sequence[Entry]) -> Iterator[System | User | Note | PairedTurn]:
     """The entries, each turn with its outcomes.
 
-    `history` never separates them, but a program that shortens a history may. Half a pair is never
+    `history` never separates them, but a program that shortens a history may. Half a pair is not
     sent: a wish without its outcome is left out, and an outcome without its wish becomes a note.
     """
     at = 0
@@ -70,15 +77,10 @@ def _pair_turn(assistant: Assistant, outcomes: dict[str, Outcome]) -> PairedTurn
     return PairedTurn(Assistant(assistant.turn, tuple(parts)), tuple(pairs), assistant)
 
 
-def call_id(outcome: Outcome, used: set[str], valid: Callable[[str], bool]) -> str:
-    """The id of a call that has its outcome, as `mint_call_id` gives it."""
-    return mint_call_id(outcome.call, outcome.provider_id, used, valid)
-
-
 def mint_call_id(call: str, provider_id: str, used: set[str], valid: Callable[[str], bool]) -> str:
-    """The provider's own id if it is valid and not used yet, otherwise one made of the call's.
+    """The provider's own id if it is valid and unused, otherwise one made of the call's.
 
-    Adds it to `used`. Calls that are given in the same order get the same ids.
+    Adds it to `used`. The same calls in the same order get the same ids.
     """
     chosen = provider_id
     if not valid(chosen) or chosen in used:
@@ -90,7 +92,7 @@ def mint_call_id(call: str, provider_id: str, used: set[str], valid: Callable[[s
 
 
 class PairingRules(Struct, frozen=True):
-    """How a format numbers and words the mistakes that a pair can have.
+    """A format's numbers and words for the mistakes in a pair.
 
     A rule that the format does not have is 0.
     """
@@ -101,9 +103,9 @@ class PairingRules(Struct, frozen=True):
     stray: int
     #: The rule that a call is answered once.
     twice: int
-    #: Where a result has to stand, seen from its call.
+    #: The place of a result, relative to its call.
     place: str
-    #: What a result has to follow, and what to do.
+    #: The end of the sentence on a stray result: its right place, and the remedy.
     follows: str
     #: The rule that a result has the name of its call's tool.
     name: int = 0
@@ -114,7 +116,7 @@ class PairingRules(Struct, frozen=True):
 class CallPairing:
     """Pairs the calls and the results of a payload, while its checker goes through the messages.
 
-    A turn's calls wait for their results until the turn ends.
+    A turn's calls are open until it ends.
     """
 
     def __init__(self, rules: PairingRules, problems: Problems) -> None:
@@ -122,23 +124,23 @@ class CallPairing:
         self._problems = problems
         #: The ids of all calls so far.
         self.used: set[str] = set()
-        #: The calls of this turn: the message and the tool.
+        #: The message and the tool of each call of this turn.
         self.turn: dict[str, tuple[int, str]] = {}
         self._answered: set[str] = set()
 
     def add_call(self, at: int, id_: str, tool: str = "") -> None:
-        """A call of this turn, in the message at that index."""
+        """Add a call of this turn, from the message at that index."""
         self.used.add(id_)
         first, _tool = self.turn.get(id_, (at, ""))
         self.turn[id_] = (first, tool)
 
     def add_result(self, at: int, id_: str, *, tool: str = "", elsewhere: bool = False) -> None:
-        """One result.
+        """Check one result.
 
         Args:
             at: the index of its message.
-            tool: the name that it has, if the format asks for one. Without a rule about names, a
-                result of another name answers another call.
+            tool: its tool's name, if the format has one. Without a rule about names, a result with
+                another name answers another call.
             elsewhere: its call may be in a part of the conversation that the provider keeps.
         """
         rules, result = self._rules, self._rules.result
@@ -156,7 +158,7 @@ class CallPairing:
         self._answered.add(id_)
 
     def end_turn(self) -> None:
-        """Report the calls of the turn that have no result, each at the message that holds it."""
+        """Report the calls of the turn that have no result, each at its own message."""
         for id_, (at, _tool) in self.turn.items():
             if id_ not in self._answered:
                 wrong = f"{id_!r} has no {self._rules.result} {self._rules.place}."
@@ -166,29 +168,51 @@ class CallPairing:
 
 
 class PairedSteps:
-    """The steps that a reader has read: after each reply its outputs, in the order of its calls.
+    """The steps of a conversation: after each reply its outputs, in the order of its calls.
 
-    What was said before all of these outputs had come stands after them.
+    Texts between the outputs of a reply are moved behind them.
+
+    Args:
+        steps: those before the messages.
+        unit: the provider's word for a message.
+        optional_ids: several calls may have no id; their outputs are in order.
     """
 
-    def __init__(self, steps: Iterable[ConversationStep] = ()) -> None:
+    def __init__(
+        self,
+        steps: Iterable[ConversationStep] = (),
+        *,
+        unit: str = "message",
+        optional_ids: bool = False,
+    ) -> None:
         self._steps = list(steps)
+        self._unit = unit
+        self._optional_ids = optional_ids
         #: The last reply's calls, and their outputs so far.
         self._turn: list[tuple[Wish, Output | None]] = []
         self._said: list[Spoken] = []
 
     @property
     def waiting(self) -> list[Wish]:
-        """The last reply's calls that have no output yet."""
+        """The last reply's calls without an output."""
         return [wish for wish, output in self._turn if output is None]
 
-    def add_reply(self, reply: RecordedReply) -> None:
+    def add_reply(self, at: int, reply: RecordedReply) -> None:
+        """Add the reply in the message at that index.
+
+        Raises:
+            BadInput: two of its calls have the same id.
+        """
         self._end_turn()
+        ids = [wish.provider_id for wish in reply.wishes]
+        for id_ in ids:
+            if ids.count(id_) > 1 and (id_ or not self._optional_ids):
+                raise unreadable(at, f"two calls have the same id {id_!r}.", self._unit)
         self._steps.append(reply)
         self._turn = [(wish, None) for wish in reply.wishes]
 
     def add_output(self, output: Output) -> None:
-        """The output of the first waiting call with its id."""
+        """Add the output of the first open call with its id."""
         ids = [wish.provider_id if known is None else None for wish, known in self._turn]
         at = ids.index(output.provider_id)
         self._turn[at] = (self._turn[at][0], output)
@@ -197,7 +221,7 @@ class PairedSteps:
         self._said.append(said)
 
     def finish(self) -> tuple[ConversationStep, ...]:
-        """All steps. Every call must have its output."""
+        """Return all steps. Every call must have its output."""
         self._end_turn()
         return tuple(self._steps)
 
@@ -206,9 +230,3 @@ class PairedSteps:
         self._steps += [output for _wish, output in self._turn if output is not None]
         self._steps += self._said
         self._turn, self._said = [], []
-
-
-def repeated_id(wishes: Sequence[Wish]) -> str | None:
-    """The first id that two of the calls share; `None` if they share none."""
-    ids = [wish.provider_id for wish in wishes]
-    return next((id_ for id_ in ids if ids.count(id_) > 1), None)

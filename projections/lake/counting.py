@@ -1,13 +1,12 @@
-"""Which facts of a call count, and as what: decided while the log is read, fact by fact.
+"""Judges while the log is read which facts of a call count, and in which place.
 
-`ayes.ledger.lifecycle` says it, and says it here too. But nearly every call has the plain story
-(requested, asked about, voted on, decided, started, ended), and asking the lifecycle about each of
-those would cost half of what the lake costs. So plain stories are known by sight: `_Story` takes a
-fact only where the lifecycle is certain to count it, and declines what it does not know. A call of
-which one fact was declined is asked of the lifecycle, with all its facts.
+The rules are those of `ayes.ledger.lifecycle`. But nearly every call has the plain story
+(requested, asked about, voted on, decided, started, ended), and running the lifecycle on all of
+these would take half of the time of writing the lake. So `_Story` recognises plain stories: it
+takes a fact only where the lifecycle is certain to count it, and declines all others. If it
+declines one fact of a call, the lifecycle judges all facts of the call.
 
-Whether a fact counts depends on the facts before it and on nothing later, so what was decided is
-never decided again.
+Whether a fact counts depends only on the facts before it, so a judgement never changes.
 """
 
 import functools
@@ -32,39 +31,36 @@ class Judgement(NamedTuple):
     """Whether a fact counts."""
 
     counts: bool
-    #: The place that it fills in its call's row: mostly the one where it stands. None where it is
-    #: not part of the row.
+    #: The place that it fills in its call's row, mostly that of its slot; None if it is not part of
+    #: the row.
     stands_as: str | None = None
-    #: Why it does not count. None too where a newer program may know what it says.
+    #: Why it does not count; None also for a fact that a newer program may understand.
     void: str | None = None
 
 
-#: The facts of these calls that were recorded before, in the order of the log; a call is named by
-#: `_key`.
+#: Reads the earlier facts of calls, in the order of the log. A call is named by `_key`.
 type Earlier = Callable[[Collection[str]], Iterable[RawMessage]]
 
-#: Of what is not about a call.
+#: The judgement of a fact that is not about a call.
 _NOTHING: Final = Judgement(counts=False)
-#: So many calls under way are remembered; beyond that they are read again when something comes.
+#: The number of open calls kept in memory. Beyond it, their facts are read again when needed.
 _REMEMBERED: Final = 200_000
 
 
 class Judged(NamedTuple):
-    """Which of some facts count."""
+    """The judgements of a batch of facts."""
 
-    #: Of each fact, the place that it fills in its call's row.
+    #: For each fact, the place that it fills in its call's row.
     stands_as: list[str | None]
-    #: What else there is to say about those that are not of a plain story: by their number in the
-    #: batch.
+    #: The judgements of the facts outside of plain stories, by their index in the batch.
     others: dict[int, Judgement]
 
 
 class Judge:
-    """Decides about the facts of a log as they come.
+    """Judges the facts of a log as they come.
 
     Args:
-        odd: the calls that the lifecycle was asked about before; `odd` has those that came since,
-            too.
+        odd: the calls that the lifecycle judged before. The attribute `odd` grows with new ones.
     """
 
     def __init__(self, odd: Iterable[str] = ()) -> None:
@@ -72,7 +68,7 @@ class Judge:
         self._stories: dict[str, _Story] = {}
 
     def judge(self, batch: Sequence[RawMessage], earlier: Earlier) -> Judged:
-        """What counts among the next facts of the log."""
+        """Judge the next facts of the log."""
         if len(self._stories) > _REMEMBERED:
             self._stories.clear()
         found: list[str | None] = []
@@ -128,7 +124,7 @@ class Judge:
             raws = [*known[key], *(batch[index] for index in mine[key])]
             self._stories.pop(key, None)
             if key not in self.odd and (story := _plain(raws)) is not None:
-                # It was forgotten, or this program has just begun.
+                # It was dropped from memory, or this program has just begun.
                 judged, under_way = story
                 if under_way is not None:
                     self._stories[key] = under_way
@@ -149,7 +145,7 @@ _ALONE: Final = (
 
 
 def judgements(raws: Iterable[RawMessage]) -> list[Judgement]:
-    """What counts among all that is recorded about one call, as the lifecycle says."""
+    """Judge all facts of one call by the lifecycle."""
     facts = [fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data) for raw in raws]
     ref = next((fact.slot.call_ref for fact in facts if fact.slot.workspace), None)
     return [_NOTHING] * len(facts) if ref is None else _judged(ref, facts)
@@ -193,7 +189,7 @@ _DECISIONS: Final = frozenset(EVENTS_BY_PLACE["decided"])
 
 
 class _Story:
-    """A call under way that went as nearly all do."""
+    """An open call with a plain story."""
 
     __slots__ = ("asking", "client", "decision", "expires_at", "started", "wish")
 
@@ -206,7 +202,7 @@ class _Story:
         self.expires_at: datetime | None = None
 
     def begin(self, raw: RawMessage) -> str | None:
-        """As `take`, for its request."""
+        """Take the request, as `take` does the other facts."""
         try:
             wish = decode(raw.data)
         except BadFact:
@@ -214,12 +210,12 @@ class _Story:
         if not isinstance(wish, e.ToolRequested):
             return None
         self.wish = wish
-        # A client of before had no slots of its own.
+        # Clients of an older layout had no slots of their own.
         self.client = f".{CLIENT}" if wish.run_by == CLIENT and wish.layout > 1 else ""
         return "requested"
 
     def take(self, raw: RawMessage, tail: str) -> str | None:
-        """Where the fact counts that stands there; None if only the lifecycle knows."""
+        """The place that the fact fills; None if only the lifecycle can judge it."""
         try:
             event = decode(raw.data)
         except BadFact:
@@ -255,7 +251,7 @@ class _Story:
         if asking.expires_in_s is not None:
             try:
                 self.expires_at = at + timedelta(seconds=asking.expires_in_s)
-            except OverflowError:  # after the last time that there is
+            except OverflowError:  # after `datetime.max`
                 self.expires_at = None
         return "gated"
 
@@ -293,9 +289,7 @@ class _Story:
 
 
 def _plain(raws: Sequence[RawMessage]) -> tuple[list[Judgement], _Story | None] | None:
-    """What counts among the facts of a call, and its story if it goes on; None if the story is not
-    plain.
-    """
+    """Judge the facts of a call, with its story while it is open; None if it is not plain."""
     story: _Story | None = None
     found: list[Judgement] = []
     for raw in raws:

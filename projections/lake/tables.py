@@ -1,37 +1,37 @@
-"""The tables that analysts ask, and what each of their columns means, in SQL that DuckDB runs.
+"""The analysts' tables and the meaning of their columns, in SQL that DuckDB runs.
 
-    events       every fact: where it stands, when the broker recorded it, its fields as columns, and its bytes
-    calls        one row a call that was requested, from its request to its end; `open_calls` are those without an end
-    votes, grants, delegations, policies, tools, threads    what one would ask `events` for again and again
+    events       every fact: its slot, when the broker recorded it, its fields as columns, its bytes
+    calls        one row for each requested call, from its request to its end
+    open_calls   the calls without an end
+    votes, grants, delegations, policies, tools, threads
+                 views for frequent questions (`views/*.sql`)
 
-Whoever fills a table and whoever recomputes it from `events` use the text that stands here, so that
-they cannot differ.
+The lake writer, and the tests that recompute a table from `events`, use the same text.
 
 The rules:
 
 * Times are UTC and `TIMESTAMP`: with a time zone each comparison costs twenty times as much.
-* A field that a fact does not have is NULL. So is every field of a payload that is no JSON; its
-  bytes stand in `payload` as they came, as everybody's do: extracting JSON writes it anew, so a
-  digest can only be checked against these.
-* Only what counts for `ayes.ledger.lifecycle` counts in `calls`; `ayes.projections.lake.counting`
-  asks it while the log is read, so that which facts count is not said again in SQL. What is void is
-  in `events`, with the reason. A subject that is no slot has no place at all.
-* A call's row counts what was recorded from its request to its end. What comes later (a late
-  result, a vote that lost) stands in `events` alone, so a row that was written once is never
-  written again.
+* A field that a fact does not have is NULL. So is every field of a payload that is not JSON.
+  `payload` holds the bytes of each fact unchanged: DuckDB writes extracted JSON in its own way, so
+  a digest can only be checked against the original bytes.
+* `calls` is made of the facts that count for `ayes.ledger.lifecycle`. `counting` asks the lifecycle
+  while the log is read, so the SQL does not repeat its rules. A void fact is in `events`, with the
+  reason. A subject that is not a slot has no place.
+* A call's row covers the facts from its request to its end. Later facts (a late result, a vote that
+  lost) are only in `events`, so a row is never written twice.
 """
 
 import json
 import re
+from importlib import resources
 from typing import Any, Final
 
 from ayes.schemas.slots import FILLED_BY, ORGANISATION, ROOT
 
-#: A newer number is another lake: one is rebuilt from the log, never guessed at.
+#: A lake of another version is rebuilt from the log.
 VERSION: Final = 2
 
-#: The fields of facts that are columns of `events`: column, where it stands in the payload, and its
-#: type.
+#: The fields of facts that are columns of `events`: column, path in the payload, type.
 FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("type", "type", "VARCHAR"),
     ("id", "id", "VARCHAR"),
@@ -92,9 +92,7 @@ FIELDS: Final[tuple[tuple[str, str, str], ...]] = (
 
 
 def _shape() -> str:
-    """What `json_transform` makes of a payload: the fields by their names, nested where they
-    are.
-    """
+    """The structure of a payload, as `json_transform` takes it."""
     found: dict[str, Any] = {}
     for _, path, kind in FIELDS:
         *outer, last = path.split(".")
@@ -114,7 +112,7 @@ def _field(path: str, kind: str) -> str:
 
 
 def _slots() -> str:
-    """Matches the subjects that are slots of the ledger."""
+    """A pattern that matches the subjects of slots."""
     words = {"*": "[A-Za-z0-9-][A-Za-z0-9_-]*", "#": "[1-9][0-9]*"}
     shapes = {False: list[str](), True: list[str]()}
     for shape in FILLED_BY:
@@ -123,7 +121,7 @@ def _slots() -> str:
     return f"{ROOT}[.]({some}|{ORGANISATION})[.](({some}[.]({threads}))|{own})"
 
 
-#: Where a fact stands, read off its subject `ledger.<workspace>.<thread>.<tail>` or
+#: The place of a fact, taken from its subject `ledger.<workspace>.<thread>.<tail>` or
 #: `ledger.<workspace>._<kind>.<rest>`.
 _PLACE: Final = """
     s[2] AS workspace,
@@ -145,10 +143,10 @@ _PLACE: Final = """
 """
 
 
-#: What `ayes.projections.lake.counting` says of a fact: whether it counts; the place that it fills
-#: in its call's row, which is NULL where it is not part of the row; and why it is void, if it is.
+#: The judgement of `counting`: whether the fact counts; the place that it fills in its call's row,
+#: NULL if it is not part of the row; and why it is void, NULL if it is not.
 JUDGED: Final = "counts BOOLEAN NOT NULL, stands_as VARCHAR, void VARCHAR"
-#: The columns of `events`, but for the bytes.
+#: The columns of `events`, except the bytes.
 COLUMNS: Final = ", ".join(
     (
         "seq UBIGINT NOT NULL",
@@ -165,23 +163,26 @@ COLUMNS: Final = ", ".join(
     )
 )
 EVENTS: Final = f"{COLUMNS}, payload BLOB NOT NULL"
-#: What a message of the log is before anything of it is read but whether it counts.
+#: The columns of `fresh`: messages of the log that are judged and not yet read.
 RAW: Final = f"""
-    seq UBIGINT NOT NULL, recorded_at TIMESTAMP NOT NULL, subject VARCHAR NOT NULL, payload BLOB NOT NULL, {JUDGED}
+    seq UBIGINT NOT NULL, recorded_at TIMESTAMP NOT NULL, subject VARCHAR NOT NULL,
+    payload BLOB NOT NULL, {JUDGED}
 """
-#: Rows of `events` out of `fresh`, a table of raw messages.
+_FIELD_COLUMNS: Final = ", ".join(f"{_field(path, kind)} AS {name}" for name, path, kind in FIELDS)
+#: Rows of `events` out of `fresh`.
 READ: Final = f"""
-    SELECT seq, recorded_at, subject, {_PLACE}, {", ".join(f"{_field(path, kind)} AS {column}" for column, path, kind in FIELDS)},
-        counts, stands_as, void, payload
+    SELECT seq, recorded_at, subject, {_PLACE}, {_FIELD_COLUMNS}, counts, stands_as, void, payload
     FROM (
-        SELECT *, CASE WHEN regexp_full_match(subject, '{_slots()}') THEN string_split(subject, '.') END AS s,
+        SELECT *,
+            CASE WHEN regexp_full_match(subject, '{_slots()}')
+                THEN string_split(subject, '.') END AS s,
             try(json_transform(decode(payload), '{_shape()}')) AS fields
         FROM fresh
     )
 """
 
 
-#: Is this the fact with which a call has ended? One that is in doubt waits for a person.
+#: Whether a fact ends its call. A call in doubt has not ended: it waits for a person.
 ENDS: Final = "(stands_as = 'finished' AND type <> 'InDoubt') OR stands_as = 'reconciled'"
 
 
@@ -196,7 +197,7 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     ("agent", _of("requested", "agent")),
     ("requester", _of("requested", "requester")),
     ("provider_id", _of("requested", "provider_id")),
-    # What is at its default is not in the fact, here and below.
+    # A fact does not hold fields that have their default, here and below.
     ("run_by", f"coalesce({_of('requested', 'run_by')}, 'client')"),
     ("arguments", _of("requested", "arguments")),
     ("digest", _of("requested", "digest")),
@@ -208,20 +209,18 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     # Are rule and version the organisation's?
     (
         "organisation",
-        (
-            "coalesce(any_value(coalesce(organisation, false)) FILTER (stands_as = 'decided' AND "
-            f"rule IS NOT NULL), {_of('gated', 'organisation')}, false)"
-        ),
+        f"""coalesce(
+            any_value(coalesce(organisation, false))
+                FILTER (stands_as = 'decided' AND rule IS NOT NULL),
+            {_of("gated", "organisation")}, false)""",
     ),
     ("asked", "bool_or(stands_as = 'gated')"),
-    # Why people were asked; why it was decided as it was, says `reason`.
+    # Why people were asked. `reason` says why it was decided as it was.
     ("question", _of("gated", "reason")),
     (
         "votes_needed",
-        (
-            f"CASE WHEN bool_or(stands_as = 'gated') THEN coalesce({_of('gated', 'votes_needed')}, 1) "
-            "END"
-        ),
+        f"""CASE WHEN bool_or(stands_as = 'gated')
+            THEN coalesce({_of("gated", "votes_needed")}, 1) END""",
     ),
     ("votes", "count(*) FILTER (stands_as = 'vote')"),
     ("escalations", "count(*) FILTER (stands_as = 'escalated')"),
@@ -232,25 +231,23 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     ("edited", f"coalesce({_of('decided', 'arguments')} IS NOT NULL, false)"),
     ("edited_arguments", _of("decided", "arguments")),
     ("grants", _of("decided", "grants")),
-    # Who took the approval back. In logs from before the slot named the reviewer, it is what the
-    # fact says.
+    # Who took the approval back. In older logs the slot does not name the reviewer, the fact does.
     (
         "revoked_by",
-        (
-            "any_value(CASE place WHEN 'revoked' THEN which ELSE reviewer END) FILTER (stands_as = "
-            "'revoked')"
-        ),
+        """any_value(CASE place WHEN 'revoked' THEN which ELSE reviewer END)
+            FILTER (stands_as = 'revoked')""",
     ),
     ("attempts", "count(*) FILTER (stands_as = 'claim' AND type = 'ToolStarted')"),
-    # How it ended: as what the model was told says, or in doubt until a person finds out.
+    # How it ended, as the model reads it; or in doubt, until a person reconciles it.
     (
         "outcome",
-        (
-            "CASE WHEN bool_or(stands_as = 'reconciled') THEN 'reconciled' ELSE CASE "
-            f"{_of('finished', 'type')} WHEN 'ToolReturned' THEN 'returned' WHEN 'ToolFailed' THEN "
-            "'failed' WHEN 'InDoubt' THEN 'in_doubt' WHEN 'ToolRefused' THEN "
-            f"{_of('finished', 'ending')} END END"
-        ),
+        f"""CASE WHEN bool_or(stands_as = 'reconciled') THEN 'reconciled'
+            ELSE CASE {_of("finished", "type")}
+                WHEN 'ToolReturned' THEN 'returned'
+                WHEN 'ToolFailed' THEN 'failed'
+                WHEN 'InDoubt' THEN 'in_doubt'
+                WHEN 'ToolRefused' THEN {_of("finished", "ending")}
+            END END""",
     ),
     ("output", f"coalesce({_of('reconciled', 'output')}, {_of('finished', 'output')})"),
     ("error", _of("finished", "error")),
@@ -279,8 +276,10 @@ OF_CALLS: Final = tuple(
 
 
 def calls(source: str) -> str:
-    """One row for each call that was requested, out of some rows of `events` (a table, or a query
-    in brackets).
+    """The SQL of one row for each requested call.
+
+    Args:
+        source: the rows of `events`: a table, or a query in brackets.
     """
     columns = ",\n        ".join(f"{made} AS {column}" for column, made in CALLS)
     key = "workspace, thread, call"
@@ -293,69 +292,13 @@ def calls(source: str) -> str:
 """
 
 
-#: What is asked of `events` and `calls` again and again.
+#: Frequent questions about `events` and `calls`.
 VIEWS: Final[dict[str, str]] = {
-    "votes": """
-        SELECT vote.seq, vote.recorded_at, vote.workspace, vote.thread, vote.call, vote.which AS reviewer,
-            vote.on_behalf_of ->> '$' AS on_behalf_of,
-            vote.verdict, vote.reason, vote.arguments IS NOT NULL AS edited, vote.arguments, vote.digest,
-            asked.tool, asked.gated_at,
-            date_diff('millisecond', asked.gated_at, vote.recorded_at) / 1000.0 AS after_s,
-            list_contains(asked.reviewers, vote.which) AS counted
-        FROM events AS vote LEFT JOIN calls AS asked USING (workspace, thread, call)
-        WHERE vote.place = 'vote' AND vote.type = 'Voted'
-    """,
-    "grants": """
-        SELECT given.workspace, string_split(given.which, '.')[1] AS giver, string_split(given.which, '.')[2] AS name,
-            given.tool, given.arguments, coalesce(given.agent, '*') AS agent, coalesce(given.uses, 1) AS uses,
-            given.expires_in_s, given.reason,
-            given.recorded_at AS given_at,
-            try(given.recorded_at + to_microseconds(CAST(given.expires_in_s * 1000000 AS BIGINT))) AS ends_at,
-            min(other.recorded_at) FILTER (other.type = 'GrantRevoked') AS revoked_at,
-            count(*) FILTER (other.type = 'GrantUsed') AS used
-        FROM events AS given
-        LEFT JOIN events AS other
-            ON other.place = 'grant' AND other.workspace = given.workspace AND other.seq > given.seq
-            AND starts_with(other.which, array_to_string(string_split(given.which, '.')[:2], '.') || '.')
-        WHERE given.place = 'grant' AND given.type = 'Granted'
-        GROUP BY ALL
-    """,
-    "delegations": """
-        SELECT given.workspace, string_split(given.which, '.')[1] AS giver, string_split(given.which, '.')[2] AS name,
-            given.delegate, given.starts_at, given.ends_at, given.reason, given.recorded_at AS given_at,
-            min(other.recorded_at) AS ended_at
-        FROM events AS given
-        LEFT JOIN events AS other
-            ON other.type = 'DelegationEnded' AND other.workspace = given.workspace
-            AND other.which = array_to_string(string_split(given.which, '.')[:2], '.') || '.ended'
-        WHERE given.type = 'Delegated'
-        GROUP BY ALL
-    """,
-    "policies": """
-        SELECT workspace, try_cast(which AS INTEGER) AS version, recorded_at AS applied_at, by_name AS author, digest, text, seq
-        FROM events WHERE place = 'policy' AND type = 'PolicyApplied'
-    """,
-    "tools": """
-        SELECT workspace, string_split(which, '.')[1] AS tool, string_split(which, '.')[2] AS version,
-            recorded_at AS declared_at, coalesce(run_by, 'client') AS run_by, seq
-        FROM events WHERE place = 'tool' AND type = 'ToolDeclared'
-    """,
-    "threads": """
-        SELECT workspace, thread, min(recorded_at) AS first_at, max(recorded_at) AS last_at,
-            any_value(requester) FILTER (place = 'opened') AS requester,
-            any_value(agent) FILTER (place = 'opened') AS agent,
-            any_value(model) FILTER (place = 'opened') AS model,
-            count(*) FILTER (place = 'said') AS messages,
-            count(*) FILTER (place = 'replied') AS turns,
-            count(*) FILTER (place = 'requested') AS calls,
-            count(*) FILTER (place = 'gated') AS questions,
-            CAST(sum(input_tokens) AS BIGINT) AS input_tokens, CAST(sum(output_tokens) AS BIGINT) AS output_tokens,
-            count(*) AS facts, min(seq) AS first_seq, max(seq) AS last_seq
-        FROM events WHERE thread IS NOT NULL GROUP BY workspace, thread
-    """,
+    name: (resources.files(__package__) / "views" / f"{name}.sql").read_text()
+    for name in ("votes", "grants", "delegations", "policies", "tools", "threads")
 }
 
-#: Tables as they were when the log had so many facts.
+#: Tables as they were when the log had `until` facts.
 MACROS: Final[dict[str, str]] = {
     "events_until(until)": "SELECT * FROM events WHERE seq <= until",
     "calls_until(until)": calls("(SELECT * FROM events WHERE seq <= until)"),

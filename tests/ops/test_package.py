@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from paths import ROOT
 
+from ayes.projections.lake.queries import QUESTIONS
+
 FOLDERS = ("schemas", "ledger", "projections", "consumers", "ops")
 
 SERVICE = """
@@ -51,6 +53,8 @@ def test_the_wheel_holds_one_package(wheel: Path):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"ayes"}
     assert {f"ayes/{folder}/__init__.py" for folder in FOLDERS} <= set(names)
     assert "ayes/py.typed" in names
+    queries = {f"ayes/projections/lake/saved_queries/{name}.sql" for name in QUESTIONS}
+    assert queries <= set(names)
     assert not [
         name for name in names if "bench" in name or name.split("/")[-1].startswith("test_")
     ]

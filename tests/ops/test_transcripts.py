@@ -305,7 +305,7 @@ BAD = {
                                                                      "'a.b' cannot be")),
     "a number for an id": ("gemini", '{"id": 7, "contents": "hi"}', (", line 1: conversation id 7 "
                                                                     "cannot be")),
-    "no list": ("anthropic", "7", ", line 1: this is no list of messages"),
+    "no list": ("anthropic", "7", ", line 1: this is not a list of messages"),
     "no message": ("openai-chat", '{"messages": []}', ", line 1: it has no messages."),
     "several in a list": ("anthropic", json.dumps([HI, HI]), (", line 1: this is a list of "
                                                              "conversations. Write each")),
@@ -321,14 +321,14 @@ BAD = {
     "another form's list": (
         "gemini",
         json.dumps([HI[0], USE, USED]),
-        (", line 1: content 0: it is none of this provider: a role, user or model, and a list of "
+        (", line 1: content 0: it is not a content: a role, user or model, and a list of "
          "parts, at least one. "
         "It can be read with --form anthropic."),
     ),
     "another form's object": (
         "anthropic",
         '{"contents": "hi"}',
-        (", line 1: this is no list of messages, and no object that has one under 'messages'. "
+        (", line 1: this is not a list of messages, and not an object that has one under 'messages'. "
         "It can be read with --form gemini."),
     ),
     "another form's words": (

@@ -518,7 +518,7 @@ def test_a_conversation_of_the_sdk_is_read():
             [{"role": "user", "content": [{"type": "image", "image": ""}]}],
         ),
         ("message 0: a tool-call that the provider", [calling(call(providerExecuted=True))]),
-        ("message 0: two calls have one id", [calling(call(), call()), tool(done())]),
+        ("message 0: two calls have the same id", [calling(call(), call()), tool(done())]),
     ],
 )
 def test_what_cannot_be_read_is_refused(place, messages):
@@ -533,6 +533,6 @@ def test_what_cannot_be_read_is_refused(place, messages):
 @pytest.mark.parametrize("payload", [None, 5, "hi", {"contents": []}])
 def test_no_list_is_no_conversation(payload):
     """A reader says that there is no list, where a checker says that there is no message."""
-    with pytest.raises(BadInput, match="no list of messages"):
+    with pytest.raises(BadInput, match="not a list of messages"):
         ai_sdk.read(payload)
     assert [problem.rule for problem in ai_sdk.check(payload)] == [15]

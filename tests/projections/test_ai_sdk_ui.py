@@ -921,8 +921,8 @@ def test_a_chat_is_read():
         ("message 1: `content` is a field of another form", [HELLO, {**HELLO, "content": "hi"}]),
         ("message 0: the type of a part is one of text,", [saying({"type": "tool_use"})]),
         ("message 0: a tool-<name> part stands with role user", [message("user", SAYS, part())]),
-        ("message 0: a part of type 'file' is no text", [message("user", {"type": "file", "url": "data:,x", "mediaType": "a"})]),
-        ("message 0: a part of type 'data-x' is no text", [message("user", SAYS, {"type": "data-x", "data": 1})]),
+        ("message 0: a part of type 'file' is not text", [message("user", {"type": "file", "url": "data:,x", "mediaType": "a"})]),
+        ("message 0: a part of type 'data-x' is not text", [message("user", SAYS, {"type": "data-x", "data": 1})]),
         ("message 0: a call that the provider ran itself", [saying(part(providerExecuted=True))]),
         ("message 0: nothing says what 'a' was called with", [saying(less(part(state="output-error"), "input"))]),
     ],
@@ -939,7 +939,7 @@ def test_what_cannot_be_read_is_refused(sentence, messages):
 @pytest.mark.parametrize("payload", [None, 5, "hi", {"contents": []}])
 def test_no_list_is_no_conversation(payload):
     """A reader says that there is no list, where a checker says that there is no message."""
-    with pytest.raises(BadInput, match="no list of messages"):
+    with pytest.raises(BadInput, match="not a list of messages"):
         ai_sdk_ui.read(payload)
     assert [problem.rule for problem in ai_sdk_ui.check(payload)] == [21]
 

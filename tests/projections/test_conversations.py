@@ -197,14 +197,14 @@ TALK = line(user()) + b"\n"
         (line(reply("x", call(), call()), output()), ["message 1:", "two calls", "'c1'"]),
         (
             line(user(), output()),
-            ["message 2:", "'c1' is no call of the assistant message before it"],
+            ["message 2:", "'c1' is not a call of the assistant message before it"],
         ),
-        (line(reply("x", call()), output("c2")), ["message 2:", "'c2' is no call"]),
+        (line(reply("x", call()), output("c2")), ["message 2:", "'c2' is not a call"]),
         (
             line(reply("x", call()), output(), output()),
             ["message 3:", "call 'c1' of look was answered"],
         ),
-        (line(reply("x", call()), output(), user(), output()), ["message 4:", "is no call"]),
+        (line(reply("x", call()), output(), user(), output()), ["message 4:", "is not a call"]),
         (
             line(reply("x", call()), user(), output()),
             ["message 2:", "'c1' of look has no tool message before"],

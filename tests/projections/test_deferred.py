@@ -153,7 +153,7 @@ def test_an_edit_that_is_no_object_is_refused():
     story = asked("call_a")
     story.tell(REF.wish(1, 0).decided, approval(wish(), "[1]"))
     with pytest.raises(
-        BadInput, match="acme/t1/1-0 was approved with arguments that are no object"
+        BadInput, match="acme/t1/1-0 was approved with arguments that are not an object"
     ):
         deferred.results(thread_of(REF, story.facts))
 

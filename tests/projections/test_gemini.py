@@ -655,8 +655,8 @@ def test_what_the_provider_sends_is_read():
     [
         ([], "no content"),
         ({"messages": [HELLO]}, "no content"),
-        ([{"role": "user", "content": "hi"}], "content 0: it is none of this provider"),
-        ([{"role": "assistant", "parts": [says()]}], "content 0: it is none of this provider"),
+        ([{"role": "user", "content": "hi"}], "content 0: it is not a content"),
+        ([{"role": "assistant", "parts": [says()]}], "content 0: it is not a content"),
         ([HELLO, model(call())], "content 1: a call of 'refund' has no response"),
         (
             [HELLO, model(call()), HELLO],
@@ -676,7 +676,10 @@ def test_what_the_provider_sends_is_read():
         ([HELLO, model(call(id="a"), call(id="a"))], "content 1: two calls"),
         ([HELLO, model(call(args=[]))], "content 1: a call needs"),
         ([HELLO, model(call(name=""))], "content 1: a call needs"),
-        ([HELLO, model(call()), user(response(told="x"))], "content 2: a response is no object"),
+        (
+            [HELLO, model(call()), user(response(told="x"))],
+            "content 2: a response is not an object",
+        ),
         ([user({"inlineData": {}})], "content 0: a part of the user's side"),
         ([HELLO, model({"inlineData": {}})], "content 1: a part of the model's"),
         ([user(says("\ud800"))], "content 0: it cannot be written"),

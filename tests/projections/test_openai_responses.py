@@ -639,7 +639,7 @@ def test_what_the_provider_sends_is_read():
         ({"input": [says()], "previous_response_id": "resp_1"}, "with the provider"),
         ({"input": [says()], "instructions": [says()]}, "`instructions`"),
         ([{"role": "user", "parts": []}], "item 0: there is no text"),
-        ([{"role": "tool", "content": "x"}], "item 0: it is no item"),
+        ([{"role": "tool", "content": "x"}], "item 0: it is not an item"),
         (
             [says(), {"type": "item_reference", "id": "rs_1"}],
             "item 1: an item of type item_reference",

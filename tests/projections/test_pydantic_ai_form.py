@@ -679,7 +679,7 @@ def test_a_conversation_of_the_library_is_read():
             [request({**HELLO, "content": [{"kind": "image-url"}]})],
         ),
         ("message 1: a retry-prompt", [request(HELLO), request(RETRY)]),
-        ("message 0: two calls have one id", [response(call(), call()), request(done())]),
+        ("message 0: two calls have the same id", [response(call(), call()), request(done())]),
     ],
 )
 def test_what_cannot_be_read_is_refused(place, messages):
@@ -694,6 +694,6 @@ def test_what_cannot_be_read_is_refused(place, messages):
 @pytest.mark.parametrize("payload", [None, 5, "hi", {"contents": []}])
 def test_no_list_is_no_conversation(payload):
     """A reader says that there is no list, where a checker says that there is no message."""
-    with pytest.raises(BadInput, match="no list of messages"):
+    with pytest.raises(BadInput, match="not a list of messages"):
         pydantic_ai.read(payload)
     assert [problem.rule for problem in pydantic_ai.check(payload)] == [11]

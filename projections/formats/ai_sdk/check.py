@@ -32,7 +32,7 @@ Sources are the SDK's own (`packages/ai/src`, version 6) unless named:
     SDK drops without a word.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -44,6 +44,7 @@ from ayes.projections.formats.common import (
     Payload,
     Problems,
     find_messages,
+    misfit,
 )
 from ayes.projections.formats.pairing import CallPairing, PairingRules
 
@@ -58,8 +59,8 @@ _PAIRING: Final = PairingRules(
 _FOREIGN: Final = ("tool_calls", "tool_call_id", "parts")
 
 
-class _Seen(Struct):
-    """What the messages so far hold. Grows while they are checked."""
+class _ModelMessagesSeen(Struct):
+    """The state of a check: calls and approvals of the messages so far."""
 
     problems: Problems
     pairing: CallPairing
@@ -71,10 +72,10 @@ class _Seen(Struct):
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """The problems for which the SDK or a provider would refuse the list, in its order."""
+    """The problems for which the SDK or a provider would refuse the list, by message."""
     messages = find_messages(payload)
     problems = Problems()
-    seen = _Seen(problems, CallPairing(_PAIRING, problems))
+    seen = _ModelMessagesSeen(problems, CallPairing(_PAIRING, problems))
     opening = True
     if not messages:
         problems.add(15, 0, "there is no message. Say something first.")
@@ -110,7 +111,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
 
 
 def _foreign(message: Any) -> str:
-    """What keeps it from being a message at all; nothing, if it is one."""
+    """Why it is not a message; empty if it is."""
     if not isinstance(message, dict) or message.get("role") not in (
         "system",
         "user",
@@ -131,8 +132,8 @@ def _check_text(at: int, text: str, problems: Problems) -> None:
         problems.add(8, at, "a text has no visible character. Leave it out.")
 
 
-def _check_part(at: int, role: str, part: Any, seen: _Seen) -> None:
-    """One part of a message. Marks what it asks and answers."""
+def _check_part(at: int, role: str, part: Any, seen: _ModelMessagesSeen) -> None:
+    """Check one part of a message, and note its call, result or approval."""
     problems = seen.problems
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind not in _PARTS[role]:
@@ -140,7 +141,7 @@ def _check_part(at: int, role: str, part: Any, seen: _Seen) -> None:
         known = f"one of {', '.join(_PARTS[role])} for role {role}"
         problems.add(7, at, f"the type of a part is {known}; this one {other}.")
     elif lacking := lacks(part):
-        problems.add(7, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")
+        problems.add(7, at, f"a {kind} part needs `{lacking}`. Write it, or leave the part out.")
     elif kind == "text":
         _check_text(at, part["text"], problems)
     elif kind == "tool-call":
@@ -153,7 +154,7 @@ def _check_part(at: int, role: str, part: Any, seen: _Seen) -> None:
         _check_response(at, part["approvalId"], seen)
 
 
-def _check_call(at: int, call: JsonObject, seen: _Seen) -> None:
+def _check_call(at: int, call: JsonObject, seen: _ModelMessagesSeen) -> None:
     id_, tool = call["toolCallId"], call["toolName"]
     seen.problems.check_new_id(4, at, "call", id_, seen.pairing.used)
     seen.problems.check_tool_name(5, at, tool)
@@ -164,8 +165,8 @@ def _check_call(at: int, call: JsonObject, seen: _Seen) -> None:
         seen.pairing.add_call(at, id_, tool)
 
 
-def _check_result(at: int, role: str, result: JsonObject, seen: _Seen) -> None:
-    """A result. The assistant's own message has only those of tools that the provider ran."""
+def _check_result(at: int, role: str, result: JsonObject, seen: _ModelMessagesSeen) -> None:
+    """Check a result. An assistant message has only those of tools that the provider ran."""
     id_ = result["toolCallId"]
     if role == "assistant" and id_ not in seen.served:
         wrong = f"the result of {id_!r} stands with the assistant, which did not run it."
@@ -178,7 +179,7 @@ def _check_result(at: int, role: str, result: JsonObject, seen: _Seen) -> None:
 
 
 def _output_problem(output: Any) -> str:
-    """Why it is not an output that says something, in words; empty if it is."""
+    """Why it is not a valid output; empty if it is."""
     match output:
         case {"type": "text", "value": str()} | {"type": "json" | "error-json", "value": _}:
             return ""
@@ -209,7 +210,7 @@ def _is_item(item: Any) -> bool:
             return False
 
 
-def _check_request(at: int, request: JsonObject, seen: _Seen) -> None:
+def _check_request(at: int, request: JsonObject, seen: _ModelMessagesSeen) -> None:
     id_, call = request["approvalId"], request["toolCallId"]
     if call not in seen.pairing.turn and call not in seen.served:
         wrong = f"the approval {id_!r} is for {call!r}, no call before it here."
@@ -221,7 +222,7 @@ def _check_request(at: int, request: JsonObject, seen: _Seen) -> None:
         seen.approvals[id_] = at
 
 
-def _check_response(at: int, id_: str, seen: _Seen) -> None:
+def _check_response(at: int, id_: str, seen: _ModelMessagesSeen) -> None:
     if id_ not in seen.approvals:
         wrong = f"nobody asked for the approval {id_!r}."
         seen.problems.add(13, at, f"{wrong} Put the request before, or drop it.")
@@ -235,25 +236,18 @@ _PARTS: Final[dict[str, tuple[str, ...]]] = {
     "assistant": ("text", "file", "reasoning", "tool-call", "tool-result", "tool-approval-request"),
     "tool": ("tool-result", "tool-approval-response"),
 }
-_is_text: Final[Callable[[Any], bool]] = lambda value: isinstance(value, str)  # noqa: E731
-_FIELDS: Final[dict[str, dict[str, Callable[[Any], bool]]]] = {
-    "text": {"text": _is_text},
-    "reasoning": {"text": _is_text},
-    "image": {"image": _is_text},
-    "file": {"data": _is_text, "mediaType": _is_text},
-    "tool-call": {"toolCallId": _is_text, "toolName": _is_text},
-    "tool-result": {"toolCallId": _is_text, "toolName": _is_text, "output": lambda _: True},
-    "tool-approval-request": {"approvalId": _is_text, "toolCallId": _is_text},
-    "tool-approval-response": {
-        "approvalId": _is_text,
-        "approved": lambda value: isinstance(value, bool),
-    },
+_FIELDS: Final[dict[str, dict[str, type]]] = {
+    "text": {"text": str},
+    "reasoning": {"text": str},
+    "image": {"image": str},
+    "file": {"data": str, "mediaType": str},
+    "tool-call": {"toolCallId": str, "toolName": str},
+    "tool-result": {"toolCallId": str, "toolName": str, "output": object},
+    "tool-approval-request": {"approvalId": str, "toolCallId": str},
+    "tool-approval-response": {"approvalId": str, "approved": bool},
 }
 
 
 def lacks(part: JsonObject) -> str:
-    """The first field that a part of its type must have and has not."""
-    for field, fits in _FIELDS[part["type"]].items():
-        if field not in part or not fits(part[field]):
-            return f"`{field}`"
-    return ""
+    """The first field that a part of its type lacks; empty if it has all."""
+    return misfit(part, _FIELDS[part["type"]])

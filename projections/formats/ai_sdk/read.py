@@ -12,24 +12,24 @@ from ayes.projections.formats.ai_sdk.write import PROVIDER
 from ayes.projections.formats.common import (
     JsonObject,
     Payload,
-    arguments_object,
+    arguments_text,
     checked_json_text,
     checked_messages,
     unreadable,
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
-from ayes.projections.formats.pairing import PairedSteps, repeated_id
+from ayes.projections.formats.pairing import PairedSteps
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
-#: The rules that a payload must keep to be read. The others are about sending it.
+#: The rules that a readable payload keeps. The others are about sending it.
 _UNREADABLE: Final = frozenset({1, 2, 3, 6, 7, 11, 12, 13, 14, 15})
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The conversation of a `ModelMessage` list, outputs in the order of their calls.
+    """The conversation of a `ModelMessage` list.
 
     Raises:
-        BadInput: something cannot be read without a guess; names the message.
+        BadInput: a message cannot be read unambiguously; names it.
     """
     steps = PairedSteps()
     for at, message in enumerate(checked_messages(payload, check, _UNREADABLE)):
@@ -40,13 +40,8 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
                 if part["type"] == "tool-result":
                     steps.add_output(_read_output(at, part))
         elif role == "assistant":
-            asked = "tool-approval-request"
-            reply = RecordedReply(
-                tuple(_read_part(at, one) for one in parts if one["type"] != asked)
-            )
-            if repeated_id(reply.wishes) is not None:
-                raise unreadable(at, "two calls have one id. Whose result is whose is not said.")
-            steps.add_reply(reply)
+            said = [part for part in parts if part["type"] != "tool-approval-request"]
+            steps.add_reply(at, RecordedReply(tuple(_read_part(at, part) for part in said)))
         else:
             steps.add_said(Spoken(role, read_texts(at, parts)))
     return steps.finish()
@@ -56,7 +51,7 @@ def read_texts(at: int, parts: list[JsonObject]) -> str:
     """The texts of one speaker, joined as paragraphs."""
     for part in parts:
         if part["type"] != "text":
-            wrong = f"a part of type {part['type']!r} is no text, and only texts are read."
+            wrong = f"a part of type {part['type']!r} is not text, and only texts are read."
             raise unreadable(at, wrong)
     return "\n\n".join(part["text"] for part in parts)
 
@@ -76,16 +71,8 @@ def _read_part(at: int, part: JsonObject) -> Part:
 
 
 def read_input(at: int, value: Any) -> str:
-    match value:
-        case {"malformed_arguments": str(raw)} if (
-            len(value) == 1 and arguments_object(raw) == value
-        ):
-            return raw
-        case str(raw):
-            # What the SDK keeps of a call whose arguments it could not parse.
-            return raw
-        case _:
-            return checked_json_text(at, value)
+    # The SDK keeps the text of arguments that it could not parse.
+    return value if isinstance(value, str) else arguments_text(at, value)
 
 
 def _read_output(at: int, part: JsonObject) -> Output:

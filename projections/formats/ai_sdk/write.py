@@ -6,8 +6,8 @@ and nobody's answer stay two things.
 
 What the form cannot carry, and is lost from entries to steps:
 
-* the arguments' text: their value is kept, and texts that are no object or could be read in two
-  ways (a key twice) are wrapped whole (`MALFORMED`); blank ones become `{}`;
+* the arguments' text: their value is kept, and texts that are not an object or are ambiguous (a key
+  twice) are wrapped (`MALFORMED`); blank ones become `{}`;
 * ids that are empty or stand for two calls, and tool names that rule 5 refuses;
 * texts without a visible character, in a turn with something else; alone they say so (`BLANK`);
 * who speaks (`name`), and that a note, or a system text after the opening, is not the user's: it is
@@ -28,11 +28,11 @@ from ayes.projections.formats.common import (
     Payload,
     arguments_object,
     non_blank,
-    note_text,
     parse_json,
     tool_name,
+    user_text,
 )
-from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
+from ayes.projections.formats.pairing import PairedTurn, pair_turns
 from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
@@ -62,21 +62,15 @@ def numbered(
     """The entries in pairs, each turn with the ids of its calls."""
     used: set[str] = set()
     for step in pair_turns(entries):
-        outcomes = step.outcomes if isinstance(step, PairedTurn) else ()
-        yield step, [call_id(outcome, used, bool) for _wish, outcome in outcomes]
+        ids = step.mint_ids(used, bool) if isinstance(step, PairedTurn) else {}
+        yield step, list(ids.values())
 
 
 def spoken(step: System | User | Note, *, opening: bool) -> tuple[str, str]:
     """Role and text."""
-    match step:
-        case System(text=text) if opening:
-            return "system", non_blank(text)
-        case System(text=text):
-            return "user", note_text(text)
-        case Note(text=text, name=name):
-            return "user", note_text(text, name)
-        case User(text=text):
-            return "user", non_blank(text)
+    if isinstance(step, System) and opening:
+        return "system", non_blank(step.text)
+    return "user", non_blank(user_text(step))
 
 
 def _said(assistant: Assistant, ids: Iterable[str]) -> list[JsonObject]:
@@ -114,7 +108,7 @@ def _result(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
 
 
 def output_of(outcome: Outcome) -> JsonObject:
-    """A person's no, any other ending without a result, or the result."""
+    """A denial, an error for any other ending without a result, or the result."""
     if outcome.kind == "denied":
         return {"type": "execution-denied", "reason": non_blank(outcome.text)}
     if outcome.is_error:

@@ -13,10 +13,10 @@ the issue named reports:
 6.  No text after a use in an assistant message (recorded fixture in opencode's `packages/llm`).
 7.  No text block without a visible character, no message without content, except a final
     assistant's (anthropics/claude-code#23369, #62396).
-8.  A result's content is no empty list, and says something when `is_error`
+8.  A result's content is not an empty list, and not blank with `is_error`
     (bytedance/trae-agent#231, jlevy/markform#153).
-9.  Thinking stands in assistant messages, with the signature or the data that it came with.
-10. A server tool's result stands after its `server_tool_use` (anthropics/claude-code#64383).
+9.  Thinking is in assistant messages, with the signature or the data that it came with.
+10. A server tool's result comes after its `server_tool_use` (anthropics/claude-code#64383).
 11. The first message is a user's, and there is one (Messages reference).
 12. Roles alternate. The service itself joins neighbours; servers that copy its interface refuse
     them.
@@ -49,7 +49,7 @@ _PAIRING: Final = PairingRules(
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """The problems for which the provider would refuse it, in the order of the messages."""
+    """The problems for which the provider would refuse the payload, by message."""
     messages = find_messages(payload)
     problems = Problems()
     if not messages:
@@ -127,7 +127,7 @@ def _check_use(at: int, use: JsonObject, pairing: CallPairing, problems: Problem
     if not is_id(id_):
         problems.add(5, at, f"the id {id_!r} is not made of A-Z a-z 0-9 _ -. Mint another.")
     elif id_ in pairing.used:
-        problems.add(5, at, f"{id_!r} stands for an earlier use too. Mint another.")
+        problems.add(5, at, f"{id_!r} is the id of an earlier use too. Mint another.")
     pairing.add_call(at, str(id_))
     problems.check_input(13, at, id_, use.get("input"))
     problems.check_tool_name(14, at, use.get("name"))
@@ -136,7 +136,7 @@ def _check_use(at: int, use: JsonObject, pairing: CallPairing, problems: Problem
 def _check_block(
     at: int, role: str, block: JsonObject, served: set[str], problems: Problems
 ) -> None:
-    """One block by itself. Adds the provider's own tool uses to `served`."""
+    """Check one block, and add the provider's own tool uses to `served`."""
     match block["type"]:
         case "text" if not str(block.get("text", "")).strip():
             problems.add(7, at, "a text block has no visible character. Leave it out.")
@@ -145,7 +145,7 @@ def _check_block(
         case "tool_result" if block.get("is_error") and not _says_something(block.get("content")):
             problems.add(8, at, "a result that is an error says nothing. Say what went wrong.")
         case "thinking" | "redacted_thinking" if role != "assistant":
-            problems.add(9, at, "thinking stands in a user's message. It is the model's: drop it.")
+            problems.add(9, at, "thinking is in a user's message. It is the model's: drop it.")
         case "thinking" | "redacted_thinking" if lacking := thinking_problem(block):
             problems.add(9, at, f"{lacking} Send the block as it came, or drop it.")
         case "server_tool_use":
@@ -164,11 +164,11 @@ def _says_something(content: Any) -> bool:
 
 
 def thinking_problem(block: JsonObject) -> str:
-    """What a thinking block lacks, in words; empty for a whole one, and for any other block."""
+    """The field that a thinking block lacks, in a sentence; empty for any other block."""
     needed = {"thinking": "signature", "redacted_thinking": "data"}.get(block["type"])
-    return (
-        f"a {block['type']} block lacks its {needed}." if needed and not block.get(needed) else ""
-    )
+    if not needed or block.get(needed):
+        return ""
+    return f"a {block['type']} block lacks its {needed}."
 
 
 def is_id(value: object) -> bool:

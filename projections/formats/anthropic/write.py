@@ -1,13 +1,13 @@
 """Writes histories for Anthropic Messages.
 
-What the ledger holds and this form cannot is changed as little as it can be, and truthfully:
-arguments that are no object, or could be read in two ways (a key twice), are wrapped whole
-(`MALFORMED`), a repeated or foreign id is minted again, text after a use is put before it, text
-that is blank says so (`BLANK`). System text that opens the history is the `system` of the request.
-What the system says later is a text of the user's side, marked as what it is.
+Entries that this form cannot hold are changed as little as possible: arguments that are not an
+object, or are ambiguous (a key twice), are wrapped (`MALFORMED`), a repeated or foreign id is
+minted again, text after a use is moved before it, a blank text becomes `BLANK`. System text that
+opens the history is the `system` of the request. Later system texts are a user's texts, marked as
+notes.
 
-Opaque parts go to no other provider. One of ours (`Opaque.provider == "anthropic"`) holds the JSON
-of its block.
+Opaque parts of other providers are left out. One of ours (`Opaque.provider == "anthropic"`) holds
+the JSON of its block.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,14 +21,14 @@ from ayes.projections.formats.common import (
     Payload,
     append_or_merge,
     arguments_object,
-    leading_system_count,
     non_blank,
-    note_text,
     parse_json,
+    split_opening,
     tool_name,
+    user_text,
 )
-from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
-from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.projections.formats.pairing import PairedTurn, pair_turns
+from ayes.projections.history import Assistant, Entry, Outcome
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
 #: Blocks that are written from facts of their own, and never from an opaque part.
@@ -37,28 +37,20 @@ _OURS: Final = frozenset({"text", "tool_use", "tool_result"})
 
 def write(entries: Sequence[Entry]) -> Payload:
     """`{"system": ..., "messages": [...]}`, without `system` where the history opens with none."""
-    first = leading_system_count(entries)
-    system = [
-        entry.text for entry in entries[:first] if isinstance(entry, System) and entry.text.strip()
-    ]
+    opening, rest = split_opening(entries)
+    system = [text for text in opening if text.strip()]
     messages: list[JsonObject] = []
     used: set[str] = set()
-    for step in pair_turns(entries[first:]):
+    for step in pair_turns(rest):
         match step:
-            case User(text=text):
-                _add(messages, "user", [_text(text)])
-            case System(text=text):
-                _add(messages, "user", [_text(note_text(text))])
-            case Note(text=text, name=name):
-                _add(messages, "user", [_text(note_text(text, name))])
             case PairedTurn(assistant=assistant, outcomes=outcomes):
-                ids = [call_id(outcome, used, is_id) for _wish, outcome in outcomes]
-                _add(messages, "assistant", _blocks(assistant, ids))
+                ids = step.mint_ids(used, is_id)
+                _add(messages, "assistant", _blocks(assistant, ids.values()))
                 if outcomes:
-                    results = [
-                        _result(id_, one) for id_, (_, one) in zip(ids, outcomes, strict=True)
-                    ]
+                    results = [_result(ids[outcome.call], outcome) for _wish, outcome in outcomes]
                     _add(messages, "user", results)
+            case said:
+                _add(messages, "user", [_text(user_text(said))])
     if not messages or messages[0]["role"] != "user":
         messages.insert(0, {"role": "user", "content": [_text(OPENING)]})
     return (

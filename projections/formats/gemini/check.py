@@ -27,9 +27,9 @@ named report it:
 14. A thought signature is base64, and stands in a model's content, as calls do.
 15. `systemInstruction` is a content too, of texts; its role is not asked.
 
-What is not judged: that a request ends with the user's side, which some models ask for and others
-do not, and whether a signature is one that the model gave. Both spellings of a field,
-`functionCall` and `function_call`, are read; a field that is null is not there.
+Not checked: that a request ends with the user's side, which only some models require, and whether
+the model gave a signature. Both spellings of a field, `functionCall` and `function_call`, are read;
+a field that is null counts as missing.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ from ayes.projections.formats.gemini.parts import (
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """The problems for which the provider would refuse it, in the order of the contents."""
+    """The problems for which the provider would refuse the payload, by content."""
     contents = contents_of(payload)
     problems = Problems()
     if wrong := system_problem(system_of(payload)):
@@ -88,7 +88,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
 
 
 def _is_said(content: Any, parts: list[JsonObject] | None) -> bool:
-    """Something that a user said, in contrast to what tools gave."""
+    """Whether it is a user's content with more than responses."""
     return (
         parts is not None
         and content["role"] == "user"
@@ -97,7 +97,7 @@ def _is_said(content: Any, parts: list[JsonObject] | None) -> bool:
 
 
 def system_problem(system: Any) -> str:
-    """Why it is not a system instruction, in words; empty if it is, or if there is none."""
+    """Why it is not a valid system instruction; empty if it is, or if there is none."""
     if system is None or isinstance(system, str):  # the SDKs make a content of a bare text
         return ""
     parts = parts_of(system, (None, "user", "system", "model"))
@@ -105,7 +105,9 @@ def system_problem(system: Any) -> str:
         isinstance(part.get("text"), str) and part["text"] for part in parts
     ):
         return ""
-    return "`systemInstruction` is no content of texts. Write {'parts': [{'text': ...}]}, or none."
+    return (
+        "`systemInstruction` is not a content of texts. Write {'parts': [{'text': ...}]}, or none."
+    )
 
 
 def _unanswered(calls: int, responses: int) -> str:
@@ -120,7 +122,7 @@ def _check_responses(
     parts: int,
     problems: Problems,
 ) -> None:
-    """The responses of a content that has `parts` parts, to the calls that wait for them."""
+    """Check the responses of a content with `parts` parts against the open calls."""
     if responses and not waiting:
         problems.add(2, at, "responses do not follow a content with their calls. Put them there.")
         return
@@ -129,14 +131,14 @@ def _check_responses(
         problems.add(1, at - 1, _unanswered(len(waiting), len(responses)))
         return
     if len(responses) not in {0, parts}:
-        problems.add(4, at, "something stands beside the responses. Give it a content of its own.")
+        problems.add(
+            4, at, "a content has more than responses. Give the rest a content of its own."
+        )
     left = list(waiting)
     for response in responses:
         call = next((one for one in left if _answers(response, one)), None)
         if call is None:
-            wrong = (
-                f"the response of {response.get('name')!r} has another id or name than each call."
-            )
+            wrong = f"no call has the id and the name of the response of {response.get('name')!r}."
             problems.add(3, at, f"{wrong} Copy them.")
         left = [one for one in left if one is not call]
 
@@ -169,18 +171,18 @@ def _check_part(at: int, role: str, part: JsonObject, problems: Problems) -> Non
         wrong = f"a part has {len(data)} of the fields {', '.join(DATA)}."
         problems.add(8, at, f"{wrong} It needs exactly one.")
     if "text" in part and (not isinstance(part["text"], str) or is_empty_text(part)):
-        problems.add(9, at, "a text is empty, or no text. Leave the part out.")
+        problems.add(9, at, "a text is empty, or not text. Leave the part out.")
     if "functionCall" in part:
         call = inner(part, "functionCall")
         _check_name(at, call, problems)
         if not isinstance(part["functionCall"], dict) or not isinstance(call.get("args", {}), dict):
-            wrong = "the args of a call are no object."
+            wrong = "the args of a call are not an object."
             problems.add(10, at, f"{wrong} Wrap them under a name that says so.")
     if "functionResponse" in part:
         response = inner(part, "functionResponse")
         _check_name(at, response, problems)
         if not isinstance(response.get("response"), dict):
-            problems.add(11, at, "a response is no object. Wrap it: {'output': ...}.")
+            problems.add(11, at, "a response is not an object. Wrap it: {'output': ...}.")
     signed = "thoughtSignature" in part
     of_model = signed or "functionCall" in part
     if (of_model and role != "model") or (signed and not is_base64(part["thoughtSignature"])):

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ayes.projections.formats.common import JsonObject
+from ayes.projections.formats.common import JsonObject, find_messages
 
 NAME: Final = "gemini"
 #: In place of a signature, on calls that another model made (ai.google.dev, "Thought signatures").
 FOREIGN: Final = "skip_thought_signature_validator"
-#: What a part may be.
+#: The data fields, of which a part has one.
 DATA: Final = (
     "text",
     "inlineData",
@@ -23,7 +23,7 @@ DATA: Final = (
     "toolCall",
     "toolResponse",
 )
-#: Whole parts that are kept as they came, beside thoughts.
+#: Parts that are kept unchanged, in addition to thoughts.
 KEPT: Final = frozenset({"executableCode", "codeExecutionResult", "toolCall", "toolResponse"})
 _SPELLINGS: Final = {
     "inline_data": "inlineData",
@@ -40,7 +40,7 @@ FUNCTION_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}", re.ASCII)
 
 
 def is_kept(part: JsonObject) -> bool:
-    """A thought, or what the provider's own tools did: of no use to anyone else."""
+    """Whether it is a thought or from the provider's own tools: only the provider can use it."""
     data = [name for name in DATA if name in part]
     if data == ["text"]:
         return (
@@ -68,11 +68,10 @@ def is_base64(value: object) -> bool:
 
 
 def contents_of(payload: object) -> list[Any]:
-    """The contents of a payload, or a bare list; a bare text is one that the user said."""
-    found = payload.get("contents") if isinstance(payload, dict) else payload
-    if isinstance(payload, dict) and isinstance(found, str):
-        return [{"role": "user", "parts": [{"text": found}]}]
-    return list(found) if isinstance(found, list | tuple) else []
+    """The contents of a payload, or of a bare list; a text there is a user's content."""
+    return find_messages(
+        payload, "contents", lambda text: {"role": "user", "parts": [{"text": text}]}
+    )
 
 
 def system_of(payload: object) -> Any:

@@ -1,18 +1,18 @@
 """Reads conversations of Gemini's `generateContent`.
 
-What this form holds and a history cannot: a response's object is told as JSON text, unless it is
-one text under `output` or `error`. Images and files are refused, as they cannot be told in words.
+A response's object is read as JSON text, unless it is one text under `output` or `error`. Images
+and files are refused: a history cannot hold them.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ayes.projections.formats.common import (
-    MALFORMED,
     JsonObject,
     Payload,
-    arguments_object,
+    arguments_text,
     json_text,
+    unreadable,
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.formats.gemini.check import system_problem
@@ -26,25 +26,25 @@ from ayes.projections.formats.gemini.parts import (
     parts_of,
     system_of,
 )
-from ayes.projections.formats.pairing import PairedSteps, repeated_id
+from ayes.projections.formats.pairing import PairedSteps
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The conversation of the contents, outputs in the order of their calls.
+    """The conversation of the contents.
 
     Raises:
-        BadInput: something cannot be read without guessing; with the content.
+        BadInput: something cannot be read unambiguously; names the content.
     """
     texts: list[str] = []
     if (system := system_of(payload)) is not None:
         if system_problem(system):
-            raise BadInput(
-                "`systemInstruction`: only texts can be read, {'parts': [{'text': ...}]}."
-            )
+            wrong = "`systemInstruction`: only texts can be read, {'parts': [{'text': ...}]}."
+            raise BadInput(wrong)
         texts = [system] if isinstance(system, str) else [part["text"] for part in system["parts"]]
-    steps = PairedSteps(Spoken("system", text) for text in texts)
+    opening = [Spoken("system", text) for text in texts]
+    steps = PairedSteps(opening, unit="content", optional_ids=True)
     contents = contents_of(payload)
     if not contents:
         wrong = "there is no content in `contents`: a payload is {'contents': [...]}"
@@ -53,10 +53,8 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
         parts = _readable(at, content)
         if content["role"] == "model":
             _all_answered(at, steps, " before this content")
-            reply = RecordedReply(tuple(part for piece in parts for part in _replied(at, piece)))
-            if repeated_id([wish for wish in reply.wishes if wish.provider_id]) is not None:
-                raise _mistake(at, "two calls of it have the same id.")
-            steps.add_reply(reply)
+            replied = tuple(part for piece in parts for part in _replied(at, piece))
+            steps.add_reply(at, RecordedReply(replied))
             continue
         for piece in parts:
             match _user_step(at, piece, steps.waiting):
@@ -75,16 +73,14 @@ def _all_answered(at: int, steps: PairedSteps, where: str = "") -> None:
 
 
 def _mistake(at: int, sentence: str) -> BadInput:
-    return BadInput(f"content {at}: {sentence}")
+    return unreadable(at, sentence, "content")
 
 
 def _readable(at: int, content: Any) -> list[JsonObject]:
     parts = parts_of(content, ("user", "model"))
     if parts is None:
-        raise _mistake(
-            at,
-            "it is none of this provider: a role, user or model, and a list of parts, at least one.",
-        )
+        wrong = "it is not a content: a role, user or model, and a list of parts, at least one."
+        raise _mistake(at, wrong)
     try:
         json_text(parts)
     except (TypeError, ValueError, RecursionError):
@@ -93,7 +89,7 @@ def _readable(at: int, content: Any) -> list[JsonObject]:
 
 
 def _replied(at: int, part: JsonObject) -> Iterator[Part]:
-    """A part of the model's: its signature, if it is a real one, and what it says."""
+    """The model's part in our words: its signature, if it is a real one, and its content."""
     if is_kept(part):
         yield _opaque(part)
         return
@@ -105,27 +101,18 @@ def _replied(at: int, part: JsonObject) -> Iterator[Part]:
         case [("functionCall", dict())]:
             call = inner(part, "functionCall")
             id_, name, args = call.get("id", ""), call.get("name"), call.get("args", {})
-            if not (
-                isinstance(id_, str) and isinstance(name, str) and name and isinstance(args, dict)
-            ):
-                raise _mistake(
-                    at, "a call needs a name and an object `args`, and its id must be text."
-                )
-            yield Wish(name, _arguments(args), id_)
+            if not (isinstance(id_, str) and isinstance(name, str)) or not name:
+                raise _mistake(at, "a call needs a name, and its id must be text.")
+            if not isinstance(args, dict):
+                raise _mistake(at, "a call needs an object `args`.")
+            yield Wish(name, arguments_text(at, args), id_)
         case _:
-            raise _mistake(
-                at, "a part of the model's is neither text nor a call, nor kept for the model."
-            )
-
-
-def _arguments(args: JsonObject) -> str:
-    """The raw text; what was wrapped because it was no object is unwrapped."""
-    raw = args.get(MALFORMED)
-    return raw if isinstance(raw, str) and arguments_object(raw) == args else json_text(args)
+            wrong = "a part of the model's is neither text nor a call, nor kept for the model."
+            raise _mistake(at, wrong)
 
 
 def _user_step(at: int, part: JsonObject, waiting: Sequence[Wish]) -> Spoken | Output:
-    """A part of the user's side. A response is that of the first call that waits."""
+    """The user's part in our words. A response must be that of the first open call."""
     match [(name, part[name]) for name in DATA if name in part]:
         case [("text", str(text))] if waiting:
             raise _mistake(
@@ -145,21 +132,17 @@ def _user_step(at: int, part: JsonObject, waiting: Sequence[Wish]) -> Spoken | O
         response.get("name") != wish.tool
         or response.get("id", wish.provider_id) != wish.provider_id
     ):
-        raise _mistake(
-            at,
-            f"the response of {response.get('name')!r} stands where that of {wish.tool!r} must "
-            "stand. "
-            "Sort the responses as their calls.",
-        )
+        wrong = f"the response of {response.get('name')!r} is in the place of {wish.tool!r}."
+        raise _mistake(at, f"{wrong} Sort the responses as their calls.")
     match response.get("response"):
         case {"output": str(text), **rest} if not rest:
             return Output(wish.provider_id, wish.tool, text)
         case {"error": str(text), **rest} if not rest:
             return Output(wish.provider_id, wish.tool, text, is_error=True)
-        case dict() as told:
-            return Output(wish.provider_id, wish.tool, json_text(told), is_error="error" in told)
+        case dict() as given:
+            return Output(wish.provider_id, wish.tool, json_text(given), is_error="error" in given)
         case _:
-            raise _mistake(at, "a response is no object.")
+            raise _mistake(at, "a response is not an object.")
 
 
 def _opaque(kept: JsonObject) -> Opaque:

@@ -1,16 +1,16 @@
 """Writes histories for Gemini's `generateContent`.
 
-What the ledger holds and this form cannot: the spelling of arguments (they are sent as an object;
-those that are no object are wrapped under `MALFORMED`), a user's name, an empty text (`BLANK`, or
-left out of a model's turn), and which of two turns a text belongs to when nothing stands between
-them. A history that the model opens is begun by `OPENING`. System texts that open the history are
-the `systemInstruction`; what the system says later is a text of the user's side, marked as what it
-is. An id that repeats is minted again, a made-up tool name spelled otherwise.
+This form loses the spelling of arguments (they are sent as an object; text that is not an object is
+wrapped under `MALFORMED`), a user's name, an empty text (`BLANK`, or left out of a model's turn),
+and the border between two turns with nothing between them. `OPENING` comes before a history that
+opens with the model. System texts that open the history are the `systemInstruction`; later ones
+are a user's texts, marked as notes. An id that repeats is minted again, and characters that a tool
+name may not have are replaced.
 
-Opaque parts go to no other provider. Ours (`Opaque.provider == "gemini"`) hold JSON:
-`{"thoughtSignature": ...}`, which belongs to the part directly after it, or a whole part that
-nobody else understands: a thought, or what Google's own tools did. A call that lacks its signature,
-since another model made it, gets the one that Google documents for that, `FOREIGN`.
+Opaque parts of other providers are left out. Ours (`Opaque.provider == "gemini"`) hold JSON:
+`{"thoughtSignature": ...}`, which belongs to the part directly after it, or a whole part that only
+Google understands: a thought, or the work of Google's own tools. A call without a signature, since
+another model made it, gets the one that Google documents for that case, `FOREIGN`.
 """
 
 from collections.abc import Sequence
@@ -23,52 +23,38 @@ from ayes.projections.formats.common import (
     Payload,
     append_or_merge,
     arguments_object,
-    leading_system_count,
-    note_text,
     parse_json,
+    split_opening,
     tool_name,
+    user_text,
 )
 from ayes.projections.formats.gemini.parts import FOREIGN, FUNCTION_NAME, is_base64, is_kept
-from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
-from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.projections.formats.pairing import PairedTurn, mint_call_id, pair_turns
+from ayes.projections.history import Assistant, Entry, Outcome
 from ayes.schemas.events import Opaque, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
     """`{"systemInstruction": ..., "contents": [...]}`, the first only if system texts open it."""
-    first = leading_system_count(entries)
-    system = [
-        {"text": entry.text}
-        for entry in entries[:first]
-        if isinstance(entry, System) and entry.text
-    ]
+    opening, rest = split_opening(entries)
+    system = [{"text": text} for text in opening if text]
     contents: list[JsonObject] = []
     used: set[str] = set()
-    for step in pair_turns(entries[first:]):
+    for step in pair_turns(rest):
         match step:
-            case User(text=text):
-                _say(contents, text)
-            case System(text=text):
-                _say(contents, note_text(text))
-            case Note(text=text, name=name):
-                _say(contents, note_text(text, name))
             case PairedTurn(outcomes=outcomes, given=given):
-                ended = [outcome for _wish, outcome in outcomes]
                 ids = {
-                    one.call: call_id(one, used, bool) if one.provider_id else "" for one in ended
+                    one.call: one.provider_id
+                    and mint_call_id(one.call, one.provider_id, used, bool)
+                    for _wish, one in outcomes
                 }
-                append_or_merge(
-                    contents, {"role": "model", "parts": _turn(given, ids)}, by="role", into="parts"
-                )
-                if ended:
-                    contents.append(
-                        {
-                            "role": "user",
-                            "parts": [
-                                _response(ids[one.call], wish, one) for wish, one in outcomes
-                            ],
-                        }
-                    )
+                turn = {"role": "model", "parts": _turn(given, ids)}
+                append_or_merge(contents, turn, by="role", into="parts")
+                if outcomes:
+                    responses = [_response(ids[one.call], wish, one) for wish, one in outcomes]
+                    contents.append({"role": "user", "parts": responses})
+            case said:
+                _say(contents, user_text(said))
     if not contents or contents[0]["role"] != "user":
         contents.insert(0, {"role": "user", "parts": [{"text": OPENING}]})
     return (
@@ -79,9 +65,7 @@ def write(entries: Sequence[Entry]) -> Payload:
 
 
 def _say(contents: list[JsonObject], text: str) -> None:
-    """Append a text to the last content, or to a new one if that is the model's or has
-    responses.
-    """
+    """Append a text to the last content, or to a new one if that is the model's or responses."""
     part = {"text": text or BLANK}
     if (
         contents
@@ -94,9 +78,7 @@ def _say(contents: list[JsonObject], text: str) -> None:
 
 
 def _turn(assistant: Assistant, ids: dict[str, str]) -> list[JsonObject]:
-    """A turn's parts in the model's order, without calls that have no outcome, and their
-    signatures.
-    """
+    """A turn's parts in the model's order, without the calls that have no outcome."""
     pieces: list[JsonObject] = []
     signature: JsonObject = {}  # which the next part came with
     index = -1
@@ -128,7 +110,7 @@ def _turn(assistant: Assistant, ids: dict[str, str]) -> list[JsonObject]:
                     called = True
         signature = {}
     if signature:
-        # As the provider does when it has nothing more to say than that.
+        # The provider, too, sends a signature without content on an empty text.
         pieces.append({"text": "", **signature})
     return pieces or [{"text": BLANK}]
 
@@ -137,23 +119,17 @@ _UNSIGNED: Final = {"thoughtSignature": FOREIGN}
 
 
 def _call(id_: str, wish: Wish, signature: JsonObject) -> JsonObject:
-    call = {
-        **({"id": id_} if id_ else {}),
-        "name": _name(wish.tool),
-        "args": arguments_object(wish.arguments),
-    }
+    call = {**_named(id_, wish), "args": arguments_object(wish.arguments)}
     return {"functionCall": call, **signature}
 
 
 def _response(id_: str, wish: Wish, outcome: Outcome) -> JsonObject:
     response = {"error" if outcome.is_error else "output": outcome.text}
-    return {
-        "functionResponse": {
-            **({"id": id_} if id_ else {}),
-            "name": _name(wish.tool),
-            "response": response,
-        }
-    }
+    return {"functionResponse": {**_named(id_, wish), "response": response}}
+
+
+def _named(id_: str, wish: Wish) -> JsonObject:
+    return {**({"id": id_} if id_ else {}), "name": _name(wish.tool)}
 
 
 def _name(wished: str) -> str:

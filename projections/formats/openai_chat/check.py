@@ -11,11 +11,11 @@ The sources are OpenAI's API reference and the issues named:
 5.  Ids are unique within one assistant message. Across messages they may repeat, and in recorded
     GPT-4o conversations they do: a call pairs with the tool messages that follow it directly.
 6.  A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - .
-7.  Arguments are text. Whether they are JSON is not asked: models write malformed ones, and get
-    them back verbatim.
+7.  Arguments are text. They need not be JSON: models write malformed ones, and get them back
+    verbatim.
 8.  Content is text, or at least one part of a type that the role may send; null only in an
     assistant message that has tool calls.
-9.  `tool_calls`, where it stands, is not empty.
+9.  `tool_calls`, if present, is not empty.
 10. There is a message, and each is an object with a role that exists.
 """
 
@@ -38,7 +38,7 @@ _PARTS: Final = {
     "user": ("text", "image_url", "input_audio", "file"),
     "assistant": ("text", "refusal"),
 }
-#: Blocks by which Anthropic's messages are known.
+#: Blocks that occur only in Anthropic's messages.
 _ANTHROPIC: Final = (
     "tool_use",
     "tool_result",
@@ -57,7 +57,7 @@ _PAIRING: Final = PairingRules(
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """The problems for which the provider would refuse it, in the order of the messages."""
+    """The problems for which the provider would refuse the payload, by message."""
     messages = find_messages(payload)
     problems = Problems()
     if not messages:
@@ -93,7 +93,7 @@ def _check_content(at: int, message: JsonObject, problems: Problems) -> None:
 
 
 def _part_problem(part: Any, role: str) -> str:
-    """Why the role may not send the part, in words; empty if it may."""
+    """Why the role may not send the part; empty if it may."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in _ANTHROPIC:
         return (
@@ -103,7 +103,7 @@ def _part_problem(part: Any, role: str) -> str:
     if kind not in kinds:
         return f"a part is of type {kind!r}. One of role {role} can be {', '.join(kinds)}."
     if kind == "text" and not isinstance(part.get("text"), str):
-        return "the text of a part is no text. Write one, or leave the part out."
+        return "the text of a part is not text. Write one, or leave the part out."
     return ""
 
 
@@ -119,11 +119,11 @@ def _check_calls(at: int, calls: Any, pairing: CallPairing, problems: Problems) 
             wrong = f"the id {id_!r} is not text of 1 to {MAX_ID} characters."
             problems.add(4, at, f"{wrong} Mint another.")
         if str(id_) in pairing.turn:
-            wrong = f"{id_!r} stands for two calls of this message."
+            wrong = f"{id_!r} is the id of two calls of this message."
             problems.add(5, at, f"{wrong} Mint another for one.")
         problems.check_tool_name(6, at, function.get("name"))
         if not isinstance(function.get("arguments"), str):
-            wrong = f"the arguments of {id_!r} are no text."
+            wrong = f"the arguments of {id_!r} are not text."
             problems.add(7, at, f"{wrong} Send the raw JSON text, not an object.")
         pairing.add_call(at, str(id_))
 

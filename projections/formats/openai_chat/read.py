@@ -1,8 +1,8 @@
 """Reads conversations of OpenAI Chat Completions.
 
-What is lost when a history is written and read again: opaque parts; whether an outcome is an error;
-which system message was a note; who spoke (`name`); the border between several texts of one turn,
-and their places among its wishes; in a tool's name, all that the provider would not take.
+Writing a history and reading it again loses: opaque parts; whether an outcome is an error; which
+system message was a note; names of speakers (`name`); the border between several texts of one turn,
+and their places among its wishes; the characters of a tool's name that the provider does not take.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,14 @@ from ayes.schemas.errors import BadInput
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """A conversation in our words, as `ayes.projections.formats.conversation` reads one from a
-    recording.
+    """The conversation, as `ayes.projections.formats.conversation` reads one from a recording.
 
-    A recording has one way to say a thing, and the provider several. So what is said in another way
-    is first said in that one: content in text parts, results in another order or without a name, a
-    developer for the system, fields that are there and empty.
+    A recording has one spelling, and the provider several. These are rewritten first: content in
+    text parts, results in another order or without a name, a developer for the system, empty
+    fields.
 
     Raises:
-        BadInput: with the index of the first message that cannot be read without guessing.
+        BadInput: a message cannot be read unambiguously; names it.
     """
     messages = [_plain(at, message) for at, message in enumerate(messages_of(payload))]
     return read_messages(_in_call_order(messages)) if messages else ()
@@ -32,7 +31,7 @@ def _plain(at: int, message: Any) -> Any:
     if not isinstance(message, dict):
         return message
     role = message.get("role")
-    # The provider's SDK writes what is not there so. An empty `tool_calls` is a mistake, though.
+    # The provider's SDK writes absent fields as null. An empty `tool_calls` is a mistake, though.
     plain = {
         key: value
         for key, value in message.items()
@@ -49,7 +48,7 @@ def _plain(at: int, message: Any) -> Any:
 
 
 def _in_call_order(messages: Sequence[Any]) -> list[Any]:
-    """Each turn's results in the order of its calls, and under the names of their tools."""
+    """The messages, each turn's results in the order of its calls and with their tools' names."""
     found: list[Any] = []
     at = 0
     while at < len(messages):
@@ -91,8 +90,6 @@ def _called(message: Any) -> dict[str, str]:
 
 
 def _with_name(message: JsonObject, names: dict[str, str]) -> JsonObject:
-    """The result with the name of its tool; an empty one if it has no call, and is refused
-    later.
-    """
+    """The result with the name of its tool; an empty one without a call is refused later."""
     id_ = message.get("tool_call_id")
     return {"name": names.get(id_, "") if isinstance(id_, str) else "", **message}

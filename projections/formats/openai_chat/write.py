@@ -1,16 +1,16 @@
 """Writes histories for OpenAI Chat Completions.
 
-There is no flag for errors, so the outcome's text says what went wrong; and no place for opaque
-parts, so they are left out. Notes are system messages, which a user cannot forge.
+There is no flag for errors, so the outcome's text says what went wrong. Opaque parts are left out:
+the form has no place for them. Notes are system messages, which a user cannot forge.
 """
 
 from collections.abc import Sequence
 
 from ayes.projections.formats.common import TOOL_NAME, JsonObject, Payload, tool_name
 from ayes.projections.formats.openai_chat.check import is_id
-from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
-from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
-from ayes.schemas.events import Text, Wish
+from ayes.projections.formats.pairing import PairedTurn, pair_turns
+from ayes.projections.history import Entry, Note, System, User
+from ayes.schemas.events import Text
 
 
 def write(entries: Sequence[Entry]) -> Payload:
@@ -24,35 +24,39 @@ def write(entries: Sequence[Entry]) -> Payload:
                 messages.append({"role": "user", **_named(name), "content": text})
             case Note(text=text, name=name):
                 messages.append({"role": "system", **_named(name), "content": text})
-            case PairedTurn(assistant=assistant, outcomes=outcomes):
-                messages += _turn(assistant, outcomes)
+            case PairedTurn():
+                messages += _turn(step)
     return {"messages": messages}
 
 
-def _turn(assistant: Assistant, outcomes: Sequence[tuple[Wish, Outcome]]) -> list[JsonObject]:
-    texts = [part.text for part in assistant.parts if isinstance(part, Text)]
+def _turn(turn: PairedTurn) -> list[JsonObject]:
+    texts = [part.text for part in turn.assistant.parts if isinstance(part, Text)]
     message: JsonObject = {"role": "assistant", "content": "\n\n".join(texts)}
-    if not outcomes:
+    if not turn.outcomes:
         return [message]
     if not texts:
         message["content"] = None
-    used: set[str] = set()
-    ids = [call_id(outcome, used, is_id) for _wish, outcome in outcomes]
+    ids = turn.mint_ids(set(), is_id)
     message["tool_calls"] = [
         {
-            "id": id_,
+            "id": ids[outcome.call],
             "type": "function",
             "function": {"name": tool_name(wish.tool), "arguments": wish.arguments},
         }
-        for id_, (wish, _outcome) in zip(ids, outcomes, strict=True)
+        for wish, outcome in turn.outcomes
     ]
     results = [
-        {"role": "tool", "tool_call_id": id_, "name": tool_name(wish.tool), "content": outcome.text}
-        for id_, (wish, outcome) in zip(ids, outcomes, strict=True)
+        {
+            "role": "tool",
+            "tool_call_id": ids[outcome.call],
+            "name": tool_name(wish.tool),
+            "content": outcome.text,
+        }
+        for wish, outcome in turn.outcomes
     ]
     return [message, *results]
 
 
 def _named(name: str) -> dict[str, str]:
-    """Who speaks, where the name is one that the provider takes."""
+    """The speaker's name, if the provider takes it."""
     return {"name": name} if TOOL_NAME.fullmatch(name) else {}

@@ -1,6 +1,6 @@
 """What OpenAI Responses refuses.
 
-As the issues named report it, or as OpenAI's own types (the `openai` package) say:
+The sources are the issues named, or OpenAI's own types (the `openai` package):
 
 1.  Every call has its output later in the input: "No tool output found for function call"
     (openai/openai-agents-js#1435). The same goes for custom, computer, shell and patch calls.
@@ -8,27 +8,26 @@ As the issues named report it, or as OpenAI's own types (the `openai` package) s
 3.  A call is answered once (NousResearch/hermes-agent#111443).
 4.  A `call_id` is text of 1 to 64 characters (decolua/9router#393).
 5.  No two calls of the input have the same `call_id` (earendil-works/pi#9057).
-6.  A reasoning item stands directly before the item that came of it, and that is no reasoning again
+6.  A reasoning item is directly before the item that it led to, which is not reasoning itself
     (vercel/ai#7099, UKGovernmentBEIS/inspect_ai#1990).
 7.  A reasoning item has the id and the list `summary` that it came with (OpenAI's types).
 8.  No two items have the same `id` (vercel/ai#7883).
-9.  An `id` begins as its kind does, `fc` for a function call, `rs` for reasoning, `msg` for a
+9.  An `id` has the prefix of its kind: `fc` for a function call, `rs` for reasoning, `msg` for a
     message (nodetool-ai/nodetool#4252 for the first).
 10. A function's name is 1 to 128 characters of A-Z a-z 0-9 _ - . (The characters are certain, the
     length is what diegosouzapw/OmniRoute#4317 clamps to; 64 is documented for Chat Completions, and
     never exceeded here.)
-11. Arguments are text. Whether they are JSON is not asked.
+11. Arguments are text. They need not be JSON.
 12. An output is text of at most 10,485,760 characters (OpenAI's reference), or a list of
     input_text, input_image and input_file.
 13. A message's content is text, or parts of its role's kinds: output_text and refusal of an
     assistant, input_text, input_image and input_file of anyone else (jeremychone/rust-genai#119).
 14. An `mcp_approval_response` answers an `mcp_approval_request` by that item's id. A decision about
-    a tool of ours is no such response (microsoft/agent-framework#7452).
+    a tool of ours is not such a response (microsoft/agent-framework#7452).
 15. There is an item, and each is an object of a type that exists; a message is known by its role.
 
-What is not judged: whether the provider still has an item that is only referred to. Beside
-`previous_response_id` or `conversation`, an output may answer a call that the provider keeps, so
-rules 2 and 14 do not look for it.
+Not checked: whether the provider still has a referenced item. With `previous_response_id` or
+`conversation`, an output may answer a call that the provider keeps, so rules 2 and 14 accept it.
 """
 
 import re
@@ -64,14 +63,14 @@ _PAIRING: Final = PairingRules(
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """The problems for which the provider would refuse it, in the order of the items."""
+    """The problems for which the provider would refuse the payload, by item."""
     items = items_of(payload)
     elsewhere = is_continued(payload)
     problems = Problems()
     if not items:
         problems.add(15, 0, "there is no item in `input`. Say something first.")
-    # One turn, as an output may stand anywhere after its call. A call goes by the type of its
-    # output.
+    # The whole input is one turn, as an output may be anywhere after its call. A call's tool is the
+    # type of its output.
     pairing = CallPairing(_PAIRING, problems)
     approvals: set[str] = set()
     item_ids: set[str] = set()
@@ -102,18 +101,18 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
 def _check_approval(
     at: int, item: JsonObject, approvals: set[str] | None, problems: Problems
 ) -> None:
-    """An approval answers one of these requests, by id; `None` allows any."""
+    """Check that an approval answers one of these requests; `None` allows any."""
     known = approvals is None or str(item.get("approval_request_id")) in approvals
     if not known or not isinstance(item.get("approve"), bool):
         wrong = "the approval answers no `mcp_approval_request` before it with true or false."
-        more = "Decisions about other tools are told by the call's output."
+        more = "Decisions about other tools are sent as the call's output."
         problems.add(14, at, f"{wrong} {more}")
 
 
 def _check_item_id(
     at: int, item: JsonObject, kind: str, item_ids: set[str], problems: Problems
 ) -> None:
-    """The item's own id, if it has one. Adds it to `item_ids`; a reference is not a second use."""
+    """Check the item's own id, and add it to `item_ids`. A reference is not a second use."""
     id_ = item.get("id")
     if id_ is None or kind == "item_reference":
         return
@@ -133,7 +132,7 @@ def _check_call(
         wrong = f"the call_id {id_!r} is not text of 1 to {MAX_ID} characters."
         problems.add(4, at, f"{wrong} Mint another.")
     if str(id_) in pairing.used:
-        problems.add(5, at, f"{id_!r} stands for an earlier call too. Mint another.")
+        problems.add(5, at, f"{id_!r} is the id of an earlier call too. Mint another.")
     pairing.add_call(at, str(id_), OUTPUT_TYPES[kind])
     if kind != "function_call":
         return
@@ -141,7 +140,7 @@ def _check_call(
         wrong = f"the name {name!r} is not 1 to 128 of A-Z a-z 0-9 _ -."
         problems.add(10, at, f"{wrong} Replace the rest.")
     if not isinstance(call.get("arguments"), str):
-        wrong = f"the arguments of {id_!r} are no text."
+        wrong = f"the arguments of {id_!r} are not text."
         problems.add(11, at, f"{wrong} Send the raw JSON text, not an object.")
 
 
@@ -179,5 +178,5 @@ def _check_reasoning(at: int, item: JsonObject, following: Any, problems: Proble
         kind in OUTPUT_TYPES or (kind in KEPT and kind != "reasoning") or kind == "item_reference"
     )
     if not came_of_it and not (kind == "message" and following["role"] == "assistant"):
-        wrong = "what came of this reasoning does not follow it."
+        wrong = "the item that this reasoning led to does not follow it."
         problems.add(6, at, f"{wrong} Send both, or neither.")

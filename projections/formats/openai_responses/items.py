@@ -2,11 +2,11 @@
 
 from typing import Any, Final
 
-from ayes.projections.formats.common import JsonObject
+from ayes.projections.formats.common import JsonObject, find_messages
 
 NAME: Final = "openai-responses"
 MAX_ID: Final = 64
-#: Kept verbatim: reasoning, and what the provider's own tools did.
+#: Kept verbatim: reasoning, and the work of the provider's own tools.
 KEPT: Final = frozenset(
     {
         "reasoning",
@@ -19,12 +19,12 @@ KEPT: Final = frozenset(
         "mcp_call",
     }
 )
-#: What an item may have beside that which the ledger has words for.
+#: The fields of an item that no fact holds.
 FIELDS: Final = {
     "message": ("id", "status", "phase"),
     "function_call": ("id", "status", "namespace", "caller"),
 }
-#: The output that each call waits for.
+#: The type of output for each type of call.
 OUTPUT_TYPES: Final = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
@@ -56,7 +56,7 @@ def message_item(role: str, text: str) -> JsonObject:
 
 
 def takes(item: JsonObject, item_ids: set[str]) -> bool:
-    """May the item have its id, as far as it has one? Then the id is taken."""
+    """Whether the item has no id, or a valid and unused one, which is added to `item_ids`."""
     id_ = item.get("id")
     if id_ is None:
         return True
@@ -75,15 +75,12 @@ def is_id(value: object) -> bool:
 
 
 def items_of(payload: object) -> list[Any]:
-    """The items of a payload, or a bare list; a bare text is a message of the user's."""
-    found = payload.get("input") if isinstance(payload, dict) else payload
-    if isinstance(payload, dict) and isinstance(found, str):
-        return [message_item("user", found)]
-    return list(found) if isinstance(found, list | tuple) else []
+    """The items of a payload, or of a bare list; a text there is a user's message."""
+    return find_messages(payload, "input", lambda text: message_item("user", text))
 
 
 def kind_of(item: Any) -> str | None:
-    """The item's type; None if there is no such type."""
+    """The item's type; None if it is not known."""
     if not isinstance(item, dict):
         return None
     kind = item.get("type", "message")
@@ -95,14 +92,14 @@ def kind_of(item: Any) -> str | None:
 
 
 def is_continued(payload: object) -> bool:
-    """Does the provider keep a part of the conversation?"""
+    """Whether the provider keeps a part of the conversation."""
     return isinstance(payload, dict) and bool(
         payload.get("previous_response_id") or payload.get("conversation")
     )
 
 
 def reasoning_problem(item: JsonObject) -> str:
-    """What a reasoning item lacks, in words; nothing for one that is whole."""
+    """The field that a reasoning item lacks, in a sentence; empty if it lacks none."""
     if not isinstance(item.get("id"), str):
         return "the reasoning has no id."
     if not isinstance(item.get("summary"), list):

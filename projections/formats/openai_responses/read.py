@@ -1,15 +1,14 @@
 """Reads conversations of OpenAI Responses.
 
-What this form holds and a history cannot: `developer` becomes `system`, as `instructions` do; parts
-of a message become messages; a refusal becomes text; annotations, and all but the text of an
-output, are left out. Images, files and calls of tools that are no functions are refused, as they
-cannot be told in words.
+`developer` and `instructions` become `system`, the parts of a message become messages, a refusal
+becomes text; annotations, and everything but the text of an output, are left out. Images, files and
+calls of tools that are not functions are refused: a history cannot hold them.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from ayes.projections.formats.common import JsonObject, Payload, json_text
+from ayes.projections.formats.common import JsonObject, Payload, json_text, unreadable
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.formats.openai_responses.items import (
     FIELDS,
@@ -25,17 +24,17 @@ from ayes.schemas.events import Opaque, Part, Text, Wish
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The conversation of the items, outputs in the order of their calls.
+    """The conversation of the items.
 
     Raises:
-        BadInput: something cannot be read without guessing; with the item.
+        BadInput: something cannot be read unambiguously; names the item.
     """
     if is_continued(payload):
         raise BadInput(
             "a part of the conversation is with the provider. Read an input that holds all of it."
         )
     items = items_of(payload)
-    steps = PairedSteps(_instructions(payload))
+    steps = PairedSteps(_instructions(payload), unit="item")
     if not items:
         raise BadInput(
             "there is no item in `input`: a payload is {'input': [...]}, or the list itself."
@@ -44,44 +43,40 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     for at, item in enumerate(items):
         kind = _readable(at, item)
         if kind == "function_call_output":
-            _end_reply(parts, steps)
+            _end_reply(at, parts, steps)
             steps.add_output(_output(at, item, steps.waiting))
             continue
         _all_answered(at, steps, " before this item")
         if kind == "function_call":
-            parts += _wished(at, item, parts)
+            parts += _wished(at, item)
         elif kind in KEPT:
             parts.append(_opaque(item))
         elif item["role"] == "assistant":
             parts += _replied(at, item)
         else:
-            _end_reply(parts, steps)
+            _end_reply(at, parts, steps)
             _all_answered(at, steps, " before this item")
             role: Literal["user", "system"] = "user" if item["role"] == "user" else "system"
             for text in _texts(at, item):
                 steps.add_said(Spoken(role, text))
-    _end_reply(parts, steps)
+    _end_reply(len(items), parts, steps)
     _all_answered(len(items) - 1, steps)
     return steps.finish()
 
 
 def _mistake(at: int, sentence: str) -> BadInput:
-    return BadInput(f"item {at}: {sentence}")
+    return unreadable(at, sentence, "item")
 
 
 def _readable(at: int, item: Any) -> str:
     """The kind of an item that has a meaning here."""
     kind = kind_of(item)
     if kind is None:
-        raise _mistake(
-            at, "it is no item of this provider: an object of a known `type`, or a message."
-        )
+        wrong = "it is not an item of this provider: an object of a known `type`, or a message."
+        raise _mistake(at, wrong)
     if kind not in {"message", "function_call", "function_call_output", *KEPT}:
-        raise _mistake(
-            at,
-            f"an item of type {kind} cannot be told in words. Leave it out, with what belongs to "
-            "it.",
-        )
+        wrong = f"an item of type {kind} cannot be read."
+        raise _mistake(at, f"{wrong} Leave it out, with the items that belong to it.")
     try:
         json_text(item)
     except (TypeError, ValueError, RecursionError):
@@ -92,14 +87,14 @@ def _readable(at: int, item: Any) -> str:
 def _instructions(payload: object) -> list[ConversationStep]:
     found = payload.get("instructions") if isinstance(payload, dict) else None
     if not isinstance(found, str | None):
-        raise BadInput("`instructions` are no text. Put them into the input as messages.")
+        raise BadInput("`instructions` are not text. Put them into the input as messages.")
     return [] if found is None else [Spoken("system", found)]
 
 
-def _end_reply(parts: list[Part], steps: PairedSteps) -> None:
-    """Make the parts a reply, if there are any. Empties them."""
+def _end_reply(at: int, parts: list[Part], steps: PairedSteps) -> None:
+    """Add the parts as a reply that ends before that item, if there are any, and empty them."""
     if parts:
-        steps.add_reply(RecordedReply(tuple(parts)))
+        steps.add_reply(at - 1, RecordedReply(tuple(parts)))
         parts.clear()
 
 
@@ -109,7 +104,7 @@ def _all_answered(at: int, steps: PairedSteps, where: str = "") -> None:
 
 
 def _output(at: int, item: JsonObject, waiting: Sequence[Wish]) -> Output:
-    """The output of the first call that waits."""
+    """An output, which must be that of the first open call."""
     id_, output = item.get("call_id"), item.get("output")
     if all(wish.provider_id != id_ for wish in waiting):
         raise _mistake(at, f"the output of {id_!r} does not follow its call, or is its second.")
@@ -121,12 +116,10 @@ def _output(at: int, item: JsonObject, waiting: Sequence[Wish]) -> Output:
     return Output(wish.provider_id, wish.tool, text)
 
 
-def _wished(at: int, item: JsonObject, parts: list[Part]) -> Iterator[Part]:
+def _wished(at: int, item: JsonObject) -> Iterator[Part]:
     id_, name, arguments = item.get("call_id"), item.get("name"), item.get("arguments")
     if not (isinstance(id_, str) and id_ and isinstance(name, str) and isinstance(arguments, str)):
         raise _mistake(at, "a call needs a call_id, a name and arguments, each of them text.")
-    if any(isinstance(part, Wish) and part.provider_id == id_ for part in parts):
-        raise _mistake(at, f"two calls of one reply have the call_id {id_!r}.")
     yield from _fields(item, "function_call")
     yield Wish(name, arguments, id_)
 

@@ -1,14 +1,13 @@
 """Writes histories for OpenAI Responses.
 
-What the ledger holds and this form cannot: an error flag, so the text says what went wrong; a
-user's name; which of two turns a text belongs to when nothing stands between them. A note's name is
-put before its text. A `call_id` that repeats, is empty or too long is minted again, and the item's
-own `id` is then left out: OpenAI finds the copy that it keeps by that id, and the copy has the old
-`call_id`, so the output would not find its call. A made-up tool name is spelled in characters that
-can be sent.
+This form loses the error flag (the text says what went wrong), a user's name, and the border
+between two turns with nothing between them. A note's name is put before its text. A `call_id` that
+repeats, is empty or too long is minted again, and the item's own `id` is then left out: OpenAI
+finds its copy of the item by that id, and the copy has the old `call_id`, so the output would not
+find its call. Characters that a tool name may not have are replaced.
 
-Opaque parts go to no other provider. Ours (`Opaque.provider == "openai-responses"`) hold JSON: a
-whole item that nobody else understands (`KEPT`), or, where it has no `type`, fields of the item
+Opaque parts of other providers are left out. Ours (`Opaque.provider == "openai-responses"`) hold
+JSON: a whole item that only OpenAI understands (`KEPT`), or, without a `type`, fields of the item
 directly after it (`FIELDS`).
 """
 
@@ -24,13 +23,13 @@ from ayes.projections.formats.openai_responses.items import (
     reasoning_problem,
     takes,
 )
-from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
-from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User
+from ayes.projections.formats.pairing import PairedTurn, pair_turns
+from ayes.projections.history import Entry, Note, System, User
 from ayes.schemas.events import Opaque, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
-    """`{"input": [...]}`. System texts stay where they were said."""
+    """`{"input": [...]}`. System texts keep their places."""
     items: list[JsonObject] = []
     call_ids: set[str] = set()
     item_ids: set[str] = set()
@@ -42,21 +41,19 @@ def write(entries: Sequence[Entry]) -> Payload:
                 items.append(message_item("user", text))
             case Note(text=text, name=name):
                 items.append(message_item("system", note_text(text, name) if name else text))
-            case PairedTurn(outcomes=outcomes, given=given):
-                items += _turn(given, [outcome for _wish, outcome in outcomes], call_ids, item_ids)
+            case PairedTurn():
+                items += _turn(step, call_ids, item_ids)
     return {"input": items}
 
 
-def _turn(
-    assistant: Assistant, outcomes: Sequence[Outcome], call_ids: set[str], item_ids: set[str]
-) -> list[JsonObject]:
+def _turn(turn: PairedTurn, call_ids: set[str], item_ids: set[str]) -> list[JsonObject]:
     """A turn's items in the model's order, then its outputs in the order of the calls."""
-    ids = {outcome.call: call_id(outcome, call_ids, is_id) for outcome in outcomes}
+    ids = turn.mint_ids(call_ids, is_id)
     items: list[JsonObject] = []
-    before: list[JsonObject] = []  # the reasoning that the next item came of
+    before: list[JsonObject] = []  # the reasoning before the next item
     fields: JsonObject = {}
     index = -1
-    for part in assistant.parts:
+    for part in turn.given.parts:
         match part:
             case Opaque(provider="openai-responses", data=data):
                 kept = parse_object(data)
@@ -74,16 +71,15 @@ def _turn(
                 _place(items, before, _text(text, fields, item_ids), item_ids)
             case Wish():
                 index += 1
-                if id_ := ids.get(
-                    f"{assistant.turn}-{index}"
-                ):  # else what came before it goes with it
+                # Without a result, the parts before the call are left out with it.
+                if id_ := ids.get(f"{turn.given.turn}-{index}"):
                     _place(items, before, _call(id_, part, fields, item_ids), item_ids)
             case Opaque():
                 continue
         before, fields = [], {}
     outputs = [
         {"type": "function_call_output", "call_id": ids[outcome.call], "output": outcome.text}
-        for outcome in outcomes
+        for _wish, outcome in turn.outcomes
     ]
     return [*items, *outputs] or [message_item("assistant", "")]
 
@@ -91,7 +87,7 @@ def _turn(
 def _place(
     items: list[JsonObject], before: list[JsonObject], item: JsonObject, item_ids: set[str]
 ) -> None:
-    """The item, behind the reasoning that it came of."""
+    """Append the item after its reasoning."""
     items += [kept for kept in before if takes(kept, item_ids)]
     items.append(item)
 
@@ -112,9 +108,7 @@ def _text(text: str, fields: JsonObject, item_ids: set[str]) -> JsonObject:
 
 
 def _call(id_: str, wish: Wish, fields: JsonObject, item_ids: set[str]) -> JsonObject:
-    """The call. Its item's id goes only with the `call_id` it came with: the provider looks its own
-    copy up by it.
-    """
+    """The call. Its item's id is sent only with the `call_id` it came with."""
     kept = fields if id_ == wish.provider_id else {**fields, "id": None}
     return {
         "type": "function_call",
@@ -126,7 +120,7 @@ def _call(id_: str, wish: Wish, fields: JsonObject, item_ids: set[str]) -> JsonO
 
 
 def _more(kind: str, fields: JsonObject, item_ids: set[str]) -> JsonObject:
-    """The fields that the item may have. Its id, if valid and unused, is added to `item_ids`."""
+    """The fields of the item. Its id, if valid and unused, is added to `item_ids`."""
     more = {name: fields[name] for name in FIELDS[kind] if fields.get(name) is not None}
     if "id" in more and not takes({"type": kind, **more}, item_ids):
         del more["id"]

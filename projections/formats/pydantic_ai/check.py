@@ -14,16 +14,15 @@ The sources are the library's own, version 2.68, in `messages.py` unless named:
 5.  A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - , as the providers behind it want it.
 6.  A return has the name of its call's tool (Gemini is sent only the name).
 7.  Arguments are text, an object, or nothing.
-8.  A part is of a kind that stands in a request, or in a response, with its fields.
+8.  A part is of a kind that a request, or a response, may have, with its fields.
 9.  A return's outcome is success, failed, denied, interrupted or retried, and all but success say
     something.
 10. The list does not end with a response that is `suspended`: the provider still works on it
     (`_agent_graph.py`).
 11. There is a message, and each is an object of kind request or response with a list of parts.
-12. A timestamp, where it stands, is text.
+12. A timestamp, if present, is text.
 
-More than these is left to the adapter: what stands in pictures, citations, usage and provider
-details.
+Pictures, citations, usage and provider details are left to the adapter.
 """
 
 from collections.abc import Sequence
@@ -35,10 +34,11 @@ from ayes.projections.formats.common import (
     Payload,
     Problems,
     find_messages,
+    misfit,
 )
 from ayes.projections.formats.pairing import CallPairing, PairingRules
 
-#: What a part of a kind must have, and of which type.
+#: The required fields of each kind of part.
 _REQUEST_PARTS: Final[dict[str, dict[str, type | tuple[type, ...]]]] = {
     "system-prompt": {"content": str},
     "user-prompt": {"content": (str, list)},
@@ -109,14 +109,13 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
 
 
 def shape_problem(part: Any, known: dict[str, dict[str, type | tuple[type, ...]]]) -> str:
-    """What keeps it from being a part there; nothing, if it is one."""
+    """Why it is not a valid part there; empty if it is."""
     kind = part.get("part_kind") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind not in known:
         other = f"is {kind!r}" if isinstance(kind, str) else "has none"
         return f"the kind of a part is one of {', '.join(known)}; this one {other}."
-    for field, fits in known[kind].items():
-        if field not in part or not isinstance(part[field], fits):
-            return f"a {kind} part needs `{field}`. Write it, or leave the part out."
+    if lacking := misfit(part, known[kind]):
+        return f"a {kind} part needs `{lacking}`. Write it, or leave the part out."
     if (
         kind == "user-prompt"
         and isinstance(part["content"], list)
@@ -140,7 +139,7 @@ def is_answer(part: JsonObject) -> bool:
 
 
 def call_id_of(part: JsonObject) -> str:
-    """Empty where there is none, or none that is text."""
+    """The call's id; empty if it is missing or not text."""
     id_ = part.get("tool_call_id")
     return id_ if isinstance(id_, str) else ""
 
@@ -149,18 +148,18 @@ def _check_time(at: int, stamped: JsonObject, problems: Problems) -> None:
     # A message may say that it has none, a part may not.
     nothing = stamped.get("timestamp") is None and ("timestamp" not in stamped or "kind" in stamped)
     if not nothing and not isinstance(stamped["timestamp"], str):
-        problems.add(12, at, "a timestamp is no text. Write it as ISO 8601, or leave it out.")
+        problems.add(12, at, "a timestamp is not text. Write it as ISO 8601, or leave it out.")
 
 
 def _check_call(at: int, call: JsonObject, pairing: CallPairing, problems: Problems) -> None:
     id_, tool = call_id_of(call), call["tool_name"]
     if not id_:
-        problems.add(4, at, "the id of a call is no text, or empty. Mint one.")
+        problems.add(4, at, "the id of a call is not text, or empty. Mint one.")
     elif id_ in pairing.used:
-        problems.add(4, at, f"{id_!r} stands for an earlier call too. Mint another.")
+        problems.add(4, at, f"{id_!r} is the id of an earlier call too. Mint another.")
     problems.check_tool_name(5, at, tool)
     if not isinstance(call.get("args"), str | dict | None):
-        wrong = f"the arguments of {id_!r} are no text and no object."
+        wrong = f"the arguments of {id_!r} are neither text nor an object."
         problems.add(7, at, f"{wrong} Send the raw text.")
     pairing.add_call(at, id_, tool)
 

@@ -1,14 +1,13 @@
-"""A turn that waits, as pydantic-ai hands it over: its `DeferredToolRequests`, and the
-`DeferredToolResults` of it.
+"""A pending turn in pydantic-ai's types: its `DeferredToolRequests` and `DeferredToolResults`.
 
-A run of an agent that ends with deferred calls goes on later, from the same messages and with a
+A run of an agent that ends with deferred calls continues later, from the same messages and with a
 result for each call:
 
     agent.run(message_history=messages(thread), deferred_tool_results=results(thread))
 
-Whoever has an agent of their own keeps its loop and its tools, and asks the ledger about the calls.
-The values are plain JSON, as the library's types load them (version 2.68, `_deferred.py`); the
-library itself is not needed here.
+So an agent keeps its own loop and tools, and asks the ledger about the calls. The values are plain
+JSON, as the library's types load them (version 2.68, `_deferred.py`); the library itself is not
+needed here.
 
 1.  Calls have the ids that the `pydantic_ai` writer gives them, now and when they are settled.
 2.  `approvals` are the calls about which people are asked; `metadata` says about what, with the
@@ -21,13 +20,12 @@ library itself is not needed here.
     `calls` of the requests and approved in the results: either the client runs it and posts what it
     gave, or the agent runs it. Both would run it twice.
 4.  A denial is a `ToolDenied`, in the words that the model reads. Every other ending without a
-    result is a `ToolFailed`: nobody's answer is nobody's no. What a tool gave, and a person's
-    answer in its place, is a return.
+    result is a `ToolFailed`: an expired call was not denied. A tool's output, and a person's answer
+    in its place, is a return.
 5.  The library takes results only for a whole turn. `is_ready` says whether all of it has one.
 
-What cannot be carried: an edit that is no object. The library has no place for it, so it is
-refused, not changed. What was said since the turn is not in the messages: it is the prompt of the
-run that goes on.
+An edit that is not an object is refused: the library has no place for it. Messages since the turn
+are left out: they are the prompt of the run that continues.
 """
 
 from collections.abc import Iterator
@@ -54,7 +52,7 @@ def messages(thread: Thread) -> list[JsonObject]:
 
 
 def requests(thread: Thread) -> JsonObject:
-    """What the last turn waits for, as `DeferredToolRequests` loads it.
+    """The open calls of the last turn, as `DeferredToolRequests` loads them.
 
     Raises:
         BadInput: the last turn has no reply, or one before it still waits.
@@ -72,7 +70,7 @@ def requests(thread: Thread) -> JsonObject:
 
 
 def results(thread: Thread) -> JsonObject:
-    """What became of the last turn's calls so far, as `DeferredToolResults` loads it.
+    """The results of the last turn's calls so far, as `DeferredToolResults` loads them.
 
     Raises:
         BadInput: the last turn has no reply, or an approved edit is not an object, so the library
@@ -96,7 +94,7 @@ def results(thread: Thread) -> JsonObject:
 
 
 def is_ready(thread: Thread) -> bool:
-    """Has each call of the last turn its result? The library takes them only together."""
+    """Whether every call of the last turn has a result: the library takes them only together."""
     found = results(thread)
     return len(found["calls"]) + len(found["approvals"]) == len(thread.wishes(thread.latest))
 
@@ -134,7 +132,7 @@ def _asked(thread: Thread) -> Iterator[tuple[JsonObject, Call, e.Wish]]:
 
 
 def _about(call: Call, asking: e.ApprovalRequested) -> JsonObject:
-    """What a reviewer is asked, and what a vote must say that it is about."""
+    """The approval request, with the digest that a vote must carry."""
     return {
         "call": str(call.ref),
         "rule": asking.rule,
@@ -144,7 +142,7 @@ def _about(call: Call, asking: e.ApprovalRequested) -> JsonObject:
 
 
 def _may_run(call: Call) -> bool:
-    """Approved, for exactly what is recorded, and nobody but the client runs it."""
+    """Whether it is approved for exactly the recorded arguments, and the client runs it."""
     return call.status is Status.APPROVED and call.wish.run_by == "client" and call.flaw is None
 
 
@@ -154,15 +152,14 @@ def _approved(call: Call) -> JsonObject:
     edited = parse_json(call.arguments)
     if not isinstance(edited, dict):
         raise BadInput(
-            f"{call.ref} was approved with arguments that are no object, and pydantic-ai takes no "
-            "other. "
-            "Run it from `calls`, with the text as it is."
+            f"{call.ref} was approved with arguments that are not an object, which pydantic-ai "
+            "does not take. Run it from `calls`, with the text as it is."
         )
     return {"override_args": edited, "kind": "tool-approved"}
 
 
 def _ended(call: Call, wish: e.Wish) -> Outcome | None:
-    """How the call ended, as the model reads it; None where it has not ended."""
+    """The call's outcome as the model reads it; None if it has not ended."""
     if call.status in SETTLED:
         return outcome(call, wish)
     if call.status not in NOT_RUN:

@@ -1,18 +1,18 @@
-"""Opaque parts as Pydantic AI's, and as the services' own.
+"""Translates opaque parts between Pydantic AI and the services.
 
-Opaque parts (the convention is in `common`) are those of every service: each part names its own,
-and the library sends it to no other. `recorded` and `responded` are the one translation between its
-parts and the services' own:
+Each part names its service, and the library sends it to no other (see `common`). `recorded` and
+`responded` translate between the library's parts and the services' own:
 
-    anthropic          thinking with a signature    `thinking`; under the id redacted_thinking, `redacted_thinking`
-    openai-responses   thinking, one or more parts  `reasoning`, its summary's texts one part each
+    anthropic          thinking with a signature    `thinking`, or `redacted_thinking` by its id
+    openai-responses   thinking, one or more parts  `reasoning`, one part for each summary text
                        id, phase, namespace         `{"id": ..., ...}` before the text or the wish
     gemini             thinking                     a part of `thought`
-                       thought_signature            `{"thoughtSignature": ...}` before the text or the wish
+                       thought_signature            `{"thoughtSignature": ...}` before the text or
+                                                    the wish
 
-All else stays the library's part: thinking without a signature, compactions, files, the services'
-own tools; and of a text or call that has more beside it (citations, log probabilities, a kind of
-tool), all of that beside the id. The wire form's own writer leaves these out.
+Everything else stays the library's part: thinking without a signature, compactions, files, the
+services' own tools; and the further fields of a text or call (citations, log probabilities, a kind
+of tool). The wire form's own writer leaves these out.
 """
 
 import base64
@@ -34,11 +34,14 @@ FORMS: Final = {"anthropic": "anthropic", "openai": "openai-responses", "google"
 def recorded(
     parts: Sequence[JsonObject], whose: Callable[[JsonObject], str], at: int = 0
 ) -> tuple[Part, ...]:
-    """The parts of a response in our words; `whose` is the library's name of the service that gave
-    a part.
+    """The parts of a response in our words.
+
+    Args:
+        whose: gives the library's name of the service that made a part.
+        at: the index of the message.
 
     Raises:
-        BadInput: a part is no JSON; with the message, `at`.
+        BadInput: a part is not JSON; names the message.
     """
     found: list[Part] = []
     for (service, _item), group in groupby(
@@ -63,7 +66,7 @@ def _item_of(index: int, part: JsonObject) -> int | str:
 
 
 def _kept(at: int, service: str, run: Sequence[JsonObject]) -> list[Part]:
-    """The run as its service's own; where that would not give it back, as it is."""
+    """The run in its service's form if that can be reversed, otherwise unchanged."""
     own = _own(service, run)
     if own is not None and _same(_parts(FORMS[service], own), run, service):
         return [Opaque(FORMS[service], checked_json_text(at, own))]
@@ -100,7 +103,7 @@ def _own(service: str, run: Sequence[JsonObject]) -> JsonObject | None:
 
 
 def _beside(at: int, service: str, part: JsonObject) -> list[Part]:
-    """The fields of a text or a call that no fact holds: in its service's form, or as they are."""
+    """The fields of a text or a call that no fact holds, in its service's form or unchanged."""
     more = {name: part[name] for name in _BESIDE if part.get(name) is not None}
     if not more.keys() - {"provider_name"}:
         return []
@@ -130,7 +133,7 @@ def _details(part: JsonObject) -> JsonObject:
 
 
 def _same(given: Sequence[JsonObject], run: Sequence[JsonObject], service: str) -> bool:
-    """Do they say the same, if a part that does not say whose it is is its service's?"""
+    """Whether they are the same, counting a part without a service as of this one."""
     said = [{name: value for name, value in part.items() if value is not None} for part in run]
     return list(given) == [{"provider_name": service, **part} for part in said]
 
@@ -138,17 +141,17 @@ def _same(given: Sequence[JsonObject], run: Sequence[JsonObject], service: str) 
 def responded(
     turn: Assistant, ids: Mapping[str, str], service: str | None = None
 ) -> list[JsonObject]:
-    """The parts of a response, its calls under the ids that they have by our own
-    (`<turn>-<index>`).
+    """The parts of a response.
 
-    A call without an id is left out, with what belongs to it.
+    A call without an id is left out, with the parts that belong to it.
 
     Args:
-        service: only its opaque parts; None for those of all.
+        ids: the ids of the calls, by our own (`<turn>-<index>`).
+        service: the service whose opaque parts are kept; None keeps all.
     """
     parts: list[JsonObject] = []
-    beside: JsonObject = {}  # what the next part has beside its text or its call
-    alone = False  # the item that comes next came of reasoning that cannot be sent
+    beside: JsonObject = {}  # further fields of the next text or call
+    alone = False  # the next item belongs to reasoning that cannot be sent
     index = -1
     for part in turn.parts:
         match part:
@@ -161,8 +164,7 @@ def responded(
                     _drop_thought(parts)
                 else:
                     call = {"tool_name": tool_name(tool), "args": arguments, "tool_call_id": id_}
-                    # OpenAI takes its own copy of an item that it is sent by id, and that has the
-                    # call's first id.
+                    # By the item's id OpenAI finds its own copy, which has the call's first id.
                     renamed = id_ != part.provider_id
                     parts.append(
                         {**call, **_without_id(beside, alone or renamed), "part_kind": "tool-call"}
@@ -191,7 +193,7 @@ def responded(
 
 
 def _unspoken(beside: JsonObject) -> list[JsonObject]:
-    """A signature that nothing was said with: Google's service puts it on an empty text."""
+    """A signature without content, which Google's service puts on an empty text."""
     signed = "thought_signature" in _details(beside)
     return [{"content": "", **beside, "part_kind": "text"}] if signed else []
 
@@ -201,7 +203,7 @@ def _without_id(beside: JsonObject, without: bool) -> JsonObject:
 
 
 def _drop_thought(parts: list[JsonObject]) -> None:
-    """Take back the reasoning of OpenAI's that nothing came of."""
+    """Remove OpenAI's reasoning whose item is left out."""
     while (
         parts
         and parts[-1]["part_kind"] == "thinking"
@@ -210,7 +212,7 @@ def _drop_thought(parts: list[JsonObject]) -> None:
         parts.pop()
 
 
-#: What a text or a call may have that no fact of its own says.
+#: The fields of a text or a call that no fact holds.
 _BESIDE: Final[dict[str, type]] = {
     "id": str,
     "provider_name": str,
@@ -221,7 +223,7 @@ _BESIDE: Final[dict[str, type]] = {
 
 
 def _beside_of(provider: str, own: JsonObject) -> JsonObject:
-    """What an opaque part says of the part after it; empty where it says nothing of it."""
+    """The fields that an opaque part holds for the part after it; empty if none."""
     match provider, own:
         case _, {"part_kind": "text" | "tool-call"}:
             more = {
@@ -244,7 +246,7 @@ def _beside_of(provider: str, own: JsonObject) -> JsonObject:
 
 
 def _signed(signature: str) -> JsonObject:
-    """In the one spelling that the library reads: the standard alphabet, padded."""
+    """The signature in the spelling that the library reads: the standard alphabet, padded."""
     bare = signature.rstrip("=").replace("-", "+").replace("_", "/")
     padded = bare + "=" * (-len(bare) % 4)
     try:
@@ -255,7 +257,7 @@ def _signed(signature: str) -> JsonObject:
 
 
 def _parts(provider: str, own: JsonObject) -> list[JsonObject]:
-    """The parts that an opaque one stands for; none where the library has none for it."""
+    """The library's parts for an opaque one; empty if the library has none."""
     match provider, own:
         case _, {"part_kind": kind}:
             fits = kind not in ("text", "tool-call") and not shape_problem(own, RESPONSE_PARTS)
@@ -279,7 +281,7 @@ def _parts(provider: str, own: JsonObject) -> list[JsonObject]:
 
 
 def _reasoned(id_: str, summary: list[Any], item: JsonObject) -> list[JsonObject]:
-    """A part for each text of the summary; what there is once stands in the first."""
+    """A part for each text of the summary; the first has the fields of the whole item."""
     texts = [
         one["text"] for one in summary if isinstance(one, dict) and isinstance(one.get("text"), str)
     ]
@@ -289,11 +291,12 @@ def _reasoned(id_: str, summary: list[Any], item: JsonObject) -> list[JsonObject
         if isinstance(content, list)
         else []
     )
+    is_text = bool(raw) and all(isinstance(text, str) for text in raw)
     signature = item.get("encrypted_content")
     once = {
         "signature": signature if isinstance(signature, str) and signature else None,
-        "provider_details": {"raw_content": raw} if raw and all(isinstance(text, str) for text in raw) else None,
-    }  # fmt: skip
+        "provider_details": {"raw_content": raw} if is_text else None,
+    }
     if len(texts) != len(summary) or not (texts or any(once.values())):
         return []
     first, *others = texts or [""]
@@ -309,7 +312,7 @@ def _thought(service: str, content: str, **fields: Any) -> JsonObject:
 
 
 def _named(provider: str, part: JsonObject) -> JsonObject:
-    """The part, saying whose it is: in a list of messages nothing else does."""
+    """The part with its service: nothing else in a list of messages names it."""
     if provider == PROVIDER or part.get("provider_name") is not None:
         return part
     return {**part, "provider_name": _SERVICES.get(provider, provider)}

@@ -16,28 +16,25 @@ from ayes.projections.formats.common import (
     unreadable,
 )
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
-from ayes.projections.formats.pairing import PairedSteps, repeated_id
+from ayes.projections.formats.pairing import PairedSteps
 from ayes.projections.formats.pydantic_ai.check import call_id_of, check, is_answer
 from ayes.projections.formats.pydantic_ai.opaque import recorded
 
-#: The rules that a payload must keep to be read. The others are about sending it.
+#: The rules that a readable payload keeps. The others are about sending it.
 _UNREADABLE: Final = frozenset({1, 2, 3, 6, 7, 8, 9, 10, 11})
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """The conversation of the messages, outputs in the order of their calls.
+    """The conversation of the messages.
 
     Raises:
-        BadInput: something cannot be read without a guess; names the message.
+        BadInput: a message cannot be read unambiguously; names it.
     """
     steps = PairedSteps()
     instructions: str | None = None
     for at, message in enumerate(checked_messages(payload, check, _UNREADABLE)):
         if message["kind"] == "response":
-            reply = _read_reply(at, message)
-            if repeated_id(reply.wishes) is not None:
-                raise unreadable(at, "two calls have one id. Whose return is whose is not said.")
-            steps.add_reply(reply)
+            steps.add_reply(at, _read_reply(at, message))
             continue
         told = message.get("instructions")
         if isinstance(told, str) and told != instructions:
@@ -58,7 +55,7 @@ def _read_reply(at: int, message: JsonObject) -> RecordedReply:
 
 
 def _whose(part: JsonObject, default: Any) -> str:
-    """The service that gave the part, if the part or its response says so."""
+    """The service that made the part, if the part or its response names it."""
     return next(
         (name for name in (part.get("provider_name"), default) if isinstance(name, str)), ""
     )
@@ -77,9 +74,8 @@ def _read_spoken(at: int, part: JsonObject) -> Spoken:
         case {"part_kind": "user-prompt"}:
             raise unreadable(at, "a prompt holds more than text, and only texts are read.")
         case _:
-            raise unreadable(
-                at, f"a {part['part_kind']} is no text and answers no call. It cannot be read."
-            )
+            wrong = f"a {part['part_kind']} is not text and answers no call."
+            raise unreadable(at, f"{wrong} It cannot be read.")
 
 
 def _read_output(at: int, part: JsonObject) -> Output:

@@ -32,12 +32,12 @@ from ayes.projections.formats.common import (
     Payload,
     append_or_merge,
     non_blank,
-    note_text,
     tool_name,
+    user_text,
 )
-from ayes.projections.formats.pairing import PairedTurn, call_id, pair_turns
+from ayes.projections.formats.pairing import PairedTurn, pair_turns
 from ayes.projections.formats.pydantic_ai.opaque import responded
-from ayes.projections.history import Entry, Note, Outcome, System, User
+from ayes.projections.history import Entry, Outcome, System
 from ayes.schemas.events import Wish
 
 
@@ -53,15 +53,13 @@ def written(entries: Sequence[Entry], used: set[str]) -> list[JsonObject]:
         match step:
             case System(text=text):
                 _ask(messages, {"content": text, "part_kind": "system-prompt"})
-            case User(text=text):
-                _ask(messages, {"content": text, "part_kind": "user-prompt"})
-            case Note(text=text, name=name):
-                _ask(messages, {"content": note_text(text, name), "part_kind": "user-prompt"})
             case PairedTurn(outcomes=outcomes, given=given):
-                ids = {outcome.call: call_id(outcome, used, bool) for _wish, outcome in outcomes}
+                ids = step.mint_ids(used, bool)
                 messages.append({"parts": responded(given, ids), "kind": "response"})
                 for wish, outcome in outcomes:
                     _ask(messages, _return(ids[outcome.call], wish, outcome))
+            case said:
+                _ask(messages, {"content": user_text(said), "part_kind": "user-prompt"})
     return messages
 
 

@@ -1,10 +1,8 @@
-"""Histories as the Vercel AI SDK shows them: its `UIMessage` list, which a chat on a screen keeps
-and sends again.
+"""Histories as the Vercel AI SDK shows them: its `UIMessage` list, which a chat keeps and sends.
 
-Why two names. A checker and a reader can see which form they were given, so those of `ai-sdk` take
-both (`check_either`, `read_either`). A writer cannot, so UIMessages are written for `ai-sdk-ui`;
-its checker and reader take nothing else, because whoever keeps UIMessages wants to hear of a
-ModelMessage among them.
+A checker and a reader can recognise the form, so those of `ai-sdk` take both (`check_either`,
+`read_either`). A writer cannot, so UIMessages are written for `ai-sdk-ui`. Its checker and reader
+take nothing else, so that a ModelMessage among stored UIMessages is reported.
 """
 
 from ayes.projections.formats.ai_sdk.ui.check import check, check_either

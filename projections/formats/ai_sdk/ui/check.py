@@ -59,18 +59,21 @@ from ayes.projections.formats.common import (
     Payload,
     Problems,
     find_messages,
+    misfit,
 )
+
+type _Fields = Mapping[str, type | Callable[[Any], bool]]
 
 _FOREIGN: Final = ("content", "toolInvocations", "tool_calls", "tool_call_id")
 
 
 def is_sent(part: JsonObject) -> bool:
-    """Is it for the model too?"""
+    """Whether the model is sent it."""
     return kind_of(part) in ("text", "reasoning", "file", *CALLS)
 
 
-class _Seen(Struct):
-    """What the messages so far hold. Grows while they are checked."""
+class _UIMessagesSeen(Struct):
+    """The state of a check: ids of the messages so far."""
 
     problems: Problems = msgspec.field(default_factory=Problems)
     messages: set[str] = msgspec.field(default_factory=set)
@@ -80,9 +83,9 @@ class _Seen(Struct):
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """The problems for which the SDK or a provider would refuse the list, in its order."""
+    """The problems for which the SDK or a provider would refuse the list, by message."""
     messages = find_messages(payload)
-    seen = _Seen()
+    seen = _UIMessagesSeen()
     if not messages:
         seen.problems.add(21, 0, "there is no message. Say something first.")
     for at, message in enumerate(messages):
@@ -107,7 +110,7 @@ def is_ui(payload: Payload | Sequence[Any]) -> bool:
 
 
 def _misshapen(message: Any) -> str:
-    """What keeps it from being a message at all; nothing, if it is one."""
+    """Why it is not a message; empty if it is."""
     match message:
         case {"id": str(), "role": "system" | "user" | "assistant", "parts": list()}:
             foreign = [field for field in _FOREIGN if field in message]
@@ -117,12 +120,11 @@ def _misshapen(message: Any) -> str:
         case _:
             return (
                 "a message is an object with a text `id`, one of the roles system, user, "
-                "assistant, and a list of "
-                "`parts`. Write it so."
+                "assistant, and a list of `parts`. Write it so."
             )
 
 
-def _check_message(at: int, message: JsonObject, seen: _Seen) -> None:
+def _check_message(at: int, message: JsonObject, seen: _UIMessagesSeen) -> None:
     problems, role, parts = seen.problems, message["role"], message["parts"]
     problems.check_new_id(22, at, "message", message["id"], seen.messages)
     if role == "system" and not seen.opening:
@@ -136,8 +138,8 @@ def _check_message(at: int, message: JsonObject, seen: _Seen) -> None:
         problems.add(25, at, "no part of it is for the model. Leave the message out.")
 
 
-def _check_part(at: int, role: str, part: Any, seen: _Seen) -> None:
-    """One part of a message. Marks the ids it uses."""
+def _check_part(at: int, role: str, part: Any, seen: _UIMessagesSeen) -> None:
+    """Check one part of a message, and note its ids."""
     problems, kind = seen.problems, kind_of(part)
     if not kind:
         wrong = f"the type of a part is one of {', '.join(_FIELDS)}."
@@ -153,7 +155,7 @@ def _check_part(at: int, role: str, part: Any, seen: _Seen) -> None:
         _check_call(at, part, seen)
 
 
-def _check_call(at: int, part: JsonObject, seen: _Seen) -> None:
+def _check_call(at: int, part: JsonObject, seen: _UIMessagesSeen) -> None:
     problems, id_ = seen.problems, part["toolCallId"]
     problems.check_new_id(30, at, "call", id_, seen.calls)
     problems.check_tool_name(31, at, tool_of(part))
@@ -170,7 +172,7 @@ def _check_call(at: int, part: JsonObject, seen: _Seen) -> None:
 
 
 def _check_end(at: int, part: JsonObject, problems: Problems) -> None:
-    """How it ended; or that it has not."""
+    """Check that the call has ended, and how."""
     id_, state = part["toolCallId"], part["state"]
     served = part.get("providerExecuted") is True
     waits = ("input-available", "approval-responded")
@@ -193,7 +195,7 @@ def _check_end(at: int, part: JsonObject, problems: Problems) -> None:
 
 
 def _misfit(part: JsonObject) -> str:
-    """What in a call does not fit its state; nothing, if all does."""
+    """Why a call's fields do not fit its state; empty if they do."""
     state = part["state"]
     if not isinstance(state, str) or state not in _STATES:
         return f"is in a state that is none of {', '.join(_STATES)}. Write one of these."
@@ -203,10 +205,10 @@ def _misfit(part: JsonObject) -> str:
             return f"is in {state} and has no `{field}`. Write it, or the state that it is in."
     for field in ("output", "errorText", "approval"):
         if field in part and field not in (*needs, *may):
-            return f"is in {state}, which has no `{field}`. Leave it out, or write the state that it is in."
-    for field, fits in _STATE_FIELDS.get(state, {}).items():
-        if field in part and not fits(part[field]):
-            return f"has a `{field}` that does not fit {state}. Write it so that it does."
+            wrong = f"is in {state}, which has no `{field}`."
+            return f"{wrong} Leave it out, or write the state that it is in."
+    if field := misfit(part, _only_given(part, _STATE_FIELDS.get(state, {}))):
+        return f"has a `{field}` that does not fit {state}. Write it so that it does."
     if "approval" in part and not _fits(part["approval"], state):
         return f"has an approval that does not fit {state}. Write its `id`, and what was answered."
     return ""
@@ -227,7 +229,7 @@ def _fits(approval: Any, state: str) -> bool:
 
 
 def kind_of(part: Any) -> str:
-    """The type as the tables know it; nothing, if they do not."""
+    """The part's type as in the tables; empty if it is not known."""
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str):
         return ""
@@ -238,17 +240,16 @@ def kind_of(part: Any) -> str:
 
 
 def lacks(part: JsonObject) -> str:
-    """The first field that the part lacks, or that has a value which does not fit; empty if
-    none.
-    """
+    """The first field that is missing or has a value that does not fit; empty if all fit."""
     must, may = _FIELDS[kind_of(part)]
-    for field, fits in must.items():
-        if field not in part or not fits(part[field]):
-            return f"`{field}`"
-    for field, fits in may.items():
-        if field in part and not fits(part[field]):
-            return f"another `{field}`, or none"
-    return ""
+    if lacking := misfit(part, must):
+        return f"`{lacking}`"
+    wrong = misfit(part, _only_given(part, may))
+    return f"another `{wrong}`, or none" if wrong else ""
+
+
+def _only_given(part: JsonObject, fields: _Fields) -> _Fields:
+    return {field: fits for field, fits in fields.items() if field in part}
 
 
 def tool_of(part: JsonObject) -> str:
@@ -259,28 +260,13 @@ def tool_of(part: JsonObject) -> str:
 
 
 def input_sent(part: JsonObject) -> Any:
-    """What the SDK sends as the call's input."""
+    """The value that the SDK sends as the call's input."""
     kept = part.get("input")
     return part.get("rawInput") if kept is None and part["state"] == "output-error" else kept
 
 
-type _Fits = Mapping[str, Callable[[Any], bool]]
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
 def _is_metadata(value: Any) -> bool:
-    """Of providers: an object of objects."""
+    """Whether it is an object of objects, by provider."""
     return isinstance(value, dict) and all(isinstance(inner, dict) for inner in value.values())
 
 
@@ -288,43 +274,39 @@ def _is_written(value: Any) -> bool:
     return value in ("streaming", "done")
 
 
-def _is_any(_value: Any) -> bool:
-    return True
-
-
 CALLS: Final = ("tool-<name>", "dynamic-tool")
 FOR_PEOPLE: Final = ("source-url", "source-document", "data-<name>")
-_OF_TEXT: Final[_Fits] = {"state": _is_written, "providerMetadata": _is_metadata}
-_OF_CALL: Final[_Fits] = {
-    "providerExecuted": _is_flag,
-    "toolMetadata": _is_object,
+_OF_TEXT: Final[_Fields] = {"state": _is_written, "providerMetadata": _is_metadata}
+_OF_CALL: Final[_Fields] = {
+    "providerExecuted": bool,
+    "toolMetadata": dict,
     "callProviderMetadata": _is_metadata,
 }
-#: By type: the fields that a part must have, and those that are as they should be if it has them.
-_FIELDS: Final[dict[str, tuple[_Fits, _Fits]]] = {
-    "text": ({"text": _is_text}, _OF_TEXT),
-    "reasoning": ({"text": _is_text}, {"id": _is_text, **_OF_TEXT}),
+#: By type: the required and the optional fields of a part.
+_FIELDS: Final[dict[str, tuple[_Fields, _Fields]]] = {
+    "text": ({"text": str}, _OF_TEXT),
+    "reasoning": ({"text": str}, {"id": str, **_OF_TEXT}),
     "file": (
-        {"mediaType": _is_text, "url": _is_text},
-        {"filename": _is_text, "providerMetadata": _is_metadata},
+        {"mediaType": str, "url": str},
+        {"filename": str, "providerMetadata": _is_metadata},
     ),
     "source-url": (
-        {"sourceId": _is_text, "url": _is_text},
-        {"title": _is_text, "providerMetadata": _is_metadata},
+        {"sourceId": str, "url": str},
+        {"title": str, "providerMetadata": _is_metadata},
     ),
     "source-document": (
-        {"sourceId": _is_text, "mediaType": _is_text, "title": _is_text},
-        {"filename": _is_text, "providerMetadata": _is_metadata},
+        {"sourceId": str, "mediaType": str, "title": str},
+        {"filename": str, "providerMetadata": _is_metadata},
     ),
     "step-start": ({}, {}),
-    "data-<name>": ({"data": _is_any}, {"id": _is_text}),
-    "tool-<name>": ({"toolCallId": _is_text, "state": _is_any}, _OF_CALL),
+    "data-<name>": ({"data": object}, {"id": str}),
+    "tool-<name>": ({"toolCallId": str, "state": object}, _OF_CALL),
     "dynamic-tool": (
-        {"toolName": _is_text, "toolCallId": _is_text, "state": _is_any},
+        {"toolName": str, "toolCallId": str, "state": object},
         {"dynamic": lambda value: value is False, **_OF_CALL},
     ),
 }
-#: Roles that cannot say everything.
+#: The types of parts of the roles that may not have all.
 _ROLES: Final = {"system": ("text",), "user": ("text", "file", "data-<name>")}
 #: By state: the fields that a call needs, and those that it may have.
 _STATES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -336,12 +318,12 @@ _STATES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "output-error": (("errorText",), ("approval",)),
     "output-denied": (("input", "approval"), ()),
 }
-#: By state: fields that only there must be as they should.
-_STATE_FIELDS: Final[dict[str, _Fits]] = {
+#: By state: fields that are checked only there.
+_STATE_FIELDS: Final[dict[str, _Fields]] = {
     "input-streaming": {
-        "rawInput": _is_text,
+        "rawInput": str,
         "inputEncoding": lambda value: value in ("json", "text"),
     },
-    "output-available": {"preliminary": _is_flag, "resultProviderMetadata": _is_metadata},
-    "output-error": {"errorText": _is_text, "resultProviderMetadata": _is_metadata},
+    "output-available": {"preliminary": bool, "resultProviderMetadata": _is_metadata},
+    "output-error": {"errorText": str, "resultProviderMetadata": _is_metadata},
 }

@@ -35,7 +35,7 @@ from ayes.projections.formats.conversation import ConversationStep, Output, Reco
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
 PROVIDER: Final = "ai-sdk-ui"
-#: The rules that a payload must keep to be read. The others are about sending it.
+#: The rules that a readable payload keeps. The others are about sending it.
 _UNREADABLE: Final = frozenset({21, 23, 24, 26, 27, 28, 29})
 
 
@@ -43,7 +43,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     """The conversation of a `UIMessage` list: a reply for each turn of a message, then its outputs.
 
     Raises:
-        BadInput: something cannot be read without a guess, or still waits; names the message.
+        BadInput: a message cannot be read unambiguously, or has an open call; names it.
     """
     messages = checked_messages(payload, check, _UNREADABLE)
     return tuple(step for at, message in enumerate(messages) for step in _read_message(at, message))
