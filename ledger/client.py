@@ -19,9 +19,10 @@ from typing import Any, Concatenate, Final, Protocol, Self
 import msgspec
 
 from ayes.ledger import clock
+from ayes.ledger.descriptions import describe
 from ayes.ledger.grants import Delegation, Grant, delegations_of, grants_of
 from ayes.ledger.in_force import (
-    Void,
+    VoidVersion,
     needing_approval,
     policy_in_force,
     policy_of,
@@ -30,7 +31,7 @@ from ayes.ledger.in_force import (
     void_policies,
     void_tools,
 )
-from ayes.ledger.lifecycle import Call, call_of, describe, refusal
+from ayes.ledger.lifecycle import Call, call_of, refusal
 from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
@@ -417,7 +418,7 @@ class LedgerClient:
         """
         return Policies(await self._in_force(workspace), await self._in_force(ORGANISATION))
 
-    async def alarms(self) -> tuple[Void, ...]:
+    async def alarms(self) -> tuple[VoidVersion, ...]:
         """The policies and declarations that are void though newer than those in force."""
         applied = await self.reading.read(f"{ROOT}.*.{POLICY}.*")
         declared = await self.reading.read(f"{ROOT}.*.{TOOL}.*.*")

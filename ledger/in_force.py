@@ -22,7 +22,7 @@ from ayes.schemas.slots import ORGANISATION, POLICY, TOOL
 from ayes.schemas.tools import Tool, version_of
 
 
-class Void(Struct, frozen=True):
+class VoidVersion(Struct, frozen=True):
     """A fact that stands where a policy or a declaration should, and does not count."""
 
     seq: int
@@ -107,17 +107,19 @@ def needing_approval(facts: Iterable[Fact], organisation: Sequence[Fact]) -> tup
     )
 
 
-def void_policies(facts: Iterable[Fact], unapproved: Unapproved = _NONE) -> tuple[Void, ...]:
+def void_policies(facts: Iterable[Fact], unapproved: Unapproved = _NONE) -> tuple[VoidVersion, ...]:
     """What is void and newer than what is in force instead, for each owner of a policy."""
     return _void(facts, lambda fact: policy_of(fact, unapproved), parts=3)
 
 
-def void_tools(facts: Iterable[Fact]) -> tuple[Void, ...]:
+def void_tools(facts: Iterable[Fact]) -> tuple[VoidVersion, ...]:
     """What is void and newer than every declaration that counts, for each tool."""
     return _void(facts, tool_of, parts=4)
 
 
-def _void(facts: Iterable[Fact], read: Callable[[Fact], object], *, parts: int) -> tuple[Void, ...]:
+def _void(
+    facts: Iterable[Fact], read: Callable[[Fact], object], *, parts: int
+) -> tuple[VoidVersion, ...]:
     by_owner: defaultdict[tuple[str, ...], list[Fact]] = defaultdict(list)
     for fact in facts:
         by_owner[tuple(subject_of(fact).split(".")[:parts])].append(fact)
@@ -125,12 +127,12 @@ def _void(facts: Iterable[Fact], read: Callable[[Fact], object], *, parts: int) 
     return tuple(sorted(found, key=lambda void: void.seq))
 
 
-def _newer(facts: Sequence[Fact], read: Callable[[Fact], object]) -> Iterable[Void]:
+def _newer(facts: Sequence[Fact], read: Callable[[Fact], object]) -> Iterable[VoidVersion]:
     for fact in reversed(facts):
         try:
             read(fact)
         except (BadFact, BadFile) as problem:
-            yield Void(fact.seq, subject_of(fact), str(problem).rstrip("."))
+            yield VoidVersion(fact.seq, subject_of(fact), str(problem).rstrip("."))
         else:
             return
 

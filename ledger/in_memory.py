@@ -139,7 +139,7 @@ class Memory:
                 await self._grown.wait_for(lambda place=place: len(self._facts) > place)  # type: ignore[misc]
 
     @asynccontextmanager
-    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_Delivery"]]:
+    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_MemoryDelivery"]]:
         yield self._durables[durable].hand_out()
 
     async def set_timer(self, call: CallRef, at: datetime) -> None:
@@ -285,8 +285,8 @@ class Lagging:
                 yield batch
 
     @asynccontextmanager
-    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_Delivery"]]:
-        async def hand_out() -> AsyncIterator[_Delivery]:
+    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_MemoryDelivery"]]:
+        async def hand_out() -> AsyncIterator[_MemoryDelivery]:
             async for delivery in given:
                 if isinstance(delivery.handed, Fact):
                     self._hear(delivery.handed.seq)
@@ -335,7 +335,7 @@ class _Durable:
             self.last = unsettled.number
             self.waiting.put_nowait(unsettled)
 
-    async def hand_out(self) -> AsyncIterator["_Delivery"]:
+    async def hand_out(self) -> AsyncIterator["_MemoryDelivery"]:
         while True:
             unsettled = await self.waiting.get()
             if not unsettled.acked:
@@ -353,10 +353,10 @@ class _Unsettled:
         self._tries = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def hand_out(self) -> "_Delivery":
+    def hand_out(self) -> "_MemoryDelivery":
         self._tries += 1
         self.again_after()
-        return _Delivery(self, self._tries)
+        return _MemoryDelivery(self, self._tries)
 
     def again_after(self, wait_s: float | None = None) -> None:
         self._hush()
@@ -379,7 +379,7 @@ class _Unsettled:
             self._timer.cancel()
 
 
-class _Delivery:
+class _MemoryDelivery:
     def __init__(self, unsettled: _Unsettled, tries: int) -> None:
         self._unsettled = unsettled
         self.handed = unsettled.handed

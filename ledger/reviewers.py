@@ -14,6 +14,7 @@ from typing import Final, get_args
 import msgspec
 
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
+from ayes.ledger.descriptions import describe
 from ayes.ledger.grants import (
     Delegation,
     Grant,
@@ -23,7 +24,7 @@ from ayes.ledger.grants import (
     delegations_of,
     grants_of,
 )
-from ayes.ledger.lifecycle import Call, describe, evolve, may_vote
+from ayes.ledger.lifecycle import Call, evolve, may_vote
 from ayes.ledger.log import EventLog
 from ayes.ledger.policies import is_possible, of_edit
 from ayes.ledger.votes import is_edit

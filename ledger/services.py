@@ -16,7 +16,8 @@ import msgspec
 
 from ayes.ledger import clock
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
-from ayes.ledger.lifecycle import FLAWS, Call, describe
+from ayes.ledger.descriptions import FLAWS, describe
+from ayes.ledger.lifecycle import Call
 from ayes.ledger.log import EventLog
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.tool_runner import ToolFunction, run_tool

@@ -1,6 +1,6 @@
 """Counting votes: what the people who were asked have decided, if anything.
 
-A vote counts where `lifecycle.objection` finds nothing against it: it was recorded after the
+A vote counts where `objections.objection` finds nothing against it: it was recorded after the
 question and before the deadline, by somebody who was asked by then and did not ask for it, about
 the very bytes that wait. If it approves with edited arguments, they must be ones that may run.
 Nobody counts twice: the slot gives each reviewer one vote, two accounts of one person are one
@@ -20,7 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ayes.ledger.grants import Delegation, delegated
-from ayes.ledger.lifecycle import Call, Objection, objection
+from ayes.ledger.lifecycle import Call
+from ayes.ledger.objections import Objection, objection
 from ayes.ledger.policies import Policies, of_edit
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact

@@ -41,7 +41,7 @@ class TooMuchWork(ValueError):
     """The schema may take more steps than is allowed; the message is a sentence."""
 
 
-class Effort:
+class SchemaCost:
     """What a schema costs.
 
     Args:

@@ -22,7 +22,7 @@ from ayes.schemas import strict_json
 from ayes.schemas.errors import BadFact, BadId, BadInput
 from ayes.schemas.events import ToolDeclared
 from ayes.schemas.ids import token
-from ayes.schemas.schema_cost import MAX_STEPS, MAX_STEPS_EXPLAINED, Effort
+from ayes.schemas.schema_cost import MAX_STEPS, MAX_STEPS_EXPLAINED, SchemaCost
 from ayes.schemas.toml_files import TomlModel, mistake, mistakes, read_toml
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -260,14 +260,14 @@ class _Untitled(GenerateJsonSchema):
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
 
 
-def _compiled(text: str) -> tuple[jsonschema_rs.Draft202012Validator, Effort]:
+def _compiled(text: str) -> tuple[jsonschema_rs.Draft202012Validator, SchemaCost]:
     """The validator of a schema, and what it takes; ValueError says what is wrong with it."""
     schema = strict_json.read(text)
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ValueError('the schema must be of an object: write "type": "object".')
     if str(schema.get("$schema", DIALECT)).rstrip("#") != DIALECT:
         raise ValueError(f"the schema says it is {schema['$schema']}, but it must be {DIALECT}.")
-    effort = Effort(schema)  # first: compiling takes its time as well
+    effort = SchemaCost(schema)  # first: compiling takes its time as well
     try:
         validator = jsonschema_rs.Draft202012Validator(
             schema, mask="the value", offline=True, pattern_options=_PATTERNS
