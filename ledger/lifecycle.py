@@ -21,16 +21,16 @@ duplicates, make no difference: the same facts give the same call.
 **A fact counts only if the facts that it rests on were recorded before it.** The broker decides who
 may write a slot; `void` decides whether the fact in it counts:
 
-    fact                         counts after                                   and only
-    ---------------------------  ---------------------------------------------  ----------------------------------
-    vote.<reviewer>              the question, before deadline and decision     by a person asked, on these bytes
-    revoked.<reviewer>           an approval, before any start                  by a person who may, not the requester
-    claim: ToolStarted           an approval without flaw, not revoked          with the approved digest
-    claim: Declined              an approval, before any start                  in the executor's slot
-    finished: ToolReturned,      a ToolStarted that counts                      with its attempt, in the slots of
-      ToolFailed, InDoubt                                                       the side that runs the call
-    finished: ToolRefused        a decision or a revocation that stops it       with that ending
-    reconciled.<reviewer>        an InDoubt that counts                         by a person who may, not the requester
+    fact                    counts after                                and only
+    ----------------------  ------------------------------------------  ------------------------
+    vote.<reviewer>         the question, before deadline and decision  of voters, on these bytes
+    revoked.<reviewer>      an approval, before any start               of a person who may
+    claim: ToolStarted      an approval without flaw, not revoked       with the approved digest
+    claim: Declined         an approval, before any start               in the executor's slot
+    finished: ToolReturned, a ToolStarted that counts                   with its attempt, in the
+      ToolFailed, InDoubt                                               slots of the running side
+    finished: ToolRefused   a decision or revocation that stops it      with that ending
+    reconciled.<reviewer>   an InDoubt that counts                      of a person who may
 
 A fact that does not count is *void*: it is kept for ever, shown with the reason, and blocks
 nothing. A claim goes to the next free attempt (`Call.claim_slot`), and an end that finds `finished`

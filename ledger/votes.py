@@ -182,9 +182,7 @@ def asked(asking: e.ApprovalRequested) -> Required:
 def _agreeing(
     asking: e.ApprovalRequested, said: "_Position", ballots: Sequence[CastVote]
 ) -> Sequence[CastVote]:
-    """Those who count among those who say the same, in their order: the first to say an edit is its
-    editor.
-    """
+    """The votes that count for a position; the first for an edit is its editor's."""
     verdict, content = said
     is_edit = verdict == "approve" and content is not None
     return ballots[1:] if is_edit and not asking.editor_counts else ballots
@@ -196,9 +194,7 @@ def empty_seats(
     excluded: Collection[str],
     accounts: Accounts = NO_ACCOUNTS,
 ) -> int:
-    """How many votes can never come, without those who do not count: a question that nobody can
-    answer must not be asked.
-    """
+    """The number of needed votes that nobody can cast, since some people do not count."""
     later = [voter for stage in stages for voter in stage.voters]
     if not all(map(is_plain, later)):
         return 0
@@ -273,12 +269,12 @@ def _hopeless(
     agreeing: dict[_Position, list[CastVote]],
     spent: Collection[str],
 ) -> bool:
-    """Can nothing be agreed on any more, whatever those say who have not voted?"""
+    """Whether no agreement is possible, whatever the remaining people vote."""
     asking = call.approval_request
     assert asking
     later = call.escalated_to()
     if call.next_stage is not None or not all(map(is_plain, later)):
-        # somebody may come of whom nobody knows yet, and count wherever a vote is lacking
+        # an unknown person may still vote, and count wherever a vote is lacking
         return False
     left = [
         name

@@ -13,7 +13,7 @@
     │   ├── UnknownCall         no such call was ever requested
     │   ├── NotAllowed          not this person
     │   ├── NotOpen             the call is not waiting for this
-    │   ├── StillPending        a call of the thread waits for people; nobody may speak before it is decided
+    │   ├── StillPending        a pending call of the thread blocks messages
     │   ├── AlreadyDecided      somebody was first; says who, how and when
     │   ├── DeadlinePassed      the approval expired
     │   └── AlreadyFilled       the slot holds another fact; says whose

@@ -512,8 +512,9 @@ type AnyEvent = (
     ThreadOpened | Said | ModelAsked | ModelReplied | ModelFailed
     | ToolRequested | ApprovalRequested | Voted
     | Escalated | GlassBroken | Approved | Denied | Answered | Expired | Withdrawn | Superseded
-    | ToolStarted | Revoked | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt | Reconciled
-    | PolicyApplied | ToolDeclared | Granted | GrantRevoked | GrantUsed | Delegated | DelegationEnded
+    | ToolStarted | Revoked | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
+    | Reconciled | PolicyApplied | ToolDeclared | Granted | GrantRevoked | GrantUsed | Delegated
+    | DelegationEnded
 )  # fmt: skip
 
 TYPES: Final[dict[str, type[Event]]] = {
