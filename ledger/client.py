@@ -1,9 +1,9 @@
-"""A connection to the ledger: appending and reading facts, and the tools that are declared.
+"""A connection to the ledger: appending and reading facts, tools and policies.
 
-What a service does with it stands in `services.py` (`Ledger`), what a reviewer does in
-`reviewers.py` (`Reviewer`); the workers need no more than this. Reading folds facts, doing appends
-one. What may not happen is refused before it is sent (`lifecycle.refusal`), and of two writers of
-one slot the broker lets one through: the other gets `SlotTaken` with the fact that was first.
+`services.py` adds the methods for services (`Ledger`), `reviewers.py` those for reviewers
+(`Reviewer`); workers need no more than this. Reading folds facts, and each action appends one.
+An event that may not follow is refused before it is sent (`lifecycle.refusal`). Of two writers of
+one slot the broker accepts one; the other gets `SlotTaken` with the fact that was first.
 """
 
 import asyncio
@@ -19,9 +19,10 @@ from typing import Any, Concatenate, Final, Protocol, Self
 import msgspec
 
 from ayes.ledger import clock
+from ayes.ledger.descriptions import describe
 from ayes.ledger.grants import Delegation, Grant, delegations_of, grants_of
 from ayes.ledger.in_force import (
-    Void,
+    VoidVersion,
     needing_approval,
     policy_in_force,
     policy_of,
@@ -30,7 +31,7 @@ from ayes.ledger.in_force import (
     void_policies,
     void_tools,
 )
-from ayes.ledger.lifecycle import Call, call_of, describe, refusal
+from ayes.ledger.lifecycle import Call, call_of, refusal
 from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
@@ -84,9 +85,9 @@ from ayes.schemas.tools import Tool, ToolSpec, declaration
 
 _log: Final = get_logger("ayes.ledger.client")
 
-#: How long a reader waits for a replica to catch up with a fact that it knows of.
+#: How long a reader waits for a replica to catch up with a known fact.
 _CATCH_UP_S: Final = 2.0
-#: How long to wait before trying again what must succeed.
+#: The pause between attempts of an operation that must succeed.
 _AGAIN_S: Final = 0.5
 
 
@@ -98,11 +99,10 @@ class _OnALog(Protocol):
 def as_of_the_leader[S: _OnALog, **P, R](
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
-    """Refuse for what is missing only as of what the leader has (docs/decisions/0026).
+    """Confirm a refusal that may rest on a missing fact by the leader (docs/decisions/0026).
 
-    What a replica shows is so, and what it does not show may be recorded all the same. So before
-    such a refusal is raised, the method is tried once more, and reads as of at least the leader's
-    last fact.
+    A fact that a replica does not have may be recorded all the same. So before the refusal is
+    raised, the method is tried once more and reads as of at least the leader's last fact.
     """
 
     async def decided(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -116,7 +116,7 @@ def as_of_the_leader[S: _OnALog, **P, R](
 
 
 class LedgerClient:
-    """A connection to the ledger, and who is writing. The one place that appends."""
+    """A connection to the ledger and the author of what it appends. The one place that appends."""
 
     def __init__(
         self,
@@ -131,10 +131,10 @@ class LedgerClient:
         self.author = author
         self.now = now
         self._new_id = new_id
-        # Policies and declarations never change, so what was read once stays valid.
-        #: By subject. None: what stands there is void.
+        # Policies and declarations never change, so these caches stay valid.
+        #: By subject; None: the declaration is void.
         self._tools: dict[str, Tool | None] = {}
-        #: By the subject of the newest fact among the versions of a policy.
+        #: By the subject of the newest version of a policy.
         self._policies: dict[str, AppliedPolicy] = {}
 
     @classmethod
@@ -152,12 +152,13 @@ class LedgerClient:
 
         Args:
             store: a directory; None: the user's own.
-            role: whose credentials: `service`, `gate`, `reviewer-ana`, ...; see docs/operators.md.
-            name: who this is, within the role; recorded as the author of what it appends.
+            role: the role of the credentials: `service`, `gate`, `reviewer-ana`, ...; see
+                docs/operators.md.
+            name: a name within the role, recorded as the author.
 
         Raises:
             BrokerAway: no broker answered within `timeout_s`.
-            BrokerRefused: it does not know these credentials.
+            BrokerRefused: the broker rejects these credentials.
         """
         opened = JetStream.connect(store, url=url, role=role, name=name, timeout_s=timeout_s)
         async with opened as log:
@@ -165,17 +166,12 @@ class LedgerClient:
 
     @classmethod
     def on(cls, log: EventLog, role: str, name: str = "") -> Self:
-        """The ledger on a log that is open already, written in the name of this role.
-
-        Args:
-            role: as in `connect`; `reviewer-ana` writes as the reviewer ana.
-            name: who this is, within the role.
-        """
+        """The ledger on a log that is open already; role and name as in `connect`."""
         kind, _, person = role.partition("-")
         return cls(log, e.Author(kind=kind, name=name or person or kind))
 
     def reading_from(self, source: FactReader) -> Self:
-        """The same ledger, which reads facts about calls, threads and policies from `source`."""
+        """The same ledger, but reading facts from `source`."""
         other = copy.copy(self)
         other.reading = source
         return other
@@ -190,32 +186,30 @@ class LedgerClient:
         cause: e.Event | None = None,
         fallback_slot: Slot | None = None,
     ) -> AppendResult:
-        """Fill a slot. Fills in the event's id, time and author where they are missing.
+        """Fill a slot, and complete the event's id, time and author.
 
         Args:
-            cause: what this one reacts to; its id is kept, and its trace context handed on.
-            fallback_slot: where it goes when another fact took the slot.
+            cause: the event that this one reacts to: its id and trace context are recorded.
+            fallback_slot: the slot to fill if another fact took the first one.
 
         Raises:
-            BadSlot: such a fact cannot stand there.
+            BadSlot: such a fact cannot fill the slot.
             TooLarge: it is over the limit of one fact.
             BrokerRefused: these credentials may not write there.
         """
         if not isinstance(event, slot.filled_by):
             raise BadSlot(f"a {type(event).__name__} cannot stand in {slot.subject}")
         event = self.with_envelope(event, cause)
-        answer = await self.log.append(slot, encode(event), event.id)
-        if isinstance(answer, SlotTaken) and fallback_slot is not None:
-            beside = await self.append(fallback_slot, event)
-            return beside if isinstance(beside, Unconfirmed) else answer
-        return answer
+        result = await self.log.append(slot, encode(event), event.id)
+        if isinstance(result, SlotTaken) and fallback_slot is not None:
+            fallback = await self.append(fallback_slot, event)
+            return fallback if isinstance(fallback, Unconfirmed) else result
+        return result
 
     async def try_append(
         self, slot: Slot, event: e.Event, fallback_slot: Slot | None = None
     ) -> Fact | None:
-        """Append, for a caller that cannot go on without knowing the outcome.
-
-        Returns None if the event is recorded, else the fact that was first in the slot.
+        """Append, and return None if the event is recorded, else the fact that was first.
 
         Raises:
             OutcomeUnknown: no answer came.
@@ -226,10 +220,8 @@ class LedgerClient:
             case SlotTaken(first):
                 return first
             case Unconfirmed(why):
-                raise OutcomeUnknown(
-                    f"nobody can say whether {slot.subject} is recorded: {why} Do the same again: "
-                    "it is safe."
-                )
+                unknown = f"nobody can say whether {slot.subject} is recorded: {why}"
+                raise OutcomeUnknown(f"{unknown} Do the same again: it is safe.")
 
     async def append_until_acknowledged(
         self,
@@ -239,10 +231,7 @@ class LedgerClient:
         cause: e.Event | None = None,
         fallback_slot: Slot | None = None,
     ) -> Fact | None:
-        """Fill a slot with what has been done, for as long as it takes.
-
-        A cancellation takes effect afterwards. Returns None if the event is recorded, else the
-        fact that was first in the slot.
+        """As `try_append`, for as long as it takes. A cancellation takes effect afterwards.
 
         Raises:
             BrokerRefused: these credentials may not write there.
@@ -269,16 +258,12 @@ class LedgerClient:
             await asyncio.sleep(_AGAIN_S)
 
     def check(self, call: Call, slot: Slot, event: e.Event) -> None:
-        """Raise why this event may not be recorded next in the life of the call, if so.
-
-        Raises:
-            Refused: see `lifecycle.refusal`.
-        """
+        """Raise `lifecycle.refusal` if this event may not be recorded next."""
         if (problem := refusal(call, slot, event, self.now())) is not None:
             raise problem
 
     async def append_exclusive(self, slot: Slot, event: e.Event) -> None:
-        """Fill a slot that nobody else may have filled.
+        """Fill a slot, which must be free.
 
         Raises:
             AlreadyFilled: another fact was first.
@@ -318,38 +303,34 @@ class LedgerClient:
         *refs: CallRef | ThreadRef | GrantRef | DelegationRef | Slot | str,
         must_include: Slot | None = None,
     ) -> tuple[Fact, ...]:
-        """Every fact about a call or a thread, or what stands in a slot, in the order of the log.
+        """Every fact about calls, threads or grants, or in slots, in log order as of one moment.
 
         Args:
-            refs: what to read, or subjects with wildcards. Several are read at once, as of the
-                same moment.
+            refs: also subjects with wildcards.
             must_include: a slot that is known to be filled. A replica that does not have it yet
                 is asked again.
 
         Raises:
-            Unavailable: the fact did not turn up.
+            Unavailable: the fact did not turn up in time.
         """
         until = time.monotonic() + _CATCH_UP_S
         while True:
             subjects = (ref if isinstance(ref, str) else ref.subjects for ref in refs)
             facts = await self.reading.read(*subjects)
-            # It is one of the last, most of the time.
+            # Mostly it is one of the last.
             if must_include is None or any(fact.slot == must_include for fact in reversed(facts)):
                 return facts
             if time.monotonic() > until:
-                raise Unavailable(
-                    f"{must_include.subject} cannot be read yet; a replica is behind."
-                )
+                behind = f"{must_include.subject} cannot be read yet; a replica is behind."
+                raise Unavailable(behind)
             await asyncio.sleep(0.01)
 
     async def call(self, ref: CallRef, *, must_include: Slot | None = None) -> Call:
-        """The call as the facts have it."""
+        """The call that its facts make; without facts its status is UNKNOWN."""
         return call_of(ref, await self.read(ref, must_include=must_include))
 
     async def call_patiently(self, ref: CallRef, *, must_include: Slot) -> Call:
-        """The same, for as long as it takes.
-
-        For a program that has claimed the call and must know whether the claim counts.
+        """As `call`, for as long as it takes: for a program that must know if its claim counts.
 
         Raises:
             BrokerRefused: these credentials may not read it.
@@ -377,10 +358,10 @@ class LedgerClient:
     async def open_questions(
         self, thread: ThreadRef, *, must_include: Slot | None = None
     ) -> tuple[Call, ...]:
-        """The calls of a thread that people were asked about and that are not decided.
+        """The pending calls of a thread.
 
-        It reads no more of the thread than its questions and decisions, so it is cheap in a long
-        conversation. The calls hold these facts alone.
+        Reads only the approval requests and decisions, so it is cheap in a long thread. The calls
+        have these facts alone.
         """
         calls_of = f"{ROOT}.{thread.workspace}.{thread.thread}.call.*"
         refs = (must_include,) if must_include else ()
@@ -393,7 +374,7 @@ class LedgerClient:
         return tuple(call for call in calls if call.decided is None)
 
     def replay(self, start: int | datetime = 1, *subjects: str) -> AsyncGenerator[Fact]:
-        """Facts from a sequence number or time on, up to what is the end now.
+        """Facts from a number or time on, up to the current end.
 
         Args:
             subjects: with wildcards; none for every fact.
@@ -401,7 +382,7 @@ class LedgerClient:
         return self._each(self.log.follow(subjects, start, until_end=True))
 
     def watch(self, start: int | datetime = 1, *subjects: str) -> AsyncGenerator[Fact]:
-        """As `replay`, and then facts as they come, for ever."""
+        """As `replay`, and then new facts, for ever."""
         return self._each(self.log.follow(subjects, start, until_end=False))
 
     async def _each(self, following: AsyncGenerator[list[Fact]]) -> AsyncGenerator[Fact]:
@@ -411,28 +392,25 @@ class LedgerClient:
                     yield fact
 
     async def policies(self, workspace: str) -> Policies:
-        """The policies in force: of each the newest that can be read.
-
-        Where none can be read, people are asked about everything.
-        """
+        """The policies in force: the newest readable ones. Without any, people are always asked."""
         return Policies(await self._in_force(workspace), await self._in_force(ORGANISATION))
 
-    async def alarms(self) -> tuple[Void, ...]:
+    async def alarms(self) -> tuple[VoidVersion, ...]:
         """The policies and declarations that are void though newer than those in force."""
         applied = await self.reading.read(f"{ROOT}.*.{POLICY}.*")
         declared = await self.reading.read(f"{ROOT}.*.{TOOL}.*.*")
         return (*void_policies(applied, await self._unapproved(applied)), *void_tools(declared))
 
     async def grants(self, workspace: str) -> tuple[Grant, ...]:
-        """Every grant that was ever given in a workspace, the oldest first."""
+        """All grants of a workspace, past ones included, oldest first."""
         return grants_of(await self.reading.read(grants(workspace)))
 
     async def delegations(self, workspace: str) -> tuple[Delegation, ...]:
-        """Every delegation that was ever given in a workspace, the oldest first."""
+        """All delegations of a workspace, past ones included, oldest first."""
         return delegations_of(await self.reading.read(delegations(workspace)))
 
     async def tally(self, call: Call) -> Tally:
-        """How the vote on a call stands, which people were asked about."""
+        """Count the votes on a call that people were asked about."""
         votes = [vote.event for vote in call.votes if isinstance(vote.event, e.Voted)]
         for_others = any(one.on_behalf_of for one in votes)
         given = await self.delegations(call.ref.workspace) if for_others else ()
@@ -444,7 +422,7 @@ class LedgerClient:
         return tally(call, policies, tool, given)
 
     async def with_origin(self, call: Call) -> Call:
-        """The call with what its request leaves to its thread: an edit is judged with it."""
+        """The call with the requester, agent and labels that its request leaves to its thread."""
         wish = call.wish
         if wish.requester and wish.agent and wish.labels:
             return call
@@ -459,7 +437,7 @@ class LedgerClient:
         return e.ToolRef(spec.name, version, spec.run_by)
 
     async def tool(self, workspace: str, name: str, version: str = "") -> Tool:
-        """A declared tool: this version of it, or the newest. Void declarations are passed over.
+        """A declared tool: this version, or the newest. Void declarations are skipped.
 
         Raises:
             UnknownTool: nobody declared it.
@@ -493,7 +471,7 @@ class LedgerClient:
         return None if fact is None else self._tool_in(fact)
 
     def _tool_in(self, fact: Fact) -> Tool | None:
-        """The tool that a fact declares. None: it is void."""
+        """The tool that a fact declares; None if it is void."""
         subject = subject_of(fact)
         if subject not in self._tools:
             try:
@@ -504,7 +482,7 @@ class LedgerClient:
         return self._tools[subject]
 
     async def tool_of(self, call: Call) -> Tool | None:
-        """The tool that a call is about. None: it was not offered, or nobody declared it."""
+        """The tool of a call; None if it was not offered or declared."""
         wish = call.wish
         if not wish.tool_version:
             return None
@@ -521,7 +499,7 @@ class LedgerClient:
             return AppliedPolicy(organisation=workspace == ORGANISATION)
         newest = subject_of(fact)
         if newest not in self._policies:
-            # What counts depends on what was recorded before it, so it is the same for ever.
+            # Whether a version counts depends on earlier facts alone, so the result is final.
             unapproved = await self._unapproved((fact,))
             try:
                 self._policies[newest] = policy_of(fact, unapproved)
@@ -539,7 +517,7 @@ class LedgerClient:
         return self._policies[newest]
 
     async def _unapproved(self, facts: Sequence[Fact]) -> dict[int, str]:
-        """By sequence: why versions do not count that the organisation wants people to approve."""
+        """Why versions lack the approval that the organisation wants, by sequence."""
         found: dict[int, str] = {}
         if all(fact.slot.workspace == ORGANISATION for fact in facts):
             return found
@@ -551,12 +529,12 @@ class LedgerClient:
 
 
 def call_ref(call: CallRef | str) -> CallRef:
-    """Which call is meant, be it written as `workspace/thread/call`."""
+    """The reference itself, or the one that is written as `workspace/thread/call`."""
     return call if isinstance(call, CallRef) else CallRef.parse(call)
 
 
 def same_content(event: object, wanted: e.Event) -> bool:
-    """Have two events the same content, whatever their ids, authors and times?"""
+    """Whether two events have the same content apart from their envelopes."""
     if type(event) is not type(wanted):
         return False
     own = [name for name in wanted.__struct_fields__ if name not in e.Event.__struct_fields__]

@@ -11,8 +11,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from ayes.ledger.descriptions import describe
 from ayes.ledger.grants import Delegation
-from ayes.ledger.lifecycle import Call, VoteFlaw, describe
+from ayes.ledger.lifecycle import Call
+from ayes.ledger.objections import VoteFlaw
 from ayes.ledger.policies import AppliedPolicy, Origin, Policies
 from ayes.ledger.verdict import Case, verdict
 from ayes.ledger.votes import CastVote, Tally, asked, cast_votes, tally

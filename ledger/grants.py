@@ -1,13 +1,12 @@
-"""What people said in advance: grants ("calls like this, until then") and delegations ("Ben, in my
-place").
+"""Grants ("calls like this, until then") and delegations ("Ben, in my place").
 
-Both are facts of the workspace, in slots under the name of whoever gave them, so only Ana's
-credentials can give what Ana gives. What they are worth at a moment is read off the facts:
+Both are facts of the workspace, in slots under their giver's name, so only Ana's credentials can
+give in Ana's name. Their state at a moment is derived from the facts:
 
 * A grant is its giver's vote for a call that was not made yet. It covers calls from when it was
-  recorded until its end, as often as it says: each use is a fact in a slot of its own, so two gates
-  cannot spend the last use twice.
-* A delegation lets another person vote in one's place, within its time and until it is ended.
+  recorded until its end, for a number of uses. Each use is a fact in its own slot, so two gates
+  cannot both spend the last one.
+* A delegation lets another person vote in the giver's place, until its time is over or it is ended.
 """
 
 import json
@@ -29,13 +28,13 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import DELEGATION, GRANT, DelegationRef, GrantRef
 
-#: Longer than this nobody should say yes in advance.
+#: The longest time of a grant.
 MAX_S: Final = 366 * 86400.0
 MAX_USES: Final = 1000
 
 
 class Grant(Struct, frozen=True):
-    """A standing yes, and what became of it."""
+    """A reviewer's approval in advance, and its uses."""
 
     ref: GrantRef
     given: Fact
@@ -50,25 +49,25 @@ class Grant(Struct, frozen=True):
 
     @property
     def ends_at(self) -> datetime:
-        # What is recorded may be longer than any grant can be, or than any date.
+        # A recorded time may be longer than a valid one, or than any date.
         return self.given.recorded_at + timedelta(
             seconds=max(0.0, min(self.granted.expires_in_s, MAX_S))
         )
 
     @property
     def left(self) -> int:
-        """How many more calls it may let run."""
+        """The number of remaining uses."""
         return max(0, self.granted.uses - len(self.used))
 
     def used_by(self, call: Call) -> bool:
-        """Is one of its uses this call's?"""
+        """Whether this call took one of its uses."""
         return any(
             isinstance(fact.event, e.GrantUsed) and fact.event.call == str(call.ref)
             for fact in self.used
         )
 
     def standing(self, now: datetime) -> str:
-        """How it stands at this time: `in force`, `revoked`, `void`, `ended` or `used up`."""
+        """Its status at this time: `in force`, `revoked`, `void`, `ended` or `used up`."""
         if self.revoked is not None:
             return "revoked"
         if bad_grant(self.granted) is not None:
@@ -79,7 +78,7 @@ class Grant(Struct, frozen=True):
 
 
 class Delegation(Struct, frozen=True):
-    """One person's vote in another's hands, and whether it was ended before its time."""
+    """A permission to vote in another's place, and its early end."""
 
     ref: DelegationRef
     given: Fact
@@ -91,10 +90,10 @@ class Delegation(Struct, frozen=True):
         return self.given.event
 
     def holds(self, reviewer: str, tool: str, at: datetime, before: int | None = None) -> bool:
-        """May this reviewer vote in the giver's place on a call of this tool?
+        """Whether this reviewer may vote in the giver's place on a call of this tool.
 
         Args:
-            before: as it was before that fact of the log.
+            before: as of just before that number of the log.
         """
         given = self.delegated
         known = before is None or self.given.seq < before
@@ -106,7 +105,7 @@ class Delegation(Struct, frozen=True):
 
 
 def grants_of(facts: Iterable[Fact]) -> tuple[Grant, ...]:
-    """The grants among these facts of a workspace, the oldest first."""
+    """The grants among these facts of a workspace, oldest first."""
     found = []
     for places in _by_name(facts, GRANT):
         given = places.get("given")
@@ -123,7 +122,7 @@ def grants_of(facts: Iterable[Fact]) -> tuple[Grant, ...]:
 
 
 def delegations_of(facts: Iterable[Fact]) -> tuple[Delegation, ...]:
-    """The delegations among these facts of a workspace, the oldest first."""
+    """The delegations among these facts of a workspace, oldest first."""
     found = []
     for places in _by_name(facts, DELEGATION):
         given = places.get("given")
@@ -135,7 +134,7 @@ def delegations_of(facts: Iterable[Fact]) -> tuple[Delegation, ...]:
 
 
 def delegated(delegations: Iterable[Delegation], call: Call, vote: Fact) -> bool:
-    """Did the voter have the word of the person in whose place they voted, when they did?"""
+    """Whether a delegation held by which this vote was cast in another's place."""
     event = vote.event
     assert isinstance(event, e.Voted)
     reviewer, tool = vote.slot.tail[3], call.wish.tool
@@ -147,18 +146,14 @@ def delegated(delegations: Iterable[Delegation], call: Call, vote: Fact) -> bool
 
 
 def covering(grants: Iterable[Grant], about: About, now: datetime) -> tuple[Grant, ...]:
-    """The grants that say yes to such a call, apart from how often each was used. What is uncertain
-    does not.
-    """
+    """The grants that certainly cover such a call, whatever their remaining uses."""
     scope = about.scope
     return tuple(grant for grant in grants if _covers(grant, about, scope, now))
 
 
 def _covers(grant: Grant, about: About, scope: conditions.Scope, now: datetime) -> bool:
     granted = grant.granted
-    if (
-        bad_grant(granted) is not None
-    ):  # whoever may record one is not held to what our client refuses
+    if bad_grant(granted) is not None:  # other clients may record one that ours would refuse
         return False
     in_time = grant.given.recorded_at <= now < grant.ends_at
     if grant.revoked is not None or not in_time or granted.tool != about.tool:
@@ -174,9 +169,7 @@ def _covers(grant: Grant, about: About, scope: conditions.Scope, now: datetime) 
 
 
 def same(arguments: str, value: object) -> bool:
-    """Are these arguments (raw JSON text) that value? The order of keys does not matter; 1, 1.0 and
-    true differ.
-    """
+    """Whether raw JSON text has this value, in any order of keys; 1, 1.0 and true differ."""
     try:
         known = strict_json.read(arguments)
     except ValueError:
@@ -185,7 +178,7 @@ def same(arguments: str, value: object) -> bool:
 
 
 def _by_name(facts: Iterable[Fact], kind: str) -> Iterable[dict[str, Fact]]:
-    """For each giver and name, what stands where."""
+    """The facts by place, for each giver and name."""
     found: dict[tuple[str, str], dict[str, Fact]] = defaultdict(dict)
     for fact in facts:
         match fact.slot.tail:
@@ -197,13 +190,16 @@ def _by_name(facts: Iterable[Fact], kind: str) -> Iterable[dict[str, Fact]]:
 
 
 def bad_grant(granted: e.Granted) -> str | None:
-    """What is wrong with a grant, to be given or recorded; None if it may be."""
+    """Why a grant is not valid; None if it is."""
     if not 0 < granted.expires_in_s <= MAX_S:
-        return f"a grant ends: between now and {MAX_S / 86400:,.0f} days from now. {granted.expires_in_s:g} s is not."
+        days = f"{MAX_S / 86400:,.0f} days"
+        given = f"{granted.expires_in_s:g} s"
+        return f"a grant ends: between now and {days} from now. {given} is not."
     if not 1 <= granted.uses <= MAX_USES:
         return f"a grant has 1 to {MAX_USES:,} uses, not {granted.uses}."
     if granted.arguments is not None and granted.when:
-        return "a grant is for exact arguments or for those that a condition holds for; give one of them."
+        either = "a grant is for exact arguments or for those that a condition holds for"
+        return f"{either}; give one of them."
     if granted.when:
         return _bad_condition(granted.when)
     return None
@@ -219,13 +215,14 @@ def _bad_condition(when: str) -> str | None:
 
 
 def bad_delegation(giver: str, given: e.Delegated, now: datetime) -> str | None:
-    """What is wrong with a delegation that somebody wants to give; None if it may be."""
+    """Why a delegation is not valid; None if it is."""
     if given.starts_at.tzinfo is None or given.ends_at.tzinfo is None:
-        return "a delegation's times need a time zone: nobody can tell which 9 o'clock is meant. Give them as UTC, say."
+        return "a delegation's times need a time zone, such as UTC."
     if given.to == giver:
         return f"{giver} has their own vote already. Name somebody else."
+    start, end = (f"{at:%Y-%m-%d %H:%M} UTC" for at in (given.starts_at, given.ends_at))
     if given.ends_at <= given.starts_at:
-        return f"it ends ({given.ends_at:%Y-%m-%d %H:%M} UTC) before it starts ({given.starts_at:%Y-%m-%d %H:%M} UTC)."
+        return f"it ends ({end}) before it starts ({start})."
     if given.ends_at <= now:
-        return f"it was over at {given.ends_at:%Y-%m-%d %H:%M} UTC. Give a later end."
+        return f"it was over at {end}. Give a later end."
     return None

@@ -1,8 +1,8 @@
-"""Which recorded policies and declarations count, by the facts alone.
+"""The recorded policies and declarations that count, by the facts alone.
 
-Others can write into these slots: a newer program, a misconfigured one, an attacker with a role's
-credentials. What cannot be read or proves false is void: it neither stops nor loosens anything, the
-last version that can be read stays in force, and people are told (docs/decisions/0019).
+Others may write to these slots: a newer program, a misconfigured one, an attacker with a role's
+credentials. A version that cannot be read or is not valid is void: it neither stops nor loosens
+anything, the last valid version stays in force, and people are alerted (docs/decisions/0019).
 """
 
 from collections import defaultdict
@@ -22,8 +22,8 @@ from ayes.schemas.slots import ORGANISATION, POLICY, TOOL
 from ayes.schemas.tools import Tool, version_of
 
 
-class Void(Struct, frozen=True):
-    """A fact that stands where a policy or a declaration should, and does not count."""
+class VoidVersion(Struct, frozen=True):
+    """A fact in a slot for policies or declarations that does not count."""
 
     seq: int
     subject: str
@@ -31,12 +31,11 @@ class Void(Struct, frozen=True):
 
 
 def subject_of(fact: Fact) -> str:
-    """Where a fact stands, also where that is no slot of the ledger."""
+    """The subject of a fact, also if it is not a slot of the ledger."""
     return fact.slot.subject if fact.slot.workspace else fact.slot.tail[0]
 
 
-#: Why a version does not count for want of an approved proposal, by its sequence
-#: (`ayes.ledger.policy_proposals`).
+#: Why versions lack an approved proposal, by sequence (`ayes.ledger.policy_proposals`).
 type Unapproved = Mapping[int, str]
 _NONE: Final[Unapproved] = MappingProxyType({})
 
@@ -62,9 +61,7 @@ def policy_of(fact: Fact, unapproved: Unapproved = _NONE) -> AppliedPolicy:
 def policy_in_force(
     facts: Iterable[Fact], *, organisation: bool = False, unapproved: Unapproved = _NONE
 ) -> AppliedPolicy:
-    """The newest policy of one owner that counts. Where there are facts and none does, people are
-    asked.
-    """
+    """The newest policy of one owner that counts; if there are only void ones, people are asked."""
     any_at_all = False
     for fact in reversed(tuple(facts)):
         any_at_all = True
@@ -91,8 +88,7 @@ def tool_of(fact: Fact) -> Tool:
 
 
 def needing_approval(facts: Iterable[Fact], organisation: Sequence[Fact]) -> tuple[Fact, ...]:
-    """The workspaces' versions that were applied while the organisation wanted them approved by
-    people.
+    """The workspaces' versions that were applied while the organisation required approval.
 
     Args:
         organisation: the versions of the organisation's policy.
@@ -107,17 +103,19 @@ def needing_approval(facts: Iterable[Fact], organisation: Sequence[Fact]) -> tup
     )
 
 
-def void_policies(facts: Iterable[Fact], unapproved: Unapproved = _NONE) -> tuple[Void, ...]:
-    """What is void and newer than what is in force instead, for each owner of a policy."""
+def void_policies(facts: Iterable[Fact], unapproved: Unapproved = _NONE) -> tuple[VoidVersion, ...]:
+    """The void versions that are newer than the one in force, for each owner of a policy."""
     return _void(facts, lambda fact: policy_of(fact, unapproved), parts=3)
 
 
-def void_tools(facts: Iterable[Fact]) -> tuple[Void, ...]:
-    """What is void and newer than every declaration that counts, for each tool."""
+def void_tools(facts: Iterable[Fact]) -> tuple[VoidVersion, ...]:
+    """The void declarations that are newer than every one that counts, for each tool."""
     return _void(facts, tool_of, parts=4)
 
 
-def _void(facts: Iterable[Fact], read: Callable[[Fact], object], *, parts: int) -> tuple[Void, ...]:
+def _void(
+    facts: Iterable[Fact], read: Callable[[Fact], object], *, parts: int
+) -> tuple[VoidVersion, ...]:
     by_owner: defaultdict[tuple[str, ...], list[Fact]] = defaultdict(list)
     for fact in facts:
         by_owner[tuple(subject_of(fact).split(".")[:parts])].append(fact)
@@ -125,12 +123,12 @@ def _void(facts: Iterable[Fact], read: Callable[[Fact], object], *, parts: int) 
     return tuple(sorted(found, key=lambda void: void.seq))
 
 
-def _newer(facts: Sequence[Fact], read: Callable[[Fact], object]) -> Iterable[Void]:
+def _newer(facts: Sequence[Fact], read: Callable[[Fact], object]) -> Iterable[VoidVersion]:
     for fact in reversed(facts):
         try:
             read(fact)
         except (BadFact, BadFile) as problem:
-            yield Void(fact.seq, subject_of(fact), str(problem).rstrip("."))
+            yield VoidVersion(fact.seq, subject_of(fact), str(problem).rstrip("."))
         else:
             return
 

@@ -1,10 +1,8 @@
-"""The port in memory: the same answers without a broker, for tests and for trying things out.
+"""The log in memory: the same behaviour without a broker, for tests and for trying things out.
 
-It is held to the tests of the real one (`tests/test_port.py`). What it cannot be is durable, or
-shared between processes.
-
-`Lagging` is the same log as the client of a cluster sees it: each read may be answered by a replica
-that is behind.
+It passes the same tests as `JetStream` (`tests/ledger/test_port.py`), but is neither durable nor
+shared between processes. `Lagging` is the same log as seen by the client of a cluster: a replica
+that is behind may answer each read.
 """
 
 import asyncio
@@ -36,7 +34,7 @@ from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.slots import CallRef, Slot, matches
 
-#: More than a broker answers at once (ADR-31).
+#: The largest answer of a broker (ADR-31).
 _FEW = 1000
 
 
@@ -63,11 +61,8 @@ class Memory:
 
     async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         if (standing := self._by_subject.get(slot.subject)) is not None:
-            return (
-                AlreadyRecorded(standing.seq)
-                if standing.event.id == event_id
-                else SlotTaken(standing)
-            )
+            same = standing.event.id == event_id
+            return AlreadyRecorded(standing.seq) if same else SlotTaken(standing)
         fact = fact_of(len(self._facts) + 1, self._now(), slot.subject, raw)
         self._facts.append(fact)
         self._raw.append(RawMessage(fact.seq, fact.recorded_at, slot.subject, raw))
@@ -83,7 +78,7 @@ class Memory:
         return next((fact for fact, raw in both if matches(subjects, raw.subject)), None)
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
-        # By the subject as it came: a fact that stands in no slot of the ledger is found as well.
+        # By the raw subject, so that messages on subjects that are not slots are found as well.
         both = zip(self._facts, self._raw, strict=True)
         return tuple(fact for fact, raw in both if _any(subjects, raw.subject))
 
@@ -110,11 +105,11 @@ class Memory:
     async def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
     ) -> AsyncGenerator[list[Fact]]:
-        async with aclosing(self._come(until_end=until_end)) as places:
-            async for come in places:
+        async with aclosing(self._new(until_end=until_end)) as ranges:
+            async for new in ranges:
                 wanted = [
                     fact
-                    for fact in self._facts[come]
+                    for fact in self._facts[new]
                     if _has_begun(fact, start)
                     and (not subjects or _any(subjects, fact.slot.subject))
                 ]
@@ -122,25 +117,25 @@ class Memory:
                     yield wanted
 
     async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[RawMessage]]:
-        async with aclosing(self._come(until_end=until_end)) as places:
-            async for come in places:
-                if wanted := [raw for raw in self._raw[come] if raw.seq >= start]:
+        async with aclosing(self._new(until_end=until_end)) as ranges:
+            async for new in ranges:
+                if wanted := [raw for raw in self._raw[new] if raw.seq >= start]:
                     yield wanted
 
-    async def _come(self, *, until_end: bool) -> AsyncGenerator[slice]:
-        """Where those stand that have come."""
+    async def _new(self, *, until_end: bool) -> AsyncGenerator[slice]:
+        """The indices of the facts that are new since the last ones."""
         place = 0
         while True:
-            come, place = slice(place, len(self._facts)), len(self._facts)
-            yield come
+            new, place = slice(place, len(self._facts)), len(self._facts)
+            yield new
             if until_end:
                 return
             async with self._grown:
                 await self._grown.wait_for(lambda place=place: len(self._facts) > place)  # type: ignore[misc]
 
     @asynccontextmanager
-    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_Delivery"]]:
-        yield self._durables[durable].hand_out()
+    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_MemoryDelivery"]]:
+        yield self._durables[durable].deliver()
 
     async def set_timer(self, call: CallRef, at: datetime) -> None:
         await self.cancel_timer(call)
@@ -185,21 +180,19 @@ class Memory:
             durable.offer(f"parked.{subscriptions.OPERATOR}.{mark.consumer}.{mark.number}", mark)
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
-        raise BrokerAway(f"nobody is there who would answer {subject}.")
+        raise BrokerAway(f"no service answers {subject}.")
 
 
 class Lagging:
-    """One client's port on a log in memory, whose reads are answered by replicas that may be
-    behind.
+    """One client's view of a log in memory whose replicas may be behind. Each client needs its own.
 
-    A read is as of any moment between what this client was told of last and now; which one is drawn
-    by lot. What the leader answers is current: appends, `latest`, `last_seq`, the bucket, and that
-    a read finds nothing. Each client needs one of its own.
+    A read is as of a random moment between the last fact that this client knows of and now. The
+    leader's answers are current: appends, `latest`, `last_seq`, the bucket, and empty reads.
 
     Args:
-        lot: decides what each read gets, so that a test can repeat it.
-        late: how often (0 to 1) a read waits while others go on.
-        fails: how often a read is not answered at all.
+        lot: chooses the moments, so that a test can repeat them.
+        late: the share (0 to 1) of reads that wait while others go on.
+        fails: the share of reads without an answer.
     """
 
     def __init__(
@@ -208,37 +201,40 @@ class Lagging:
         self.log = log
         self.pending = log.pending
         self._lot, self._late, self._fails = lot, late, fails
-        self._told = 0
+        self._known_seq = 0
+        self.created, self.progress, self.clock = log.created, log.progress, log.clock
+        self.set_timer, self.cancel_timer = log.set_timer, log.cancel_timer
+        self.park, self.parked, self.ask = log.park, log.parked, log.ask
 
     def beside(self) -> "Lagging":
-        """The port of another client on the same log."""
+        """Another client on the same log."""
         return Lagging(self.log, self._lot, late=self._late, fails=self._fails)
 
-    def _hear(self, seq: int) -> None:
-        self._told = max(self._told, seq)
+    def _advance(self, seq: int) -> None:
+        self._known_seq = max(self._known_seq, seq)
 
     async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         answer = await self.log.append(slot, raw, event_id)
         match answer:
             case Recorded(seq) | AlreadyRecorded(seq):
-                self._hear(seq)
+                self._advance(seq)
             case SlotTaken(first):
-                self._hear(first.seq)
+                self._advance(first.seq)
             case _:
                 pass
         return answer
 
     async def latest(self, subjects: str) -> Fact | None:
         fact = await self.log.latest(subjects)
-        self._hear(fact.seq if fact else 0)
+        self._advance(fact.seq if fact else 0)
         return fact
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         last = await self._replicas_last()
         there = await self.log.read(*subjects)
-        # That nothing is there is the leader's word.
+        # The leader answers that there is nothing.
         found = tuple(fact for fact in there if fact.seq <= last) or there
-        self._hear(max((fact.seq for fact in found), default=0))
+        self._advance(max((fact.seq for fact in found), default=0))
         return found
 
     async def read_few(self, *subjects: str) -> list[RawMessage] | None:
@@ -248,67 +244,43 @@ class Lagging:
 
     async def _replicas_last(self) -> int:
         """The last fact of the replica that answers."""
-        last = self._lot.randint(self._told, await self.log.last_seq())
+        last = self._lot.randint(self._known_seq, await self.log.last_seq())
         if self._lot.random() < self._late:
             for _ in range(self._lot.randint(1, 20)):
                 await asyncio.sleep(0)
         if self._lot.random() < self._fails:
-            raise BrokerAway("the replica that was asked is away.")
+            raise BrokerAway("the replica is away.")
         return last
 
     async def last_seq(self) -> int:
         last = await self.log.last_seq()
-        self._hear(last)
+        self._advance(last)
         return last
-
-    async def created(self) -> str:
-        return await self.log.created()
-
-    async def progress(self, durable: str) -> Progress | None:
-        return await self.log.progress(durable)
-
-    async def clock(self) -> datetime:
-        return await self.log.clock()
 
     async def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
     ) -> AsyncGenerator[list[Fact]]:
         async with aclosing(self.log.follow(subjects, start, until_end=until_end)) as batches:
             async for batch in batches:
-                self._hear(batch[-1].seq)
+                self._advance(batch[-1].seq)
                 yield batch
 
     async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[RawMessage]]:
         async with aclosing(self.log.raw(start, until_end=until_end)) as batches:
             async for batch in batches:
-                self._hear(batch[-1].seq)
+                self._advance(batch[-1].seq)
                 yield batch
 
     @asynccontextmanager
-    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_Delivery"]]:
-        async def hand_out() -> AsyncIterator[_Delivery]:
+    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_MemoryDelivery"]]:
+        async def deliver() -> AsyncIterator[_MemoryDelivery]:
             async for delivery in given:
                 if isinstance(delivery.handed, Fact):
-                    self._hear(delivery.handed.seq)
+                    self._advance(delivery.handed.seq)
                 yield delivery
 
         async with self.log.deliveries(durable) as given:
-            yield hand_out()
-
-    async def set_timer(self, call: CallRef, at: datetime) -> None:
-        await self.log.set_timer(call, at)
-
-    async def cancel_timer(self, call: CallRef) -> None:
-        await self.log.cancel_timer(call)
-
-    async def park(self, parked: Parked) -> None:
-        await self.log.park(parked)
-
-    async def parked(self) -> list[Parked]:
-        return await self.log.parked()
-
-    async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
-        return await self.log.ask(subject, body, patience_s)
+            yield deliver()
 
 
 class _Durable:
@@ -316,7 +288,7 @@ class _Durable:
         self.memory, self.declared = memory, declared
         self.waiting: asyncio.Queue[_Unsettled] = asyncio.Queue()
         self.numbers = itertools.count(1)
-        #: What was offered and is not acknowledged, by number; and the last number of all.
+        #: Offered and not acknowledged, by number; and the last number of all.
         self.unsettled: dict[int, _Unsettled] = {}
         self.last = 0
 
@@ -335,15 +307,15 @@ class _Durable:
             self.last = unsettled.number
             self.waiting.put_nowait(unsettled)
 
-    async def hand_out(self) -> AsyncIterator["_Delivery"]:
+    async def deliver(self) -> AsyncIterator["_MemoryDelivery"]:
         while True:
             unsettled = await self.waiting.get()
             if not unsettled.acked:
-                yield unsettled.hand_out()
+                yield unsettled.deliver()
 
 
 class _Unsettled:
-    """One thing to be handed out until it is acknowledged, by whomever it was handed to."""
+    """One thing that is delivered again and again until any receiver acknowledges it."""
 
     def __init__(self, durable: _Durable, handed: Delivered | Parked | Mark) -> None:
         self.handed = handed
@@ -353,13 +325,13 @@ class _Unsettled:
         self._tries = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def hand_out(self) -> "_Delivery":
+    def deliver(self) -> "_MemoryDelivery":
         self._tries += 1
         self.again_after()
-        return _Delivery(self, self._tries)
+        return _MemoryDelivery(self, self._tries)
 
     def again_after(self, wait_s: float | None = None) -> None:
-        self._hush()
+        self._stop_timer()
         patience_s = self._durable.memory._ack_wait_s if wait_s is None else wait_s  # noqa: SLF001 - one object in four parts
         self._timer = asyncio.get_running_loop().call_later(
             patience_s, self._durable.waiting.put_nowait, self
@@ -372,14 +344,14 @@ class _Unsettled:
     def settle(self) -> None:
         self.acked = True
         self._durable.unsettled.pop(self.number, None)
-        self._hush()
+        self._stop_timer()
 
-    def _hush(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
 
-class _Delivery:
+class _MemoryDelivery:
     def __init__(self, unsettled: _Unsettled, tries: int) -> None:
         self._unsettled = unsettled
         self.handed = unsettled.handed

@@ -1,7 +1,7 @@
-"""What the policies in force say to a wish, as it came or as a reviewer would have it run.
+"""The verdict of the policies in force on a call, as requested or as edited by a reviewer.
 
-The workspace's policy and the organisation's are judged by apart, and the stricter word counts: so
-a workspace cannot weaken what the organisation says, whatever priorities it writes.
+The policies of the workspace and of the organisation are evaluated separately, and the stricter
+verdict counts: so a workspace cannot weaken the organisation's policy, whatever its priorities.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -27,7 +27,7 @@ from ayes.schemas.tools import Tool
 
 
 class AppliedPolicy(Struct, frozen=True):
-    """A policy and its version; 0 where none was ever applied."""
+    """A policy and its version; 0 if none was ever applied."""
 
     version: int = 0
     policy: Policy = Policy()
@@ -35,41 +35,40 @@ class AppliedPolicy(Struct, frozen=True):
 
 
 class Policies(Struct, frozen=True):
-    """Those that hold in a workspace."""
+    """The policies in force in a workspace."""
 
     workspace: AppliedPolicy = AppliedPolicy()
     organisation: AppliedPolicy = AppliedPolicy(organisation=True)
 
     def grantable(self, tool: str) -> bool:
-        """May a standing approval cover this tool?"""
+        """Whether a grant may cover this tool."""
         return not any(
             one.policy.never_granted(tool) for one in (self.workspace, self.organisation)
         )
 
     def limit(self, name: str) -> int | None:
-        """The lower of the two policies' limits of that name; None where neither has one."""
+        """The lower of the two policies' limits of that name; None if neither has one."""
         limits = [getattr(one.policy, name) for one in (self.workspace, self.organisation)]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def behind(self, agent: str) -> tuple[str, ...]:
-        """Who owns an agent."""
+        """The people who own an agent."""
         return self.organisation.policy.behind(agent) + self.workspace.policy.behind(agent)
 
     def accounts(self, voters: Collection[str] = ("*",)) -> dict[str, str]:
-        """The accounts that could be reviewers' names, and the person of another name whose each
-        is.
+        """The accounts that could be reviewers' names but belong to persons of another name.
 
-        Where the two policies disagree about an account, the organisation's counts.
+        If the two policies disagree about an account, the organisation's counts.
 
         Args:
-            voters: only accounts that are among these names and patterns.
+            voters: only accounts that match these names and patterns.
         """
         found = self.workspace.policy.second_names | self.organisation.policy.second_names
         among = [plain(voter) for voter in voters]
         return {account: whose for account, whose in found.items() if is_among(account, among)}
 
     def is_known(self, requester: str) -> bool:
-        """Can the requester be kept from approving their own wish, or need they not be?"""
+        """Whether the requester can be kept from approving their own call, or need not be."""
         both = (self.organisation.policy, self.workspace.policy)
         if any(is_mapped(requester, one.persons) for one in both):
             return True
@@ -79,10 +78,10 @@ class Policies(Struct, frozen=True):
         return saying.unmapped_requesters == "exclude_nobody"
 
     def excluded(self, requester: str, agent: str) -> tuple[str, ...]:
-        """Who never counts for a wish: the requester by every name, and who is behind the agent.
+        """The people who never count: the requester by every name, and those behind the agent.
 
-        The requester's names are plain ones. Where the two policies disagree about an account, both
-        people are excluded. Nobody is, for a requester who could not be a reviewer.
+        If the two policies disagree about an account, both people are excluded. A requester who
+        could not be a reviewer excludes nobody.
         """
         both = (self.organisation.policy, self.workspace.policy)
         itself = [plain(requester)] if is_mapped(requester) else []
@@ -97,8 +96,8 @@ class Policies(Struct, frozen=True):
     def people(self, key: str) -> tuple[str, ...]:
         """The voters whom `may_revoke` or `may_reconcile` names.
 
-        Both policies' may revoke, which only makes things stricter. The organisation's word on
-        reconciling beats the workspace's.
+        Those of both policies may revoke, which only makes things stricter. For reconciling, the
+        organisation's beat the workspace's.
         """
         named = [
             one.people(getattr(one, key))
@@ -110,29 +109,25 @@ class Policies(Struct, frozen=True):
 
 
 class Origin(Struct, frozen=True):
-    """What says whose wish a call is: the opening of its thread, and the reply of the model that
-    made the wish.
-    """
+    """The facts that a call comes from: the opening of its thread, and the model's reply."""
 
     opened: Fact | None = None
     reply: Fact | None = None
 
 
 def reply_slot(ref: CallRef) -> Slot | None:
-    """Where the reply stands that wished for this call. None: a model's wishes have other ids, so
-    it is a service's own.
-    """
+    """The slot of the reply with the wish for this call; None for a service's own call."""
     return ref.thread_ref.replied(ref.wish[0]) if ref.wish is not None else None
 
 
 def origin_slots(ref: CallRef) -> tuple[Slot, ...]:
-    """Where the origin of a call stands."""
+    """The slots of a call's origin."""
     reply = reply_slot(ref)
     return (ref.thread_ref.opened, reply) if reply is not None else (ref.thread_ref.opened,)
 
 
 def origin(call: Call, facts: Iterable[Fact]) -> Origin:
-    """The origin of a call that was requested: what of it was recorded before the request."""
+    """The origin of a call, as recorded before its request."""
     assert call.requested
     until, reply = call.requested.seq, reply_slot(call.ref)
     opened = call.ref.thread_ref.opened
@@ -143,7 +138,7 @@ def origin(call: Call, facts: Iterable[Fact]) -> Origin:
 
 
 def wished(opened: e.ThreadOpened, wish: e.Wish) -> e.ToolRequested:
-    """The request for what a model wishes, in the name of those for whom its thread was opened."""
+    """The request for a model's wish, with requester, agent and labels of its thread."""
     tool = next((one for one in reversed(opened.tools) if one.tool == wish.tool), None)
     version = tool.version if tool else ""  # not offered: the gate will deny it
     run_by = tool.run_by if tool else CLIENT
@@ -162,9 +157,7 @@ def wished(opened: e.ThreadOpened, wish: e.Wish) -> e.ToolRequested:
 
 
 def attributed(call: Call, origin: Origin) -> Call:
-    """The call with requester, agent and labels as its thread was opened, where the request leaves
-    them out.
-    """
+    """The call with the requester, agent and labels of its thread if the request omits them."""
     opened = origin.opened.event if origin.opened else None
     if not isinstance(opened, e.ThreadOpened) or call.requested is None:
         return call
@@ -179,11 +172,10 @@ def attributed(call: Call, origin: Origin) -> Call:
 
 
 def disowned(call: Call, origin: Origin) -> str | None:
-    """Why a request is not the wish that it says it is; None if it is.
+    """Why a request does not match its thread; None if it does.
 
-    In a thread that was opened, nobody wishes for anybody else than the thread is for. Where a
-    model answers, what stands in the slot of one of its wishes must be that wish. A service's own
-    ids are free for other calls.
+    In an opened thread all calls have the thread's requester, agent and labels. If a model answers,
+    a request with the id of a wish must be that wish; services use other ids.
     """
     opened = origin.opened.event if origin.opened else None
     if opened is None:
@@ -210,27 +202,25 @@ def disowned(call: Call, origin: Origin) -> str | None:
         asked_for = wished(opened, wishes[index])
         if all(getattr(wish, what) == getattr(asked_for, what) for what in _OF_A_WISH):
             return None
-    return f"The model did not wish for this as {call.ref.call}. A service's own calls need ids of another form."
+    not_wished = f"The model did not wish for this as {call.ref.call}"
+    return f"{not_wished}. A service's own calls need ids of another form."
 
 
 _OF_A_WISH: Final = ("tool", "tool_version", "arguments", "run_by")
 
 
 class PolicyDecision(Struct, frozen=True):
-    """The word that counts, and by which policy."""
+    """The verdict that counts, and its policy."""
 
     judged: RuleMatch
     by: AppliedPolicy
-    #: What the workspace's rule asks for, where the organisation's asks too.
+    #: The workspace's rule if both policies ask people.
     beside: RuleMatch | None = None
-    #: What rules without effect would have said.
     shadows: tuple[Shadow, ...] = ()
 
 
 def evaluate(policies: Policies, about: About) -> PolicyDecision:
-    """The stricter of the two policies' words. The organisation's says nothing where none of its
-    rules matches.
-    """
+    """The stricter of the two verdicts. The organisation's counts only if a rule of it matches."""
     own = judge(policies.workspace.policy, about)
     over = judge(policies.organisation.policy, about)
     shadows = over.shadows + own.shadows
@@ -241,7 +231,7 @@ def evaluate(policies: Policies, about: About) -> PolicyDecision:
 
 
 def required(policies: Policies, ruling: PolicyDecision) -> tuple[tuple[Quorum, ...], ...]:
-    """Who must agree where this ruling asks: each of these sets of quorums, by the same votes."""
+    """The sets of quorums that a ruling asks for; the same votes must meet each set."""
     own = ruling.by.policy.quorums(ruling.judged.rule)
     if ruling.beside is None:
         return (own,)
@@ -249,9 +239,7 @@ def required(policies: Policies, ruling: PolicyDecision) -> tuple[tuple[Quorum, 
 
 
 def about(call: Call, arguments: str | None = None) -> About:
-    """The wish as a policy judges it; `arguments` are those that were found to fit the tool's
-    schema.
-    """
+    """The call as a policy judges it, with arguments that fit the tool's schema."""
     wish = call.wish
     return About(
         tool=wish.tool,
@@ -265,9 +253,7 @@ def about(call: Call, arguments: str | None = None) -> About:
 
 
 def block(policies: Policies, call: Call, arguments: str) -> PolicyDecision | None:
-    """The ruling, if the policies in force block the call with these arguments: a later word may
-    tighten.
-    """
+    """The ruling if the policies in force block these arguments: a later policy may be stricter."""
     ruling = evaluate(policies, about(call, arguments))
     return ruling if ruling.judged.then == "block" else None
 
@@ -275,9 +261,7 @@ def block(policies: Policies, call: Call, arguments: str) -> PolicyDecision | No
 def of_edit(
     policies: Policies, tool: Tool | None, call: Call, arguments: str
 ) -> tuple[tuple[Quorum, ...], ...] | None:
-    """Who must agree, beyond those who were asked, to what a reviewer would have it run. None: it
-    may not run so.
-    """
+    """Quorums that must also approve edited arguments; None if these may not run."""
     if tool is None or tool.problems(arguments) is not None:
         return None
     ruling = evaluate(policies, about(call, arguments))
@@ -289,11 +273,10 @@ def of_edit(
 def is_possible(
     call: Call, required: Iterable[Sequence[Quorum]], without: Collection[str] = ()
 ) -> bool:
-    """Could those who were asked about the call ever agree to this as well? Not where it takes
-    others.
+    """Whether the people who were asked about the call could also meet these quorums.
 
     Args:
-        without: people who do not count, beside those that the question excludes.
+        without: more people who do not count.
     """
     asking = call.approval_request
     if asking is None:
@@ -316,30 +299,29 @@ def is_possible(
 
 
 class ThreadUsage(Struct, frozen=True):
-    """What a thread went through before a wish."""
+    """The earlier calls of a thread."""
 
-    #: Requested, and put to people. Counted where a policy limits them; else these facts are not
-    #: read.
+    #: Requested calls, and those that people were asked about. Read only if a policy limits them.
     calls: int
     questions: int
-    #: Requested, and neither put to people nor decided yet: each of them may become a question.
+    #: Requested calls that are not judged yet: each of them may be put to people.
     unjudged: int
-    #: The same call as people denied it last, if the user has said nothing since; and how often it
-    #: was repeated since.
+    #: People's last denial of the same call, if the user has said nothing since.
     denied: Fact | None
+    #: The repetitions since that denial.
     repeats: int
 
 
 def thread_usage(call: Call, facts: Iterable[Fact]) -> ThreadUsage:
-    """The past of a call, by the requests, questions, decisions and messages of its thread."""
+    """The usage before a call, by the requests, questions, decisions and messages of its thread."""
     assert call.requested
     facts = tuple(facts)
     before = [fact for fact in facts if fact.seq < call.requested.seq]
     wishes = [fact for fact in before if isinstance(fact.event, e.ToolRequested)]
     alike = _alike(call.wish, wishes)
     denied = _denial(before, {fact.slot.call_ref for fact in alike})
-    # Wishes of one reply are recorded before any of them is judged, so these two are looked for
-    # after the wish as well.
+    # The wishes of one reply are all recorded before any is judged, so these two include later
+    # facts.
     wished = {fact.slot.call_ref for fact in wishes}
     asked = {fact.slot.call_ref for fact in facts if isinstance(fact.event, e.ApprovalRequested)}
     decided = {fact.slot.call_ref for fact in facts if fact.slot.tail[-1] == "decided"}
@@ -353,7 +335,7 @@ def thread_usage(call: Call, facts: Iterable[Fact]) -> ThreadUsage:
 
 
 def _alike(wish: e.ToolRequested, wishes: Sequence[Fact]) -> list[Fact]:
-    """Those that ask for the same: this tool in this version, and arguments of the same value."""
+    """The requests for the same tool and version with arguments of the same value."""
     try:
         value = strict_json.read(wish.arguments)
     except strict_json.BadJson:

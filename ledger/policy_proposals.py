@@ -1,4 +1,4 @@
-"""Which version of a policy counts, where the organisation wants a second person to agree to it.
+"""Proposed policies, if the organisation wants a second person to agree to each version.
 
 A version is proposed as a call of `apply_policy`: its arguments hold the text and the number of the
 version that was the last one then. People decide about it as about any call, and the tool governs,
@@ -21,8 +21,7 @@ from ayes.schemas.people import is_excluded
 from ayes.schemas.slots import CallRef, ThreadRef
 from ayes.schemas.tools import ToolSpec, declaration
 
-#: The tool that proposals are calls of. Whoever proposes a version applies it, once people have
-#: approved it.
+#: Proposals are calls of this tool. The proposer applies the version once people approved it.
 APPLY: Final = ToolSpec(
     name="apply_policy",
     description="Makes this text the policy of the workspace.",
@@ -36,12 +35,12 @@ APPLY: Final = ToolSpec(
     ).decode(),
     governs=True,
 )
-#: The thread of a workspace in which its proposals stand.
+#: The thread of a workspace's proposals.
 THREAD: Final = "policy"
 
 
 def proposal_ref(workspace: str, base: int, digest: str) -> CallRef:
-    """Which call proposes a text as the version after `base`: the same again is the same call."""
+    """The call that proposes a text as the version after `base`; the same one each time."""
     return ThreadRef(workspace, THREAD).call(f"v{base + 1}-{digest[:12]}")
 
 
@@ -50,7 +49,7 @@ def arguments(text: str, base: int) -> str:
 
 
 def named_proposal(fact: Fact) -> CallRef | None:
-    """The call that a version names as its proposal, of the same workspace; None: it names none."""
+    """The call of the same workspace that a version names as its proposal, if any."""
     if not isinstance(fact.event, e.PolicyApplied) or not fact.event.proposal:
         return None
     try:

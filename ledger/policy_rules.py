@@ -1,4 +1,4 @@
-"""The judge of one policy: which of its rules counts for a call, and what that rule says.
+"""The evaluation of one policy: the rule that counts for a call, and its verdict.
 
 Of the rules that match, those of the highest priority count, and of these the strictest. A
 condition that cannot be evaluated never makes the judgement milder: what would be allowed without
@@ -16,9 +16,8 @@ from ayes.schemas.events import Shadow
 from ayes.schemas.policy import NO_RULE_NAME, Policy, Rule, Then
 from ayes.schemas.quorums import is_among
 
-#: Which verdict is stricter.
 STRICTNESS: Final[dict[Then, int]] = {"allow": 0, "ask": 1, "block": 2}
-#: What counts where no rule matches. Built without validation: no file may use its name.
+#: Counts if no rule matches. Built without validation, since no file may use its name.
 NO_RULE: Final = Rule.model_construct(
     name=NO_RULE_NAME, tools=("*",), then="ask", reason="No rule of the policy covers this tool."
 )
@@ -26,10 +25,10 @@ _ALL: Final = ("*",)
 
 
 class About(Struct, frozen=True):
-    """What is judged: a wish, and whose."""
+    """The properties of a call that rules and conditions see."""
 
     tool: str
-    #: Validated against the tool's schema first; None where they could not be.
+    #: Valid by the tool's schema; None if they are not.
     args: Any = None
     agent: str = ""
     requester: str = ""
@@ -39,23 +38,22 @@ class About(Struct, frozen=True):
 
     @property
     def scope(self) -> conditions.Scope:
-        """What a condition sees."""
+        """The variables of a condition."""
         return conditions.Scope({name: getattr(self, name) for name in conditions.NAMES})
 
 
 class RuleMatch(Struct, frozen=True):
-    """What a policy says to a wish."""
+    """The verdict of a policy on a call."""
 
-    #: The rule that counts, for every decision cites one; `NO_RULE` where none matches.
+    #: The rule that counts; `NO_RULE` if none matches.
     rule: Rule
     then: Then
     reason: str
-    #: What the rules without effect would have said.
     shadows: tuple[Shadow, ...] = ()
 
 
 def judge(policy: Policy, about: About) -> RuleMatch:
-    """What a policy says: the strictest rule of the highest priority, and no yes where in doubt."""
+    """Apply the strictest rule of the highest priority; never allow in case of doubt."""
     scope = about.scope
     counts, shadows = NO_RULE, []
     unsaid: list[tuple[Rule, str]] = []
@@ -93,7 +91,7 @@ def _asks_of_whom(unsaid: tuple[Rule, str]) -> tuple[int, bool]:
 
 
 def _may_beat(unsaid: Rule, counts: Rule, policy: Policy) -> bool:
-    """Could this rule be the one that counts, and make it stricter?"""
+    """Whether this rule could be the one that counts, and make the verdict stricter."""
     if counts.then == "allow":
         return unsaid.priority >= counts.priority
     if counts.then == "block" or unsaid.then != "ask":
@@ -105,7 +103,7 @@ def _may_beat(unsaid: Rule, counts: Rule, policy: Policy) -> bool:
 
 
 def covers(rule: Rule, about: About) -> bool:
-    """Is the rule about this call, apart from the tool? Its condition is another question."""
+    """Whether the rule matches this call, apart from the tool and the condition."""
     return (
         (rule.workspaces == _ALL or is_among(about.workspace, rule.workspaces))
         and (rule.agents == _ALL or is_among(about.agent, rule.agents))

@@ -1,19 +1,16 @@
-"""A part of the log in memory, as of the latest fact that was heard: so whoever is handed a fact
-need not read what led to it.
+"""An in-memory read replica of parts of the log: a worker need not ask the broker for a call.
 
-A mirror follows the whole log and keeps those parts of it that somebody asked for: a thread, or the
-policies, the tools, the grants or the delegations of a workspace. A part is read from the broker
-once, when it is first asked for, and from then on the log itself says what is new in it. No fact
-ever changes and no slot empties, so the two need only be put together.
+The replica follows the whole log and keeps the parts that were requested: a thread, or the
+policies, tools, grants or delegations of a workspace. A part is read from the broker on its first
+request; from then on the log brings its new facts. Facts never change and slots never empty, so the
+two only need to be merged.
 
-* Whoever was handed a fact, or has just recorded one, waits until the mirror has heard it too
-  (`as_of`). Then it shows that fact, all that was recorded before it, and maybe more: what it does
-  not show was not there when that fact was recorded.
-* It may be behind the broker. So it is no place to look for what happened since: whether a claim's
-  maker still lives, who was quicker, what stands in an entry that one replaces.
-  `consumers/worker.py` says when it is looked at.
-* Where it cannot answer (too much for one part, not heard of yet), it asks the broker, as everybody
-  else does.
+* A worker that received fact N, or has just recorded it, waits until the replica has caught up with
+  it (`as_of`). Then the replica has that fact, all earlier ones, and perhaps later ones.
+* It may be behind the broker. So it cannot answer what happened since: whether the owner of a claim
+  is alive, which writer was first, which entry a write replaces. `consumers/worker.py` says when it
+  is used.
+* If it cannot answer (a part is too large, or not caught up), it asks the broker.
 """
 
 import asyncio
@@ -30,20 +27,17 @@ from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerRefused, Unavailable
 from ayes.schemas.slots import ROOT, matches
 
-#: How long a fact is waited for that was handed over: it is under way at the same time, as another
-#: message.
+#: How long to wait for a fact that was delivered: the replica receives it in another message.
 _BEHIND_S: Final = 0.5
-#: So much of the log is kept, by the size of its facts there; the parts that nobody has asked for
-#: longest are let go of. Small facts, once they are read, take three to four times that of memory:
-#: 60 MB.
+#: Beyond this size in the log, the least recently used parts are evicted. Small facts, once
+#: decoded, take three to four times as much memory: 60 MB.
 MOST_BYTES: Final = 16 * 1024 * 1024
-#: So many parts, whatever their size. Those that are too large for one answer are remembered as
-#: such.
+#: The same as a number of parts, including those that are marked as too large.
 MOST_PARTS: Final = 20_000
 
 
 class ReadReplica:
-    """Answers `read` and `latest` as the port does, while somebody lets it `run`."""
+    """Answers `read` and `latest` as the log does, while `run` is running."""
 
     def __init__(
         self,
@@ -58,17 +52,17 @@ class ReadReplica:
         self._most_bytes = most_bytes
         self._most_parts = most_parts
         self._bytes = 0
-        #: By how their subjects begin, those that were asked for last at the end.
+        #: By the beginning of their subjects, the most recently used last.
         self._parts: OrderedDict[str, _Partition] = OrderedDict()
-        #: The last message that was heard. Nothing is known before the first one came.
-        self._heard: RawMessage | None = None
-        #: What was waited for in vain. Until that is heard, nobody waits again.
-        self._missed = 0
+        #: The last message that was received. Nothing is known before the first one.
+        self._last: RawMessage | None = None
+        #: The highest sequence that was waited for in vain. Until it arrives, nobody waits.
+        self._gave_up_at = 0
         self._waiting: list[tuple[int, int, asyncio.Future[bool]]] = []
         self._tickets = itertools.count()
 
     async def run(self) -> None:
-        """Follow the log, for ever. It begins with what is its last message now.
+        """Follow the log for ever, from its current last message on.
 
         Raises:
             BrokerRefused: these credentials may not follow the log.
@@ -78,7 +72,7 @@ class ReadReplica:
                 async for batch in batches:
                     self._take(batch)
         finally:
-            self._heard = None
+            self._last = None
             self._parts.clear()
             self._bytes = 0
 
@@ -92,39 +86,32 @@ class ReadReplica:
                 await asyncio.sleep(0.25)
 
     async def has(self, seq: int) -> bool:
-        """Has it heard the log up to there? Waits for a moment; False if it is further behind than
-        that.
-        """
-        if self._heard is None:
+        """Whether it has the log up to `seq`, after waiting for a moment if necessary."""
+        if self._last is None:
             return False
-        if self._heard.seq >= seq:
+        if self._last.seq >= seq:
             return True
-        if self._heard.seq < self._missed:
+        if self._last.seq < self._gave_up_at:
             return False
-        heard: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (seq, next(self._tickets), heard))
+        caught_up: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (seq, next(self._tickets), caught_up))
         try:
             async with asyncio.timeout(_BEHIND_S):
-                return await heard
+                return await caught_up
         except TimeoutError:
-            self._missed = max(self._missed, seq)
+            self._gave_up_at = max(self._gave_up_at, seq)
             return False
 
     def as_of(self, seq: int) -> FactReader:
-        """What was heard, once that is at least up to there; the broker's word where it does not
-        come to that in time.
-        """
+        """A reader of the replica once it has caught up to `seq`; else of the broker."""
         return _AsOf(self, self._port, seq)
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
-        """Every fact on the subjects (wildcards allowed), in the order of the log, as of the same
-        moment.
-        """
+        """As `EventLog.read`."""
         parts = [await self._part(_beginning(subject)) for subject in subjects]
         found: list[Fact] = []
         for part, subject in zip(parts, subjects, strict=True):
-            # One that had to be read may have taken another one's place meanwhile; that one hears
-            # nothing any more.
+            # Reading one part may have evicted another, which then receives no more facts.
             if part is None or self._parts.get(part.name) is not part:
                 return await self._port.read(*subjects)
             found += part.facts(subject)
@@ -132,7 +119,7 @@ class ReadReplica:
         return tuple(sorted(once, key=attrgetter("seq")))
 
     async def latest(self, subjects: str) -> Fact | None:
-        """The newest fact on a subject, or on any that a wildcard matches."""
+        """As `EventLog.latest`."""
         part = await self._part(_beginning(subjects))
         if part is None:
             return await self._port.latest(subjects)
@@ -144,19 +131,17 @@ class ReadReplica:
             part = self._parts.get(_beginning(raw.subject))
             if part is not None:
                 self._bytes += part.add(raw)
-        self._heard = batch[-1]
+        self._last = batch[-1]
         self._each(batch)
-        while self._waiting and self._waiting[0][0] <= self._heard.seq:
-            _, _, heard = heapq.heappop(self._waiting)
-            if not heard.done():
-                heard.set_result(True)
-        self._let_go()
+        while self._waiting and self._waiting[0][0] <= self._last.seq:
+            _, _, caught_up = heapq.heappop(self._waiting)
+            if not caught_up.done():
+                caught_up.set_result(True)
+        self._evict()
 
     async def _part(self, name: str) -> "_Partition | None":
-        """The part of this name, read if nobody asked for it before. None: ask the broker
-        instead.
-        """
-        if self._heard is None or "*" in name or ">" in name:
+        """The part of this name, read on its first request; None if the broker must be asked."""
+        if self._last is None or "*" in name or ">" in name:
             return None
         part = self._parts.get(name)
         if part is not None:
@@ -164,30 +149,29 @@ class ReadReplica:
             return part if part.whole else None
         part = self._parts[name] = _Partition(name)
         try:
-            await self._fill(part, self._heard)
+            await self._fill(part, self._last)
         finally:
-            # Where it could not be read, the next one who asks tries again; who asks meanwhile asks
-            # the broker.
+            # If it could not be read, the next request tries again.
             if part.whole is None and self._parts.get(name) is part:
                 self._drop(name)
         return part if part.whole else None
 
-    async def _fill(self, part: "_Partition", heard: RawMessage) -> None:
-        """Read all that the broker has of a part; what comes from now on it is told."""
-        there = await self._port.read_few(f"{part.name}.>", part.name, heard.subject)
+    async def _fill(self, part: "_Partition", last: RawMessage) -> None:
+        """Read a part from the broker; later facts come by following the log."""
+        there = await self._port.read_few(f"{part.name}.>", part.name, last.subject)
         if self._parts.get(part.name) is not part:
-            return  # let go of meanwhile, so it has not heard what came
+            return  # evicted meanwhile, so it has missed facts
         if there is None:
             part.whole = False
             self._bytes -= part.forget()
-        elif any(raw.seq == heard.seq for raw in there):
-            # Else a replica answered that is behind what was heard.
+        elif any(raw.seq == last.seq for raw in there):
+            # Otherwise the broker's replica that answered is behind this one.
             own = (raw for raw in there if _beginning(raw.subject) == part.name)
             self._bytes += sum(map(part.add, own))
             part.whole = True
-            self._let_go()
+            self._evict()
 
-    def _let_go(self) -> None:
+    def _evict(self) -> None:
         while self._parts and (
             self._bytes > self._most_bytes or len(self._parts) > self._most_parts
         ):
@@ -198,8 +182,8 @@ class ReadReplica:
 
 
 class _AsOf:
-    def __init__(self, mirror: ReadReplica, port: EventLog, seq: int) -> None:
-        self._mirror, self._port, self._seq = mirror, port, seq
+    def __init__(self, replica: ReadReplica, port: EventLog, seq: int) -> None:
+        self._replica, self._port, self._seq = replica, port, seq
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         return await (await self._source()).read(*subjects)
@@ -208,25 +192,25 @@ class _AsOf:
         return await (await self._source()).latest(subjects)
 
     async def _source(self) -> FactReader:
-        return self._mirror if await self._mirror.has(self._seq) else self._port
+        return self._replica if await self._replica.has(self._seq) else self._port
 
 
 class _Partition:
-    """The facts whose subjects begin so, read when they are asked for."""
+    """The facts whose subjects begin with `name`, decoded when they are requested."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: Is all of it here? None: it is being read. False: it is too large to be kept.
+        #: Whether it is complete. None: it is being read. False: it is too large to be kept.
         self.whole: bool | None = None
         self._bytes = 0
         self._facts: dict[str, Fact] = {}
-        #: What nobody has asked for yet.
+        #: Not decoded yet.
         self._unread: dict[str, RawMessage] = {}
         #: The subjects of each call.
         self._calls: defaultdict[str, list[str]] = defaultdict(list)
 
     def add(self, raw: RawMessage) -> int:
-        """Keep a fact; answers by how many bytes that makes it larger."""
+        """Keep a fact; returns the number of bytes added."""
         if self.whole is False or raw.subject in self:
             return 0
         self._unread[raw.subject] = raw
@@ -239,7 +223,7 @@ class _Partition:
         return len(raw.data)
 
     def forget(self) -> int:
-        """Keep nothing; answers how many bytes that were."""
+        """Remove all facts; returns the number of bytes freed."""
         gone, self._bytes = self._bytes, 0
         self._facts.clear()
         self._unread.clear()
@@ -250,7 +234,7 @@ class _Partition:
         return subject in self._facts or subject in self._unread
 
     def facts(self, pattern: str) -> Iterable[Fact]:
-        """The facts on the subjects that a pattern matches."""
+        """The facts on the subjects that match a pattern."""
         if pattern != f"{self.name}.>":
             return map(self.fact, self.matching(pattern))
         for subject in list(self._unread):
@@ -258,7 +242,7 @@ class _Partition:
         return [fact for subject, fact in self._facts.items() if subject != self.name]
 
     def matching(self, pattern: str) -> Iterable[str]:
-        """The subjects that a pattern matches, where a fact stands."""
+        """The subjects with a fact that match a pattern."""
         match pattern[len(self.name) + 1 :].split("."):
             case ["call", call, ">"] if call != "*":
                 return self._calls.get(call, ())
@@ -266,11 +250,8 @@ class _Partition:
                 each = (f"{self.name}.call.{call}.{place}" for call in self._calls)
                 return [subject for subject in each if subject in self]
             case rest if "*" in rest or ">" in rest:
-                return [
-                    subject
-                    for subject in (*self._facts, *self._unread)
-                    if matches(pattern, subject)
-                ]
+                every = (*self._facts, *self._unread)
+                return [subject for subject in every if matches(pattern, subject)]
             case _:
                 return (pattern,) if pattern in self else ()
 
@@ -284,9 +265,7 @@ class _Partition:
 
 
 def _beginning(subject: str) -> str:
-    """The first three tokens: a thread's subjects begin alike, and so do those of a workspace's
-    policies, tools, grants.
-    """
+    """The first three tokens, which a thread or a workspace's policies have in common."""
     second = subject.find(".", len(ROOT) + 1)
     third = subject.find(".", second + 1)
     return subject if second < 0 or third < 0 else subject[:third]

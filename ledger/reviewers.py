@@ -1,11 +1,11 @@
-"""What a reviewer does: vote, grant, delegate, take an approval back, settle a call in doubt.
+"""The ledger for a reviewer: vote, grant, delegate, revoke an approval, reconcile a call in doubt.
 
     async with Ledger.connect(role="reviewer-ana") as ledger:
         await ledger.reviewer("ana").approve("shop/order-17/refund-1", reason="within the rules")
 
 A reviewer's name is part of each slot that they fill, and the broker lets only that person's
-credentials fill it. What cannot count is refused here before it is recorded; the gate that counts
-the votes applies the same rules again (`votes.py`).
+credentials fill it. An event that cannot count is refused here before it is recorded; the gate
+applies the same rules when it counts the votes (`votes.py`).
 """
 
 from datetime import datetime
@@ -14,6 +14,7 @@ from typing import Final, get_args
 import msgspec
 
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
+from ayes.ledger.descriptions import describe
 from ayes.ledger.grants import (
     Delegation,
     Grant,
@@ -23,7 +24,7 @@ from ayes.ledger.grants import (
     delegations_of,
     grants_of,
 )
-from ayes.ledger.lifecycle import Call, describe, evolve, may_vote
+from ayes.ledger.lifecycle import Call, evolve, may_vote
 from ayes.ledger.log import EventLog
 from ayes.ledger.policies import is_possible, of_edit
 from ayes.ledger.votes import is_edit
@@ -35,13 +36,13 @@ from ayes.schemas.limits import MAX_REASON, MAX_TEXT
 from ayes.schemas.limits import check as check_size
 from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot
 
-#: Stands for the number of a fact that is not recorded yet.
+#: The number of a fact that is not recorded yet.
 _NEXT: Final = 2**63
 _VERDICTS: Final[tuple[e.Verdict, ...]] = get_args(e.Verdict.__value__)
 
 
 class Reviewer:
-    """One person, and what they may record in their own name. `Ledger.reviewer` makes one."""
+    """The methods of one person. `Ledger.reviewer` makes it."""
 
     def __init__(self, ledger: LedgerClient, name: str) -> None:
         self._ledger = ledger
@@ -62,7 +63,7 @@ class Reviewer:
         on_behalf_of: str = "",
         digest: str = "",
     ) -> Call:
-        """Vote for letting the call run; with `arguments` (raw JSON text), with these instead.
+        """Vote to let the call run; with `arguments` (raw JSON text), with these instead.
 
         The other parameters and the errors are those of `vote`.
         """
@@ -98,7 +99,7 @@ class Reviewer:
         on_behalf_of: str = "",
         digest: str = "",
     ) -> Call:
-        """Vote for giving the model this text in place of the tool's output; the tool does not run.
+        """Vote to give the model this text in place of the tool's output; the tool does not run.
 
         The other parameters and the errors are those of `vote`.
         """
@@ -123,38 +124,33 @@ class Reviewer:
         halt: bool = False,
         digest: str = "",
     ) -> Call:
-        """Vote on an open call, about the arguments as they stand now.
-
-        For a caller that has the verdict as data; `approve`, `deny`, `answer` and `break_glass`
-        say the same by name.
+        """Vote on a pending call; `approve`, `deny`, `answer` and `break_glass` are shorter.
 
         Args:
-            reason: with `deny` the model reads it; with `break_glass` it must be given.
+            reason: with `deny` the model reads it; with `break_glass` it is required.
             arguments: with `approve`: run it with these instead (raw JSON text).
-            answer: with `answer`: what the model gets in place of the tool's output.
-            on_behalf_of: whose vote this is, by that person's delegation. Found by itself for a
-                reviewer who was not asked.
+            answer: with `answer`: the text that the model gets in place of the tool's output.
+            on_behalf_of: the person in whose place, by that person's delegation. Found by itself
+                for a reviewer who was not asked.
             halt: with `deny`: the model is not asked again before a user says something.
-            digest: of what the reviewer was shown; the vote counts for that and for nothing else.
+            digest: the digest that the reviewer was shown; the vote counts for that one only.
 
         Raises:
             BadInput: there is no such verdict, or `break_glass` comes with arguments.
             TooLarge: reason, arguments or answer are over their limit (`ayes.schemas.limits`).
             UnknownCall, AlreadyDecided, DeadlinePassed, NotAllowed, NotOpen: see
                 `lifecycle.refusal`.
-            NotAllowed: nobody gave this reviewer that vote; the policies in force block the call
-                as edited; or nobody is left who could agree to the edit, where the person who
-                edits does not count.
+            NotAllowed: nobody delegated that vote to this reviewer; the policies in force block the
+                call as edited; or the editor does not count, and nobody else can agree to the edit.
             BadArguments: the edit breaks the tool's schema.
             AlreadyFilled: this reviewer has voted before.
         """
         ref = call_ref(call)
         if verdict not in _VERDICTS:
-            raise BadInput(f"{verdict!r} is no verdict. A vote says one of {', '.join(_VERDICTS)}.")
+            verdicts = ", ".join(_VERDICTS)
+            raise BadInput(f"{verdict!r} is not a valid verdict. The verdicts are: {verdicts}.")
         if verdict == "break_glass" and arguments is not None:
-            raise BadInput(
-                "who breaks the glass lets run what waits, as it is. Arguments go with approve."
-            )
+            raise BadInput("break_glass lets the call run as it is. Arguments go with approve.")
         check_size("the reason", reason, MAX_REASON)
         check_size("the answer", answer, MAX_TEXT)
         check_size("the edited arguments", arguments or "", MAX_TEXT)
@@ -187,7 +183,7 @@ class Reviewer:
         return await self._ledger.call(ref, must_include=ref.vote(self.name))
 
     async def _principal(self, call: Call, vote: e.Voted) -> str:
-        """For a reviewer who was not asked: a person who was, and delegated to them; or none."""
+        """For a reviewer who was not asked: a person who was, and delegated to them; else empty."""
         asked = call.approval_request
         if vote.verdict == "break_glass" or asked is None or may_vote(call, vote, self.name):
             return ""
@@ -199,7 +195,7 @@ class Reviewer:
         return ""
 
     async def _check_principal(self, call: Call, principal: str) -> None:
-        """Refuse a vote in the place of a person who delegated nothing to this reviewer."""
+        """Refuse a vote in the place of a person who did not delegate it to this reviewer."""
         now = self._ledger.now()
         if not any(
             one.ref.giver == principal and one.holds(self.name, call.wish.tool, now)
@@ -228,7 +224,7 @@ class Reviewer:
                 )
 
     async def _check_edit(self, call: Call, voted: e.Voted, arguments: str) -> None:
-        """Refuse arguments that the tool does not take, or with which the call could never run."""
+        """Refuse arguments that break the tool's schema or with which the call could never run."""
         ref, wish = call.ref, call.wish
         tool = await self._ledger.tool(ref.workspace, wish.tool, wish.tool_version)
         if problem := tool.problems(arguments):
@@ -275,10 +271,10 @@ class Reviewer:
 
     @as_of_the_leader
     async def reconcile(self, call: CallRef | str, *, happened: bool, output: str) -> Call:
-        """Settle a call in doubt: did it take effect?
+        """Record whether a call in doubt took effect.
 
         Args:
-            output: what the model reads as the result.
+            output: the result, for the model.
 
         Raises:
             NotOpen: it is not in doubt.
@@ -292,7 +288,7 @@ class Reviewer:
         return await self._settle(ref, ref.reconciled_by(self.name), reconciled)
 
     async def _settle(self, ref: CallRef, slot: Slot, event: e.Event) -> Call:
-        """Record it, and make sure that it counts: another fact may have been first elsewhere."""
+        """Record the event and check that it counts: a fact in another slot may have been first."""
         known = await self._ledger.record(await self._ledger.known_call(ref), slot, event)
         if (void := next((one for one in known.void if one.fact.slot == slot), None)) is not None:
             raise AlreadyFilled(f"{ref} is {known.status.replace('_', ' ')}: {void.why}.")
@@ -314,22 +310,21 @@ class Reviewer:
         thread: str = "*",
         reason: str = "",
     ) -> Grant:
-        """Approve calls of a tool in advance, up to a number and a time.
+        """Approve calls of a tool in advance. Repeating the same grant is safe.
 
-        It is its giver's vote, given early: where a rule asks for more people, their grants are
-        needed too. It counts when a call is judged; once people are asked, only their votes count.
-        The same grant given again is one grant.
+        It is its giver's vote, given early: if a rule asks for more people, their grants are needed
+        too. It counts when a call is judged; once people are asked, only their votes count.
 
         Args:
             grant: `workspace/giver/name`; the giver is this reviewer.
             for_s: seconds from when it is recorded. There is always an end.
-            uses: how many calls it may let run, 1 to 1,000.
+            uses: the number of calls that it may let run, 1 to 1,000.
             arguments: exactly these (raw JSON text, compared by value).
             when: a condition on the arguments (`ayes.schemas.conditions`).
             agent, thread: names, or patterns with `*`.
 
         Raises:
-            BadInput: no end, no uses, no such condition.
+            BadInput: the end, the uses or the condition are not valid.
             UnknownTool: nobody declared the tool.
             BadArguments: they break its schema.
             NotAllowed: no grant may cover this tool, or the giver is another person.
@@ -398,9 +393,9 @@ class Reviewer:
         tools: tuple[str, ...] = ("*",),
         reason: str = "",
     ) -> Delegation:
-        """Let another person vote in this reviewer's place for a time.
+        """Let another person vote in this reviewer's place for a time ("Ben for Ana").
 
-        Their votes then say "Ben for Ana". The same delegation given again is one delegation.
+        Repeating the same delegation is safe.
 
         Args:
             delegation: `workspace/giver/name`; the giver is this reviewer.
@@ -409,13 +404,15 @@ class Reviewer:
             tools: names, or patterns with `*`.
 
         Raises:
-            BadInput: it ends before it starts, it is over already, it is to oneself, or its times
-                have no zone.
-            BadId: `to` cannot be the name of a person.
+            BadInput: it ends before it starts, is over already, is to its giver, or has times
+                without a zone.
+            BadId: `to` is not a valid name of a person.
             NotAllowed: the giver is another person.
             AlreadyFilled: another delegation has this name.
         """
-        ref = _delegation_ref(delegation)
+        ref = (
+            delegation if isinstance(delegation, DelegationRef) else DelegationRef.parse(delegation)
+        )
         self._check_giver(ref)
         ids.token("reviewer", to)
         given = e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at, tools=tools, reason=reason)
@@ -428,14 +425,16 @@ class Reviewer:
     async def end_delegation(
         self, delegation: DelegationRef | str, *, reason: str = ""
     ) -> Delegation:
-        """End a delegation before its time. Votes that were cast by it remain valid.
+        """End a delegation before its time. Votes that were cast with it remain valid.
 
         Raises:
             BadInput: there is no such delegation.
             NotAllowed: another person gave it.
             AlreadyFilled: it was ended before.
         """
-        ref = _delegation_ref(delegation)
+        ref = (
+            delegation if isinstance(delegation, DelegationRef) else DelegationRef.parse(delegation)
+        )
         self._check_giver(ref)
         if not delegations_of(await self._ledger.read(ref)):
             raise BadInput(
@@ -447,23 +446,15 @@ class Reviewer:
 
     def _check_giver(self, ref: GrantRef | DelegationRef) -> None:
         if ref.giver != self.name:
-            raise NotAllowed(
-                f"only {ref.giver} can give or end {ref}, and not {self.name}. Nothing was "
-                "recorded."
-            )
+            only = f"only {ref.giver} can give or end {ref}, and not {self.name}"
+            raise NotAllowed(f"{only}. Nothing was recorded.")
 
     async def _give(
         self, what: str, ref: GrantRef | DelegationRef, given: e.Granted | e.Delegated
     ) -> None:
-        """Record a grant or a delegation, unless the same one stands there already."""
+        """Record a grant or a delegation, unless the same one is recorded already."""
         first = await self._ledger.try_append(ref.given, given)
         if first is not None and not same_content(first.event, given):
             raise AlreadyFilled(
                 f"there is another {what} {ref}: {describe(first)}. Choose another name."
             )
-
-
-def _delegation_ref(delegation: DelegationRef | str) -> DelegationRef:
-    if isinstance(delegation, DelegationRef):
-        return delegation
-    return DelegationRef.parse(delegation)

@@ -5,8 +5,8 @@
         call = await ledger.decision(call.ref)
         await ledger.run(call.ref, refund)
 
-Each of these checks what may follow (`lifecycle.refusal`) and appends one fact. All can be done
-again after a crash or a lost answer: the slots say what was done already.
+Each method checks what may follow (`lifecycle.refusal`) and appends one fact. All can be repeated
+after a crash or a lost answer: the slots tell what was done already.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ import msgspec
 
 from ayes.ledger import clock
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
-from ayes.ledger.lifecycle import FLAWS, Call, describe
+from ayes.ledger.descriptions import FLAWS, describe
+from ayes.ledger.lifecycle import Call
 from ayes.ledger.log import EventLog
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.tool_runner import ToolFunction, run_tool
@@ -41,15 +42,15 @@ from ayes.schemas.slots import CLIENT, CallRef, Slot, ThreadRef
 
 _log: Final = get_logger("ayes.ledger.services")
 
-#: How soon a decision is asked for again: after 2 ms, then each time after one and a half times as
-#: long, at most a second. So it is noticed half as late as it took, or a second late.
-_ASKED_AGAIN_S: Final = 0.002
-_ASKED_AGAIN_AT_MOST_S: Final = 1.0
+#: The first and the longest pause between polls for a decision; each is 1.5 times the one before.
+#: So a decision is noticed late by half of the time that it took, or by a second.
+_POLL_S: Final = 0.002
+_MAX_POLL_S: Final = 1.0
 _ROLES: Final = ("user", "system", "note")
 
 
 class Ledger(LedgerClient):
-    """A connection to the ledger with all that a service does; `reviewer` is a person's part."""
+    """A connection to the ledger with the methods for services, and `reviewer` for a person."""
 
     def __init__(
         self,
@@ -60,15 +61,12 @@ class Ledger(LedgerClient):
         new_id: ids.NewId = ids.new_id,
     ) -> None:
         super().__init__(log, author, now=now, new_id=new_id)
-        #: Calls that are being claimed, and claims of which it is not known whether they count.
+        #: Calls that are being claimed, and claims that may or may not count.
         self._claiming: set[CallRef] = set()
         self._claims: dict[CallRef, tuple[Slot, e.Event]] = {}
 
     def reviewer(self, name: str) -> Reviewer:
-        """What this person may do: vote, grant, delegate, revoke, reconcile.
-
-        Only the person's own credentials (`connect(role="reviewer-NAME")`) can record it.
-        """
+        """The methods for a reviewer, who needs their own credentials (`role="reviewer-NAME"`)."""
         return Reviewer(self, name)
 
     async def request(
@@ -81,26 +79,23 @@ class Ledger(LedgerClient):
         agent: str = "",
         labels: dict[str, str] | None = None,
     ) -> Call:
-        """Ask for a tool to be run.
-
-        The same request made again is one request: a restarted service goes on waiting.
+        """Request to run a tool. Repeating the same request is safe.
 
         Args:
-            call: `workspace/thread/call`; the call id is the service's own, and its idempotency
-                key.
-            tool: what `declare` gave; or a name, for the version that was declared last.
-            arguments: raw JSON text is kept byte for byte; a dict is written out once.
-            requester: on whose behalf; by default whom the thread was opened for, else this
-                program. This person cannot vote on it, so it must be a reviewer's name or an
-                account that the policy lists below [people].
-            agent: which agent wishes it. Rules may ask for it, and the people behind it cannot
-                vote either.
-            labels: what rules may ask for beside that.
+            call: `workspace/thread/call`; the service chooses the call id, its idempotency key.
+            tool: the result of `declare`; or a name, for the version that was declared last.
+            arguments: raw JSON text is kept byte for byte; a dict is encoded once.
+            requester: the person on whose behalf; by default that of the thread, else this
+                program. They cannot vote on it, so it must be a reviewer's name or an account that
+                the policy lists below [people].
+            agent: the agent that makes the call. Rules may match it, and the people behind it
+                cannot vote either.
+            labels: rules may match them.
 
         Raises:
             UnknownTool: nobody declared the tool in the workspace.
             BadArguments: they break its schema.
-            AlreadyFilled: the call id was used for something else, or for somebody else.
+            AlreadyFilled: the call id was used for another request or another requester.
         """
         ref = call_ref(call)
         named = tool if isinstance(tool, e.ToolRef) else e.ToolRef(tool, version="")
@@ -126,10 +121,8 @@ class Ledger(LedgerClient):
         )
         first = await self.try_append(ref.requested, wish)
         if first is not None and (other := _difference(first.event, wish)):
-            raise AlreadyFilled(
-                f"{ref} was already requested with {other}: {describe(first)}. Choose another "
-                "call id."
-            )
+            requested = f"{ref} was already requested with {other}: {describe(first)}"
+            raise AlreadyFilled(f"{requested}. Choose another call id.")
         return await self.call(ref, must_include=ref.requested)
 
     async def decision(self, call: CallRef | str, *, timeout_s: float | None = None) -> Call:
@@ -139,10 +132,9 @@ class Ledger(LedgerClient):
             UnknownCall: it was never requested.
             WaitTimedOut: nobody decided in time. It stays open.
         """
-        # Asked for again and again, and not followed: a follower takes one of the consumers that
-        # the stream may have.
+        # Polled and not followed: each follower needs one of the stream's limited consumers.
         ref, known = call_ref(call), None
-        wait_s = _ASKED_AGAIN_S
+        wait_s = _POLL_S
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -157,21 +149,18 @@ class Ledger(LedgerClient):
                     except Unavailable as problem:
                         _log.debug("waits for the broker", call=str(ref), problem=str(problem))
                     await asyncio.sleep(wait_s)
-                    wait_s = min(wait_s * 1.5, _ASKED_AGAIN_AT_MOST_S)
+                    wait_s = min(wait_s * 1.5, _MAX_POLL_S)
         except TimeoutError:
-            status = known.status if known else "unread, since the broker does not answer,"
-            raise WaitTimedOut(
-                f"{ref} is still {status} after {timeout_s:g} s. It stays open."
-            ) from None
+            state = "is not decided" if known else "cannot be read, since no broker answers,"
+            raise WaitTimedOut(f"{ref} {state} after {timeout_s:g} s. It stays open.") from None
 
     async def run(
         self, call: CallRef | str, function: ToolFunction
     ) -> e.ToolReturned | e.ToolFailed:
-        """Run an approved call's tool here: claim it, run it once, record how it went.
+        """Run an approved call in this process: claim it, run it once, record the outcome.
 
         Raises:
-            NotOpen: it is not approved, what is recorded is not what was approved, or an executor
-                runs it.
+            NotOpen: it is not approved, differs from what was approved, or an executor runs it.
             AlreadyFilled: somebody else claimed it.
         """
         known = await self.start(call)
@@ -182,23 +171,19 @@ class Ledger(LedgerClient):
 
     @as_of_the_leader
     async def start(self, call: CallRef | str) -> Call:
-        """Claim an approved call that this program runs itself; from here on it may have run.
+        """Claim an approved call that this program runs itself; `finish` records the outcome.
 
-        `finish` records how it went. A claim of this program that was recorded, and whose answer
-        was lost, is still its own: the next `start` goes on with it.
+        If the answer to a claim was lost, the next `start` of this program goes on with it.
 
         Raises:
-            NotOpen: it is not approved, was revoked just before, is not what was approved, or an
-                executor runs it.
+            NotOpen: it is not approved, was revoked, differs from what was approved, or an executor
+                runs it.
             AlreadyFilled: somebody else claimed it.
-            Unavailable: whether the claim counts could not be read. Nothing has run; do the same
-                again.
+            Unavailable: it is unknown whether the claim counts. Nothing has run; do the same again.
         """
         ref = call_ref(call)
         if ref in self._claiming:
-            raise AlreadyFilled(
-                f"{ref} is being claimed by this program already. Wait for that, or leave it."
-            )
+            raise AlreadyFilled(f"{ref} is being claimed by this program already. Wait for that.")
         self._claiming.add(ref)
         try:
             return await self._start(ref)
@@ -207,7 +192,7 @@ class Ledger(LedgerClient):
 
     async def _start(self, ref: CallRef) -> Call:
         slot, started = self._claims.get(ref) or await self._new_claim(ref)
-        # Kept until it is known whether it counts: it may be recorded although its answer is lost.
+        # Kept until it is known whether it counts: it may be recorded although the answer is lost.
         self._claims[ref] = slot, started
         try:
             await self.append_exclusive(slot, started)
@@ -216,7 +201,7 @@ class Ledger(LedgerClient):
             del self._claims[ref]
             raise
         del self._claims[ref]
-        # A revocation has a slot of its own, so the order of the log decides which of them counts.
+        # A revocation has its own slot, so the order of the log decides which of the two counts.
         if (void := next((one for one in known.void if one.fact.slot == slot), None)) is not None:
             raise NotOpen(f"{ref} may not be started: {void.why}. Nothing has run.")
         return known
@@ -236,7 +221,7 @@ class Ledger(LedgerClient):
         return known.claim_slot, self.with_envelope(started)
 
     async def _record_end(self, known: Call, outcome: e.Event) -> Fact | None:
-        """Record how a call went, for as long as it takes; returns the end that was first."""
+        """Record an outcome, for as long as it takes; returns the end that was first."""
         posted = self.with_envelope(outcome)
         place = known.end_slot or known.late_slot
         while await self.append_until_acknowledged(place, posted) is not None:
@@ -248,19 +233,19 @@ class Ledger(LedgerClient):
     async def finish(
         self, call: CallRef | str, *, output: str | None = None, error: str | None = None
     ) -> Call:
-        """Record how a call went that this program claimed with `start`.
+        """Record the outcome of a call that this program claimed with `start`.
 
-        A result that comes after the call was closed is kept (`late`) and never shown to the model.
-        The same result posted again is refused as a repetition.
+        The first result after the end is kept (`late`) and never shown to the model. Repeating the
+        same result is refused.
 
         Args:
-            output: what the tool returned, as the model reads it.
+            output: the tool's output, for the model.
             error: or the error that it raised.
 
         Raises:
             BadInput: neither or both of output and error are given.
             NotOpen: it was never started.
-            AlreadyFilled: it has ended already; the first late result is kept beside that end.
+            AlreadyFilled: it has ended already.
         """
         ref = call_ref(call)
         if (output is None) == (error is None):
@@ -272,10 +257,8 @@ class Ledger(LedgerClient):
             else e.ToolFailed(error=error or "", attempt=max(1, known.attempt))
         )
         if not known.starts:
-            self.check(known, ref.client_finished, outcome)  # says why it cannot
-            raise NotOpen(
-                f"{ref} was never started, so it cannot have ended. Nothing was recorded."
-            )
+            self.check(known, ref.client_finished, outcome)
+            raise NotOpen(f"{ref} was never started, so it has no outcome. Nothing was recorded.")
         if not known.is_clients:
             raise NotOpen(_not_here(known))
         posted = self.with_envelope(outcome)
@@ -285,7 +268,7 @@ class Ledger(LedgerClient):
             if await self.try_append(place, posted) is None:
                 return await self.call(ref, must_include=place)
             known = await self.call(ref, must_include=place)
-        if (ended := known.finished) is None:  # what was first there is void
+        if (ended := known.finished) is None:  # the fact that was first is void
             return await self.finish(ref, output=output, error=error)
         if same_content(ended.event, outcome):
             raise AlreadyFilled(f"{ref} has ended with this very result: {describe(ended)}.")
@@ -298,14 +281,14 @@ class Ledger(LedgerClient):
 
     @as_of_the_leader
     async def doubt(self, call: CallRef | str, why: str = "") -> Call:
-        """Record that a call was started and nobody knows how it ended; it then waits for a person.
+        """Record that nobody knows how a started call ended; it then waits for a person.
 
-        For calls that services run themselves, when the process that ran one is gone. An executor
-        does this by itself.
+        For calls that services run themselves, after the process that ran one has died. Executors
+        do it by themselves.
 
         Raises:
             NotOpen: it is not running, or an executor runs it.
-            AlreadyFilled: its result has come meanwhile.
+            AlreadyFilled: its result was recorded meanwhile.
         """
         ref = call_ref(call)
         known = await self.known_call(ref)
@@ -319,7 +302,7 @@ class Ledger(LedgerClient):
 
     @as_of_the_leader
     async def withdraw(self, call: CallRef | str, reason: str = "") -> Call:
-        """Take a wish back, from the requester's side.
+        """Withdraw a call, from the requester's side.
 
         Raises:
             AlreadyDecided: too late.
@@ -340,32 +323,27 @@ class Ledger(LedgerClient):
         role: Literal["system", "user", "note"] = "user",
         name: str = "",
     ) -> Fact:
-        """Say something to the model of a thread.
+        """Add a message to a thread. Repeating the same text with the same `message` is safe.
 
-        The same text said again under the same `message` is one message.
-
-        What becomes of a user's message while a call of the thread waits for people stands in that
-        call's question, as the policy had it: it waits until the call is settled (`queue`), makes
-        the call moot (`supersede`), or is refused here until the call is decided (`block`). Only
-        this method refuses. A message that is recorded all the same, by a program in another
-        language or just as the question is asked, waits as with `queue`; none is dropped.
+        If a call of the thread is pending, the policy decides about a user's message: it waits
+        until the call is settled (`queue`), makes the call moot (`supersede`), or is refused here
+        until the call is decided (`block`). Only this method refuses. A message that is recorded
+        all the same, by a program in another language or just as people are asked, waits as with
+        `queue`; none is dropped.
 
         Args:
             message: its id in the thread, chosen by its author.
-            name: who says it, where a thread has several users.
+            name: the author, if a thread has several users.
 
         Raises:
-            StillPending: a call was put to people under `block` and is not decided. Nothing was
-                recorded.
-            AlreadyFilled: something else was said under this id.
-            OutcomeUnknown: no answer came. Say it again: it is safe.
+            StillPending: a call is pending under `block`. Nothing was recorded.
+            AlreadyFilled: this id has another text.
+            OutcomeUnknown: no answer came. Repeating it is safe.
         """
         ref = thread if isinstance(thread, ThreadRef) else ThreadRef.parse(thread)
         slot = ref.said(message)
         if role not in _ROLES:
-            raise BadInput(
-                f"{role!r} is no role. What is said is said as one of {', '.join(_ROLES)}."
-            )
+            raise BadInput(f"{role!r} is not a valid role. The roles are: {', '.join(_ROLES)}.")
         said = e.Said(role=role, text=text, name=name)
         standing = next(iter(await self.read(slot)), None)
         if standing is None and role == "user":
@@ -393,7 +371,7 @@ def _not_here(call: Call) -> str:
 
 
 def _difference(event: object, wish: e.ToolRequested) -> str:
-    """In what a request differs from the one that stands in its slot; empty: it is the same."""
+    """The difference between a request and the recorded one; empty if there is none."""
     if not isinstance(event, e.ToolRequested):
         return "something that cannot be read"
     if event.digest != wish.digest:

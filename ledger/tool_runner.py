@@ -1,7 +1,6 @@
-"""Running a Python tool: arguments in as the raw JSON that was approved, a fact about how it went
-out.
+"""Running a Python tool: takes the raw JSON that was approved, returns a fact about the outcome.
 
-Both the executor and a service that runs its own tools come through here.
+The executor and services that run their own tools use it.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from ayes.schemas.events import ToolFailed, ToolReturned
 
 type ToolFunction = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
-#: Room for the envelope beside an output, which JSON may have to escape.
+#: Leaves room for the envelope of an output, which JSON may have to escape.
 _MOST: Final = MAX_BYTES - 4096
 
 
@@ -30,14 +29,13 @@ idempotency_key: ContextVar[str] = ContextVar("idempotency_key")
 async def run_tool(
     function: ToolFunction, arguments: str, attempt: int, *, key: str = ""
 ) -> ToolReturned | ToolFailed:
-    """Call the function with the named arguments, at once. Synchronous ones run in a thread of
-    their own.
+    """Call the function with the named arguments; a synchronous one in its own thread.
 
-    What it returns becomes text: a string as it is, everything else as JSON. What it raises becomes
-    `ToolFailed`; only cancellation gets through, because then nobody knows how far it came.
+    A returned string is the output, any other value becomes JSON. An exception becomes
+    `ToolFailed`, except a cancellation, after which nobody knows how far the tool came.
 
     Args:
-        key: what the function reads as `idempotency_key.get()`, to hand on to whatever it calls.
+        key: the value of `idempotency_key.get()` in the function, for the services that it calls.
     """
     before = idempotency_key.set(key)
     try:
@@ -64,11 +62,10 @@ async def run_tool(
 
 
 async def _in_a_thread(function: Callable[[], Any]) -> Any:
-    """Run it in a thread that was started for it.
+    """Run the function in a new thread.
 
-    `asyncio.to_thread` has a few threads for all: a call could be claimed and wait for one, and be
-    in doubt after a crash although it never ran. How many calls run at once is for whoever claims
-    them.
+    `asyncio.to_thread` has few threads: a claimed call could wait for one, and be in doubt after a
+    crash although it never ran. The caller limits how many calls run at once.
     """
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tool")
     try:

@@ -40,38 +40,36 @@ from ayes.schemas.tools import Tool
 
 
 class PolicyVerdict(Struct, frozen=True):
-    """What the policies say to a wish by itself, apart from its thread's past and from grants."""
+    """The verdict of the policies alone, without the thread's past and grants."""
 
     ruling: PolicyDecision
     says: e.Approved | e.Denied | e.ApprovalRequested
 
 
 class Case(Struct, frozen=True):
-    """A call, and what it is judged by."""
+    """A call, and all facts by which it is judged."""
 
     call: Call
     policies: Policies
     tool: Tool | None
-    #: The first thing that a user said after the wish was made. Only looked for where that
-    #: supersedes the question.
+    #: The user's first message after the request, if that supersedes the call.
     newer: Fact | None = None
-    #: What the thread went through before. None: not looked at, since nothing depends on it.
+    #: The earlier calls of the thread; None if nothing depends on them.
     past: ThreadUsage | None = None
     grants: tuple[Grant, ...] = ()
     delegations: tuple[Delegation, ...] = ()
-    #: What call, policies and tool come to. None: not asked yet, `verdict` will.
+    #: The result of `policy_verdict` if it is known already.
     by_policies: PolicyVerdict | None = None
-    #: What was recorded before the request about whose wish it is.
     origin: Origin = Origin()
-    #: Does the request itself say who asked? Else `call` has it from the thread.
+    #: Whether the request names the requester; else `call` has the thread's.
     names_requester: bool = True
 
 
 def decision(case: Case, now: datetime) -> e.Event | None:
-    """What the facts come to by now, on the broker's clock; None while it is open.
+    """The decision by now, on the broker's clock; None while the call is pending.
 
-    The answer is what would stand in `decided`, or a question to people: `ApprovalRequested` where
-    nobody was asked yet, `Escalated` where nobody answered in time.
+    Also `ApprovalRequested` if people must be asked first, and `Escalated` if nobody answered in
+    time.
     """
     if case.newer is None:
         return _decided(case, now)
@@ -128,19 +126,19 @@ def _blocked(case: Case, approved: e.Approved) -> PolicyDecision | None:
 
 
 def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequested:
-    """What is said to a wish before anybody is asked. The first of these that holds:
+    """The verdict before anybody is asked. The first of these that holds:
 
-    1. it is not the wish that it claims to be, its digest is not that of the wish, the tool is
-       unknown or run by another side, the arguments break the schema, or the requester could not be
-       kept from voting: denied as invalid;
-    2. the thread has made as many calls as the policy lets it: denied;
-    3. the rule that counts blocks or allows (about a tool that can change policy people are asked
-       instead);
-    4. without those who do not count, too few may vote: denied, since nobody could ever decide;
+    1. the request does not match the model's wish or its own digest, the tool is unknown or run by
+       another side, the arguments break the schema, or the requester could not be kept from voting:
+       denied as invalid;
+    2. the thread has reached the policy's limit of calls: denied;
+    3. the rule that counts blocks or allows (for a tool that can change policy people are asked
+       instead of allowing);
+    4. too few people may vote and count: denied, since nobody could ever decide;
     5. grants make up the votes that it needs: approved;
-    6. people denied this very call in this thread and the user has said nothing since: denied
-       again, `deny_repeats` times;
-    7. as many calls of the thread as the policy lets it were put to people: denied;
+    6. people denied this call in this thread and the user has said nothing since: denied again,
+       `deny_repeats` times;
+    7. the thread has reached the policy's limit of questions to people: denied;
     8. people are asked.
     """
     said = case.by_policies or policy_verdict(case)
@@ -208,9 +206,9 @@ def policy_verdict(case: Case) -> PolicyVerdict:
 
 
 def _unasked(case: Case, approved: e.Approved) -> e.Approved:
-    """With who is excluded, may revoke and may reconcile, which no question says here.
+    """Add the people who are excluded, may revoke and may reconcile, since there is no question.
 
-    A requester whom the request itself names is excluded by that, and left out.
+    A requester whom the request itself names is excluded anyway, and omitted.
     """
     wish = case.call.wish
     named = plain(wish.requester) if case.names_requester else ""
@@ -263,7 +261,7 @@ def _unmapped(wish: e.ToolRequested, policies: Policies) -> str | None:
 def question(
     policies: Policies, ruling: PolicyDecision, *, digest: str, requester: str, agent: str
 ) -> e.ApprovalRequested:
-    """What people are asked: frozen from here on."""
+    """The approval request, which freezes what the policies say now."""
     policy, rule = ruling.by.policy, ruling.judged.rule
     (own, *also), *besides = required(policies, ruling)
     beside = ruling.beside.rule if ruling.beside is not None else rule
@@ -299,12 +297,12 @@ def question(
 
 
 def unanswerable(asking: e.ApprovalRequested) -> int:
-    """How many votes this question needs that nobody can cast: then nobody must be asked."""
+    """The number of needed votes that nobody can cast; if any, people must not be asked."""
     return empty_seats(asked(asking), asking.stages, asking.excluded, asking.people)
 
 
 def _may_ever_act(asking: e.ApprovalRequested) -> set[str]:
-    """Everybody whose vote or act may count for this question, names and patterns."""
+    """Everybody who may act on this question, names and patterns."""
     quorums = [one.voters for quorums in asked(asking) for one in quorums]
     stages = [one.voters for one in asking.stages]
     more = (asking.may_break_glass, asking.may_revoke, asking.may_reconcile)
@@ -320,7 +318,7 @@ def _again(denied: Fact) -> str:
 
 
 def _granted(case: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Grant, ...]:
-    """The grants that together make up the votes people would be asked for; else none."""
+    """The grants that together meet the quorums of the question; else none."""
     if not case.policies.grantable(case.call.wish.tool):
         return ()
     call = about(case.call, case.call.wish.arguments)

@@ -1,6 +1,6 @@
 """Counting votes: what the people who were asked have decided, if anything.
 
-A vote counts where `lifecycle.objection` finds nothing against it: it was recorded after the
+A vote counts where `objections.objection` finds nothing against it: it was recorded after the
 question and before the deadline, by somebody who was asked by then and did not ask for it, about
 the very bytes that wait. If it approves with edited arguments, they must be ones that may run.
 Nobody counts twice: the slot gives each reviewer one vote, two accounts of one person are one
@@ -20,7 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ayes.ledger.grants import Delegation, delegated
-from ayes.ledger.lifecycle import Call, Objection, objection
+from ayes.ledger.lifecycle import Call
+from ayes.ledger.objections import Objection, objection
 from ayes.ledger.policies import Policies, of_edit
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -181,9 +182,7 @@ def asked(asking: e.ApprovalRequested) -> Required:
 def _agreeing(
     asking: e.ApprovalRequested, said: "_Position", ballots: Sequence[CastVote]
 ) -> Sequence[CastVote]:
-    """Those who count among those who say the same, in their order: the first to say an edit is its
-    editor.
-    """
+    """The votes that count for a position; the first for an edit is its editor's."""
     verdict, content = said
     is_edit = verdict == "approve" and content is not None
     return ballots[1:] if is_edit and not asking.editor_counts else ballots
@@ -195,9 +194,7 @@ def empty_seats(
     excluded: Collection[str],
     accounts: Accounts = NO_ACCOUNTS,
 ) -> int:
-    """How many votes can never come, without those who do not count: a question that nobody can
-    answer must not be asked.
-    """
+    """The number of needed votes that nobody can cast, since some people do not count."""
     later = [voter for stage in stages for voter in stage.voters]
     if not all(map(is_plain, later)):
         return 0
@@ -272,12 +269,12 @@ def _hopeless(
     agreeing: dict[_Position, list[CastVote]],
     spent: Collection[str],
 ) -> bool:
-    """Can nothing be agreed on any more, whatever those say who have not voted?"""
+    """Whether no agreement is possible, whatever the remaining people vote."""
     asking = call.approval_request
     assert asking
     later = call.escalated_to()
     if call.next_stage is not None or not all(map(is_plain, later)):
-        # somebody may come of whom nobody knows yet, and count wherever a vote is lacking
+        # an unknown person may still vote, and count wherever a vote is lacking
         return False
     left = [
         name

@@ -49,14 +49,14 @@ class Size(NamedTuple):
         return Size(self.values + other.values, self.text + other.text)
 
 
-class Effort(NamedTuple):
+class ConditionCost(NamedTuple):
     steps: float
     size: Size
 
 
 type _Scope = dict[str, Size]
 #: What an expression takes where names stand for values of these sizes.
-type Counted = Callable[[_Scope], Effort]
+type Counted = Callable[[_Scope], ConditionCost]
 
 
 class Unreadable(ValueError):
@@ -163,7 +163,7 @@ class _Parser:
             case "sign", ".":
                 return self._primary()
             case "text" | "raw" | "short", _:
-                return _Text(token)
+                return _TextLiteral(token)
             case "number", _:
                 return _literal(0)
             case "name", _:
@@ -198,14 +198,14 @@ class _Parser:
         return _called([on, *given])
 
 
-class _Text:
+class _TextLiteral:
     """A text that stands in the condition."""
 
     def __init__(self, token: str) -> None:
         self.text = _unescaped(token)
-        self._effort = Effort(1, Size(1, len(token)))
+        self._effort = ConditionCost(1, Size(1, len(token)))
 
-    def __call__(self, scope: _Scope) -> Effort:
+    def __call__(self, scope: _Scope) -> ConditionCost:
         return self._effort
 
 
@@ -221,21 +221,21 @@ def _unescaped(token: str) -> str:
 
 
 def _literal(text: int) -> Counted:
-    effort = Effort(1, Size(1, text))
+    effort = ConditionCost(1, Size(1, text))
     return lambda _: effort
 
 
 def _named(name: str) -> Counted:
-    return lambda scope: Effort(1, scope.get(name, Size()))
+    return lambda scope: ConditionCost(1, scope.get(name, Size()))
 
 
 def _both(one: Counted, other: Counted) -> Counted:
     """Compared, or both true: a boolean comes of it."""
 
-    def count(scope: _Scope) -> Effort:
+    def count(scope: _Scope) -> ConditionCost:
         first, second = one(scope), other(scope)
         looked = first.size.with_(second.size).steps
-        return Effort(first.steps + second.steps + looked, Size())
+        return ConditionCost(first.steps + second.steps + looked, Size())
 
     return count
 
@@ -243,46 +243,50 @@ def _both(one: Counted, other: Counted) -> Counted:
 def _joined(parts: list[Counted], *, copies: bool) -> Counted:
     """All of them in one value. With `copies` each of them is added to a copy of those before."""
 
-    def count(scope: _Scope) -> Effort:
+    def count(scope: _Scope) -> ConditionCost:
         steps, size = 0.0, Size(0, 0)
         for part in parts:
             effort = part(scope)
             size = size.with_(effort.size)
             steps += effort.steps + (size.steps if copies else 0)
-        return Effort(steps + 1, size)
+        return ConditionCost(steps + 1, size)
 
     return count
 
 
 def _called(given: list[Counted]) -> Counted:
-    def count(scope: _Scope) -> Effort:
+    def count(scope: _Scope) -> ConditionCost:
         efforts = [one(scope) for one in given]
         steps = sum(effort.steps + effort.size.steps for effort in efforts)
         text = sum(effort.size.text for effort in efforts)
-        return Effort(steps + 1, Size(1 + sum(one.size.values for one in efforts), text + 30))
+        return ConditionCost(
+            steps + 1, Size(1 + sum(one.size.values for one in efforts), text + 30)
+        )
 
     return count
 
 
 def _looked_up(on: Counted, key: Counted) -> Counted:
-    def count(scope: _Scope) -> Effort:
+    def count(scope: _Scope) -> ConditionCost:
         table, found = on(scope), key(scope)
-        return Effort(table.steps + found.steps + 1, table.size)
+        return ConditionCost(table.steps + found.steps + 1, table.size)
 
     return count
 
 
 def _matched(on: Counted, pattern: Counted) -> Counted:
     """The pattern is compiled each time, and the text is gone through for each part of it."""
-    known = isinstance(pattern, _Text)
-    weight = regex_cost.weight(pattern.text) if isinstance(pattern, _Text) else _HEAVIEST_PATTERN
+    known = isinstance(pattern, _TextLiteral)
+    weight = (
+        regex_cost.weight(pattern.text) if isinstance(pattern, _TextLiteral) else _HEAVIEST_PATTERN
+    )
     weight = min(weight, _HEAVIEST_PATTERN)
 
-    def count(scope: _Scope) -> Effort:
+    def count(scope: _Scope) -> ConditionCost:
         text, given = on(scope), pattern(scope)
         compiled = weight * 6
         searched = text.size.text * (weight + (0 if known else given.size.text)) / 30
-        return Effort(text.steps + given.steps + compiled + searched, Size())
+        return ConditionCost(text.steps + given.steps + compiled + searched, Size())
 
     return count
 
@@ -293,21 +297,21 @@ def _gone_through(on: Counted, macro: str, name: str, body: Counted) -> Counted:
     each.
     """
 
-    def count(scope: _Scope) -> Effort:
+    def count(scope: _Scope) -> ConditionCost:
         through = on(scope)
         times = through.size.values
         least, most = body(scope | {name: Size(0, 0)}), body(scope | {name: through.size})
         steps = through.steps + times * (least.steps + 1) + (most.steps - least.steps)
         if macro == "filter":
-            return Effort(steps, through.size)
+            return ConditionCost(steps, through.size)
         if macro != "map":
-            return Effort(steps, Size())
+            return ConditionCost(steps, Size())
         # The library adds each element to a copy of those before.
         small, large = least.size, most.size
         made = Size(
             1 + times * small.values + large.values - small.values,
             times * small.text + large.text - small.text,
         )
-        return Effort(steps + made.steps, made)
+        return ConditionCost(steps + made.steps, made)
 
     return count

@@ -40,8 +40,9 @@ NAMES: Final = ("args", "tool", "agent", "requester", "workspace", "thread", "la
 
 #: What the library knows beside: functions, and types for `type(args.x) == int`.
 _FUNCTIONS: Final = frozenset({
-    "size", "contains", "startsWith", "endsWith", "matches", "int", "uint", "double", "string", "bytes",
-    "timestamp", "duration", "type", "dyn", "getFullYear", "getMonth", "getDate", "getDayOfMonth",
+    "size", "contains", "startsWith", "endsWith", "matches", "int", "uint", "double", "string",
+    "bytes", "timestamp", "duration", "type", "dyn", "getFullYear", "getMonth", "getDate",
+    "getDayOfMonth",
     "getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds", "getMilliseconds",
 })  # fmt: skip
 _TYPES: Final = frozenset({
@@ -95,8 +96,8 @@ def check(condition: str) -> None:
     if steps > MAX_STEPS:
         raise BadCondition(
             f"{_cited(condition)} takes {_figure(steps)} steps by itself, and {MAX_STEPS:,} is "
-            "the limit. "
-            "Nest fewer all(), exists() and map(), over shorter lists, or write several rules."
+            "the limit. Nest fewer all(), exists() and map(), over shorter lists, or write several "
+            "rules."
         )
     try:
         said = program.execute(_NOTHING)
@@ -176,14 +177,12 @@ def holds(condition: str, about: Scope) -> bool:
     if steps > MAX_STEPS:
         raise CannotSay(
             f"{_cited(condition)} cannot be evaluated: it would take {_figure(steps)} steps with "
-            "these arguments, "
-            f"and {MAX_STEPS:,} is the limit"
+            f"these arguments, and {MAX_STEPS:,} is the limit"
         )
     if not about.spend(steps):
         raise CannotSay(
             f"{_cited(condition)} cannot be evaluated: with the conditions before it, it would "
-            "take more than "
-            f"{MAX_STEPS_TOGETHER:,} steps"
+            f"take more than {MAX_STEPS_TOGETHER:,} steps"
         )
     try:
         said = _compiled(condition).execute(about.context)

@@ -1,10 +1,10 @@
 """Everything that can go wrong, in one tree.
 
     ApprovalsError
-    ├── BadInput                what was handed in is malformed; nothing was recorded
-    │   ├── BadId               a token that could not be part of a subject
-    │   ├── BadSlot             a subject that is no slot of the ledger
-    │   ├── BadFact             bytes that are no fact
+    ├── BadInput                the input is malformed; nothing was recorded
+    │   ├── BadId               a token that cannot be part of a subject
+    │   ├── BadSlot             a subject that is not a slot of the ledger
+    │   ├── BadFact             bytes that are not a fact
     │   ├── BadFile             a policy, conversations or reviewer file, with the place in it
     │   ├── BadArguments        arguments that break the tool's JSON Schema
     │   ├── UnknownTool         a tool that nobody declared in this workspace
@@ -13,21 +13,21 @@
     │   ├── UnknownCall         no such call was ever requested
     │   ├── NotAllowed          not this person
     │   ├── NotOpen             the call is not waiting for this
-    │   ├── StillPending        a call of the thread waits for people; nobody may speak before it is decided
-    │   ├── AlreadyDecided      somebody was first; says who, what and when
+    │   ├── StillPending        a pending call of the thread blocks messages
+    │   ├── AlreadyDecided      somebody was first; says who, how and when
     │   ├── DeadlinePassed      the approval expired
     │   └── AlreadyFilled       the slot holds another fact; says whose
-    ├── Unavailable             the world's fault; nothing is known to be wrong with the request
+    ├── Unavailable             a fault outside of this program; the request may be valid
     │   ├── BrokerAway          no broker answered in time
     │   ├── BrokerRefused       the broker answered no: credentials, permissions, configuration
-    │   │   └── LogLost         the log ends before what was read from it already
+    │   │   └── LogLost         the log ends before a fact that was read from it already
     │   ├── StoreHeld           another process has this store
     │   ├── OutcomeUnknown      no answer came; the fact may or may not be recorded
-    │   └── WaitTimedOut        what was waited for did not happen in time
-    └── Defect                  our fault: something the ledger promised does not hold
+    │   └── WaitTimedOut        the awaited event did not happen in time
+    └── Defect                  a bug: something the ledger promised does not hold
 
-The message of each says what is wrong, where, and what to do next. `exit_code` is what the command
-line ends with: 1 error, 2 usage or bad input, 3 timed out, 4 not allowed, 6 expired.
+Each message says what is wrong, where, and what to do next. `exit_code` is the exit code of the
+command line: 1 error, 2 usage or bad input, 3 timed out, 4 not allowed, 6 expired.
 """
 
 from typing import ClassVar
@@ -38,7 +38,7 @@ class ApprovalsError(Exception):
 
 
 class BadInput(ApprovalsError):
-    """What was handed in is malformed; nothing was recorded."""
+    """The input is malformed; nothing was recorded."""
 
     exit_code = 2
 
@@ -55,15 +55,15 @@ class BadId(BadInput):
 
 
 class BadSlot(BadInput):
-    """The subject is no slot of the ledger."""
+    """The subject is not a slot of the ledger."""
 
 
 class BadFact(BadInput):
-    """The bytes are no fact that this ledger can read."""
+    """The bytes are not a fact that this ledger can read."""
 
 
 class BadFile(BadInput):
-    """A file that people wrote is wrong at one place."""
+    """A file that people wrote has a mistake."""
 
     def __init__(self, path: str, where: str, problem: str) -> None:
         self.path, self.where, self.problem = path, where, problem
@@ -101,9 +101,7 @@ class NotOpen(Refused):
 
 
 class StillPending(Refused):
-    """A call of the thread waits for people, and its policy lets no user speak before it is
-    decided.
-    """
+    """A call of the thread is pending, and the policy blocks messages until it is decided."""
 
 
 class AlreadyDecided(Refused):
@@ -121,7 +119,7 @@ class AlreadyFilled(Refused):
 
 
 class Unavailable(ApprovalsError):
-    """The world's fault; trying again may work."""
+    """A fault outside of this program; trying again may work."""
 
 
 class BrokerAway(Unavailable):
@@ -135,9 +133,7 @@ class BrokerRefused(Unavailable):
 
 
 class LogLost(BrokerRefused):
-    """The log ends before what was read from it already: it has lost its end, or it is another
-    log.
-    """
+    """The log ends before a fact that was read from it already: it was cut or replaced."""
 
 
 class StoreHeld(Unavailable):
@@ -149,12 +145,10 @@ class OutcomeUnknown(Unavailable):
 
 
 class WaitTimedOut(Unavailable):
-    """What was waited for did not happen in time."""
+    """The awaited event did not happen in time."""
 
     exit_code = 3
 
 
 class Defect(ApprovalsError):
-    """Our fault: something the ledger promised does not hold. Please report it with the sequence
-    named.
-    """
+    """A bug: something the ledger promised does not hold. Please report it with its sequence."""

@@ -1,14 +1,14 @@
 """The policy: which tools run freely, which wait for people, which never run.
 
     while_pending = "queue"                     # queue | supersede | block; absent: queue
-    deny_repeats = 3                            # a denied call that is repeated unchanged is denied again, so often
-    calls_per_thread = 500                      # absent: as many as it likes
-    questions_per_thread = 50                   # so many calls of a thread are put to people; absent: all
-    never_grant = ["payout"]                    # no standing approval covers these tools
-    may_revoke = ["@security"]                  # may take an approval back too, beside those who decide
-    may_reconcile = ["@security"]               # say what became of a call in doubt; absent: who may decide
+    deny_repeats = 3                            # times that a repeated denied call is denied again
+    calls_per_thread = 500                      # absent: no limit
+    questions_per_thread = 50                   # calls of a thread put to people; absent: no limit
+    never_grant = ["payout"]                    # no grant covers these tools
+    may_revoke = ["@security"]                  # revoke approvals, in addition to the voters
+    may_reconcile = ["@security"]               # reconcile calls in doubt; absent: the voters
     unmapped_requesters = "deny"                # deny | exclude_nobody; absent: deny
-    policies_need_approval = false              # the organisation's: a second person agrees to each version
+    policies_need_approval = false              # the organisation's: each version needs approval
 
     [people]
     ana = ["ana@corp.example", "slack:U17"]     # accounts of the reviewer ana; each counts as ana
@@ -23,43 +23,40 @@
     name = "changes a booking"
     tools = ["book_*", "cancel_reservation"]    # names, or patterns with * and ?
     then = "ask"                                # allow | ask | block
-    when = "args.amount > 100"                  # a condition in CEL on the arguments; absent: always
+    when = "args.amount > 100"                  # a CEL condition on the arguments; absent: always
     workspaces = ["*"]                          # absent: any
-    agents = ["desk-*"]                         # whose agent wishes it; absent: any
+    agents = ["desk-*"]                         # agents that make the call; absent: any
     labels = {channel = "chat"}                 # of the thread; absent: any
-    priority = 0                                # a rule of a higher one overrides those of lower ones
-    shadow = false                              # judges without effect; what it would have said is recorded
+    priority = 0                                # a higher one overrides lower ones
+    shadow = false                              # true: no effect; its verdict is recorded
     reason = "It changes a booking."
     # With ask only:
     voters = ["ana", "ops-*"]                   # names, patterns, groups; absent: everybody
     votes_needed = 1
-    denials_needed = 1                          # so many people must say no
+    denials_needed = 1
     also = [{voters = ["@security"]}]           # these must agree too; nobody counts twice
-    editor_counts = false                       # true: who edits the arguments counts as a vote for the edit
+    editor_counts = false                       # true: an edit is also its editor's vote for it
     break_glass = ["@security"]                 # each of them alone may let it run, with a reason
     expires_in_s = 3600                         # absent: never
     on_timeout = "escalate"                     # deny | escalate | stay; absent: deny
-    stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked as well
-    then, one after the other
+    stages = [{voters = ["@leads"], expires_in_s = 3600}]  # with escalate: who is asked in turn
 
 Of all rules that match a call those of the highest priority count, and of these the strictest:
-block beats ask beats allow, and among equals the first in the file. A call that no rule matches is
-asked about, so an empty file is the safest policy there is. So is one whose condition cannot be
-evaluated (a key that is not there, a number where a text is): what the other rules would have
-allowed is then asked about, and who would be asked if it held is asked.
+block beats ask beats allow, and among equals the first in the file. If no rule matches, people are
+asked, so an empty file is the safest policy. If a condition cannot be evaluated (a missing key, a
+number instead of a text), the people of its rule are asked about what other rules would allow.
 
-The organisation may have a policy too. It says nothing about a call that none of its rules matches;
-where one does, the stricter of the two counts, whatever the priorities, and where both ask, both
-must be satisfied.
+The organisation may have a policy too. If one of its rules matches, the stricter of the two
+policies counts, whatever the priorities; if both ask, both must be satisfied.
 
-A requester is compared with reviewers as a person: without case, and through [people]. One who
-leads to no possible reviewer (empty, or with characters that no reviewer's name has) cannot be kept
-from approving their own request, so the call is denied, unless `unmapped_requesters` says that such
-a requester excludes nobody.
+A requester is compared with reviewers as a person: without case, and through [people]. A requester
+who maps to no possible reviewer (empty, or with characters that reviewers' names cannot have)
+cannot be kept from approving their own request. So the call is denied, unless
+`unmapped_requesters` says that such a requester excludes nobody.
 
-`while_pending` says what becomes of what a user says while a call of the thread waits for people:
-it waits until the call is settled, or makes the call moot, or may not be said yet. It is the same
-for every rule, and no policy loses it.
+`while_pending` decides about a user's message while a call of the thread is pending: it waits until
+the call is settled, makes the call moot, or is refused. It holds for every rule, and no message is
+lost.
 """
 
 import re
@@ -83,11 +80,10 @@ type Then = Literal["allow", "ask", "block"]
 type UnmappedRequesters = Literal["deny", "exclude_nobody"]
 
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?-]+", re.ASCII)
-#: More than this nobody can review.
 MAX_RULES: Final = 1000
-#: Each of them is frozen into every question that it could vote on.
+#: Each is copied into every approval request on which it could vote.
 MAX_SECOND_NAMES: Final = 1000
-#: So many tools are remembered with their rules.
+#: The size of the cache of rules by tool.
 _MOST_TOOLS: Final = 10_000
 
 
@@ -132,13 +128,13 @@ class Also(TomlModel):
 
 
 class Next(TomlModel):
-    """People who are asked as well, when nobody has decided in time."""
+    """People who are asked in addition if nobody has decided in time."""
 
     voters: Voters
     expires_in_s: Interval | None = None
 
 
-#: What only makes sense where people are asked.
+#: Keys that are valid only with `then = "ask"`.
 _OF_QUESTIONS: Final = (
     "voters",
     "votes_needed",
@@ -150,7 +146,7 @@ _OF_QUESTIONS: Final = (
     "on_timeout",
     "stages",
 )
-#: What stands above the first rule, since it is the same for all.
+#: Keys that belong above the first rule, since they hold for all.
 _OF_ALL: Final = (
     "while_pending",
     "deny_repeats",
@@ -187,7 +183,7 @@ class Rule(TomlModel):
     votes_needed: Count = 1
     denials_needed: Count = 1
     also: Annotated[tuple[Also, ...], Field(strict=False)] = ()
-    #: Does the vote of the person who edits the arguments count towards the edit?
+    #: Whether the editor's vote counts towards the edit.
     editor_counts: bool = False
     break_glass: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
     #: None: never.
@@ -198,8 +194,7 @@ class Rule(TomlModel):
     @model_validator(mode="before")
     @classmethod
     def _not_of_one_rule(cls, data: Any) -> Any:
-        # In TOML a key below [[rule]] is that rule's, wherever whoever wrote it thought it would
-        # be.
+        # In TOML a key below [[rule]] belongs to that rule, whatever its author intended.
         for key in _OF_ALL if isinstance(data, dict) else ():
             if key in data:
                 raise mistake(
@@ -232,8 +227,7 @@ class Rule(TomlModel):
         if self.on_timeout != "deny" and self.expires_in_s is None:
             raise mistake(
                 f"on_timeout = {self.on_timeout!r} says what happens when the time is over, and "
-                "expires_in_s is missing. "
-                "Give it, or leave on_timeout out.",
+                "expires_in_s is missing. Give it, or leave on_timeout out.",
                 "on_timeout",
             )
         if self.stages and self.on_timeout != "escalate":
@@ -267,17 +261,16 @@ class Rule(TomlModel):
 
     @property
     def matches(self) -> object:
-        """Which calls it is about: equal for two rules that are about the very same."""
+        """Equal for two rules that match the same calls."""
         sets = (self.tools, self.workspaces, self.agents, self.labels.items())
         return self.when, self.priority, self.shadow, *map(frozenset, sets)
 
 
 class Policy(TomlModel):
-    """The rules, in the order of the file, and what they all share."""
+    """The rules, in the order of the file, and the settings that they share."""
 
     while_pending: WhilePending = "queue"
-    #: So often a call that people denied is denied again by itself when the model repeats it
-    #: unchanged.
+    #: The number of times that an unchanged repetition of a denied call is denied again.
     deny_repeats: int = Field(default=3, ge=0, le=1000)
     #: None: no limit.
     calls_per_thread: Annotated[int, Field(ge=1)] | None = None
@@ -285,10 +278,9 @@ class Policy(TomlModel):
     never_grant: Annotated[tuple[Pattern, ...], Field(strict=False)] = ()
     may_revoke: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
     may_reconcile: Annotated[tuple[Voter, ...], Field(strict=False)] = ()
-    #: What becomes of a wish whose requester could not be a reviewer, by [people] or by name.
+    #: For a call whose requester could not be a reviewer, by [people] or by name.
     unmapped_requesters: UnmappedRequesters = "deny"
-    #: The organisation's: a version of a workspace's policy counts only when people approved
-    #: exactly its text.
+    #: The organisation's: workspaces' policies count only if people approved exactly their text.
     policies_need_approval: bool = False
     #: By reviewer, the accounts that are theirs as well.
     accounts: dict[str, Annotated[tuple[str, ...], Field(strict=False)]] = Field(
@@ -329,15 +321,12 @@ class Policy(TomlModel):
                 if not plain(account):
                     raise mistake("an account needs a name. Leave the empty one out.", reviewer)
                 if (other := whose.setdefault(plain(account), reviewer)) != reviewer:
-                    raise mistake(
-                        f"the account {account!r} belongs to {other!r} too. Give it to one of them.",
-                        reviewer,
-                    )
+                    belongs = f"the account {account!r} belongs to {other!r} too"
+                    raise mistake(f"{belongs}. Give it to one of them.", reviewer)
         if sum(map(_is_name, whose)) - len(accounts) > MAX_SECOND_NAMES:
             raise mistake(
-                f"more than {MAX_SECOND_NAMES:,} accounts could be names of reviewers. Write "
-                "those that are of "
-                'another system with its name in front, such as "slack:U17".'
+                f"more than {MAX_SECOND_NAMES:,} accounts could be names of reviewers. Write those "
+                'that are of another system with its name in front, such as "slack:U17".'
             )
         return accounts
 
@@ -429,7 +418,7 @@ class Policy(TomlModel):
         return self.people(voter for voters in owners for voter in voters)
 
     def never_granted(self, tool: str) -> bool:
-        """Does no standing approval cover this tool?"""
+        """Whether no grant may cover this tool."""
         return is_among(tool, self.never_grant)
 
     def about(self, tool: str) -> tuple[Rule, ...]:

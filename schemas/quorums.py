@@ -46,9 +46,7 @@ def filled(quorums: Sequence[Quorum], people: Iterable[str], anywhere: Collectio
 def lacking(
     quorums: Sequence[Quorum], people: Iterable[str], anywhere: Collection[str] = ()
 ) -> int:
-    """How many seats stay empty for ever when nobody comes but these people, and strangers whom a
-    pattern may mean.
-    """
+    """The seats that stay empty if only these people vote, and those whom a pattern may match."""
     closed = [quorum for quorum in quorums if everybody((quorum,)) is not None]
     return needed(closed) - filled(closed, people, anywhere)
 
@@ -64,9 +62,7 @@ def met(quorums: Sequence[Quorum], people: Iterable[str], anywhere: Collection[s
 
 
 def everybody(quorums: Iterable[Quorum]) -> tuple[str, ...] | None:
-    """All who could be meant; None where a pattern stands, which may mean people whom nobody has
-    heard of.
-    """
+    """All voters by name; None if there is a pattern, which may match unknown people."""
     names = dict.fromkeys(voter for quorum in quorums for voter in quorum.voters)
     return tuple(names) if all(map(is_plain, names)) else None
 

@@ -41,7 +41,7 @@ class TooMuchWork(ValueError):
     """The schema may take more steps than is allowed; the message is a sentence."""
 
 
-class Effort:
+class SchemaCost:
     """What a schema costs.
 
     Args:
@@ -90,8 +90,7 @@ class Effort:
             if isinstance(node.get("$id"), str) and node is not self._root:
                 raise TooMuchWork(
                     f"a subschema has an $id, {_cited(node['$id'])}. Only the schema itself may "
-                    "have one: "
-                    'leave it out, and refer to the place, such as "#/$defs/address".'
+                    'have one: leave it out, and refer to the place, such as "#/$defs/address".'
                 )
             self._nodes[id(node)] = node
             self._costs[id(node)] = _weight(node)
@@ -103,10 +102,9 @@ class Effort:
             weight += sum(map(regex_cost.weight, _patterns(node)))
             if weight > MAX_PATTERN_WEIGHT:
                 raise TooMuchWork(
-                    "the patterns of the schema repeat too much: their counted repetitions come "
-                    "to a weight of "
-                    f"{weight:,}, and {MAX_PATTERN_WEIGHT:,} is the limit. Use maxLength instead "
-                    "of {1,1000}."
+                    "the patterns of the schema repeat too much: their counted repetitions come to "
+                    f"a weight of {weight:,}, and {MAX_PATTERN_WEIGHT:,} is the limit. Use "
+                    "maxLength instead of {1,1000}."
                 )
             waiting += self._applied(node)
             waiting += _children(node)
@@ -132,9 +130,8 @@ class Effort:
             fragment = reference.removeprefix(base.rstrip("#"))
         if fragment and not fragment.startswith("#"):
             raise TooMuchWork(
-                f"the schema refers to {_cited(reference)}, and a reference can only be to a "
-                "place in the "
-                'schema itself, such as "#/$defs/address".'
+                f"the schema refers to {_cited(reference)}, and a reference can only be to a place "
+                'in the schema itself, such as "#/$defs/address".'
             )
         fragment = unquote(fragment[1:])
         if fragment and not fragment.startswith("/"):
@@ -168,8 +165,7 @@ class Effort:
             elif id(node) in under_way:
                 raise TooMuchWork(
                     "the schema refers to itself at the same value, so it has no end. Refer to it "
-                    "from "
-                    "properties or items."
+                    "from properties or items."
                 )
             elif id(node) not in self._in_place:
                 under_way.add(id(node))
@@ -189,15 +185,14 @@ class Effort:
             if self._looked_at > _MAX_COUNTED:
                 raise TooMuchWork(
                     "the references of the schema lead on to too many others at the same value. "
-                    "Refer to "
-                    "fewer subschemas from allOf, anyOf, oneOf and $ref."
+                    "Refer to fewer subschemas from allOf, anyOf, oneOf and $ref."
                 )
         steps = sum(number * self._costs[place] for place, number in found.items())
         if steps > MAX_STEPS_PER_VALUE:
             raise TooMuchWork(
                 f"the schema takes {steps:,} steps for a single value once its references are "
-                "expanded, and "
-                f"{MAX_STEPS_PER_VALUE:,} is the limit. Refer to the same subschema fewer times."
+                f"expanded, and {MAX_STEPS_PER_VALUE:,} is the limit. Refer to the same subschema "
+                "fewer times."
             )
         return found
 

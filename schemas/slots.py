@@ -1,20 +1,21 @@
-"""Where a fact stands: a slot is one NATS subject, and holds one fact for ever.
+"""Slots: a slot is one NATS subject, and holds one fact for ever.
 
     ledger.<workspace>.<thread>.<tail>        a thread and the calls in it
-    ledger.<workspace>._policy.<version>      what the workspace itself decided
+    ledger.<workspace>._policy.<version>      the workspace's own slots
     ledger.<workspace>._tool.<tool>.<version>
     ledger.<workspace>._grant.<giver>.<name>.given|revoked|revoked.<reviewer>|used.<n>
     ledger.<workspace>._delegation.<giver>.<name>.given|ended
-    ledger._organisation._policy.<version>    what holds in every workspace
+    ledger._organisation._policy.<version>    the policy that holds in every workspace
 
-The tail says what the slot is for. `FILLED_BY` is the whole list, and which facts may fill each;
-everything that reads or writes a subject goes through this file.
+The tail says what the slot is for. `FILLED_BY` lists all slots and the facts that may fill each.
+Every subject is read and written through this file.
 """
 
 import functools
 from typing import ClassVar, Final, Self
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadId, BadSlot
@@ -25,13 +26,12 @@ POLICY: Final = "_policy"
 TOOL: Final = "_tool"
 GRANT: Final = "_grant"
 DELEGATION: Final = "_delegation"
-#: Stands in the slots in which a client claims and finishes the calls that it runs itself.
+#: The token of the slots in which a client claims and finishes the calls that it runs itself.
 CLIENT: Final = "client"
-#: Stands in a workspace's place. No workspace can be called so.
+#: Takes the place of a workspace; not a valid name of one.
 ORGANISATION: Final = "_organisation"
 
-# `*` is a token somebody chose, `#` a number counted from 1. Thread tails first, then the
-# workspace's own.
+# `*` is an id, `#` a number counted from 1. First the tails in a thread, then the workspace's own.
 FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("opened",): (e.ThreadOpened,),
     ("said", "*"): (e.Said,),
@@ -52,7 +52,7 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
         e.Superseded,
     ),
     ("call", "*", "revoked", "*"): (e.Revoked,),
-    # An executor's. `Revoked` stands here in logs from before reviewers had a slot for it.
+    # An executor's. Older logs have `Revoked` here too, before reviewers had a slot for it.
     ("call", "*", "claim", "#"): (e.ToolStarted, e.Revoked, e.Declined),
     ("call", "*", "finished"): (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.InDoubt),
     ("call", "*", "late", "#"): (e.ToolReturned, e.ToolFailed, e.ToolRefused, e.InDoubt),
@@ -61,13 +61,12 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("call", "*", "finished", CLIENT): (e.ToolReturned, e.ToolFailed, e.InDoubt),
     ("call", "*", "late", CLIENT, "#"): (e.ToolReturned, e.ToolFailed, e.InDoubt),
     ("call", "*", "reconciled", "*"): (e.Reconciled,),
-    # In logs from before the slot named the reviewer.
+    # Older logs, before the slot named the reviewer.
     ("call", "*", "reconciled"): (e.Reconciled,),
     (POLICY, "#"): (e.PolicyApplied,),
     (TOOL, "*", "*"): (e.ToolDeclared,),
     (GRANT, "*", "*", "given"): (e.Granted,),
-    # The gate's, after a denial; and a reviewer's. Without a name it may also be a reviewer's of an
-    # older log.
+    # The gate's, after a denial, or in older logs a reviewer's; then a reviewer's.
     (GRANT, "*", "*", "revoked"): (e.GrantRevoked,),
     (GRANT, "*", "*", "revoked", "*"): (e.GrantRevoked,),
     (GRANT, "*", "*", "used", "#"): (e.GrantUsed,),
@@ -85,21 +84,19 @@ class Slot(Struct, frozen=True, gc=False):
 
     @property
     def subject(self) -> str:
-        if (
-            not self.workspace
-        ):  # not a slot of the ledger: what stands there is carried (`elsewhere`)
+        if not self.workspace:  # not a slot of the ledger (`elsewhere`)
             return ".".join(self.tail)
         head = (ROOT, self.workspace, self.thread) if self.thread else (ROOT, self.workspace)
         return ".".join((*head, *self.tail))
 
     @property
     def subjects(self) -> str:
-        """What to read to have all that stands here, as for a thread or a call."""
+        """The subjects to read, as for a thread or a call."""
         return self.subject
 
     @property
     def filled_by(self) -> tuple[type[e.Event], ...]:
-        """The facts that may stand here.
+        """The facts that may be here.
 
         Raises:
             BadSlot: there is no such slot.
@@ -113,7 +110,7 @@ class Slot(Struct, frozen=True, gc=False):
 
     @property
     def call_ref(self) -> "CallRef | None":
-        """The call that this slot belongs to, if it belongs to one."""
+        """The call that this slot belongs to, if any."""
         match self.tail:
             case ("call", call, *_):
                 return _call_ref(self.workspace, self.thread, call)
@@ -122,45 +119,53 @@ class Slot(Struct, frozen=True, gc=False):
 
     @classmethod
     def elsewhere(cls, subject: str) -> "Slot":
-        """The place of a message whose subject is not a slot of the ledger."""
+        """A stand-in for a subject that is not a slot of the ledger."""
         return cls("", "", (subject,))
 
     @classmethod
     def parse(cls, subject: str) -> "Slot":
-        """Read a subject back.
+        """Parse a subject.
 
         Raises:
-            BadSlot: it is no slot of the ledger.
+            BadSlot: it is not a slot of the ledger.
         """
         return read(subject)[0]
 
 
-class ThreadRef(Struct, frozen=True):
+class _Ref(Struct, frozen=True):
+    """Ids that together name one thing, written with slashes between them."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the written form, such as `workspace/thread/call`.
+
+        Raises:
+            BadId: a part is not a valid id.
+            BadSlot: the number of parts is wrong.
+        """
+        parts, names = text.split("/"), cls.__struct_fields__
+        if len(parts) != len(names):
+            form = f"{text!r} is not of the form {'/'.join(names)}"
+            raise BadSlot(f"{form}: {len(parts)} parts instead of {len(names)}.")
+        return cls(*parts)
+
+    def __str__(self) -> str:
+        return "/".join(astuple(self))
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            token(name, getattr(self, name))
+
+
+class ThreadRef(_Ref, frozen=True):
     """A conversation, written `workspace/thread`."""
 
     workspace: str
     thread: str
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `workspace/thread`.
-
-        Raises:
-            BadId: a part cannot be an id.
-            BadSlot: it has not two parts.
-        """
-        return cls(*_parts(text, "workspace", "thread"))
-
-    def __str__(self) -> str:
-        return f"{self.workspace}/{self.thread}"
-
-    def __post_init__(self) -> None:
-        token("workspace", self.workspace)
-        token("thread", self.thread)
-
     @property
     def subjects(self) -> str:
-        """The wildcard over everything recorded in the thread."""
+        """The wildcard over all facts of the thread."""
         return f"{ROOT}.{self.workspace}.{self.thread}.>"
 
     @property
@@ -180,43 +185,23 @@ class ThreadRef(Struct, frozen=True):
         return CallRef(self.workspace, self.thread, call)
 
     def wish(self, turn: int, index: int) -> "CallRef":
-        """The call that a model's wish becomes: `<turn>-<index>`, never the provider's id, which
-        repeats.
-        """
+        """The call of a model's wish: `<turn>-<index>`, since the provider's ids repeat."""
         return _call_ref(self.workspace, self.thread, f"{turn}-{index}")
 
     def _slot(self, *tail: str) -> Slot:
         return Slot(self.workspace, self.thread, tail)
 
 
-class CallRef(Struct, frozen=True):
-    """One wish for a tool, written `workspace/thread/call`."""
+class CallRef(_Ref, frozen=True):
+    """One request to run a tool, written `workspace/thread/call`."""
 
     workspace: str
     thread: str
     call: str
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `workspace/thread/call`.
-
-        Raises:
-            BadId: a part cannot be an id.
-            BadSlot: it has not three parts.
-        """
-        return cls(*_parts(text, "workspace", "thread", "call"))
-
-    def __str__(self) -> str:
-        return f"{self.workspace}/{self.thread}/{self.call}"
-
-    def __post_init__(self) -> None:
-        token("workspace", self.workspace)
-        token("thread", self.thread)
-        token("call", self.call)
-
     @property
     def subjects(self) -> str:
-        """The wildcard over everything recorded about the call."""
+        """The wildcard over all facts of the call."""
         return f"{ROOT}.{self.workspace}.{self.thread}.call.{self.call}.>"
 
     @property
@@ -225,9 +210,7 @@ class CallRef(Struct, frozen=True):
 
     @property
     def wish(self) -> tuple[int, int] | None:
-        """Turn and index of the model's wish that becomes this call. None: a service chose the
-        id.
-        """
+        """Turn and index of the model's wish behind this call; None if a service chose the id."""
         return _wish(self.call)
 
     @property
@@ -246,7 +229,7 @@ class CallRef(Struct, frozen=True):
 
     @property
     def announced(self) -> Slot:
-        """Where it is announced that one person alone lets the call run, before it is decided."""
+        """Announces that one person alone lets the call run, before it is decided."""
         return self._slot("announced")
 
     @property
@@ -258,83 +241,64 @@ class CallRef(Struct, frozen=True):
         return self._slot("decided")
 
     def revoked_by(self, reviewer: str) -> Slot:
-        """Where a reviewer takes an approval back before the tool runs."""
+        """A reviewer's revocation of the approval, before the tool runs."""
         return self._slot("revoked", token("reviewer", reviewer))
 
     def claim(self, attempt: int) -> Slot:
-        """Where an executor claims the call."""
+        """An executor's claim."""
         return self._slot("claim", str(attempt))
 
     @property
     def finished(self) -> Slot:
-        """Where an executor says how the call ended."""
+        """The end, as an executor records it."""
         return self._slot("finished")
 
     def late(self, number: int) -> Slot:
-        """Where an executor's outcome goes that found `finished` taken.
+        """An executor's outcome when `finished` is taken.
 
-        After an end that counts it is kept and never shown to the model. Where `finished` holds a
-        void fact, it is the end.
+        It is the end if the fact in `finished` is void; else it is kept, never shown to the model.
         """
         return self._slot("late", str(number))
 
     def client_claim(self, attempt: int) -> Slot:
-        """Where a client claims a call that it runs itself."""
+        """A client's claim of a call that it runs itself."""
         return self._slot("claim", CLIENT, str(attempt))
 
     @property
     def client_finished(self) -> Slot:
-        """Where a client says how a call ended that it ran itself."""
+        """The end of a call that a client ran itself."""
         return self._slot("finished", CLIENT)
 
     def client_late(self, number: int) -> Slot:
-        """Where a client's outcome goes that found `client_finished` taken; as `late`."""
+        """A client's outcome when `client_finished` is taken; as `late`."""
         return self._slot("late", CLIENT, str(number))
 
     def reconciled_by(self, reviewer: str) -> Slot:
-        """Where a reviewer says what really happened to a call in doubt."""
+        """A reviewer's word on what happened to a call in doubt."""
         return self._slot("reconciled", token("reviewer", reviewer))
 
     @property
     def reconciled(self) -> Slot:
-        """The same in logs from before the slot named the reviewer."""
+        """The same in older logs, before the slot named the reviewer."""
         return self._slot("reconciled")
 
     def _slot(self, *rest: str) -> Slot:
         return Slot(self.workspace, self.thread, ("call", self.call, *rest))
 
 
-class _Standing(Struct, frozen=True):
-    """What a person gave and may take back, written `workspace/giver/name`."""
+class _GivenRef(_Ref, frozen=True):
+    """A grant or a delegation, written `workspace/giver/name`."""
 
     workspace: str
-    #: Whose word it is: only this person's credentials can record it.
+    #: Only this person's credentials can record it.
     giver: str
     name: str
 
     KIND: ClassVar[str]
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `workspace/giver/name`.
-
-        Raises:
-            BadId: a part cannot be an id.
-            BadSlot: it has not three parts.
-        """
-        return cls(*_parts(text, "workspace", "giver", "name"))
-
-    def __str__(self) -> str:
-        return f"{self.workspace}/{self.giver}/{self.name}"
-
-    def __post_init__(self) -> None:
-        token("workspace", self.workspace)
-        token("giver", self.giver)
-        token("name", self.name)
-
     @property
     def subjects(self) -> str:
-        """The wildcard over everything recorded about it."""
+        """The wildcard over all facts about it."""
         return f"{ROOT}.{self.workspace}.{self.KIND}.{self.giver}.{self.name}.>"
 
     @property
@@ -345,26 +309,26 @@ class _Standing(Struct, frozen=True):
         return Slot(self.workspace, "", (self.KIND, self.giver, self.name, *rest))
 
 
-class GrantRef(_Standing, frozen=True):
-    """A standing yes: `workspace/giver/name`."""
+class GrantRef(_GivenRef, frozen=True):
+    """A reviewer's standing approval: `workspace/giver/name`."""
 
     KIND: ClassVar[str] = GRANT
 
     @property
     def revoked(self) -> Slot:
-        """Where the gate takes it back, after a denial of what it covers."""
+        """The gate's revocation, after people denied a call that the grant covers."""
         return self._slot("revoked")
 
     def revoked_by(self, reviewer: str) -> Slot:
-        """Where a reviewer takes it back."""
+        """A reviewer's revocation."""
         return self._slot("revoked", token("reviewer", reviewer))
 
     def used(self, number: int) -> Slot:
         return self._slot("used", str(number))
 
 
-class DelegationRef(_Standing, frozen=True):
-    """A person's word that another may vote in their place: `workspace/giver/name`."""
+class DelegationRef(_GivenRef, frozen=True):
+    """A permission to vote in the giver's place: `workspace/giver/name`."""
 
     KIND: ClassVar[str] = DELEGATION
 
@@ -374,7 +338,7 @@ class DelegationRef(_Standing, frozen=True):
 
 
 def policy_slot(workspace: str, version: int) -> Slot:
-    """Where a version of a workspace's policy stands, or of the organisation's."""
+    """The slot of a version of a workspace's policy, or of the organisation's."""
     return Slot(_owner(workspace), "", (POLICY, str(version)))
 
 
@@ -384,17 +348,17 @@ def policies(workspace: str) -> str:
 
 
 def grants(workspace: str) -> str:
-    """The wildcard over all that was ever recorded about a workspace's grants."""
+    """The wildcard over all facts about a workspace's grants."""
     return f"{ROOT}.{token('workspace', workspace)}.{GRANT}.>"
 
 
 def delegations(workspace: str) -> str:
-    """The wildcard over all that was ever recorded about a workspace's delegations."""
+    """The wildcard over all facts about a workspace's delegations."""
     return f"{ROOT}.{token('workspace', workspace)}.{DELEGATION}.>"
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Does a NATS subject match a pattern with `*` (one token) and `>` (the rest)?"""
+    """Whether a NATS subject matches a pattern with `*` (one token) and `>` (the rest)."""
     wanted, tokens = pattern.split("."), subject.split(".")
     for place, word in enumerate(wanted):
         if word == ">":
@@ -409,35 +373,21 @@ def _owner(workspace: str) -> str:
 
 
 def tool_slot(workspace: str, tool: str, version: str) -> Slot:
-    return Slot(
-        token("workspace", workspace),
-        "",
-        (TOOL, token("tool", tool), token("tool version", version)),
-    )
+    tail = (TOOL, token("tool", tool), token("tool version", version))
+    return Slot(token("workspace", workspace), "", tail)
 
 
 def declarations(workspace: str, tool: str = "*") -> str:
     """The wildcard over a workspace's tools, or over one tool's versions."""
-    return f"{ROOT}.{token('workspace', workspace)}.{TOOL}.{tool if tool == '*' else token('tool', tool)}.*"
-
-
-def _parts(text: str, *names: str) -> tuple[str, ...]:
-    parts = tuple(text.split("/"))
-    if len(parts) != len(names):
-        raise BadSlot(
-            f"{text!r} is not of the form {'/'.join(names)}: {len(parts)} parts instead of "
-            f"{len(names)}."
-        )
-    return tuple(token(name, part) for name, part in zip(names, parts, strict=True))
+    name = tool if tool == "*" else token("tool", tool)
+    return f"{ROOT}.{token('workspace', workspace)}.{TOOL}.{name}.*"
 
 
 def subject_text(raw: bytes) -> str:
-    r"""A subject as text, whatever its bytes: printable ASCII stands for itself, any other byte is
-    `\xff`.
+    r"""A subject as text: printable ASCII as it is, any other byte and the backslash as `\xff`.
 
-    A NATS subject may hold any byte but those that end a token or a line. A backslash is escaped as
-    well, so that two subjects never have the same text, and the text of a slot is its subject, byte
-    for byte.
+    A NATS subject may hold any bytes but those that end a token or a line. No two subjects have the
+    same text, and the text of a slot is its subject, byte for byte.
     """
     if raw.isascii() and (text := raw.decode("ascii")).isprintable() and "\\" not in text:
         return text
@@ -450,29 +400,27 @@ _BACKSLASH: Final = ord("\\")
 
 
 def read(subject: str) -> tuple[Slot, tuple[type[e.Event], ...]]:
-    """The slot of a subject, and the facts that may stand there.
+    """The slot of a subject, and the facts that may be in it.
 
     Raises:
-        BadSlot: it is no slot of the ledger.
+        BadSlot: it is not a slot of the ledger.
     """
-    # A log is read subject by subject, each of them once; what repeats is the thread and the tail.
+    # A log has each subject once; only the thread and the tail repeat, so these are cached.
     match subject.split(".", 3):
         case [root, workspace, thread, tail] if root == ROOT:
             pass
         case [root, workspace, thread] if root == ROOT:
             tail = ""
         case _:
-            raise BadSlot(
-                f"{subject!r} is no subject of the ledger: it does not start with "
-                f"{ROOT}.<workspace>."
-            )
+            why = f"it does not start with {ROOT}.<workspace>"
+            raise BadSlot(f"{subject!r} is not a subject of the ledger: {why}.")
     try:
         if thread.startswith("_"):
             thread, tail = "", f"{thread}.{tail}"
         _place(workspace, thread)
         return Slot(workspace, thread, (found := _tail(tail, bool(thread)))[0]), found[1]
     except BadId as problem:
-        raise BadSlot(f"{subject!r} is no slot: {problem}") from None
+        raise BadSlot(f"{subject!r} is not a slot: {problem}") from None
 
 
 @functools.lru_cache(maxsize=8192)

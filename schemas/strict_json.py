@@ -14,9 +14,7 @@ MAX_DEPTH: Final = 100
 
 
 class BadJson(ValueError):
-    """The text is no JSON, or JSON that two readers may take differently. The message fits into a
-    sentence.
-    """
+    """The text is not JSON, or two readers may read it differently. The message is a clause."""
 
 
 def read(text: str) -> Any:
@@ -65,9 +63,7 @@ def _float(digits: str) -> float:
 
 
 def _int(digits: str) -> int:
-    if (
-        len(digits) > 300
-    ):  # over 1e300 the next reader has infinity, and Python itself stops at 4,300 digits
+    if len(digits) > 300:  # other readers have infinity there; Python stops at 4,300 digits
         raise BadJson(f"a number of {len(digits)} digits is out of range")
     return int(digits)
 

@@ -1,8 +1,6 @@
-"""Files that people write, and how their mistakes are told: which line, which entry, what is
-allowed.
+"""TOML files that people write, and their mistakes: the line, the entry, and what is allowed.
 
-A file is read whole or not at all. Nothing in it is passed over: an unknown key is a mistake, since
-whoever wrote it meant something.
+A file is read whole or not at all. An unknown key is a mistake, since its author meant something.
 """
 
 import bisect
@@ -17,7 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ayes.schemas.errors import BadFile
 
-#: So many are told at once; the rest shows when these are mended.
+#: The number of mistakes that are reported at once.
 MAX_MISTAKES: Final = 5
 
 type Place = tuple[str | int, ...]
@@ -64,10 +62,8 @@ def read_toml[M: TomlModel](model: type[M], text: str, path: str) -> M:
     """
     try:
         data = tomllib.loads(text)
-    except (
-        ValueError,
-        RecursionError,
-    ) as problem:  # ValueError: also an integer of over 4,300 digits
+    # ValueError: also an integer of over 4,300 digits
+    except (ValueError, RecursionError) as problem:
         raise BadFile(path, *_syntax_mistake(text, problem)) from None
     try:
         return model.model_validate(data)
@@ -89,9 +85,7 @@ def mistake(sentence: str, *at: str | int) -> PydanticCustomError:
 
 
 def mistakes(problem: ValidationError) -> Iterator[tuple[Place, str]]:
-    """Each mistake that pydantic found: its place, and a sentence that says what to write
-    instead.
-    """
+    """Each mistake that pydantic found: its place, and a sentence that says what to write."""
     for error in problem.errors(include_url=False):
         if error["type"] == "too_short" and error["input"]:
             continue  # only because the items it had are wrong, and they were reported
@@ -165,9 +159,7 @@ def _entry(data: dict[str, Any], place: Place) -> str:
 
 def _sentence(error: ErrorDetails, context: dict[str, Any]) -> str:
     place = error["loc"]
-    if (
-        place and place[-1] == "[key]"
-    ):  # a key of a table is wrong, so what is wrong is in the table
+    if place and place[-1] == "[key]":  # a key of a table is wrong: report the table
         place = place[:-2]
     key = next((repr(part) for part in reversed(place) if isinstance(part, str)), "the file")
     if place and isinstance(place[-1], int):
@@ -182,15 +174,18 @@ def _sentence(error: ErrorDetails, context: dict[str, Any]) -> str:
         case "union_tag_not_found":
             return f"{context['discriminator']} is missing."
         case "union_tag_invalid":
-            return f"{context['discriminator']} is {context['tag']!r}. It can be {context['expected_tags']}."
+            tag = f"{context['discriminator']} is {context['tag']!r}"
+            return f"{tag}. It can be {context['expected_tags']}."
         case "too_short":
             return f"{key} is empty."
         case "too_long" if context.get("actual_length"):
-            return f"{key} has {context['actual_length']:,} entries. It can have {context['max_length']:,} at most."
+            has = f"{key} has {context['actual_length']:,} entries"
+            return f"{has}. It can have {context['max_length']:,} at most."
         case "model_type" | "dict_type":
             return f"{key} should be a table."
         case "tuple_type" if len(place) == 1 and isinstance(error["input"], dict):
-            return f"{key} should be a list. In TOML each begins with [[{place[0]}]], in double brackets."
+            begins = f"In TOML each begins with [[{place[0]}]], in double brackets."
+            return f"{key} should be a list. {begins}"
         case "value_error":
             return f"{key}: {context['error']}"
         case _:

@@ -22,11 +22,10 @@ from ayes.schemas import strict_json
 from ayes.schemas.errors import BadFact, BadId, BadInput
 from ayes.schemas.events import ToolDeclared
 from ayes.schemas.ids import token
-from ayes.schemas.schema_cost import MAX_STEPS, MAX_STEPS_EXPLAINED, Effort
+from ayes.schemas.schema_cost import MAX_STEPS, MAX_STEPS_EXPLAINED, SchemaCost
 from ayes.schemas.toml_files import TomlModel, mistake, mistakes, read_toml
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-#: More than this helps nobody, least a model.
 MAX_PROBLEMS: Final = 3
 _MAX_PROBLEM_CHARACTERS: Final = 200
 
@@ -40,10 +39,9 @@ class ToolSpec(TomlModel):
     schema_text: str = Field(alias="schema")
     #: May be run again after a crash, under the same idempotency key.
     repeatable: bool = False
-    #: Which group of executors runs it; `client` when whoever asks for it runs it.
+    #: The group of executors that runs it; `client` if the requesting program does.
     run_by: str = "client"
-    #: It can change what is asked about (a policy, a grant), so people look at each call of it,
-    #: whatever rules say.
+    #: It can change a policy or a grant, so people are asked about each call, whatever rules say.
     governs: bool = False
 
     @field_validator("name", "run_by")
@@ -103,8 +101,7 @@ class Tool:
             ) from None
 
     def problems(self, arguments: str) -> str | None:
-        """What is wrong with the arguments, in one sentence for people and models; None when they
-        fit.
+        """Why the arguments are not valid, for people and models; None if they are.
 
         Values are not cited: they may be long, or secret.
         """
@@ -115,23 +112,20 @@ class Tool:
         if (steps := self._effort.steps(value)) > MAX_STEPS:
             return (
                 f"The arguments of {self.name} hold too much for its schema: they would take more "
-                "than "
-                f"{MAX_STEPS:,} steps to check. Give fewer values in one call."
+                f"than {MAX_STEPS:,} steps to check. Give fewer values in one call."
             )
         if self._validator.is_valid(value):
             return None
         if min(steps, self._effort.counted(value)) > MAX_STEPS_EXPLAINED:
             return (
                 f"The arguments of {self.name} do not fit its schema, and they hold too much to "
-                "say where. "
-                "Give fewer values in one call."
+                "say where. Give fewer values in one call."
             )
         found = [
             (_pointer(error.instance_path), error.message)
             for error in self._validator.iter_errors(value)
         ]
-        # Sorted, since the order in which a validator finds them is not promised to be the same
-        # twice.
+        # Sorted, since the validator does not promise an order.
         first = [
             f"{where} {_shortened(message)}"
             for where, message in heapq.nsmallest(MAX_PROBLEMS, set(found))
@@ -162,9 +156,14 @@ def version_of(name: str, declared: ToolDeclared) -> str:
     `yes` or `no` for repeatable, and who runs it, and `governs` if it does; so no two declarations
     have the same encoding.
     """
+    repeatable = "yes" if declared.repeatable else "no"
     contract: tuple[str, ...] = (
-        name, declared.description, declared.schema, "yes" if declared.repeatable else "no", declared.run_by
-    )  # fmt: skip
+        name,
+        declared.description,
+        declared.schema,
+        repeatable,
+        declared.run_by,
+    )
     if declared.governs:
         contract += ("governs",)
     encoded = b"".join(b"%d:%s" % (len(raw), raw) for raw in (part.encode() for part in contract))
@@ -255,19 +254,18 @@ class _Untitled(GenerateJsonSchema):
         """A default that JSON has not is left out, and that is all there is to say."""
 
 
-#: Beyond this a pattern that backtracks does not match. The library's own limit is 1,000,000, 2 ms
-#: for each text.
+#: A pattern that backtracks more does not match. The library's 1,000,000 takes 2 ms a text.
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
 
 
-def _compiled(text: str) -> tuple[jsonschema_rs.Draft202012Validator, Effort]:
+def _compiled(text: str) -> tuple[jsonschema_rs.Draft202012Validator, SchemaCost]:
     """The validator of a schema, and what it takes; ValueError says what is wrong with it."""
     schema = strict_json.read(text)
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ValueError('the schema must be of an object: write "type": "object".')
     if str(schema.get("$schema", DIALECT)).rstrip("#") != DIALECT:
         raise ValueError(f"the schema says it is {schema['$schema']}, but it must be {DIALECT}.")
-    effort = Effort(schema)  # first: compiling takes its time as well
+    effort = SchemaCost(schema)  # first: compiling takes its time as well
     try:
         validator = jsonschema_rs.Draft202012Validator(
             schema, mask="the value", offline=True, pattern_options=_PATTERNS

@@ -25,8 +25,7 @@ from ayes.schemas.logs import get_logger
 _log: Final = get_logger("ayes.ledger.nats.api")
 #: How long one answer may take.
 PATIENCE_S: Final = 5.0
-#: After how long a read is sent again: another replica may answer it. Each further wait is twice as
-#: long.
+#: The pause before a read is sent again, perhaps to another replica; it doubles each time.
 AGAIN_S: Final = 0.3
 #: Statuses that end a stream of answers: end of batch, no match, too many matches, bad request,
 #: timed out, nobody there.
@@ -37,23 +36,20 @@ _STORED: Final = b"\r\nNats-Sequence: "
 
 
 class NatsReply(Struct, frozen=True, gc=False):
-    """What the broker answered. Its headers are read when they are asked for: most answers are data
-    alone.
-    """
+    """A reply of the broker. Headers are parsed on access: most replies are data alone."""
 
     data: bytes
     head: bytes
 
     @property
     def status(self) -> bytes:
-        """Three digits; empty for what is no more than data.
+        """Three digits; empty for data.
 
-        Whoever published a stored message chose its first line, and can make it look like a status.
-        Behind it the broker says where the message stands, which it does for no status of its own.
+        The publisher of a stored message can make its first line look like a status. The broker
+        adds the sequence to stored messages, but never to a status of its own.
         """
-        return (
-            self.head[9:12] if self.head.startswith(_VERSION) and _STORED not in self.head else b""
-        )
+        is_status = self.head.startswith(_VERSION) and _STORED not in self.head
+        return self.head[9:12] if is_status else b""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -61,7 +57,7 @@ class NatsReply(Struct, frozen=True, gc=False):
 
 
 class ApiError(BrokerRefused):
-    """The JetStream API answered a request with an error: it says which, and why."""
+    """The JetStream API answered with an error."""
 
     def __init__(self, subject: str, error: Mapping[str, Any]) -> None:
         #: As in HTTP; 404: there is no such thing.
@@ -79,7 +75,7 @@ class PubAckError(Struct, frozen=True):
 
 
 class Ack(Struct, frozen=True):
-    """What the broker answers a publish: a sequence, or a refusal."""
+    """The broker's answer to a publish: a sequence or a refusal."""
 
     seq: int = 0
     error: PubAckError | None = None
@@ -93,7 +89,7 @@ class Api:
         self._numbers = itertools.count()
         self._waiting: dict[bytes, asyncio.Future[NatsReply]] = {}
         self._streams: dict[bytes, tuple[list[NatsReply], asyncio.Future[NatsReply]]] = {}
-        #: Which of the waiting asked on which subject, so that a denial finds them.
+        #: The waiting requests by subject, so that a denial finds them.
         self._by_subject: defaultdict[str, set[asyncio.Future[NatsReply]]] = defaultdict(set)
         connection.on_denied(self._denied)
 
@@ -109,11 +105,10 @@ class Api:
         *,
         after: bytes = b"",
     ) -> asyncio.Future[NatsReply]:
-        """Publish a request and hand back the future of its answer.
+        """Publish a request and return the future of its answer.
 
         Args:
-            after: frames that get no answer of their own and go out just before: the members of a
-                batch.
+            after: frames without answers that are sent just before: the members of a batch.
 
         Raises:
             BrokerAway: the connection is down and its buffer is full, or it is closed.
@@ -126,7 +121,7 @@ class Api:
         return answer
 
     async def tell(self, subject: str, payload: bytes) -> None:
-        """Publish what nobody answers: an acknowledgement.
+        """Publish a message without an answer, such as an acknowledgement.
 
         Raises:
             nats.errors.Error: the connection is closed, or down and its buffer full.
@@ -139,8 +134,7 @@ class Api:
         """One request, one answer.
 
         Args:
-            repeat: it changes nothing, so it is sent again while no answer comes. The first answer
-                counts.
+            repeat: send it again while no answer comes, since it changes nothing.
 
         Raises:
             BrokerAway: no answer within `patience_s`.
@@ -156,7 +150,7 @@ class Api:
     async def call(
         self, subject: str, body: object = None, *, repeat: bool = False
     ) -> dict[str, Any]:
-        """What the JetStream API answers a request.
+        """Return the JetStream API's answer to a request.
 
         Args:
             subject: without `$JS.API.`.
@@ -181,7 +175,7 @@ class Api:
         headers: Mapping[str, str] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> Ack:
-        """Publish to a stream, and what it answers.
+        """Publish to a stream and return its answer.
 
         Raises:
             BrokerAway: no stream answered within `patience_s`; the message may be stored.
@@ -200,11 +194,9 @@ class Api:
     async def collect(
         self, subject: str, payload: bytes, patience_s: float = PATIENCE_S
     ) -> tuple[list[NatsReply], NatsReply]:
-        """One request, many answers, ended by an empty message with a status: the answers, and that
-        last one.
+        """One request with many answers: these, and the empty message with a status that ends them.
 
-        It is for reads, which change nothing, so it is sent again while the last answer does not
-        come.
+        For reads: the request is sent again while the last answer does not come.
 
         Raises:
             BrokerAway: the last answer did not come within `patience_s`.
@@ -227,9 +219,7 @@ class Api:
     async def straight(
         self, subject: str, take: OnMessage, *, queue: str = ""
     ) -> AsyncGenerator[None]:
-        """Have each message on a subject handed over as it is read off the connection: half the
-        price of a callback.
-        """
+        """Pass each message on a subject to `take` as it is parsed: half the cost of a callback."""
         subscription = await self._client.subscribe(subject, queue)
         number = subscription_number(subscription)
         self._connection.straight[number] = take
@@ -242,8 +232,7 @@ class Api:
             except nats.errors.Error:
                 _log.debug("could not unsubscribe", subject=subject)
             finally:
-                # Only now: what comes until then is handed over too, so that a worker can give it
-                # back.
+                # Last, so that a worker receives, and can return, what arrives until then.
                 del self._connection.straight[number]
 
     async def _patiently(
@@ -254,7 +243,7 @@ class Api:
         *,
         repeat: bool,
     ) -> asyncio.Future[NatsReply]:
-        """The first request that was answered, of as many as it takes."""
+        """Send the request as often as necessary; return the first answer."""
         asked: set[asyncio.Future[NatsReply]] = set()
         now = asyncio.get_running_loop().time
         until = now() + patience_s
@@ -269,15 +258,14 @@ class Api:
                     if one.result().status != _NOBODY:
                         return one
                 if done:
-                    # For a moment nobody may be there: while the broker reloads its accounts, or
-                    # elects a leader.
+                    # Nobody may listen for a moment: during a reload of accounts or an election.
                     await asyncio.sleep(0.05)
                 else:
                     again_s *= 2
             raise BrokerAway(
                 f"the broker at {self._connection.login.url} did not answer {subject} within "
-                f"{patience_s:g} s. "
-                "Has it the ledger's streams? `ayes up` and an administrator's set-up create them."
+                f"{patience_s:g} s. Has it the ledger's streams? `ayes up` and an administrator's "
+                "set-up create them."
             )
         finally:
             for one in asked:
@@ -327,7 +315,7 @@ class Api:
             return
         stream = self._streams.get(token)
         if stream is None:
-            return  # too late: whoever asked has given up
+            return  # too late: the caller has given up
         collected, last = stream
         if not data and answer.status in _LAST:
             if not last.done():
@@ -342,8 +330,7 @@ class Api:
                 answer.set_exception(
                     BrokerRefused(
                         f"the credentials of {self._connection.login.user or 'nobody'!r} may not "
-                        f"write {subject}. "
-                        "Who may write what: docs/operators.md, or `ayes doctor`."
+                        f"write {subject}. Who may write what: docs/operators.md, or `ayes doctor`."
                     )
                 )
 
@@ -364,9 +351,7 @@ _acks: Final = msgspec.json.Decoder(Ack)
 
 
 def header_lines(raw: bytes) -> dict[str, str]:
-    """What nats-py's `Client._parse_header_lines` gives, which looks at each character of each name
-    every time.
-    """
+    """As nats-py's `Client._parse_header_lines`, with a cache of the names."""
     found: dict[str, str] = {}
     for line in raw.split(b"\r\n"):
         name, colon, value = line.partition(b":")
@@ -377,7 +362,7 @@ def header_lines(raw: bytes) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1024)
 def _header(name: bytes) -> str | None:
-    """A header's name; None where nats-py passes the line over."""
+    """A header's name; None if nats-py skips the line."""
     try:
         text = name.strip().decode("ascii")
     except UnicodeDecodeError:

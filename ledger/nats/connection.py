@@ -27,20 +27,18 @@ type OnDenied = Callable[[str], None]
 
 
 class Connection:
-    """One connection, and whoever wants to hear that the broker denied a subject."""
+    """One connection, and the listeners for subjects that the broker denies."""
 
     def __init__(self, login: Login) -> None:
         self.login = login
         self.client = Client()
         parser = Parser(self.client)
         parse_with(self.client, parser)
-        #: Who takes the messages of a subscription as they are read off the connection, by its
-        #: number.
+        #: The receivers of messages, by the number of the subscription.
         self.straight = parser.straight
         self.inbox = f"_INBOX.{login.user}" if login.user else "_INBOX"
         self._on_denied: list[OnDenied] = []
-        #: nats-py says so only to its error callback: what `connect` raises is that no server was
-        #: left to try.
+        #: Whether the credentials were rejected. nats-py tells only its error callback so.
         self._not_known = False
         self._is_open = False
         self._is_away = False
@@ -48,7 +46,7 @@ class Connection:
         self.closed = asyncio.Event()
 
     def on_denied(self, listener: OnDenied) -> None:
-        """Be told of each subject that the broker did not let us publish or subscribe to."""
+        """Add a listener for subjects that the broker denied."""
         self._on_denied.append(listener)
 
     async def open(self, *, name: str, timeout_s: float = 3.0) -> None:
@@ -71,7 +69,7 @@ class Connection:
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0.1,  # type: ignore[arg-type]  # seconds; annotated too narrowly
                     connect_timeout=1,
-                    error_cb=self._heard,
+                    error_cb=self._on_error,
                     closed_cb=self._closed,
                     disconnected_cb=self._disconnected,
                     reconnected_cb=self._reconnected,
@@ -83,8 +81,8 @@ class Connection:
             if self._not_known:
                 raise BrokerRefused(
                     f"the broker at {login.url} does not accept the credentials of "
-                    f"{login.user or 'nobody'!r}. "
-                    "Give the store that it runs from (--store), or a URL with user and password."
+                    f"{login.user or 'nobody'!r}. Give the store that it runs from (--store), or a "
+                    "URL with user and password."
                 ) from None
             raise BrokerAway(
                 f"no NATS broker answers at {login.url} (tried for {timeout_s:g} s). "
@@ -105,7 +103,7 @@ class Connection:
         if not self.client.is_closed:
             await self.client.close()
 
-    async def _heard(self, problem: Exception) -> None:
+    async def _on_error(self, problem: Exception) -> None:
         self._not_known = self._not_known or "authorization" in str(problem).lower()
         denied = _DENIED.search(str(problem))
         if denied is None:

@@ -27,7 +27,7 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 _PASSES: Final = 8
 
 
-class _Waiting(Struct, eq=False):
+class _PendingPublish(Struct, eq=False):
     subject: str
     raw: bytes
     ack: asyncio.Future[Ack]
@@ -36,7 +36,7 @@ class _Waiting(Struct, eq=False):
 class GroupCommit:
     def __init__(self, requests: Api) -> None:
         self._requests = requests
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_PendingPublish] = []
         self._committing = False
         #: Commits for several; kept, since a task that nobody holds may be collected.
         self._others: asyncio.Task[None] | None = None
@@ -48,7 +48,7 @@ class GroupCommit:
             Unavailable: no answer came. Whether the broker has it must be read.
         """
         ack: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(subject, raw, ack))
+        self._waiting.append(_PendingPublish(subject, raw, ack))
         if not self._committing:
             self._committing = True
             try:
@@ -80,7 +80,7 @@ class GroupCommit:
             count = len(self._waiting)
             await asyncio.sleep(0)
 
-    async def _commit(self, group: list[_Waiting]) -> None:
+    async def _commit(self, group: list[_PendingPublish]) -> None:
         try:
             if len(group) < BATCH_FROM:
                 await self._commit_singly(group)
@@ -89,7 +89,7 @@ class GroupCommit:
         except Exception as problem:  # noqa: BLE001 - whoever waits must hear it, whatever it is
             _fail(group, problem)
 
-    def _next_group(self) -> list[_Waiting]:
+    def _next_group(self) -> list[_PendingPublish]:
         size = end = 0
         while (
             end < min(len(self._waiting), BATCH_MOST)
@@ -100,7 +100,7 @@ class GroupCommit:
         group, self._waiting = self._waiting[:end], self._waiting[end:]
         return group
 
-    async def _commit_singly(self, group: list[_Waiting]) -> None:
+    async def _commit_singly(self, group: list[_PendingPublish]) -> None:
         sent = {await self._requests.send(one.subject, one.raw): one for one in group}
         answered, silent = await asyncio.wait(sent, timeout=PATIENCE_S)
         for answer in answered:
@@ -112,7 +112,7 @@ class GroupCommit:
             answer.cancel()
             _fail([sent[answer]], _no_answer(sent[answer].subject))
 
-    async def _commit_batch(self, group: list[_Waiting]) -> None:
+    async def _commit_batch(self, group: list[_PendingPublish]) -> None:
         batch = new_id()
         *members, last = group
         frames = [
@@ -149,7 +149,7 @@ class GroupCommit:
             _tell(one, Ack(seq=first + place))
 
 
-def _tell(one: _Waiting, ack: Ack) -> None:
+def _tell(one: _PendingPublish, ack: Ack) -> None:
     if not one.ack.done():
         one.ack.set_result(ack)
 
@@ -158,7 +158,7 @@ def _no_answer(subject: str) -> BrokerAway:
     return BrokerAway(f"the broker did not say within {PATIENCE_S:g} s whether it has {subject}.")
 
 
-def _fail(group: list[_Waiting], problem: BaseException) -> None:
+def _fail(group: list[_PendingPublish], problem: BaseException) -> None:
     for one in group:
         if not one.ack.done():
             one.ack.set_exception(problem)

@@ -1,10 +1,10 @@
 """The log over NATS JetStream.
 
-Who may answer a read (docs/decisions/0026): on three nodes any replica answers a direct get, and it
-may not have what was acknowledged a millisecond ago. So a port remembers the last fact that it was
-told of, by an acknowledgement, a delivery or a read, and takes no answer from before it: a replica
-says up to where it has the log (`Nats-UpTo-Sequence`). That nothing is there is believed from the
-stream's leader alone.
+Reads on a cluster (docs/decisions/0026): any replica answers a direct get, and it may lack a fact
+that was acknowledged a millisecond ago. So each client remembers the last fact that it knows to be
+recorded, by an acknowledgement, a delivery or a read, and accepts no older answer: a replica
+reports how far it has the log (`Nats-UpTo-Sequence`). Only the leader is trusted that there is
+nothing.
 """
 
 import asyncio
@@ -35,24 +35,23 @@ from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BadId, BrokerAway, BrokerRefused, Unavailable
 from ayes.schemas.slots import ROOT, CallRef, Slot, subject_text
 
-#: How long an append goes on trying to learn what became of it.
+#: How long an append tries to find out whether it was recorded.
 APPEND_PATIENCE_S: Final = 10.0
-#: How long replicas may take to catch up with what this port was told of.
+#: How long replicas may take to catch up with the last fact that this client knows of.
 _CATCH_UP_S: Final = 5.0
-#: The server answers `multi_last` for at most so many subjects (ADR-31); beyond, a thread is read
-#: in pages.
+#: The server's limit of subjects for `multi_last` (ADR-31); larger results are read in pages.
 _PAGE: Final = 1000
 
 
 class JetStream:
-    """The log over one connection: `connect` for one of its own, or `open` it on a given one."""
+    """The log over one connection: `connect` makes a new one, `open` uses the given one."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.api = Api(connection)
         self._commits = GroupCommit(self.api)
-        #: The last fact of the log that this port knows to be recorded.
-        self._told = 0
+        #: The last fact of the log that this client knows to be recorded.
+        self._known_seq = 0
         self.pending = self.bucket("pending")
 
     @classmethod
@@ -66,9 +65,7 @@ class JetStream:
         name: str = "",
         timeout_s: float = 3.0,
     ) -> AsyncGenerator[Self]:
-        """The log on a connection of its own; parameters and errors as of
-        `LedgerClient.connect`.
-        """
+        """The log on a new connection; parameters and errors as of `LedgerClient.connect`."""
         connection = Connection(Store.login_for(role, store=store, url=url))
         await connection.open(name=f"ayes {role} {name}".strip(), timeout_s=timeout_s)
         try:
@@ -82,18 +79,16 @@ class JetStream:
         await self.api.start()
 
     def bucket(self, name: str) -> log.Pending:
-        """A key-value bucket, which must be there."""
+        """An existing key-value bucket."""
         return KeyValue(self, name)
 
     # -------------------------------------------------------------------------------------- writing
 
     async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
-        """Fill a slot, and find out what became of it: by reading the slot whenever the answer was
-        not a plain yes.
+        """Fill a slot. Unless the broker acknowledges it, the slot is read to find the outcome.
 
         Raises:
-            BrokerRefused: the broker will never take it: permissions, no such stream, over its
-                limits.
+            BrokerRefused: the broker will never take it: permissions, no stream, over its limits.
         """
         why = ""
         try:
@@ -102,22 +97,21 @@ class JetStream:
                     try:
                         ack = await self._commits.publish(slot.subject, raw)
                         if ack.error is None:
-                            self._hear(ack.seq)
+                            self._advance(ack.seq)
                             return Recorded(ack.seq)
                         why = ack.error.description
                         if why == _FULL:
                             raise BrokerRefused(
-                                "the ledger is full: it holds as many bytes as its stream may "
-                                "(max_bytes), and nothing more "
-                                "can be recorded. An administrator gives it more: `ayes setup "
-                                "--max-bytes`."
+                                "the ledger is full: its stream has reached its limit of bytes "
+                                "(max_bytes), and nothing more can be recorded. An administrator "
+                                "raises it: `ayes setup --max-bytes`."
                             )
                     except BrokerAway as away:
                         ack, why = Ack(), str(away)
-                    # Taken by somebody, or by this very event before its answer was lost; or
-                    # refused for a passing reason (on three replicas 10164, "in process"; in a
-                    # batch 10201). The slot itself knows.
-                    if (standing := await self._leaders(slot)) is not None:
+                    # The slot is taken, perhaps by this event before its answer was lost; or the
+                    # refusal will pass (10164 on three replicas, 10201 in a batch). The slot, as
+                    # the leader has it, tells which.
+                    if (standing := await self.latest(slot.subject)) is not None:
                         same = standing.event.id == event_id
                         return AlreadyRecorded(standing.seq) if same else SlotTaken(standing)
                     if ack.error is not None and ack.error.err_code not in _PASSING:
@@ -126,12 +120,8 @@ class JetStream:
         except (TimeoutError, BrokerAway):
             return Unconfirmed(why or "no answer from the broker")
 
-    async def _leaders(self, slot: Slot) -> Fact | None:
-        """What stands in the slot, from the stream's leader: a replica may be behind."""
-        return await self.latest(slot.subject)
-
-    def _hear(self, seq: int) -> None:
-        self._told = max(self._told, seq)
+    def _advance(self, seq: int) -> None:
+        self._known_seq = max(self._known_seq, seq)
 
     # -------------------------------------------------------------------------------------- reading
 
@@ -139,11 +129,11 @@ class JetStream:
         message = await self.leaders_message(subscriptions.LEDGER, last_by_subj=subjects)
         if message is None:
             return None
-        self._hear(message.seq)
+        self._advance(message.seq)
         return _fact(message)
 
     async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None:
-        """A message as the leader of a stream has it; None where it has none."""
+        """The message as the leader of the stream has it; None if it has none."""
         try:
             answer = await self.api.call(f"STREAM.MSG.GET.{stream}", which, repeat=True)
         except ApiError as problem:
@@ -177,36 +167,30 @@ class JetStream:
         return [each[seq] for seq in sorted(each)]
 
     async def _few(self, stream: str, subjects: tuple[str, ...]) -> list[log.RawMessage] | None:
-        """The last message on each subject; of the log none from before what this client was
-        told.
-        """
-        told, until = (
-            self._told if stream == subscriptions.LEDGER else 0,
-            time.monotonic() + _CATCH_UP_S,
-        )
+        """The last message on each subject, from a replica that is recent enough."""
+        known = self._known_seq if stream == subscriptions.LEDGER else 0
+        until = time.monotonic() + _CATCH_UP_S
         while True:
             found, last = await self._get(stream, {"multi_last": list(subjects), "batch": _PAGE})
             if last.status == b"413" or last.headers.get("Nats-Num-Pending", "0") != "0":
                 return None
             if last.status == b"404":
-                # It does not say up to where it has the stream, so the leader is asked.
+                # The answer does not say how far the replica has the stream, so ask the leader.
                 if not any(
                     [await self.leaders_message(stream, last_by_subj=one) for one in subjects]
                 ):
                     return []
-            elif int(last.headers["Nats-UpTo-Sequence"]) >= told:
+            elif int(last.headers["Nats-UpTo-Sequence"]) >= known:
                 messages = [_direct(msg) for msg in found]
                 if stream == subscriptions.LEDGER:
-                    self._hear(max((one.seq for one in messages), default=0))
+                    self._advance(max((one.seq for one in messages), default=0))
                 return messages
-            await self._behind(until, subjects)
+            await self._retry_read(until, subjects)
 
     async def scan(
         self, start: int, subjects: str = f"{ROOT}.>", stream: str = subscriptions.LEDGER
     ) -> AsyncGenerator[list[log.RawMessage]]:
-        """The messages from that sequence on, in pages, up to the end. Unlike `raw` it takes no
-        consumer.
-        """
+        """The messages from that number to the end, in pages; unlike `raw` without a consumer."""
         seq = start
         until = time.monotonic() + _CATCH_UP_S
         while True:
@@ -219,19 +203,18 @@ class JetStream:
                 seq = page[-1].seq + 1
                 until = time.monotonic() + _CATCH_UP_S
                 if stream == subscriptions.LEDGER:
-                    self._hear(page[-1].seq)
+                    self._advance(page[-1].seq)
             if found and last.headers.get("Nats-Num-Pending", "0") != "0":
                 continue
             if await self.leaders_message(stream, seq=seq, next_by_subj=subjects) is None:
                 return
-            await self._behind(until, (subjects,))
+            await self._retry_read(until, (subjects,))
 
-    async def _behind(self, until: float, subjects: Collection[str]) -> None:
-        """The replica that answered is behind: let another one answer, or this one catch up."""
+    async def _retry_read(self, until: float, subjects: Collection[str]) -> None:
+        """Wait until another replica may answer, or the one that is behind has caught up."""
         if time.monotonic() > until:
             raise Unavailable(
-                f"{', '.join(subjects)} cannot be read as of what is recorded: the replicas that "
-                "answer are behind."
+                f"{', '.join(subjects)} cannot be read yet: the replicas that answer are behind."
             )
         await asyncio.sleep(0.005)
 
@@ -246,23 +229,21 @@ class JetStream:
             raise BrokerAway(f"the broker cannot read {body}: {last.headers}.")
         return found, last
 
-    async def last_seq(self) -> int:
+    async def _ledger(self) -> dict[str, Any]:
         stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
         if stream is None:
             raise BrokerRefused(
                 f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it."
             )
-        last = int(stream["state"]["last_seq"])
-        self._hear(last)
+        return stream
+
+    async def last_seq(self) -> int:
+        last = int((await self._ledger())["state"]["last_seq"])
+        self._advance(last)
         return last
 
     async def created(self) -> str:
-        stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
-        if stream is None:
-            raise BrokerRefused(
-                f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it."
-            )
-        return str(stream["created"])
+        return str((await self._ledger())["created"])
 
     async def progress(self, durable: str) -> log.Progress | None:
         consumer = await streams.info(self.api, f"CONSUMER.INFO.{subscriptions.LEDGER}.{durable}")
@@ -275,42 +256,33 @@ class JetStream:
         )
 
     async def clock(self) -> datetime:
-        stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
-        if stream is None:
-            raise BrokerRefused(
-                f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it."
-            )
-        return _time(stream["ts"])
+        return _time((await self._ledger())["ts"])
 
     async def follow(
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
     ) -> AsyncGenerator[list[Fact]]:
+        async with aclosing(self._follow(subjects, start, until_end=until_end)) as batches:
+            async for batch in batches:
+                yield [_fact(one) for one in batch]
+
+    def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
+        return self._follow((), start, until_end=until_end)
+
+    async def _follow(
+        self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
+    ) -> AsyncGenerator[list[log.RawMessage]]:
         found = self.messages(subscriptions.LEDGER, subjects, start, until_end=until_end)
         async with aclosing(found) as batches:
             async for batch in batches:
-                self._hear(batch[-1].seq)
-                yield [_fact(one) for one in batch]
-
-    async def raw(self, start: int, *, until_end: bool) -> AsyncGenerator[list[log.RawMessage]]:
-        async with aclosing(
-            self.messages(subscriptions.LEDGER, (), start, until_end=until_end)
-        ) as batches:
-            async for batch in batches:
-                self._hear(batch[-1].seq)
+                self._advance(batch[-1].seq)
                 yield batch
 
     def messages(
         self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
     ) -> AsyncGenerator[list[log.RawMessage]]:
-        """The messages of any of the streams, in order; parameters as of `follow`."""
-        return follow(
-            self.api,
-            stream,
-            subjects,
-            inbox=self.connection.inbox,
-            start=start,
-            until_end=until_end,
-        )
+        """The messages of any stream, in order; parameters as of `follow`."""
+        inbox = self.connection.inbox
+        return follow(self.api, stream, subjects, inbox=inbox, start=start, until_end=until_end)
 
     # ------------------------------------------------------------------------------------ consumers
 
@@ -322,13 +294,12 @@ class JetStream:
         own = f".{consumer.stream}.{consumer.name}.".encode()
 
         def take(message: NatsMessage) -> None:
-            # Others may be able to publish to this subject; only the broker delivers with such a
-            # reply.
+            # Others may publish to this subject; only the broker's deliveries have this reply.
             if own in message[1]:
                 arrived.append(message)
                 something.set()
 
-        async def hand_out() -> AsyncIterator[log.Delivery]:
+        async def deliver() -> AsyncIterator[log.Delivery]:
             while True:
                 while arrived:
                     yield _Delivery(self, arrived.popleft())
@@ -339,15 +310,15 @@ class JetStream:
             async with self.api.straight(
                 streams.deliver_subject(consumer), take, queue=consumer.name
             ):
-                yield hand_out()
+                yield deliver()
         finally:
             if not self.connection.client.is_closed:
-                # What arrived and was not begun goes back at once, so that somebody else gets it.
+                # Deliveries that were not begun go back at once, to be delivered to others.
                 for _, reply, _, _ in arrived:
                     await self.api.tell(reply.decode(), b"-NAK")
 
     async def set_timer(self, call: CallRef, at: datetime) -> None:
-        """Have the broker hand out a hint at `at` (ADR-51). Setting it again replaces it."""
+        """Have the broker deliver a hint at `at` (ADR-51). Setting it again replaces it."""
         headers = {
             "Nats-Schedule": f"@at {at.astimezone(UTC).isoformat().replace('+00:00', 'Z')}",
             "Nats-Schedule-Target": _timer("due", call),
@@ -384,15 +355,14 @@ class JetStream:
         await self._publish(subject, msgspec.json.encode(mark))
 
     async def ask(self, subject: str, body: bytes, patience_s: float) -> bytes:
-        # Asked once: while nobody is there the broker says so at once, and whoever asks has another
-        # way.
+        # No retry: without a service the broker says so at once, and callers have a fallback.
         try:
             async with asyncio.timeout(patience_s):
                 answer = await (await self.api.send(subject, body))
         except TimeoutError:
             raise BrokerAway(f"nobody answered {subject} within {patience_s:g} s.") from None
         if answer.status:
-            raise BrokerAway(f"nobody is there who would answer {subject}.")
+            raise BrokerAway(f"no service answers {subject}.")
         if _REFUSED in answer.headers:
             raise BrokerRefused(f"{subject}: {answer.headers[_REFUSED]}")
         return answer.data
@@ -425,15 +395,13 @@ class JetStream:
         raise BrokerRefused(f"the broker refuses {subject}: {ack.error.description}.")
 
 
-#: The header with which a service says why it does not answer.
+#: The header with which a service reports an error.
 _REFUSED: Final = "Nats-Service-Error"
 
-#: What the broker says when a stream is full. Its code, 10077, is also that of a slot that is
-#: taken.
+#: The broker's text for a full stream. Its code, 10077, is also that of a taken slot.
 _FULL: Final = "maximum bytes exceeded"
 
-#: Refusals that may be over in a moment: in process on a replica, a batch that was a duplicate, no
-#: leader just now.
+#: Refusals that may pass: in process on a replica, a duplicate batch, no leader just now.
 _PASSING: Final = frozenset({0, 10008, 10164, 10201, 10077, 10071})
 
 
@@ -447,7 +415,7 @@ class _Delivery:
         self.number = at.seq
         self.handed = _handed(log.RawMessage(at.seq, at.recorded_at, subject_text(subject), data))
         if isinstance(self.handed, Fact):
-            jetstream._hear(at.seq)  # noqa: SLF001 - one object in two parts
+            jetstream._advance(at.seq)  # noqa: SLF001 - one object in two parts
 
     async def ack(self) -> None:
         await self._requests.tell(self._reply, b"+ACK")
@@ -456,19 +424,17 @@ class _Delivery:
         await self._requests.tell(self._reply, b'-NAK {"delay": %d}' % int(after_s * 1e9))
 
     async def in_progress(self) -> None:
-        # Asked, not told: while the connection is down nats-py would keep it for later, and we
-        # would think we live.
+        # A request with an answer: without a connection nats-py would buffer a mere publish, and
+        # the worker would believe that the delivery is still its own.
         await self._requests.ask(self._reply, b"+WPI")
 
 
-#: Somebody else wrote the key in between: on one server 10071, on three mostly 10164.
+#: Another writer was first: on one server 10071, on three mostly 10164.
 _OUTRUN: Final = frozenset({10071, 10164})
 
 
 def _handed(raw: log.RawMessage) -> log.Delivered | log.Parked | log.Mark:
-    """What was delivered. Never raises: what it should be and is not becomes a fact that is
-    carried.
-    """
+    """Decode a delivery. Never raises: an invalid one becomes a `Carried` fact."""
     match raw.subject.split("."):
         case ["timer", "due", workspace, thread, call]:
             with suppress(BadId):
@@ -480,15 +446,14 @@ def _handed(raw: log.RawMessage) -> log.Delivered | log.Parked | log.Mark:
     return _fact(raw)
 
 
-#: Stands for the consumer in what is said of an entry that is not valid.
+#: Takes the place of the consumer in marks of invalid entries.
 _NOBODYS: Final = "_"
 
 
 def _parked(raw: log.RawMessage) -> log.Parked | log.Mark:
-    """An entry of `PARKED`. Never raises: one that is not valid is an entry of no consumer, and
-    says what is wrong.
+    """Decode an entry of `PARKED`. Never raises: an invalid one has no consumer, and the reason.
 
-    An entry counts only under the name of the consumer's own role, which only that role can write.
+    An entry counts only under the consumer's own role, which no other role can write.
     """
     match raw.subject.split("."):
         case ["parked", subscriptions.OPERATOR, consumer, number]:
@@ -522,13 +487,11 @@ def _fact(raw: log.RawMessage) -> Fact:
 
 
 def _direct(answer: NatsReply) -> log.RawMessage:
-    """What a direct get answers with (ADR-31): of its seven headers, the three that say where and
-    when it stands.
-    """
+    """Decode an answer to a direct get (ADR-31), which has three headers of interest."""
     if answer.status:
         raise Unavailable(f"the broker cannot read: {answer.status.decode()} {answer.headers}.")
     found = dict(_DIRECT.findall(answer.head))
-    if len(found) < 3:  # no direct get, but an error of the API: a broker that is just starting
+    if len(found) < 3:  # an error of the API: the broker is just starting
         raise BrokerAway(f"the broker cannot read yet: {answer.data[:200]!r}.")
     return log.RawMessage(
         int(found[b"Sequence"]),
@@ -542,7 +505,7 @@ _DIRECT: Final = re.compile(rb"\nNats-(Sequence|Time-Stamp|Subject): ?([^\r\n]*)
 
 
 def _time(text: str) -> datetime:
-    """RFC 3339 with nanoseconds, cut to microseconds like everywhere else here."""
+    """Parse RFC 3339 with nanoseconds, cut to microseconds as everywhere else."""
     return datetime.fromisoformat(text)
 
 

@@ -1,7 +1,7 @@
 """A key-value bucket (ADR-8) in which each write names the revision that it replaces.
 
-So of two copies of a projector one wins, and the other reads again. A follower is told of every
-entry first, and then of what changes; it starts over before it could miss a deletion.
+So of two copies of a projector one wins, and the other reads again. A follower receives all entries
+first, and then changes; it starts over before it could miss a deletion.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"
 
 
 class Streams(Protocol):
-    """What a bucket needs of the connection to JetStream; see `JetStream`."""
+    """The part of `JetStream` that a bucket needs."""
 
     @property
     def api(self) -> Api: ...
@@ -37,12 +37,12 @@ class Streams(Protocol):
     ) -> AsyncGenerator[list[log.RawMessage]]: ...
 
 
-#: How long the marker of a deleted entry stays, for those who follow.
+#: How long the marker of a deleted entry stays, for followers.
 _MARKER_S: Final = 3600
 
 
 class KeyValue:
-    """A bucket, which must be there (`streams.bucket`)."""
+    """An existing bucket (`streams.bucket`)."""
 
     def __init__(self, jetstream: Streams, name: str, *, marker_s: int = _MARKER_S) -> None:
         self._jetstream = jetstream
@@ -60,7 +60,7 @@ class KeyValue:
         return await self._write(key, value, {REPLACES: str(replaces)})
 
     async def delete(self, key: str, replaces: int) -> bool:
-        # The marker itself goes after a time. Who follows starts over before it could miss one.
+        # The marker itself expires. Followers start over before they could miss one.
         headers = {
             REPLACES: str(replaces),
             "KV-Operation": "PURGE",
@@ -86,8 +86,8 @@ class KeyValue:
         while True:
             begun = clock.now()
             try:
-                # The markers of the last writes may have expired: with this, whatever was written
-                # before the reading began counts as read.
+                # The markers of the last writes may have expired: with this revision, all writes
+                # from before the reading count as read.
                 last = await self.last_revision()
                 found, position = await self._all()
             except BrokerAway:
@@ -100,12 +100,11 @@ class KeyValue:
                     yield change
 
     async def _all(self) -> tuple[dict[str, bytes], int]:
-        """Every entry that there is, and the sequence at which to go on."""
+        """All entries, and the sequence at which to go on."""
         found: dict[str, bytes] = {}
         position: int | None = None
-        # An entry that is rewritten during the reading moves behind the end that the reading set
-        # out for: so it is read once more, from there. That takes milliseconds, and no entry is
-        # rewritten twice within them.
+        # An entry that is rewritten during the reading moves behind its end, so the rest is read
+        # once more. That takes milliseconds, in which no entry is rewritten twice.
         for _ in range(2):
             async with aclosing(self._read(position, until_end=True)) as batches:
                 async for batch in batches:
@@ -116,9 +115,8 @@ class KeyValue:
     async def _since(self, position: int, begun: datetime) -> AsyncGenerator[log.Change]:
         """The changes from that position on, for half as long as a marker lives.
 
-        Until then every marker of a deletion after `begun` is there to be read, however long the
-        broker was out of reach. By the clock on the wall: the event loop's own may stand still
-        while the machine sleeps.
+        Until then no marker of a deletion after `begun` has expired, however long the broker was
+        out of reach. By the wall clock: the event loop's may stop while the machine sleeps.
         """
         trust = timedelta(seconds=self._marker_s / 2)
         async with aclosing(self._read(position, until_end=False)) as batches:
@@ -126,7 +124,7 @@ class KeyValue:
             try:
                 while True:
                     await asyncio.wait({coming}, timeout=trust.total_seconds() / 60)
-                    # Before anything is yielded: after too long a silence there may be a gap.
+                    # Checked before yielding: after too long a silence there may be a gap.
                     if not begun <= clock.now() < begun + trust:
                         return
                     if coming.done():
@@ -144,7 +142,7 @@ class KeyValue:
         )
 
     def _entries(self, batch: list[log.RawMessage]) -> dict[str, bytes]:
-        """By key. A subject with bytes that no key can have is not an entry."""
+        """By key. Subjects with bytes that no key can have are not entries."""
         return {
             one.subject.removeprefix(self._prefix): one.data
             for one in batch

@@ -27,14 +27,14 @@ from ayes.schemas.slots import subject_text
 
 _log: Final = get_logger("ayes.ledger.nats.ordered_consumer")
 HEARTBEAT_S: Final = 1.0
-#: So many messages are handed on together at most.
+#: The largest batch of messages.
 _TOGETHER: Final = 256
 _CONTROL: Final = b"NATS/1.0 100"
 _STORED: Final = b"$JS.ACK."
 
 
 class Meta(Struct, frozen=True, gc=False):
-    """Where a delivered message stands: read off its reply subject, not asked for."""
+    """The metadata of a delivered message, from its reply subject."""
 
     tries: int
     seq: int
@@ -64,32 +64,30 @@ async def follow(
     start: Start,
     until_end: bool,
 ) -> AsyncGenerator[list[RawMessage]]:
-    """Messages of `stream` in order, those together that came together.
+    """Messages of `stream` in order, in batches as they arrive.
 
     Args:
-        subjects: none for all that the stream holds: over a million subjects, counting which of
-            them match takes long.
-        start: from which sequence or time on; None: each subject's last.
-        until_end: stop at what was the end when the reading began.
+        subjects: none for all, which is faster: the broker need not count the matches.
+        start: a sequence or a time; None: each subject's last message.
+        until_end: stop at the end of the stream as of the start.
     """
     position = start
     stop: int | None = None
     while True:
-        # An inbox for each consumer: one that was given up lives as long as somebody listens, and
-        # what it goes on saying must not be taken for the next one's.
-        async with _listening(requests, f"{inbox}.{new_id()}") as (deliver, arrived, heard):
+        # An inbox for each consumer: an abandoned one lives while somebody listens, and its
+        # messages must not be mixed with those of the next one.
+        async with _listening(requests, f"{inbox}.{new_id()}") as (deliver, arrived, wait):
             created = await _create(
                 requests, stream, subjects, deliver, position, patient=not until_end
             )
             if isinstance(position, int) and position != start:
-                # Else it would wait behind the end, and pass over what is recorded there anew.
+                # Otherwise it would wait behind the end and miss what is recorded there anew.
                 last_seq = await _last_seq(requests, stream, patient=not until_end)
                 if last_seq < position - 1:
                     raise LogLost(
                         f"{stream} ends at {last_seq}, and {position - 1} was read from it "
-                        "before: it has lost its "
-                        "end, or it is another one. Start this again, so that it reads from the "
-                        "beginning."
+                        "before: it has lost its end, or it is another one. Start this again, so "
+                        "that it reads from the beginning."
                     )
             if until_end and stop is None:
                 stop = await _last_seq(requests, stream, patient=False)
@@ -99,28 +97,25 @@ async def follow(
             expected = 1
             lost = ended = False
             while not (lost or ended):
-                if not arrived and not await heard():
-                    _log.debug(
-                        "nothing heard, starting a new consumer", stream=stream, position=position
-                    )
+                if not arrived and not await wait():
+                    _log.debug("silent, starting a new consumer", stream=stream, position=position)
                     break
                 found: list[RawMessage] = []
                 while arrived and len(found) < _TOGETHER:
                     subject, reply, data, headers = arrived.popleft()
-                    # What is stored has the stream's reply subject, and may have any headers: also
-                    # those of a control message.
+                    # Stored messages have the stream's reply subject, and may have any headers,
+                    # even those of a control message.
                     if not data and headers.startswith(_CONTROL) and not reply.startswith(_STORED):
                         last = await _answer_control(requests, reply, headers)
                         lost = last is not None and last != expected - 1
                         if lost:
                             break
                         continue
-                    # As in `meta`, but no more of it than keeps the order: this is done for each
-                    # fact of a replay.
+                    # As in `meta`, but only the necessary parts: this runs for each fact of a
+                    # replay.
                     _, own, place = reply.partition(mine)
                     if not own:
-                        # of a consumer that was asked for in vain, while the broker was away
-                        continue
+                        continue  # of a consumer that was requested while the broker was away
                     _tries, seq_, delivery, time, left = place.split(b".")[:5]
                     seq = int(seq_)
                     if lost := int(delivery) != expected:
@@ -146,9 +141,7 @@ async def follow(
 async def _listening(
     requests: Api, deliver: str
 ) -> AsyncGenerator[tuple[str, deque[NatsMessage], Callable[[], Awaitable[bool]]]]:
-    """A subject to deliver to, what has arrived there, and a way to wait for more: False after two
-    silent heartbeats.
-    """
+    """A subject to deliver to, its messages, and a wait for more: False after two heartbeats."""
     arrived: deque[NatsMessage] = deque()
     something = asyncio.Event()
 
@@ -156,7 +149,7 @@ async def _listening(
         arrived.append(message)
         something.set()
 
-    async def heard() -> bool:
+    async def wait() -> bool:
         something.clear()
         try:
             async with asyncio.timeout(HEARTBEAT_S * 2.5):
@@ -166,7 +159,7 @@ async def _listening(
         return True
 
     async with requests.straight(deliver, take):
-        yield deliver, arrived, heard
+        yield deliver, arrived, wait
 
 
 async def _create(
@@ -213,7 +206,7 @@ async def _last_seq(requests: Api, stream: str, *, patient: bool) -> int:
 async def _asked(
     requests: Api, stream: str, what: str, body: object, *, patient: bool
 ) -> dict[str, Any]:
-    """What the broker says about a stream; the patient wait for as long as it is away."""
+    """The broker's answer about a stream; if `patient`, wait for as long as it is away."""
     while True:
         try:
             return await requests.call(f"{what}.{stream}", body)
@@ -230,11 +223,7 @@ async def _asked(
 
 
 async def _answer_control(requests: Api, reply: bytes, headers: bytes) -> int | None:
-    """Flow control: the broker goes on when it hears back, straight or through a heartbeat that
-    says it is stalled.
-
-    Answers with how many a heartbeat says were delivered.
-    """
+    """Answer flow control, also in a stalled heartbeat; return a heartbeat's delivered count."""
     if reply:
         await requests.tell(reply.decode(), b"")
         return None

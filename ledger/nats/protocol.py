@@ -46,9 +46,7 @@ PRIVATE: Final[dict[type, dict[str, str]]] = {
 
 
 class Parser(Theirs):
-    """Hands messages of subscriptions that want them so to whoever takes them, by the number of the
-    subscription.
-    """
+    """Passes the messages of registered subscriptions straight to their receivers."""
 
     def __init__(self, client: Client) -> None:
         self.straight: dict[bytes, OnMessage] = {}
@@ -87,7 +85,7 @@ class Parser(Theirs):
                     headers = start + int(others.pop()) if kind == b"HMSG" else start
                     reply = others[0] if others else b""
                     if not start <= headers <= after:
-                        raise ValueError("sizes that cannot be")  # noqa: TRY301 - told below, with the line
+                        raise ValueError("impossible sizes")  # noqa: TRY301 - reported below
                 except (ValueError, IndexError):
                     raise ProtocolError(f"nats: malformed {data[begin:end]!r}") from None
                 if after + 2 > len(data):
@@ -112,10 +110,9 @@ class Parser(Theirs):
     async def _hand_on(
         self, number: int, subject: bytes, reply: bytes, data: bytes, head: bytes | None
     ) -> None:
-        """Give a message to nats-py, and pass over one that it cannot read: an error would end its
-        reading for good.
+        """Give a message to nats-py, and skip one that it cannot read: an error would end its loop.
 
-        Anybody who may publish chooses a message's headers, and their status need not be text.
+        Publishers choose a message's headers, and the status in them need not be text.
         """
         try:
             await self.nc._process_msg(number, subject, reply, data, head)  # noqa: SLF001 - as theirs
@@ -128,17 +125,17 @@ class Parser(Theirs):
 
 
 def parse_with(client: Client, parser: Parser) -> None:
-    """Have this connection, which is not open yet, read by our parser."""
+    """Use our parser on this connection, which is not open yet."""
     client._ps = parser  # noqa: SLF001
 
 
 def subscription_number(subscription: Subscription) -> bytes:
-    """By which the broker names a subscription in each message."""
+    """The number by which the broker names a subscription in each message."""
     return b"%d" % subscription._id  # noqa: SLF001
 
 
 def server_id(client: Client) -> str:
-    """Of the server at the other end, as requests to the system account name it."""
+    """The id of the connected server, for requests to the system account."""
     return str(client._server_info["server_id"])  # noqa: SLF001
 
 
@@ -161,8 +158,7 @@ def frame(
 
 
 async def write(client: Client, frames: bytes) -> None:
-    """Write frames to the connection; while it is being restored they wait, as far as there is
-    room.
+    """Write frames to the connection; while it is being restored they are buffered.
 
     Raises:
         nats.errors.Error: it is closed, or there is no room.

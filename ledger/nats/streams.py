@@ -1,9 +1,8 @@
-"""What the broker must hold: streams and durable consumers, declared here and nowhere else.
+"""The declared streams and durable consumers of the broker.
 
-`ensure` creates what is missing. Of what is there it changes the bounds alone, and only where one
-is absent or wider than declared (`_missing_bounds`); `drift` says where what is there differs from
-what is declared. The flags of `LEDGER` make it a ledger, and an administrator can still switch them
-off, which is why drift is an alarm (design, section 3).
+`ensure` creates the missing ones. On existing streams it changes only bounds that are absent or
+wider than declared (`_missing_bounds`); `drift` reports all differences. The flags of `LEDGER` make
+it a ledger, and an administrator can still switch them off, so drift is an alarm.
 """
 
 import secrets
@@ -23,28 +22,25 @@ PENDING: Final = "KV_pending"
 
 _SECOND_NS: Final = 1_000_000_000
 
-#: The most bytes of each stream, unless `ensure` is told otherwise. The broker reserves them, and
-#: takes less where the disk has less (`_fitting`). 16 GiB hold about 30 million facts
-#: (docs/capacity.md).
+#: The default limit of each stream. The broker reserves the bytes; `_fitting` asks for fewer if the
+#: disk is smaller. 16 GiB hold about 30 million facts (docs/capacity.md).
 MAX_BYTES_OF: Final[dict[str, int]] = {
     LEDGER: 16 << 30,
     TIMERS: 256 << 20,
     PARKED: 256 << 20,
     PENDING: 2 << 30,
 }
-#: The least that a stream is bounded to.
+#: The lowest limit of a stream.
 LEAST_BYTES: Final = 16 << 20
-#: The most consumers of each stream. 1,000 is what nats-server 2.15 takes where nothing is
-#: declared; 2.14 takes any number.
+#: The limit of consumers of each stream: the default of nats-server 2.15; 2.14 has none.
 MAX_CONSUMERS: Final = 1_000
-#: How long a reader's consumer may outlive its reader. Clients ask for five seconds to five
-#: minutes.
+#: How long a consumer may outlive its reader. Clients ask for five seconds to five minutes.
 READER_GONE_S: Final = 300
-#: Which part of a bound is an alarm.
+#: The share of a bound from which on it is an alarm.
 ALARM: Final = 0.8
-#: "insufficient storage resources available": the broker has less room than a stream would reserve.
+#: "insufficient storage resources available": there is less space than a stream would reserve.
 _NO_ROOM: Final = 10047
-#: The bounds that `ensure` brings up to date on a stream that is there.
+#: The bounds that `ensure` updates on an existing stream.
 _BOUNDS: Final = ("max_bytes", "max_consumers", "consumer_limits")
 
 
@@ -54,7 +50,7 @@ def _common(replicas: int, max_bytes: int) -> dict[str, Any]:
         "num_replicas": replicas,
         "allow_direct": True,
         "compression": "none",
-        # Nothing ages, nothing is let go of.
+        # Messages do not expire and are not evicted.
         "max_age": 0,
         "max_msgs": -1,
         "max_bytes": max_bytes,
@@ -62,24 +58,22 @@ def _common(replicas: int, max_bytes: int) -> dict[str, Any]:
     }
 
 
-#: What the broker lets a consumer outlive its reader. Not on streams that our durables read: there
-#: it would give them the same end, and a gate that is stopped for five minutes would begin anew
-#: (decision 0020). `dismiss_abandoned` does it there.
+#: The broker's limit for consumers without a reader. Not on streams of our durables: they would
+#: expire too, and a gate that is stopped for five minutes would start over (decision 0020). There
+#: `dismiss_abandoned` does it.
 _READERS_ONLY: Final[dict[str, Any]] = {
     "consumer_limits": {"inactive_threshold": READER_GONE_S * _SECOND_NS}
 }
 
 
 def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
-    """Each stream's declared configuration, as the JetStream API takes it (ADR-1, ADR-8 for the
-    bucket).
-    """
+    """The declared configuration of each stream, for the JetStream API (ADR-1, ADR-8)."""
     return {
         LEDGER: _common(replicas, MAX_BYTES_OF[LEDGER])
         | {
             "subjects": [f"{ROOT}.>"],
             "retention": "limits",
-            # At most one fact a slot, for ever; the second one is refused with error 10077.
+            # At most one fact per slot, for ever; the second one is refused with error 10077.
             "max_msgs_per_subject": 1,
             "discard": "new",
             "discard_new_per_subject": True,
@@ -90,8 +84,8 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "allow_atomic": True,
             "max_msg_size": MAX_BYTES + 1024,
         },
-        # `discard: new` cannot hold schedules (ADR-51), so deadlines live apart. A work queue: a
-        # hint that was handled is gone. No max_age: it would drop a deadline that is further away.
+        # A stream of its own, since `discard: new` excludes schedules (ADR-51). A work queue:
+        # handled hints are deleted. No max_age: it would drop deadlines that are further away.
         TIMERS: _common(replicas, MAX_BYTES_OF[TIMERS])
         | {
             "subjects": ["timer.>"],
@@ -102,7 +96,7 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "allow_msg_ttl": True,
             "allow_rollup_hdrs": True,
         },
-        # When it is full, the oldest are let go of: what is parked now matters more.
+        # When it is full, the oldest entries are evicted: new ones matter more.
         PARKED: _common(replicas, MAX_BYTES_OF[PARKED])
         | {
             "subjects": ["parked.>"],
@@ -115,9 +109,7 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
 
 
 def bucket(name: str, replicas: int = 1) -> dict[str, Any]:
-    """A key-value bucket as every NATS client knows it (ADR-8). Deleted keys leave a marker that
-    ages by itself.
-    """
+    """A standard key-value bucket (ADR-8). Deleted keys leave a marker that expires."""
     return (
         _common(replicas, MAX_BYTES_OF[PENDING])
         | _READERS_ONLY
@@ -134,7 +126,7 @@ def bucket(name: str, replicas: int = 1) -> dict[str, Any]:
 
 
 def bucket_stream(name: str) -> str:
-    """The stream that a bucket is."""
+    """The stream behind a bucket."""
     return f"KV_{name}"
 
 
@@ -171,10 +163,10 @@ def _consumer(durable: Durable, ack_wait_s: float) -> dict[str, Any]:
         "deliver_group": durable.name,
         "deliver_policy": "by_start_time" if _is_sealed(durable) else "all",
         "ack_policy": "explicit",
-        # A worker that needs longer says so (`Delivery.in_progress`); a silent one is taken for
+        # A worker that needs longer reports it (`Delivery.in_progress`); a silent one counts as
         # dead.
         "ack_wait": int(ack_wait_s * _SECOND_NS),
-        # The worker parks what cannot be handled; the broker must not drop it before.
+        # The worker parks deliveries that it cannot handle; the broker must not drop them before.
         "max_deliver": -1,
         "max_ack_pending": durable.at_once,
         "replay_policy": "instant",
@@ -183,10 +175,7 @@ def _consumer(durable: Durable, ack_wait_s: float) -> dict[str, Any]:
 
 
 def _is_sealed(durable: Durable) -> bool:
-    """Only a consumer of a stream on which others may create theirs needs a seal.
-
-    A work queue takes none.
-    """
+    """Whether others may create consumers on its stream; on a work queue they may not."""
     return durable.stream != TIMERS
 
 
@@ -198,19 +187,15 @@ async def ensure(
     also: Sequence[str] = (),
     max_bytes: int | None = None,
 ) -> None:
-    """Create the streams and durables that are missing, and bound what has no bound.
-
-    The rest stays as it is: see `drift`.
+    """Create the missing streams and durables, and add missing bounds. See `drift` for the rest.
 
     Args:
-        also: which of the optional durables, each with the one for what it parks.
-        max_bytes: the most bytes of `LEDGER`. None: what it is bounded to already, else
-            `MAX_BYTES_OF`.
+        also: the optional durables to create, each with the one for its parked deliveries.
+        max_bytes: the limit of `LEDGER`. None: its current one, else `MAX_BYTES_OF`.
 
     Raises:
-        BadInput: `max_bytes` is less than the ledger holds already, or than the least.
-        BrokerRefused: the broker does not allow it, has no room for `max_bytes`, or is older than
-            2.14.
+        BadInput: `max_bytes` is less than the ledger holds already, or than the lowest limit.
+        BrokerRefused: the broker does not allow it, lacks the space, or is older than 2.14.
     """
     await dismiss_abandoned(requests)
     for name, config in streams(replicas).items():
@@ -244,10 +229,9 @@ async def ensure(
 
 
 async def _subscribe_to_more(requests: Api, what: str, durable: Durable) -> None:
-    """Give a consumer of an earlier version the subjects that were added since; all else stays as
-    it is.
+    """Add new subjects to a consumer of an earlier version.
 
-    The facts on those subjects are all still to come, so nothing is passed over.
+    There are no facts on those subjects yet, so it misses none.
     """
     there = await info(requests, what.format("INFO"))
     if there is None or set(durable.subjects) <= set(_filter(there["config"])):
@@ -265,14 +249,12 @@ async def _subscribe_to_more(requests: Api, what: str, durable: Durable) -> None
 
 
 def _filter(config: dict[str, Any]) -> list[str]:
-    """The subjects of a consumer. One alone comes back under another name."""
+    """The subjects of a consumer. The server reports a single one under another name."""
     return config.get("filter_subjects") or [config.get("filter_subject", "")]
 
 
 async def _ensure(requests: Api, what: str, body: dict[str, Any], *, exactly: bool = False) -> None:
-    """Create `what`, with INFO or CREATE in its braces, unless it is there. Two who do so at once
-    have made it once.
-    """
+    """Create `what`, with INFO or CREATE in its braces, unless it exists. Safe to run twice."""
     if await info(requests, what.format("INFO")) is not None:
         return
     try:
@@ -285,7 +267,7 @@ async def _ensure(requests: Api, what: str, body: dict[str, Any], *, exactly: bo
 
 
 async def _fitting(requests: Api, change: str, body: dict[str, Any], *, exactly: bool) -> None:
-    """Have the broker make a change; where it has no room for `max_bytes`, with half of it."""
+    """Have the broker make a change; if it lacks space for `max_bytes`, with half as many."""
     while True:
         try:
             await requests.call(change, body)
@@ -300,8 +282,8 @@ async def _fitting(requests: Api, change: str, body: dict[str, Any], *, exactly:
         if exactly or body["max_bytes"] // 2 < LEAST_BYTES:
             raise BrokerRefused(
                 f"the broker refuses {change}: it has no room for {body['max_bytes']:,} bytes. "
-                "Name fewer with "
-                "--max-bytes, or give it more disk (max_file_store in its configuration)."
+                "Name fewer with --max-bytes, or give it more disk (max_file_store in its "
+                "configuration)."
             )
         body = body | {"max_bytes": body["max_bytes"] // 2}
 
@@ -309,7 +291,7 @@ async def _fitting(requests: Api, change: str, body: dict[str, Any], *, exactly:
 def _missing_bounds(
     declared: dict[str, Any], there: dict[str, Any], max_bytes: int | None
 ) -> dict[str, Any]:
-    """Which bounds a stream lacks, or has wider than declared; what is narrower stays."""
+    """The bounds that a stream lacks or has wider than declared; narrower ones stay."""
     live, held = there["config"], there["state"]["bytes"]
     changes = {}
     if max_bytes is not None and live.get("max_bytes") != max_bytes:
@@ -341,7 +323,7 @@ def _is_bounded(live: dict[str, Any], key: str) -> bool:
 
 
 def _is_as_narrow(key: str, live: dict[str, Any], declared: dict[str, Any]) -> bool:
-    """Is this bound there, and no wider than declared? Any number of bytes is as good."""
+    """Whether this bound exists and is no wider than declared; any number of bytes will do."""
     if key == "consumer_limits":
         limit = int((live.get(key) or {}).get("inactive_threshold", 0))
         return 0 < limit <= int(declared[key]["inactive_threshold"])
@@ -349,7 +331,7 @@ def _is_as_narrow(key: str, live: dict[str, Any], declared: dict[str, Any]) -> b
 
 
 class Use(Struct, frozen=True):
-    """How much of what a stream may hold is taken."""
+    """The used share of one limit of a stream."""
 
     stream: str
     #: `bytes` or `consumers`.
@@ -366,7 +348,7 @@ class Use(Struct, frozen=True):
 
 
 async def uses(requests: Api) -> list[Use]:
-    """What is taken of each bound that the streams have."""
+    """The use of each limit of the streams."""
     found = []
     for name in streams():
         stream = await info(requests, f"STREAM.INFO.{name}")
@@ -385,15 +367,15 @@ async def uses(requests: Api) -> list[Use]:
 
 
 class Undeclared(Struct, frozen=True):
-    """A consumer that outlives its reader, and that nobody declared."""
+    """An undeclared consumer that outlives its reader."""
 
     stream: str
     name: str
-    #: Whose inbox it delivers to, as far as that tells.
+    #: The owner of the inbox to which it delivers, if known.
     role: str
-    #: A durable is an administrator's. Only what is none is abandoned.
+    #: A durable is an administrator's; only others are abandoned.
     durable: bool
-    #: None: for ever.
+    #: None: never.
     gone_after_s: float | None
 
     def __str__(self) -> str:
@@ -403,7 +385,7 @@ class Undeclared(Struct, frozen=True):
 
 
 async def undeclared(requests: Api) -> list[Undeclared]:
-    """The consumers that nobody declared and that outlive their readers for too long."""
+    """The undeclared consumers that outlive their readers for too long."""
     return [
         one
         for stream in streams()
@@ -418,7 +400,7 @@ def _undeclared(stream: str, config: dict[str, Any]) -> Undeclared | None:
         return None
     after_s = config.get("inactive_threshold", 0) / _SECOND_NS
     durable = "durable_name" in config
-    # One that is no durable and names no time ends after five seconds.
+    # An ephemeral one that names no time ends after five seconds.
     if after_s <= READER_GONE_S and not (durable and after_s == 0):
         return None
     match config.get("deliver_subject", "").split("."):
@@ -430,10 +412,10 @@ def _undeclared(stream: str, config: dict[str, Any]) -> Undeclared | None:
 
 
 async def dismiss_abandoned(requests: Api) -> list[Undeclared]:
-    """Delete the consumers that `undeclared` finds, but no durables.
+    """Delete the consumers that `undeclared` finds, except durables.
 
-    Everybody who reads may make one that is kept for years (security review, C6). The broker cannot
-    forbid it on a stream that has durables, so whoever administers it puts an end to it.
+    Every reader may create one that is kept for years, and the broker cannot forbid it on a stream
+    with durables, so the administrator deletes them.
     """
     gone = [one for one in await undeclared(requests) if not one.durable]
     for one in gone:
@@ -442,7 +424,7 @@ async def dismiss_abandoned(requests: Api) -> list[Undeclared]:
 
 
 async def _consumers(requests: Api, stream: str) -> list[dict[str, Any]]:
-    """The configurations of all consumers of a stream; none where there is no stream."""
+    """The configurations of all consumers of a stream; none if there is no stream."""
     found: list[dict[str, Any]] = []
     while True:
         try:
@@ -458,20 +440,18 @@ async def _consumers(requests: Api, stream: str) -> list[dict[str, Any]]:
 
 
 def _seal() -> str:
-    """A start long before the first fact, at a time that nobody can guess.
+    """A start time long before the first fact that nobody can guess.
 
-    Whoever may create an ephemeral consumer may also name a durable one in the request's body, and
-    so rewrite its filter or pause it. The server lets nobody change the start time, so who does not
-    know it can change nothing.
+    A user who may create an ephemeral consumer may also name a durable one in the request's body,
+    and so rewrite its filter or pause it. The server refuses a request with another start time, so
+    a user who does not know it cannot change the durable.
     """
     before = datetime(1990, 1, 1, tzinfo=UTC) + timedelta(microseconds=secrets.randbelow(10**15))
     return before.isoformat().replace("+00:00", "Z")
 
 
 async def drift(requests: Api, *, replicas: int = 1) -> list[str]:
-    """Where the broker differs from what is declared, one sentence each; empty when all is as it
-    should be.
-    """
+    """The differences between the broker and the declarations, one sentence each."""
     found: list[str] = []
     for name, declared in streams(replicas).items():
         stream = await info(requests, f"STREAM.INFO.{name}")
@@ -483,8 +463,7 @@ async def drift(requests: Api, *, replicas: int = 1) -> list[str]:
         )
         found += [
             f"stream {name}: {key} is {stream['config'].get(key)!r}, wider than the declared "
-            f"{declared[key]!r}; "
-            "`ayes setup` bounds it"
+            f"{declared[key]!r}; `ayes setup` bounds it"
             for key in _BOUNDS
             if key in declared and not _is_as_narrow(key, stream["config"], declared)
         ]
@@ -507,10 +486,10 @@ async def drift(requests: Api, *, replicas: int = 1) -> list[str]:
 
 
 async def replicas_differ(requests: Api, wanted: int) -> list[str]:
-    """Which streams have another number of replicas than is wanted, one sentence each.
+    """The streams whose number of replicas differs, one sentence each.
 
-    `ensure` creates streams with that number and leaves those that are there, since only the
-    administrator knows whether the servers for more exist.
+    `ensure` does not change it on existing streams, since only the administrator knows whether
+    there are servers for more.
     """
     found = []
     for name in streams():
@@ -524,7 +503,7 @@ async def replicas_differ(requests: Api, wanted: int) -> list[str]:
 
 
 async def info(requests: Api, subject: str) -> dict[str, Any] | None:
-    """What the JetStream API says about a stream or consumer; None when there is none.
+    """The JetStream API's description of a stream or consumer; None if it does not exist.
 
     Raises:
         ApiError: it answers with any other error.
@@ -540,7 +519,7 @@ async def info(requests: Api, subject: str) -> dict[str, Any] | None:
 def _differences(
     what: str, declared: dict[str, Any], live: dict[str, Any], ignore: set[str]
 ) -> list[str]:
-    # The server leaves out what is at its default; 0, false, empty and absent are one thing.
+    # The server omits defaults, so 0, false, empty and absent are equal.
     live = live | ({"filter_subjects": _filter(live)} if "filter_subject" in live else {})
     return [
         f"{what}: {key} is {live.get(key)!r}, declared is {value!r}"

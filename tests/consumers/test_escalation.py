@@ -20,7 +20,8 @@ from stories import told
 
 from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
-from ayes.ledger.lifecycle import Status, describe
+from ayes.ledger.descriptions import describe
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog, TimerFired
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account

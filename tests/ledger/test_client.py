@@ -228,7 +228,7 @@ async def test_waiting_for_a_decision(desk: Ledger):
     async with nothing_recorded(desk):
         await refused(
             desk, lambda: desk.decision(CALL, timeout_s=0.05), WaitTimedOut,
-            "shop/t1/refund-1 is still pending after 0.05 s. It stays open.",
+            "shop/t1/refund-1 is not decided after 0.05 s. It stays open.",
         )  # fmt: skip
     waiting = [asyncio.create_task(desk.decision(CALL)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -262,13 +262,13 @@ VOTES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
      "Somebody else must.")),
     ("no name", ("a.na", "approve"), {}, BadId, f"reviewer 'a.na' cannot be used: {NO_ID}"),
     ("no verdict", ("ana", "maybe"), {}, BadInput,
-     "'maybe' is no verdict. A vote says one of approve, deny, answer, break_glass."),
+     "'maybe' is not a valid verdict. The verdicts are: approve, deny, answer, break_glass."),
     ("a verdict in other letters", ("ana", "Approve"), {}, BadInput,
-     "'Approve' is no verdict. A vote says one of approve, deny, answer, break_glass."),
+     "'Approve' is not a valid verdict. The verdicts are: approve, deny, answer, break_glass."),
     ("broken glass, by somebody who may not", ("ana", "break_glass"), {"reason": "fire"}, NotAllowed,
      "ana is none of those who may break the glass for shop/t1/refund-1. Rule 'money' asks nobody."),
     ("broken glass with an edit", ("ana", "break_glass"), {"reason": "fire", "arguments": '{"order":"A-18"}'}, BadInput,
-     "who breaks the glass lets run what waits, as it is. Arguments go with approve."),
+     "break_glass lets the call run as it is. Arguments go with approve."),
     ("in the place of somebody who gave no word", ("cy", "approve"), {"on_behalf_of": "ana"}, NotAllowed,
      "ana gave cy no vote on refund that holds now. Nothing was recorded."),
     ("in the place of somebody who was not asked", ("ana", "approve"), {"on_behalf_of": "cy"}, NotAllowed,

@@ -19,6 +19,7 @@ from stories import (
     request,
 )
 
+from ayes.ledger.descriptions import describe
 from ayes.ledger.lifecycle import (
     LEADS_TO,
     MAY_FOLLOW,
@@ -26,7 +27,6 @@ from ayes.ledger.lifecycle import (
     Call,
     Status,
     call_of,
-    describe,
     evolve,
     may_vote,
     refusal,

@@ -534,7 +534,7 @@ def test_waiting_has_an_end(shop, within, call):
     ask(shop, call)
     timed_out = within("wait", call, "--timeout", "0.1", store=shop)
     assert (timed_out.code, timed_out.out) == (3, "")
-    assert f"{call} is still pending after 0.1 s. It stays open." in timed_out.err
+    assert f"{call} is not decided after 0.1 s. It stays open." in timed_out.err
     looked = within("wait", call, "--timeout", "0", "--json", store=shop)
     assert (looked.code, looked.one["status"]) == (8, "pending")
 

@@ -15,7 +15,8 @@ from program import approvals
 from stories import Story, request
 
 from ayes.ledger.explanation import _flaw, explained
-from ayes.ledger.lifecycle import Objection, VoteFlaw, call_of
+from ayes.ledger.lifecycle import call_of
+from ayes.ledger.objections import Objection, VoteFlaw
 from ayes.ledger.policies import Policies
 from ayes.ledger.services import Ledger
 from ayes.ledger.votes import CastVote, counted

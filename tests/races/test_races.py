@@ -26,7 +26,8 @@ from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Registered, idempotency_key
 from ayes.consumers.worker import Reaction, Worker
 from ayes.ledger import clock, log
-from ayes.ledger.lifecycle import Call, Status, call_of, describe
+from ayes.ledger.descriptions import describe
+from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store

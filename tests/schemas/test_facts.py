@@ -348,10 +348,10 @@ def test_slot_knows_its_call_and_thread():
 @pytest.mark.parametrize(
     ("subject", "expected"),
     [
-        ("", "no subject of the ledger"),
-        ("ledger", "no subject of the ledger"),
-        ("ledger.acme", "no subject of the ledger"),
-        ("timer.acme.t1.opened", "no subject of the ledger"),
+        ("", "not a subject of the ledger"),
+        ("ledger", "not a subject of the ledger"),
+        ("ledger.acme", "not a subject of the ledger"),
+        ("timer.acme.t1.opened", "not a subject of the ledger"),
         ("ledger.acme.t1", "no slot"),
         ("ledger.acme.t1.closed", "no slot 'closed'"),
         ("ledger.acme.t1.opened.twice", "no slot"),
@@ -363,9 +363,9 @@ def test_slot_knows_its_call_and_thread():
         ("ledger.acme.t1.call.2-0.claim.one", "no slot"),
         ("ledger.acme.t1.call.2-0.claim.²", "no slot"),
         ("ledger.acme.t1.call.2-0.claim.1234567890", "no slot"),
-        ("ledger.acme.t1.call.*.decided", "is no slot: id '*' cannot be used"),
-        ("ledger.acme.t1.call..decided", "is no slot: id '' cannot be used"),
-        ("ledger.acme.>", "is no slot"),
+        ("ledger.acme.t1.call.*.decided", "is not a slot: id '*' cannot be used"),
+        ("ledger.acme.t1.call..decided", "is not a slot: id '' cannot be used"),
+        ("ledger.acme.>", "is not a slot"),
         ("ledger.a b.t1.opened", "workspace 'a b' cannot be used"),
         ("ledger._acme.t1.opened", "workspace '_acme' cannot be used"),
         ("ledger.acme._grant.1", "no slot"),
@@ -381,7 +381,7 @@ def test_slot_knows_its_call_and_thread():
         ("ledger._other._policy.1", "workspace '_other' cannot be used"),
         ("ledger.acme._policy.x", "no slot"),
         ("ledger.acme.t1._policy.1", "no slot"),
-        ("LEDGER.acme.t1.opened", "no subject of the ledger"),
+        ("LEDGER.acme.t1.opened", "not a subject of the ledger"),
     ],
 )
 def test_subject_that_is_no_slot_is_refused(subject, expected):

@@ -1,0 +1,237 @@
+"""Why a vote does not count, and who may vote, revoke and reconcile.
+
+The same rules hold for a fact that is recorded (`lifecycle.void`, `votes.py`) and for one that is
+about to be (`lifecycle.refusal`).
+"""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from ayes.ledger.descriptions import describe
+from ayes.schemas import events as e
+from ayes.schemas.errors import AlreadyFilled, DeadlinePassed, NotAllowed, NotOpen, Refused
+from ayes.schemas.people import is_excluded, person
+from ayes.schemas.quorums import is_among
+
+if TYPE_CHECKING:  # `lifecycle.py` applies these rules
+    from ayes.ledger.lifecycle import Call
+
+type VoteFlaw = Literal[
+    "not_asked",
+    "decided",
+    "deadline",
+    "excluded",
+    "stranger",
+    "glass_for_another",
+    "glass_with_edit",
+    "glass_without_reason",
+    "not_delegated",
+    "voted",
+    "other_bytes",
+    "may_not_run",
+]
+
+#: Why a recorded vote is void; the other flaws concern the voter.
+VOID_VOTE: Final[dict[VoteFlaw, str]] = {
+    "not_asked": "people were not asked before it",
+    "decided": "the call was decided before it",
+    "deadline": "the deadline had passed",
+    "glass_with_edit": "breaking the glass takes a reason, and no edit",
+    "glass_without_reason": "breaking the glass takes a reason, and no edit",
+    "other_bytes": "it is about other bytes than those that people were asked about",
+}
+
+
+class Objection(Struct, frozen=True):
+    """Why a vote does not count."""
+
+    flaw: VoteFlaw
+    #: The person who is excluded; for other flaws the person whose vote it would be.
+    person: str
+
+
+def objection(
+    call: "Call",
+    vote: e.Voted,
+    reviewer: str,
+    at: datetime,
+    *,
+    seq: int | None = None,
+    spent: Collection[str] = (),
+    delegated: bool = True,
+) -> Objection | None:
+    """Return the first reason why a vote does not count; None if it counts.
+
+    1. people were not asked before it, the call was decided before it, or the deadline had passed;
+    2. the reviewer, or the person in whose place they vote, is excluded or was not asked;
+    3. breaking the glass takes a reason, and no edit;
+    4. that person did not delegate the vote to the reviewer;
+    5. one of the two has voted, in their own place or in another's;
+    6. it is about other bytes than those that people were asked about.
+
+    Args:
+        at: when it was recorded, or now, on the broker's clock.
+        seq: its number in the log; only earlier facts matter. None: it is not recorded yet.
+        spent: the people who have voted before it, as `people.person` names them.
+        delegated: whether the delegation holds by which it is cast in another's place.
+    """
+    call = call if seq is None else _as_escalated_before(call, seq)
+    asking, principal = call.approval_request, vote.on_behalf_of or reviewer
+    rests_on = (call.requested, call.gated)
+    if asking is None or (seq is not None and not all(one and one.seq < seq for one in rests_on)):
+        return Objection("not_asked", principal)
+    if call.decided is not None and (seq is None or call.decided.seq < seq):
+        return Objection("decided", principal)
+    if call.deadline is not None and at >= call.deadline:
+        return Objection("deadline", principal)
+    if (found := objection_to_voter(call, vote, reviewer, seq)) is not None:
+        return found
+    if vote.verdict == "break_glass" and vote.arguments is not None:
+        return Objection("glass_with_edit", principal)
+    if vote.verdict == "break_glass" and not vote.reason.strip():
+        return Objection("glass_without_reason", principal)
+    if principal != reviewer and not delegated:
+        return Objection("not_delegated", principal)
+    if not {person(principal, asking.people), person(reviewer, asking.people)}.isdisjoint(spent):
+        return Objection("voted", principal)
+    if vote.digest != asking.digest:
+        return Objection("other_bytes", principal)
+    return None
+
+
+def objection_to_voter(
+    call: "Call", vote: e.Voted, reviewer: str, before: int | None = None
+) -> Objection | None:
+    """Return why this person may not cast such a vote. Being excluded beats being asked.
+
+    Args:
+        before: judge it as of just before that number of the log.
+    """
+    asking, principal = call.approval_request, vote.on_behalf_of or reviewer
+    if asking is None:
+        return Objection("not_asked", principal)
+    for name in dict.fromkeys((reviewer, principal)):
+        if is_excluded(name, asking.excluded, asking.people):
+            return Objection("excluded", name)
+    if vote.verdict != "break_glass":
+        is_asked = is_among(principal, call.voters(before))
+    elif principal != reviewer:
+        return Objection("glass_for_another", principal)
+    else:
+        is_asked = is_among(reviewer, asking.may_break_glass)
+    return None if is_asked else Objection("stranger", principal)
+
+
+def _as_escalated_before(call: "Call", seq: int) -> "Call":
+    """The call without later escalations: they move the deadline of later votes only."""
+    if not call.escalated or call.escalated[-1].seq < seq:
+        return call
+    asked_by_then = tuple(one for one in call.escalated if one.seq < seq)
+    return msgspec.structs.replace(call, escalated=asked_by_then)
+
+
+def refused_vote(call: "Call", vote: e.Voted, reviewer: str, now: datetime) -> Refused | None:
+    """The objection to a vote that is about to be recorded, as the error for the reviewer."""
+    asking, principal = call.approval_request, vote.on_behalf_of
+    spent: tuple[str, ...] = ()
+    if asking and principal and call.fact_at(call.ref.vote(principal)) is not None:
+        spent = (person(principal, asking.people),)
+    found = objection(call, vote, reviewer, now, spent=spent)
+    if found is None:
+        return None
+    assert asking, "the table allows votes only while PENDING"
+    who = found.person
+    match found.flaw:
+        case "deadline":
+            expired = f"{call.ref} expired at {call.deadline:%Y-%m-%d %H:%M:%S} UTC"
+            return DeadlinePassed(f"{expired}. Nothing was recorded.")
+        case "excluded":
+            return NotAllowed(_excluded_text(call, who, "does not count"))
+        case "glass_for_another":
+            never = "nobody may break the glass in another's place"
+            return NotAllowed(f"{never}. {reviewer} may do it only in their own.")
+        case "glass_with_edit":
+            as_it_is = f"who breaks the glass for {call.ref} lets it run as it is"
+            return NotAllowed(f"{as_it_is}. Leave the arguments as they are.")
+        case "glass_without_reason":
+            return NotAllowed(f"who breaks the glass for {call.ref} must say why. Give a reason.")
+        case "voted":
+            own = call.fact_at(call.ref.vote(who))
+            assert own, "only a vote in person is looked up before a vote is recorded"
+            voted = f"{who} has voted on {call.ref}: {describe(own)}"
+            return AlreadyFilled(f"{voted}. Nothing was recorded.")
+        case "other_bytes":
+            other = f"this vote is about other arguments than those that {call.ref} waits with"
+            return NotOpen(f"{other}. Look at it again.")
+        case _:
+            is_glass = vote.verdict == "break_glass"
+            named = "may break the glass for" if is_glass else "may vote on"
+            asked = ", ".join(asking.may_break_glass if is_glass else call.voters()) or "nobody"
+            return NotAllowed(
+                f"{who} is none of those who {named} {call.ref}. Rule {asking.rule!r} asks {asked}."
+            )
+
+
+def refused_settlement(
+    call: "Call", reviewer: str, event: e.Revoked | e.Reconciled
+) -> NotAllowed | None:
+    """Why this person may not revoke or reconcile, as the error for the reviewer."""
+    may, what = (
+        (may_revoke, "revoke") if isinstance(event, e.Revoked) else (may_reconcile, "reconcile")
+    )
+    if may(call, reviewer):
+        return None
+    if is_excluded(reviewer, _excluded(call), _people(call)):
+        return NotAllowed(_excluded_text(call, reviewer, f"may not {what} it"))
+    return NotAllowed(
+        f"{reviewer} may not {what} {call.ref}. Ask somebody who may decide about it, or whom the "
+        f"policy names in may_{what}."
+    )
+
+
+def _excluded_text(call: "Call", who: str, consequence: str) -> str:
+    return (
+        f"{who} asked for {call.ref}, or is behind the agent that did, and {consequence}. "
+        "Somebody else must."
+    )
+
+
+def may_revoke(call: "Call", reviewer: str) -> bool:
+    """Whether this person was asked, has decided, or is named by the policy for it."""
+    asking, decided = call.approval_request, call.approval
+    named = (asking or decided).may_revoke
+    if asking is not None:
+        asked = (*call.voters(), *asking.may_break_glass)
+    else:
+        asked = () if named else ("*",)
+    who = (*named, *asked, *decided.voters, *decided.on_behalf_of.values())
+    return _is_one_of(call, reviewer, who)
+
+
+def may_reconcile(call: "Call", reviewer: str) -> bool:
+    """Whether the policy names this person for it, or names nobody and they were asked."""
+    asking = call.approval_request
+    named = (asking or call.approval).may_reconcile
+    return _is_one_of(call, reviewer, named or (call.voters() if asking else ("*",)))
+
+
+def _is_one_of(call: "Call", reviewer: str, who: tuple[str, ...]) -> bool:
+    people = _people(call)
+    if is_excluded(reviewer, _excluded(call), people):
+        return False
+    return is_among(reviewer, who) or is_among(person(reviewer, people), who)
+
+
+def _excluded(call: "Call") -> tuple[str, ...]:
+    """The people who asked for the call, or are behind the agent that did."""
+    if call.approval_request is not None:
+        return call.approval_request.excluded
+    return (*filter(None, (call.wish.requester,)), *call.approval.excluded)
+
+
+def _people(call: "Call") -> dict[str, str]:
+    return call.approval_request.people if call.approval_request else {}
