@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-help:            ## this list
+help:            ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/ready   ## .venv from the lock file (the other targets call this)
@@ -12,17 +12,17 @@ setup: .venv/ready   ## .venv from the lock file (the other targets call this)
 .venv/ready: pyproject.toml requirements.lock .ci/setup .ci/uv.txt
 	@.ci/setup requirements.lock && touch .venv/ready .venv/demo
 
-# The demo needs a tenth of that. Where all is installed, this is too.
+# The demo needs a tenth of it. A complete .venv/ready serves the demo as well.
 .venv/demo: pyproject.toml requirements.demo.lock .ci/setup .ci/uv.txt
 	@.ci/setup requirements.demo.lock && touch .venv/demo
 
-demo: .venv/demo ## a small agent asks, somebody decides, the tool runs: under 15 s
+demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 15 s
 	@$(BIN)/ayes demo
 
-test: check      ## lint, types, folder order, and every test but those of the benchmarks, of which one runs
+test: check      ## lint, types, folder order, every test except the benchmarks' (12 minutes or more)
 	@$(BIN)/pytest -n 3
 
-test-bench: setup ## every test of the benchmarks: that each workload does its work, and the pages made of the results
+test-bench: setup ## the tests of the benchmarks and of the pages made from their results
 	@$(BIN)/pytest -n 2 tests/bench
 
 check: setup     ## lint, types and folder order only
@@ -31,26 +31,28 @@ check: setup     ## lint, types and folder order only
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: setup     ## ours beside its floor, in under 10 minutes; ONLY=cycle (append, replay, lake, ...) for one, FACTS=1000000 for a long log, PEERS=../shared/bench/peers for the rivals too
+bench: setup     ## measure ours and its floor, in under 10 minutes; ONLY=cycle for one workload, FACTS=1000000, PEERS=DIR for other systems
 	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench $(ONLY) $(if $(FACTS),--facts $(FACTS)) $(if $(PEERS),--peers $(PEERS)) $(if $(JSON),--json)
 
-growth: setup    ## how cost grows with the log and with processes; FACTS=10000,100000 for other sizes, JSON=1
+growth: setup    ## how cost grows with the log and with processes; FACTS=10000,100000, JSON=1
 	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench.growth $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)
 
-charts: setup    ## a chart for each workload into docs/charts, of the lines in RESULTS="bench.jsonl growth.jsonl"
+charts: setup    ## a chart for each workload into docs/charts, from RESULTS="bench.jsonl growth.jsonl"
 	@$(BIN)/python -m bench.charts $(RESULTS) docs/charts
 
-chaos: setup     ## kill -9 everything, again and again: on the whole of the recorded conversations, and an archivist 300 times
+chaos: setup     ## kill -9 everything repeatedly: with all recorded conversations, and a lake sync 300 times
 	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py -n 0
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
 
-sim: setup       ## any facts about a call, by anybody, in any order: 20,000 examples of each property of what counts (about half an hour)
+sim: setup       ## 20,000 examples of each property of the rules that void facts (half an hour)
 	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=sim
 
-cluster: setup   ## three nodes on this machine, CALLS=5000 calls, and nobody is told that something is missing which is there
+cluster: setup   ## CALLS=5000 calls on three nodes on this machine; no recorded fact is reported missing
 	@AYES_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/races/test_cluster.py -n 0 --timeout 900
 
-lock:            ## resolve pyproject.toml again into requirements.lock
+# `setup` installs uv into .venv/uv where there is none on PATH.
+lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin
+lock: setup      ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o requirements.lock pyproject.toml
 	@uv pip compile --universal --generate-hashes --extra dev --group build --python-version 3.12 \
@@ -58,7 +60,7 @@ lock:            ## resolve pyproject.toml again into requirements.lock
 	@echo uv | uv pip compile --universal --generate-hashes --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o .ci/uv.txt -
 
-clean:           ## forget .venv and caches
+clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 .PHONY: help setup demo test test-bench check bench growth charts chaos sim cluster lock clean

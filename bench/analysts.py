@@ -44,7 +44,8 @@ _SECONDS: Final = 10.0
 _BEFORE: Final = 100_000
 _QUESTIONS: Final = (
     """
-    SELECT tool, count(*), quantile_cont(date_diff('millisecond', gated_at, decided_at), [0.5, 0.9, 0.99])
+    SELECT tool, count(*),
+        quantile_cont(date_diff('millisecond', gated_at, decided_at), [0.5, 0.9, 0.99])
     FROM calls GROUP BY tool
     """,
     "SELECT max(recorded_at) FROM events",
@@ -62,7 +63,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
 
 
 async def measured(rounds: int, scratch: Path, *, before: int, seconds: float) -> list[Result]:
-    """So many facts are there before; each of the two lasts so many seconds."""
+    """Starts with `facts` facts; each of the two parts lasts `seconds`."""
     ages, with_them, without = list[float](), list[float](), list[float]()
     store, archive = scratch / "store", scratch / "archive"
     async with EmbeddedServer(store, sync=SYNC):
@@ -87,7 +88,8 @@ async def measured(rounds: int, scratch: Path, *, before: int, seconds: float) -
         target: float | None = None,
     ) -> Result:
         return compared(
-            WORKLOAD, what, unit, ours, floor, beside=than, better="lower", target=target, facts=facts, nats_server=version
+            WORKLOAD, what, unit, ours, floor, beside=than, better="lower", target=target,
+            facts=facts, nats_server=version,
         )  # fmt: skip
 
     half, most = _part(ages, 0.5), _part(ages, 0.95)

@@ -1,10 +1,9 @@
-"""Appending facts, beside bare nats-py publishing the same bytes to a plain stream of the same
-broker.
+"""Appending facts, compared with nats-py publishing the same bytes to a plain stream of the broker.
 
 64 writers, each with one fact under way, share one connection: what waits while one commit is in
 flight becomes the next one (`ledger/nats/group_commit.py`). One floor is 64 bare publishes in
 flight, the other atomic batches of 100, one after the other. A single writer is held against a
-single bare publisher: to be alone must not cost more.
+single bare publisher: a lone writer must not pay for batching.
 
 Everything comes twice: flushed to disk before each acknowledgement, which is what the targets are
 about, and not. The brokers are of this workload's own, because it writes; so are those of the other
@@ -38,7 +37,7 @@ from bench.logs import Log, Place
 from bench.results import SYNC, Result, compared, in_turns
 
 WORKLOAD: Final = "append"
-#: As nats-server does it by itself: an acknowledgement says nothing about the disk.
+#: The default of nats-server: an acknowledgement does not mean that the fact is on disk.
 LATER: Final = "2m"
 #: Writers, or cycles, at a time.
 AT_ONCE: Final = 64
@@ -84,10 +83,11 @@ async def _measured(
         what: str, measured: tuple[list[float], list[float]], beside: str, facts: int,
         target: float | None = None,
     ) -> Result:  # fmt: skip
-        # What is not flushed is not promised, so nothing is wanted of it.
+        # There is no promise without flushing, so there is no target either.
         return compared(
-            WORKLOAD, named(what, sync), "facts/s", *measured, beside=beside, better="higher", sync=sync,
-            target=target if sync == SYNC else None, facts=facts, nats_server=logs.broker_version(ledger),
+            WORKLOAD, named(what, sync), "facts/s", *measured, beside=beside, better="higher",
+            sync=sync, target=target if sync == SYNC else None, facts=facts,
+            nats_server=logs.broker_version(ledger),
         )  # fmt: skip
 
     many = f"{AT_ONCE} writers"
@@ -228,7 +228,7 @@ async def afresh(jetstream: JetStreamContext) -> None:
 
 
 async def timed[T](one: Callable[[T], Awaitable[None]], things: list[T], at_once: int) -> float:
-    """Seconds for all of them, so many at a time."""
+    """Seconds for all of them, `at_once` at a time."""
     left = iter(things)
 
     async def work() -> None:

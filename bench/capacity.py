@@ -1,12 +1,10 @@
-"""What a broker holds, and what three sizes of organisation need: calculated from what was
-measured.
+"""Calculates from measured figures what three sizes of organisation need of one broker.
 
-    python -m bench.capacity                          the tables of docs/capacity.md, from the figures that stand there
-    python -m bench.capacity results.jsonl --write    the same from these results, put into the page
+    python -m bench.capacity                          print the tables of docs/capacity.md
+    python -m bench.capacity results.jsonl --write    update the page from these results
 
-The results are the JSON lines of `bench.growth` and of `make bench`; a figure that they do not have
-stays as it stands. Nothing here is measured, so the page can be held to it:
-`tests/test_bench_growth.py` does.
+The results are the JSON lines of `bench.growth` and of `make bench`; figures that they lack stay as
+they are on the page. `tests/bench/test_bench_growth.py` checks the page against this calculation.
 """
 
 import argparse
@@ -29,12 +27,11 @@ PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "capacity.md"
 
 #: Approvals a day.
 SIZES: Final = {"a team": 200, "a company": 20_000, "a cluster": 1_000_000}
-#: Facts of an approval: from the request to the result; and with all that the model was asked and
-#: said around it, as in the rehearsal of docs/performance.md, where 184 of 862 calls were put to
-#: people.
+#: Facts of an approval: from the request to the result; and with the conversation around it, as in
+#: the rehearsal of docs/performance.md, where people were asked about 184 of 862 calls.
 ALONE: Final = 6
 AROUND: Final = 8_828 / 184
-#: Of a day's approvals, so many come in the busiest hour.
+#: The share of a day's approvals that comes in the busiest hour.
 BUSIEST: Final = 1 / 5
 #: Memory that a broker may use for its index.
 ROOM: Final = 8e9
@@ -51,7 +48,7 @@ class Figure(Struct, frozen=True):
     on: str
 
 
-#: What the page calls each figure.
+#: The names of the figures on the page.
 MEMORY: Final = "broker memory, bytes a fact"
 DISK: Final = "disk of the broker, bytes a fact"
 PARQUET: Final = "lake, bytes a fact"
@@ -73,8 +70,8 @@ _TABLES: Final = {
 
 
 def needs(approvals: float, facts: float, rate: float, slopes: dict[str, float]) -> dict[str, str]:
-    """What so many approvals a day need, of so many facts each, where one broker was seen to do
-    `rate` a second.
+    """Requirements of `approvals` a day of `facts` facts each, if one broker handles `rate` a
+    second.
     """
     a_day = approvals * facts
     a_year = a_day * _YEAR
@@ -173,10 +170,10 @@ def _figure(what: str, value: float, of: Result) -> Figure:
 
 
 def figures_in(page: str) -> dict[str, Figure]:
-    """The figures that stand on the page.
+    """The figures on the page.
 
     Raises:
-        BadInput: one is missing, or is no number.
+        BadInput: one is missing, or is not a number.
     """
     rows = [
         [cell.strip() for cell in row.strip("| ").split("|")] for row in _rows(page, _HEAD[0])[2:]
@@ -206,7 +203,7 @@ def tables(figures: dict[str, Figure]) -> list[str]:
 
 
 def written(page: str, figures: dict[str, Figure]) -> str:
-    """The page with these tables in the place of its own."""
+    """The page with its tables replaced by these."""
     for one in tables(figures):
         page = page.replace("\n".join(_rows(page, one.split("|")[1].strip())), one)
     return page

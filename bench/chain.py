@@ -1,19 +1,17 @@
-"""The bare chain: what six facts cost that four parties in two processes write, without anything of
-ours around them.
+"""The bare chain: the cost of six facts by four parties in two processes, without our features.
 
 The facts and the parties are those of `bench/cycle.py`. Service and reviewer are in the process
 that measures; gate and executor share one of their own, `python -m bench.chain <store>`. It is
-hand-written on nats-py, as a chain must be if each of its facts is to last and none is to be lost
-on the way:
+hand-written on nats-py, with the durability that a chain needs to lose no fact:
 
-* a fact is one publish to the plain stream, of as many bytes as one of ours, and whoever publishes
-  waits for the acknowledgement before the next step;
-* gate and executor are handed facts by durable consumers, each delivery is a task of its own, and
-  it is acknowledged once what follows from it stands in the stream;
-* service and reviewer hear of questions and results by following the stream.
+* a fact is one publish to the plain stream, with the size of one of ours, and its writer waits for
+  the acknowledgement before the next step;
+* durable consumers deliver facts to gate and executor; each delivery has its own task, and is
+  acknowledged once the resulting fact is in the stream;
+* service and reviewer receive questions and results by following the stream.
 
-There is nothing else: no schema, policy or digest, nothing is read back, a place takes more than
-one fact, and a fact that is handed out twice is acted upon twice. Each process has one connection,
+There is nothing else: no schema, policy or digest, no reads, a place takes more than one fact, and
+a redelivered fact is acted upon again. Each process has one connection,
 and both have the same credentials.
 """
 
@@ -101,7 +99,7 @@ async def _publish(jetstream: JetStreamContext, place: str, call: str, **also: f
 
 
 class _Service:
-    """Who asks and who votes, and what they wait for."""
+    """The service and the reviewer, which follow the stream."""
 
     def __init__(self, jetstream: JetStreamContext) -> None:
         self._jetstream = jetstream
@@ -164,7 +162,7 @@ async def _started_at() -> float:
     return time.perf_counter()
 
 
-#: Who is handed what.
+#: Which party handles which fact.
 _HANDED: Final[dict[str, Callable[[JetStreamContext, Event], Awaitable[None]]]] = {
     "requested": _gate,
     "vote": _gate,

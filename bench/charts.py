@@ -92,7 +92,9 @@ def chart(workload: str, results: Sequence[Result]) -> Spec:
         series[one.what, re.sub(r"\d[\d,]*", "", one.beside)][one.facts] = one
     lines = [[by_size[facts] for facts in sorted(by_size)] for by_size in series.values()]
     if any(len(line) > 1 for line in lines):
-        said = f"{workload}, over the size of the log. The floor is what ours is beside, or the first size"
+        said = (
+            f"{workload}, over the size of the log. The floor is the comparison, or the first size"
+        )
         return _page(said, _COLUMNS, [_over_size(line) for line in lines])
     units: defaultdict[tuple[str, str], list[Result]] = defaultdict(list)
     for (one,) in lines:

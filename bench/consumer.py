@@ -1,4 +1,4 @@
-"""Being handed facts: our loop with a reaction that does nothing, beside nats-py's `fetch`.
+"""Consuming facts: our worker with a reaction that does nothing, compared with nats-py's `fetch`.
 
 Both read the same requests off a durable consumer each, decode them, and acknowledge one by one;
 the clock stops when the broker has all acknowledgements. Ours is `consumers/worker.py` as every
@@ -34,9 +34,9 @@ from bench.logs import Log
 from bench.results import SYNC, Result, compared, in_turns
 
 WORKLOAD: Final = "consumer"
-#: Facts a second that are wanted.
+#: The target, in facts a second.
 WANTED: Final = 20_000.0
-#: Whose deliveries these are. It is handed requests, and there is nothing else here.
+#: The durable consumer. It delivers requests, and the log holds nothing else.
 _DURABLE: Final = "gate"
 _MOST: Final = 20_000
 _FETCHED: Final = 500
@@ -89,7 +89,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
 
 
 class Nothing:
-    """A reaction to which nothing follows from anything."""
+    """A reaction without effects."""
 
     durables = (_DURABLE,)
     replaces = False
@@ -103,7 +103,7 @@ class Nothing:
             case Fact(event=e.ToolRequested()):
                 self._left -= 1
             case _:
-                raise AssertionError(f"this was never recorded here: {handed}")
+                raise AssertionError(f"unexpected delivery: {handed}")
         if not self._left:
             self.all_seen.set()
 
@@ -151,7 +151,7 @@ async def _fetched(client: Client, jetstream: JetStreamContext, facts: int) -> f
 
 
 async def _anew(admin: Ledger, store: Path) -> None:
-    """The durable, with all of the log before it."""
+    """Recreates the durable consumer, so that it delivers the whole log again."""
     await _asked(admin, f"CONSUMER.DELETE.{LEDGER}.{_DURABLE}")
     await declare_streams(store)
 
@@ -163,7 +163,7 @@ async def _all_acknowledged(admin: Ledger, durable: str) -> None:
             break
         await asyncio.sleep(0.05)
     if consumer["num_pending"] or consumer["num_ack_pending"] or consumer["num_redelivered"]:
-        raise AssertionError(f"not everything was handed out once and acknowledged: {consumer}")
+        raise AssertionError(f"not every fact was delivered once and acknowledged: {consumer}")
 
 
 async def _asked(admin: Ledger, what: str) -> dict[str, Any]:

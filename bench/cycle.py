@@ -1,16 +1,16 @@
-"""An approval from the wish to the tool's result, and how soon after the vote the tool starts.
+"""Approvals from the request to the tool's result, and the time from the vote to the tool's start.
 
 A cycle is six facts: requested, gated, vote, decided, claim, finished. Four of us take part, each
 with a connection and the credentials of its own role: a service that asks, a reviewer who votes
 once the question is there, and gate and executor as `ayes work gate executor` runs them, together
 in one process of their own (so does `ayes up`). Service and reviewer share the process that
-measures, and hear of questions and results by following the log.
+measures, and receive questions and results by following the log.
 
-The floors are hand-written on nats-py. One is the same six facts, between the same four in as many
-processes, and nothing else (`bench/chain.py`): what ours takes beyond it is the price of our
-features. The other is as far as a cycle can be cut down: requested, approved and executed are
-published, and one durable consumer runs the tool. It is in one process, and has no gate, no claim,
-nothing that is read and no rules.
+The floors are hand-written on nats-py. One is the same six facts, between the same four
+parties and processes, and nothing else (`bench/chain.py`): the difference is the price of our
+features. The other is the minimal cycle: requested, approved and executed are published, and one
+durable consumer runs the tool. It is in one process, and has no gate, no claim, no reads and no
+rules.
 
 A tool is an `async` function that answers with the time: the clock is the machine's, so it tells
 both processes the same.
@@ -50,13 +50,11 @@ from bench.results import SYNC, Better, Result, compared, in_turns
 WORKLOAD: Final = "cycle"
 WORKSPACE: Final = "bench"
 REVIEWER: Final = "ana"
-#: Cycles a second that are wanted with 64 at once, and milliseconds from vote to start with one at
-#: a time.
+#: Targets: cycles a second with 64 at once, and milliseconds from vote to start with one at a time.
 WANTED: Final = {SYNC: (1500.0, 1.6), LATER: (2500.0, 1.0)}
 POLICY: Final = f'[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["{REVIEWER}"]\n'
 TOOLS: Final = Tools()
-#: Cycles of a round; of those that come one at a time; and of neither, since what is read once must
-#: have been read.
+#: Cycles of a round; of a round with one at a time; and for warming up, so that caches are filled.
 _MOST: Final = 2_000
 _MOST_ALONE: Final = 400
 #: The same of the chain. A process is started for each of its rounds, and all workloads together
@@ -86,20 +84,20 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         store = scratch / f"cycle-{sync}"
         async with broker(store, sync) as server:
             await server.ensure_account(f"reviewer-{REVIEWER}")
-            async with at_work(store), Desk.at(store) as desk, bare(store) as (_, jetstream):
-                found += await _measured(log, rounds, store, desk, jetstream, sync)
+            async with at_work(store), Clients.at(store) as clients, bare(store) as (_, jetstream):
+                found += await _measured(log, rounds, store, clients, jetstream, sync)
     return found
 
 
 async def _measured(
-    log: Log, rounds: int, store: Path, desk: "Desk", jetstream: JetStreamContext, sync: str
+    log: Log, rounds: int, store: Path, clients: "Clients", jetstream: JetStreamContext, sync: str
 ) -> list[Result]:
     many, alone = min(_MOST, log.facts), min(_MOST_ALONE, log.facts)
-    await desk.cycles(_WARM, 1)
+    await clients.cycles(_WARM, 1)
 
     async def ours() -> float:
         begun = time.perf_counter()
-        await desk.cycles(many, AT_ONCE)
+        await clients.cycles(many, AT_ONCE)
         return many / (time.perf_counter() - begun)
 
     chains: list[float] = []
@@ -117,7 +115,7 @@ async def _measured(
     chain_medians: list[float] = []
 
     async def vote_to_start() -> float:
-        last.append(await desk.cycles(alone, 1))
+        last.append(await clients.cycles(alone, 1))
         return statistics.median(last[-1]) * 1000
 
     async def floors_to_start() -> float:
@@ -138,21 +136,23 @@ async def _measured(
         facts: int, target: float | None = None,
     ) -> Result:  # fmt: skip
         return compared(
-            WORKLOAD, named(what, sync), unit, measured, beside, beside=than, better=better, target=target,
-            facts=facts, nats_server=logs.broker_version(desk.service), sync=sync,
+            WORKLOAD, named(what, sync), unit, measured, beside, beside=than, better=better,
+            target=target, facts=facts, nats_server=logs.broker_version(clients.service), sync=sync,
         )  # fmt: skip
 
     at_once = f"approval cycles, {AT_ONCE} at once"
     start = "vote to tool started, one at a time"
     chain = "nats-py: the same six facts, nothing else"
+    bare_cycle = "nats-py: three publishes, one consumer"
+    bare_start = "nats-py: approved to started"
     facts = many * 6
     return [
         line(at_once, "cycles/s", rates, [wanted_rate], "wanted", "higher", facts, 1.0),
         line(at_once, "cycles/s", rates, chains, chain, "higher", facts),
-        line(at_once, "cycles/s", rates, bare_rates, "nats-py: three publishes, one consumer", "higher", facts),
+        line(at_once, "cycles/s", rates, bare_rates, bare_cycle, "higher", facts),
         line(f"{start}, p50", "ms", medians, [wanted_ms], "wanted", "lower", alone * 6, 1.0),
         line(f"{start}, p50", "ms", medians, chain_medians, chain, "lower", alone * 6),
-        line(f"{start}, p50", "ms", medians, bare_medians, "nats-py: approved to started", "lower", alone * 6),
+        line(f"{start}, p50", "ms", medians, bare_medians, bare_start, "lower", alone * 6),
         line(f"{start}, p99", "ms", slow, medians, "p50", "lower", alone * 6, 3.0),
     ]  # fmt: skip
 
@@ -164,8 +164,8 @@ def _percentile(waits: list[float], part: float) -> float:
 # --------------------------------------------------------------------------------------------- ours
 
 
-class Desk:
-    """A service and a reviewer, and what they wait for in the log."""
+class Clients:
+    """A service and a reviewer that follow the log."""
 
     def __init__(self, service: Ledger, reviewer: Ledger) -> None:
         self.service = service
@@ -175,8 +175,8 @@ class Desk:
 
     @classmethod
     @asynccontextmanager
-    async def at(cls, store: Path) -> AsyncGenerator["Desk"]:
-        """A desk that listens, where the policy asks the reviewer about everything."""
+    async def at(cls, store: Path) -> AsyncGenerator["Clients"]:
+        """Both clients, with a policy that asks the reviewer about everything."""
         async with Ledger.connect(store, role="operator") as operator:
             policy = store.with_suffix(".toml")
             policy.write_text(POLICY)
@@ -185,10 +185,10 @@ class Desk:
             Ledger.connect(store, name="desk") as service,
             Ledger.connect(store, role=f"reviewer-{REVIEWER}") as reviewer,
         ):
-            desk = cls(service, reviewer)
-            listening = asyncio.create_task(desk.listen(await service.log.last_seq() + 1))
+            clients = cls(service, reviewer)
+            listening = asyncio.create_task(clients.listen(await service.log.last_seq() + 1))
             try:
-                yield desk
+                yield clients
             finally:
                 listening.cancel()
                 await asyncio.gather(listening, return_exceptions=True)
@@ -203,7 +203,7 @@ class Desk:
                 self._awaited.pop(fact.slot).set_result(fact)
 
     async def cycles(self, count: int, at_once: int) -> list[float]:
-        """So many cycles, so many at a time; seconds from each vote to the start of its tool."""
+        """Runs `count` cycles, `at_once` at a time; seconds from each vote to its tool's start."""
         waits: list[float] = []
 
         async def one(call: CallRef) -> None:
@@ -236,7 +236,7 @@ class Desk:
         return self._awaited.setdefault(slot, asyncio.get_running_loop().create_future())
 
     def _calls(self, count: int, at_once: int) -> Iterator[CallRef]:
-        """Those that go on at a time are of as many conversations, each of twenty calls."""
+        """Calls of `at_once` conversations at a time, each of twenty calls."""
         for first in range(0, count, at_once * logs.TURNS):
             threads = [ThreadRef(WORKSPACE, f"t{next(self._threads)}") for _ in range(at_once)]
             places = itertools.product(range(1, logs.TURNS + 1), threads)
@@ -289,7 +289,7 @@ class _Bare:
     async def execute(self, msg: Msg) -> None:
         event = msgspec.json.decode(msg.data)
         call = event["call"]
-        if call in self.ran:  # handed out again
+        if call in self.ran:  # redelivered
             await msg.ack()
             return
         self.ran[call] = time.perf_counter()

@@ -2,15 +2,15 @@
 
     python -m bench.growth --facts 10000,100000,1000000
 
-One store grows from size to size, so that nothing is written twice. In front stands what is the
-same at each size: a long conversation, and calls that wait for ever; after it comes the log of the
-other workloads. At each size the broker is killed while it is busy, started, stopped, and started
+One store grows from size to size, so that nothing is written twice. It starts with the same
+facts at each size: a long conversation, and calls that are never decided. The log of the other
+workloads follows. At each size the broker is killed while it is busy, started, stopped, and started
 again, and then everything is measured anew.
 
-Each line holds a cost beside the same cost at the first size, so its ratio is how much it grew.
-What must not grow has a target; what grows has none, and the table at the end says by how much for
-a million facts more. Then 1, 2, 4 and 8 processes of gate and executor do approvals on a fresh
-store each, beside one of them.
+Each line compares a cost with the same cost at the first size, so its ratio is its growth. Costs
+that must not grow have a target; for the others the table at the end has the growth for a million
+more facts. Then 1, 2, 4 and 8 processes of gate and executor do approvals on a fresh
+store each, compared with one of them.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.slots import ThreadRef
 from bench import history, logs
 from bench.append import AT_ONCE, broker, timed
-from bench.cycle import REVIEWER, Desk, at_work
+from bench.cycle import REVIEWER, Clients, at_work
 from bench.history import MESSAGES, PROVIDER, THREAD
 from bench.logs import Place
 from bench.replay import peak_mb
@@ -54,7 +54,7 @@ WORKLOAD: Final = "growth"
 PROCESSES: Final = "processes"
 #: By how much noise may make grow what must not.
 FLAT: Final = 4 / 3
-#: Below this there is no room for what stands in front.
+#: A smaller log has no room for the measured thread and calls at its start.
 SMALLEST: Final = 3_000
 #: Calls that wait for people at every size.
 _WAITING: Final = 500
@@ -124,7 +124,7 @@ class Growing:
             yield server
 
     async def begin(self) -> int:
-        """Write what stands in front, unless a log is here already; how many facts there are."""
+        """Write the measured thread and calls, unless a log exists; the number of facts."""
         front = list(_front())
         async with self.running():
             await declare_streams(self.store)
@@ -140,7 +140,7 @@ class Growing:
         return held
 
     async def grow(self, ledger: Ledger, facts: int) -> None:
-        """Write until there are so many."""
+        """Write until the log has `facts` facts."""
         before = await ledger.log.last_seq()
         await logs.append_all(ledger, self.next(facts - before))
         after = await ledger.log.last_seq()
@@ -165,7 +165,7 @@ def _front() -> Iterator[Place]:
 
 
 async def measured(growing: Growing, facts: int, rounds: int) -> tuple[int, Measured, str]:
-    """Each cost with so many facts in the log; how many there are, and the broker's version."""
+    """Each cost at this size of the log; the number of facts, and the broker's version."""
     found: Measured = {}
     async with growing.running() as server:
         async with Ledger.connect(growing.store, role="admin") as ledger:
@@ -305,25 +305,27 @@ def _disk_mb(store: Path) -> float:
 
 
 async def at_processes(scratch: Path, count: int, cycles: int, rounds: int) -> tuple[Measured, str]:
-    """Approvals by so many processes of gate and executor; and the broker's version."""
+    """Approvals by `count` processes of gate and executor; and the broker's version."""
     store = scratch / f"processes-{count}"
     async with broker(store, SYNC) as server, AsyncExitStack() as working:
         await server.ensure_account(f"reviewer-{REVIEWER}")
         pids = [await working.enter_async_context(at_work(store)) for _ in range(count)]
-        async with Desk.at(store) as desk:
-            await desk.cycles(_WARM * count, AT_ONCE)  # each has read what is read once
+        async with Clients.at(store) as clients:
+            await clients.cycles(_WARM * count, AT_ONCE)  # fills the caches
             rates, waits = [], []
             for _ in range(rounds):
                 begun = time.perf_counter()
-                await desk.cycles(cycles, AT_ONCE)
+                await clients.cycles(cycles, AT_ONCE)
                 rates.append(cycles / (time.perf_counter() - begun))
-                waits.append(statistics.median(await desk.cycles(math.ceil(cycles / 5), 1)) * 1000)
+                waits.append(
+                    statistics.median(await clients.cycles(math.ceil(cycles / 5), 1)) * 1000
+                )
             found: Measured = {
                 CYCLES: rates,
                 VOTE_TO_START: waits,
                 WORKER: [statistics.mean(map(resident_mb, pids))],
             }
-            return found, logs.broker_version(desk.service)
+            return found, logs.broker_version(clients.service)
 
 
 # ------------------------------------------------------------------------------------------ telling
@@ -332,7 +334,7 @@ async def at_processes(scratch: Path, count: int, cycles: int, rounds: int) -> t
 def lines(
     facts: int, found: Measured, first_facts: int, first: Measured, nats_server: str
 ) -> list[Result]:
-    """Each cost at this size beside the first."""
+    """Each cost at this size, compared with the first."""
     return [
         compared(
             WORKLOAD,
@@ -353,7 +355,7 @@ def lines(
 def process_lines(
     count: int, found: Measured, first_count: int, first: Measured, cycles: int, nats_server: str
 ) -> list[Result]:
-    """Each cost with so many processes beside that with the first number of them."""
+    """Each cost with this number of processes, compared with the first number."""
     return [
         compared(
             PROCESSES,

@@ -38,7 +38,7 @@ THREAD: Final = ThreadRef("bench", "long")
 #: Of the turns, 40 want a tool: with what the user says and the results these make 200 messages.
 _TURNS: Final = 80
 MESSAGES: Final = 200
-#: A round is so many histories, and its figure their median.
+#: Histories of a round; its figure is their median.
 _RUNS: Final = 70
 
 
@@ -69,8 +69,8 @@ async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
             what: str, ours: list[float], floor: list[float], beside: str, target: float | None
         ) -> Result:
             return compared(
-                WORKLOAD, what, "ms", _medians(ours), floor, beside=beside, better="lower", target=target,
-                facts=log.facts + facts, nats_server=logs.broker_version(ledger),
+                WORKLOAD, what, "ms", _medians(ours), floor, beside=beside, better="lower",
+                target=target, facts=log.facts + facts, nats_server=logs.broker_version(ledger),
             )  # fmt: skip
 
         size = f"{MESSAGES} messages from {facts} facts"

@@ -1,4 +1,4 @@
-"""Filling the lake from the log, beside what DuckDB and the broker ask for by themselves; and
+"""Filling the lake from the log, compared with the cost of DuckDB and the broker alone; and
 asking it.
 
 Ours goes all the way: made durable, read, calls put together, Parquet, manifest, catalog. The floor
@@ -41,7 +41,7 @@ WORKLOAD: Final = "lake"
 _BATCH: Final = 10_000
 #: So many messages are held in memory at most, to be written without a broker.
 _AT_HAND: Final = 300_000
-#: From so many facts on, the whole log is read once and not in rounds.
+#: A log of this size or more is read once and not in rounds.
 _LONG: Final = 1_000_000
 #: How often a question is asked.
 _ASKED: Final = 5
@@ -62,8 +62,8 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         version = logs.broker_version(ledger)
 
         def line(
-            what: str, unit: str, ours: list[float], floor: list[float], beside: str, better: Better,
-            target: float | None = None,
+            what: str, unit: str, ours: list[float], floor: list[float], beside: str,
+            better: Better, target: float | None = None,
         ) -> Result:  # fmt: skip
             return compared(
                 WORKLOAD, what, unit, ours, floor, beside=beside, better=better,
@@ -144,9 +144,12 @@ def _inserted(directory: Path, raws: list[RawMessage]) -> float:
         place[last] = [kind.removesuffix("[]")] if kind.endswith("[]") else kind
     fields = ", ".join(f"fields.{path}" for _, path, _ in tables.FIELDS)
     insert = f"""
-        INSERT INTO events SELECT seq, recorded_at, subject, s[2], s[3], s[4], s[5], try_cast(s[5] AS INTEGER), s[6], {fields}, s[4] = 'call', NULL, NULL, payload
+        INSERT INTO events
+        SELECT seq, recorded_at, subject, s[2], s[3], s[4], s[5], try_cast(s[5] AS INTEGER), s[6],
+            {fields}, s[4] = 'call', NULL, NULL, payload
         FROM (
-            SELECT *, string_split(subject, '.') AS s, json_transform(decode(payload), '{json.dumps(shape)}') AS fields
+            SELECT *, string_split(subject, '.') AS s,
+                json_transform(decode(payload), '{json.dumps(shape)}') AS fields
             FROM arrived
         )
     """  # noqa: S608 - names of our own columns
@@ -263,7 +266,8 @@ async def _only_read(ledger: Ledger, facts: int) -> float:
 async def _alone(log: Log, directory: Path | None) -> Run:
     to = [] if directory is None else [str(directory)]
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", __spec__.name, str(log.store), str(log.facts), *to, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", __spec__.name, str(log.store), str(log.facts), *to),
+        stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     said, _ = await child.communicate()
     if child.returncode != 0:

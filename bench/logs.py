@@ -50,7 +50,7 @@ class Log(Struct, frozen=True):
 
 @asynccontextmanager
 async def written(store: Path, facts: int, at_once: int = AT_ONCE) -> AsyncGenerator[Log]:
-    """A broker with a log of about so many facts; a log that is in the store already is taken as it
+    """A broker with a log of about `facts` facts; a log that is in the store already is used as it
     is.
     """
     async with EmbeddedServer(store, sync=SYNC):
@@ -77,8 +77,8 @@ async def append_all(ledger: Ledger, places: Iterator[Place]) -> None:
 
 
 def mixed(facts: int, at_once: int) -> Iterator[Place]:
-    """About so many facts, in an order that is the same each time; the last ones bring each
-    conversation to a question.
+    """About `facts` facts, in the same order each time; the last ones bring each conversation to
+    a question.
     """
     chance = random.Random(1)  # noqa: S311 - an order, not a secret
     under_way = [_conversation(ThreadRef("bench", f"t{number}")) for number in range(at_once)]

@@ -1,16 +1,14 @@
 """Rivals, measured in the same run as ours: `make bench PEERS=../shared/bench/peers`.
 
-Their programs are not ours: a directory has one for each rival, and its README says how to make the
-environment that they need. Each prints what it measured, a JSON line a metric. After each workload
-of ours those run that have something like it, and each of their lines is told as a `Result` in
-which the rival stands where the floor stands otherwise. Our own figures in it are those that were
-measured just before.
+A directory holds one program for each rival, and its README explains how to create the environment
+that they need. Each prints one JSON line for each metric. After each of our workloads, the rivals
+with a comparable one run, and each of their lines is reported as a `Result` with the rival in the
+place of the floor. Our own figures in it are those that were measured just before.
 
-What is like what is the table below, and nothing else is compared. Rivals stand there as they are
-when a write has reached the disk before it is answered, and where there are several such ways with
-all of them that their makers advise: LangGraph's `sync` and not its default, DBOS on SQLite polling
-at 10 ms and not each second. What they do in a cycle is less than six facts, and each is in one
-process.
+Only the pairs in the table below are compared. Each rival is configured so that a write has reached
+the disk before it is answered, in every such way that its makers recommend: LangGraph's `sync` and
+not its default, DBOS on SQLite polling at 10 ms and not each second. Their cycles do less than six
+facts, and each runs in one process.
 """
 
 import asyncio
@@ -99,7 +97,7 @@ RIVALS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
         "openai-agents/sqlite/approve_to_tool.c1.p99",
     ),
     (pending.WORKLOAD, "oldest 50 of *, in a running service, p50"): (
-        "eventsourcing/sqlite/pending_list.p50",  # a table of one's own beside it, as on Postgres
+        "eventsourcing/sqlite/pending_list.p50",  # a separate table, as on Postgres
         "eventsourcing/postgres/pending_list.p50",
         # it cannot be asked what waits: 50 ids, kept elsewhere
         "langgraph/sqlite/pending_list.known_ids.p50",
@@ -140,7 +138,7 @@ type Figure = Annotated[float, Meta(gt=0)]
 
 
 class Config(Struct, frozen=True):
-    """What a line says of how it came about, as far as it is told on."""
+    """The part of a line's circumstances that is reported."""
 
     #: In their order. The line's own value is the median of them.
     runs: Annotated[tuple[Figure, ...], Meta(min_length=1)]
@@ -189,7 +187,7 @@ def found(directory: Path, *, quick: bool = False) -> Peers:
     if named := os.environ.get("PEERS_PYTHON"):
         if not Path(named).is_file():
             raise BadInput(
-                f"PEERS_PYTHON is {named}, and there is no such file. Name the Python of an "
+                f"PEERS_PYTHON names {named}, which does not exist. Name the Python of an "
                 "environment as "
                 f"{directory / 'README.md'} has one make, or unset it."
             )
@@ -208,8 +206,8 @@ def found(directory: Path, *, quick: bool = False) -> Peers:
 async def measure(
     peers: Peers, workload: str, ours: list[Result], rounds: int
 ) -> tuple[list[Result], list[str]]:
-    """Ours beside each rival that has such a workload; and a sentence for each program that fell
-    short.
+    """Our figure and that of each rival with such a workload; and a sentence for each program
+    that fell short.
     """
     wanted = {
         rival: _line_of(ours, workload, what)
@@ -264,7 +262,7 @@ def beside(ours: Result, line: Line) -> Result:
 
 
 def lines_of(program: str, told: bytes) -> tuple[list[Line], list[str]]:
-    """What a program printed; and a sentence for each line that is no result."""
+    """What a program printed; and a sentence for each line that is not a result."""
     lines: list[Line] = []
     problems: list[str] = []
     for number, line in enumerate(told.splitlines(), 1):
@@ -273,7 +271,7 @@ def lines_of(program: str, told: bytes) -> tuple[list[Line], list[str]]:
         except msgspec.MsgspecError as problem:
             begun = line[:200].decode(errors="replace")
             problems.append(
-                f"{program}, line {number} of its output is no result and was left out: "
+                f"{program}, line {number} of its output is not a result and was left out: "
                 f"{problem}. It begins: {begun}"
             )
     return lines, problems
@@ -305,7 +303,7 @@ async def _run(peers: Peers, program: str, rivals: list[str], rounds: int) -> tu
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # The same broker as ours, unless they are told of another.
+        # The same broker as ours, unless they are given another.
         env={"PEERS_NATS_SERVER": str(find_binary())} | os.environ,
         # Ctrl-C goes to the whole group. It hears of it from us, once, and so can stop the servers
         # that it started.
@@ -332,7 +330,7 @@ def _why(words: str) -> str:
 
 
 def _without_percentile(rival: str) -> str:
-    """Programs choose by metric, before it is told as percentiles."""
+    """Programs choose by metric, before it is reported as percentiles."""
     for ending in _PERCENTILES:
         rival = rival.removesuffix(ending)
     return rival

@@ -1,4 +1,4 @@
-"""The oldest 50 of 10,000 calls that wait for people, among 100,000 that were decided.
+"""Reading the oldest 50 of 10,000 pending calls, among 100,000 that were decided.
 
 A service that asks again and again has an inbox, which is kept up by what changes, and takes no
 request to answer. A first request is what `ayes pending --limit 50` makes, over a connection that
@@ -6,8 +6,8 @@ has just been made: it asks the page service, in a process of its own as in `aye
 there is none it reads the whole of the live queue (the key-value bucket), and decodes what is
 shown.
 
-The desk serves alone here. The queue's worker beside it would be handed all the facts of the ledger
-first, which takes long, and find each entry in its place.
+The page service runs alone here. The queue's worker would first receive all facts of the ledger,
+which takes long, and find each entry in place.
 
 What is decided leaves a marker in the bucket for an hour. So these times are taken when all was
 decided longer ago, and the last lines say what it costs if all of it was decided within the hour.
@@ -46,17 +46,17 @@ from bench.logs import Log, Place
 from bench.results import Result, compared
 
 WORKLOAD: Final = "pending"
-#: Milliseconds that are wanted of a running service, and of a command's first request.
+#: Targets in milliseconds, for a running service and for a command's first request.
 WANTED_MS: Final = 0.2
 WANTED_FIRST_MS: Final = 5.0
 OLDEST: Final = 50
-#: As many wait, and ten times as many were decided.
+#: Calls that wait; ten times that number were decided.
 _MOST: Final = 10_000
 _DECIDED: Final = 10
-#: A round is so many requests, and its figure their median.
+#: Requests of a round; its figure is their median.
 _RUNS: Final = 7
 _IN_FLIGHT: Final = 500
-#: A desk starts within seconds.
+#: The page service starts within seconds.
 _PATIENCE_S: Final = 60.0
 _AT: Final = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
@@ -75,13 +75,13 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
             again = [_again(inbox, waiting) for _ in range(rounds)]
         read = [await _first(store, waiting) for _ in range(rounds)]
         begun = [await _begin(store, waiting) for _ in range(rounds)]
-        async with _desk(store) as answered:
+        async with _page_service(store) as answered:
             first = [await _first(store, waiting) for _ in range(rounds)]
             await answered(rounds * _RUNS)
         async with Ledger.connect(store, role="admin") as admin:
             await _decide(admin, waiting)
         marked_read = [await _first(store, waiting) for _ in range(rounds)]
-        async with _desk(store) as answered:
+        async with _page_service(store) as answered:
             marked = [await _first(store, waiting) for _ in range(rounds)]
             await answered(rounds * _RUNS)
 
@@ -98,11 +98,14 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         line(f"{what}, in a running service, p50", again, [WANTED_MS], "wanted", 1.0),
         line(f"{what}, starting that service's inbox, p50", begun, read, "reading the bucket"),
         line(f"{what}, first request, p50", first, [WANTED_FIRST_MS], "wanted", 1.0),
-        line(f"{what}, first request where nobody answers, p50", read, first, "answered by the desk"),
+        line(
+            f"{what}, first request where nobody answers, p50", read, first,
+            "answered by the page service",
+        ),
         line(f"{what}, all within the hour, first request, p50", marked, first, "longer ago"),
         line(
-            f"{what}, all within the hour, first request where nobody answers, p50", marked_read, read,
-            "longer ago",
+            f"{what}, all within the hour, first request where nobody answers, p50",
+            marked_read, read, "longer ago",
         ),
     ]  # fmt: skip
 
@@ -143,9 +146,8 @@ async def _first(store: Path, waiting: int) -> float:
 
 
 @asynccontextmanager
-async def _desk(store: Path) -> AsyncGenerator[Callable[[int], Awaitable[None]]]:
-    """A desk that answers, in a process of its own; and a check that it answered most of so many
-    requests.
+async def _page_service(store: Path) -> AsyncGenerator[Callable[[int], Awaitable[None]]]:
+    """The page service in its own process; and a check that it answered most of `many` requests.
 
     Where it was too slow for one the bucket was read, and that is in the figure as it would be for
     everybody.
@@ -165,7 +167,7 @@ async def _desk(store: Path) -> AsyncGenerator[Callable[[int], Awaitable[None]]]
 
             async def answered(many: int) -> None:
                 if await _answered(ledger) - begun - 1 <= many // 2:
-                    raise AssertionError("the desk was not asked, or did not answer")
+                    raise AssertionError("the page service was not asked, or did not answer")
 
             yield answered
     finally:
@@ -174,23 +176,23 @@ async def _desk(store: Path) -> AsyncGenerator[Callable[[int], Awaitable[None]]]
 
 
 async def serve(store: str) -> None:
-    """Answer, until told to stop."""
+    """Answers requests until it is stopped."""
     async with JetStream.connect(store, role=ROLE) as log:
         await pending_service.serve(log)
 
 
 async def _answered(ledger: Ledger) -> int:
-    """How many requests the desk has answered, this one included; waits until there is one that
-    does.
+    """The number of requests the page service has answered, this one included; waits until it
+    runs.
     """
     async with asyncio.timeout(_PATIENCE_S):
         while True:
             try:
                 await ledger.log.ask(SUBJECT, b"", _PATIENCE_S)
-                [told] = msgspec.json.decode(
+                [endpoint] = msgspec.json.decode(
                     await ledger.log.ask(f"$SRV.STATS.{SERVICE}", b"", _PATIENCE_S)
                 )["endpoints"]
-                return int(told["num_requests"]) - int(told["num_errors"])
+                return int(endpoint["num_requests"]) - int(endpoint["num_errors"])
             except Unavailable:
                 await asyncio.sleep(0.05)
 

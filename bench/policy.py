@@ -38,11 +38,11 @@ RULES: Final = 200
 #: So many of them are about the tool that is called.
 _MATCHING: Final = 10
 _TOOL: Final = "update_reservation"
-#: A round of judging is so many verdicts, one append for each.
+#: Verdicts of a round of judging, one append for each.
 _VERDICTS: Final = 200
 #: So many calls are in memory at once.
 _PIECE: Final = 10_000
-#: With conditions so many are tried.
+#: Calls that are judged with conditions.
 _FEW: Final = 5_000
 _AT: Final = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
@@ -50,7 +50,7 @@ type Recorded = Sequence[tuple[str, bytes]]
 
 
 async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
-    """Microseconds to judge a call beside those to record the verdict; seconds to try a policy on
+    """Microseconds to judge a call, compared with recording the verdict; seconds to try a policy on
     the past.
     """
     async with Ledger.connect(log.store, role="admin") as ledger:
@@ -156,7 +156,8 @@ def company(*, conditions: bool) -> Policy:
         )
         scope = 'agents = ["desk*"]\n' if number % 3 == 0 else ""
         rules.append(
-            f'[[rule]]\nname = "rule {number}"\ntools = {tools}\nthen = "{then}"\n{asks}{when}{scope}'
+            f'[[rule]]\nname = "rule {number}"\ntools = {tools}\nthen = "{then}"\n'
+            f"{asks}{when}{scope}"
         )
     return read_policy("\n".join(rules), "company.toml")
 

@@ -44,7 +44,7 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
 def main() -> None:
     """Measure workloads, and print a line for each result as it comes."""
     options = argparse.ArgumentParser(
-        prog="python -m bench", description="Measure workloads: ours beside its floor."
+        prog="python -m bench", description="Measure workloads: ours and its floor."
     )
     options.add_argument(
         "workloads", nargs="*", metavar="WORKLOAD", help=f"{', '.join(WORKLOADS)} (default: all)"
@@ -62,7 +62,7 @@ def main() -> None:
         "--store", type=Path, help="keep the log in this directory; one that is there is used again"
     )
     options.add_argument(
-        "--peers", type=Path, help="measure the rivals of this directory too, after each workload"
+        "--peers", type=Path, help="also measure the rivals in this directory, after each workload"
     )
     options.add_argument(
         "--peers-quick", action="store_true", help="these in their smallest sizes: do they run?"
@@ -87,7 +87,7 @@ def main() -> None:
 async def _measure(
     names: tuple[str, ...], given: argparse.Namespace, rivals: peers.Peers | None
 ) -> list[str]:
-    """What fell short among the rivals, said once everything else is measured."""
+    """The problems of the rivals' programs, reported after all measurements."""
     problems: list[str] = []
     with tempfile.TemporaryDirectory(prefix="ayes-bench-") as scratch:
         async with logs.written(

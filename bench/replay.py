@@ -1,4 +1,4 @@
-"""Replaying a whole log: our folds beside a reader that only counts.
+"""Replaying a whole log: our folds, compared with a reader that only counts.
 
 The floor is nats-py's own ordered consumer with a callback that does nothing but count. Ours reads
 the same log, decodes every fact, folds the queue and the histories, and writes out the history of
@@ -132,7 +132,7 @@ async def counted(store: Path, facts: int) -> float:
 
 
 async def peak_mb(store: Path, facts: int) -> float:
-    """Peak memory of a process that replays the first so many facts."""
+    """Peak memory of a process that replays the first `facts` facts."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __spec__.name, str(store), str(facts), stdout=asyncio.subprocess.PIPE
     )

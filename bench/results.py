@@ -1,6 +1,4 @@
-"""What a measurement says: one JSON line, enough to judge it by without asking where it came
-from.
-"""
+"""The result of a measurement: one JSON line with everything needed to judge it."""
 
 import gc
 import importlib.metadata
@@ -36,11 +34,11 @@ class Result(Struct, frozen=True, kw_only=True):
     floor: float
     #: What the floor is.
     beside: str
-    #: value / floor; and the same of the medians.
+    #: value / floor, and the same of the medians.
     ratio: float
     ratio_of_medians: float
     better: Better
-    #: What `ratio` should be; empty for what is told for contrast, which is always met.
+    #: The target of `ratio`; empty for a comparison without one, which is always met.
     target: str
     met: bool
     median: float
@@ -147,7 +145,7 @@ def read_results(*files: Path) -> list[Result]:
                 found.append(msgspec.json.decode(line, type=Result))
             except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
                 raise BadInput(
-                    f"{file}, line {number} is no result ({problem}). Give it what `make bench "
+                    f"{file}, line {number} is not a result ({problem}). Give it what `make bench "
                     "JSON=1` prints."
                 ) from None
     return found

@@ -1,5 +1,4 @@
-"""How long the program takes before it is of use: printing its help, and from `ayes up` to a first
-fact.
+"""Start-up times: printing the help, and from `ayes up` to the first fact.
 
 Each run is a process of its own, as somebody at a terminal starts it. `up` begins with an empty
 directory, so it makes accounts, streams and consumers as well; the clock stops when a service has
@@ -24,10 +23,10 @@ from bench.logs import Log
 from bench.results import Result, compared
 
 WORKLOAD: Final = "start"
-#: Seconds that are wanted.
+#: Targets in seconds.
 WANTED_HELP_S: Final = 0.5
 WANTED_UP_S: Final = 2.0
-#: A round is so many helps.
+#: Runs of `--help` in a round.
 _RUNS: Final = 3
 
 
@@ -57,12 +56,12 @@ async def _help() -> float:
     said, problem = await process.communicate()
     spent = time.perf_counter() - begun
     if process.returncode or b"pending" not in said:
-        raise AssertionError(f"there is no help: {problem.decode()}")
+        raise AssertionError(f"`ayes --help` failed: {problem.decode()}")
     return spent
 
 
 async def _up(store: Path) -> tuple[float, str]:
-    """Seconds until a fact stands there, and the version of the broker."""
+    """Seconds until a fact is recorded, and the version of the broker."""
     begun = time.perf_counter()
     with store.with_suffix(".log").open("ab") as words:
         process = await asyncio.create_subprocess_exec(

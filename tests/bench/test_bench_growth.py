@@ -347,7 +347,7 @@ def test_a_line_that_is_no_result_is_told_with_its_place(tmp_path):
     file.write_bytes(msgspec.json.encode(LINES[0]) + b'\n{"workload": "append"}\n')
     done = program("bench.charts", file, tmp_path / "charts")
     assert done.returncode == 1
-    assert f"{file}, line 2 is no result" in done.stderr
+    assert f"{file}, line 2 is not a result" in done.stderr
     assert "make bench JSON=1" in done.stderr
     assert not (tmp_path / "charts").exists()
 

@@ -201,7 +201,7 @@ async def test_a_workload_without_rivals_is_followed_by_nothing(directory):
     ("named", "said"),
     [
         ("", "there is no Python that has the rivals: neither "),
-        ("/no/python", "PEERS_PYTHON is /no/python, and there is no such file."),
+        ("/no/python", "PEERS_PYTHON names /no/python, which does not exist."),
     ],
 )
 def test_without_the_environment_nothing_is_measured_and_it_is_said_how_to_make_it(
@@ -289,7 +289,7 @@ async def test_what_is_no_result_is_said_and_the_others_stand(directory):
     }
     wrong, hours, missing = problems
     assert wrong.startswith(
-        "pydantic_ai_peer.py, line 1 of its output is no result and was left out: "
+        "pydantic_ai_peer.py, line 1 of its output is not a result and was left out: "
     )
     assert wrong.endswith("It begins: Warning: slow disk")
     assert hours == (

@@ -3,8 +3,8 @@
 
 How a page is read: its blocks are a story, in their order, on a broker of their own.
 
-* `python` blocks run: as a program of their own if they have an `asyncio.run`, else with a
-  connected `ledger` at hand.
+* `python` blocks run: as a program of their own if they start an event loop, else with a connected
+  `ledger` at hand.
 * `sh` blocks run line by line; `# exit 5` at the end of a line is the exit code that it must have.
   Commands that run for ever, or that name another host, are only held against the command line's
   options.
@@ -363,7 +363,7 @@ async def run_line(line: str, cwd: Path, environment: dict[str, str]) -> None:
 async def run_python(
     block: Block, cwd: Path, environment: dict[str, str], names: dict[str, Any]
 ) -> None:
-    if "asyncio.run(" in block.text:
+    if "asyncio.run(" in block.text or "start_blocking_portal(" in block.text:
         code, out, err = await run([sys.executable, "-c", block.text], cwd, environment)
         assert code == 0, f"{block}\n{out}{err}"
         return

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -58,6 +59,25 @@ def test_the_wheel_holds_one_package(wheel: Path):
     assert not [
         name for name in names if "bench" in name or name.split("/")[-1].startswith("test_")
     ]
+
+
+def test_the_source_distribution_holds_tracked_files_only(tmp_path: Path):
+    """It can be built from a checkout with untracked files; they are left out."""
+    checkout = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, checkout], check=True)
+    for stray in ("schemas/stray.py", "docs/notes.txt", ".env"):
+        (checkout / stray).write_text("secret")
+    code = f"from hatchling.build import build_sdist; print(build_sdist({str(tmp_path)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, check=True
+    )
+    with tarfile.open(tmp_path / done.stdout.split()[-1]) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=checkout, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    assert names - set(tracked) == {"PKG-INFO"}
+    assert {"pyproject.toml", "README.md", "ledger/lifecycle.py", "schemas/slots.py"} <= names
 
 
 def test_a_project_with_folders_of_the_same_names_can_use_it(wheel: Path, tmp_path: Path):
