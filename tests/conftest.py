@@ -1,9 +1,11 @@
-"""What tests start with: a ledger on a broker of its own, and the same ledger in memory.
+"""Fixtures of all tests: a ledger on a broker of its own, and the same ledger in memory.
 
-A broker takes a sixth of a second to start, so each test that needs one has one, and no test can
+A broker starts in a tenth of a second, so each test that needs one has its own, and no test can
 disturb another.
 """
 
+import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,14 @@ from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import EventLog
 from ayes.ledger.services import Ledger
 from ayes.schemas.events import Author
+
+# The test processes and the programs they start import the same thousands of files. Where bytecode
+# is not to be written next to the sources, it goes here; without it each start compiles them again.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 #: `make sim`.
 settings.register_profile("sim", max_examples=20_000, deadline=None)
