@@ -23,7 +23,7 @@ import pytest
 import typer
 from paths import SMALL
 from program import (
-    APPROVALS,
+    AYES,
     approvals,
     ask,
     at_a_terminal,
@@ -138,7 +138,7 @@ def test_help_is_quick():
     # On the processor: what else the machine does meanwhile is not its fault.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
     imported = subprocess.run(
-        [sys.executable, "-X", "importtime", APPROVALS, "--help"],
+        [sys.executable, "-X", "importtime", AYES, "--help"],
         capture_output=True,
         text=True,
         check=True,
@@ -415,7 +415,7 @@ def test_what_writes_asks_for_the_workspace(shop, within, words):
 def test_arguments_may_come_from_stdin(shop, call):
     """`request CALL TOOL -` reads them there: a shell's argument ends long before a fact does."""
     done = subprocess.run(
-        [APPROVALS, "request", str(call), "look", "-", "--json"],
+        [AYES, "request", str(call), "look", "-", "--json"],
         input='{"amount": 7}\n',
         capture_output=True,
         text=True,
@@ -809,7 +809,7 @@ def at_terminal(*arguments, store, **variables):
     ours, theirs = pty.openpty()
     try:
         with subprocess.Popen(
-            [APPROVALS, *map(str, arguments)],
+            [AYES, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=theirs,
             stderr=theirs,

@@ -24,7 +24,7 @@ from ayes.ops import cli
 from ayes.schemas.events import Event
 from ayes.schemas.slots import CallRef, Slot
 
-APPROVALS = Path(sys.executable).with_name("ayes")
+AYES = Path(sys.executable).with_name("ayes")
 
 #: What a shell may hold in which somebody works with it; no test shall depend on that.
 FROM_A_SHELL = ("AYES_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_")
@@ -134,7 +134,7 @@ def approvals(
     if store is not None:
         variables["AYES_STORE"] = str(store)
     with Started(
-        [APPROVALS, *map(str, arguments)],
+        [AYES, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -159,7 +159,7 @@ def started(*arguments: object, log: Path | None = None) -> Iterator[subprocess.
     with (
         (log or Path(os.devnull)).open("a") as words,
         Started(
-            [APPROVALS, *map(str, arguments)],
+            [AYES, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=words if log else subprocess.PIPE,
@@ -249,7 +249,7 @@ def at_a_terminal(*arguments: object, store: Path, **variables: str) -> Iterator
     """It at a terminal, for as long as the block."""
     ours, theirs = pty.openpty()
     with Started(
-        [APPROVALS, *map(str, arguments)],
+        [AYES, *map(str, arguments)],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
