@@ -382,11 +382,13 @@ def as_queue(store, change):
 
 
 async def written(bucket, key):
-    """The entry, as soon as the queue's worker has written it: some time after the gate's fact."""
+    """The entry, once the queue's worker has written it: some time after the gate's fact."""
     async with asyncio.timeout(20):
-        while not (value := (await bucket.get(key))[0]):
+        while True:
+            value, _ = await bucket.get(key)
+            if value:
+                return value
             await asyncio.sleep(0.01)
-    return value
 
 
 async def put(bucket, key, value):
