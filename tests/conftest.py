@@ -6,7 +6,7 @@ disturb another.
 
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import structlog
 from brokers import running
 from hypothesis import settings
+from program import Ended, in_process
 
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import EventLog
@@ -137,3 +138,12 @@ async def port(
 @pytest.fixture
 def ledger(port: EventLog) -> Ledger:
     return Ledger(port, Author(kind="service", name="tests"))
+
+
+@pytest.fixture
+def within(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Ended]]:
+    """The program `ayes`, run in this process."""
+    with in_process(monkeypatch, capsys) as run:
+        yield run

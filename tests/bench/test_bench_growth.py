@@ -80,7 +80,8 @@ def test_growth_tells_every_cost_at_every_size_beside_the_first():
     may grow, and not at first.
     """
     done = program(
-        *("bench.growth", "--facts", ",".join(map(str, SIZES)), "--processes", ",".join(map(str, COUNTS))),
+        *("bench.growth", "--facts", ",".join(map(str, SIZES))),
+        *("--processes", ",".join(map(str, COUNTS))),
         *("--cycles", CYCLES, "--rounds", 1, "--json"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -194,10 +195,19 @@ def test_a_figure_has_three_digits_that_count_and_no_exponent(value, told):
 
 
 LINES = [
-    result("append", "64 writers", 8_470, 16_600, unit="facts/s", better="higher", target=0.7, beside="batches of $100"),
-    result("append", "one writer", 1_210, 1_650, unit="facts/s", better="higher", beside="one at a time"),
+    result(
+        "append", "64 writers", 8_470, 16_600,
+        unit="facts/s", better="higher", target=0.7, beside="batches of $100",
+    ),
+    result(
+        "append", "one writer", 1_210, 1_650,
+        unit="facts/s", better="higher", beside="one at a time",
+    ),
     result("append", "help", 0.21, 0.5, unit="s", beside="wanted"),
-    *(result(value=value, floor=5.6, facts=facts) for facts, value in ((10_000, 5.6), (40_004, 27.3), (90_000, 49.0))),
+    *(
+        result(value=value, floor=5.6, facts=facts)
+        for facts, value in ((10_000, 5.6), (40_004, 27.3), (90_000, 49.0))
+    ),
     *(
         result(what="reading a call, p50", unit="ms", value=value, floor=0.51, facts=facts, target=1)
         for facts, value in ((10_000, 0.51), (40_004, 0.53))

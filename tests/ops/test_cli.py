@@ -28,7 +28,6 @@ from program import (
     ask,
     at_a_terminal,
     environment,
-    in_process,
     last_seq,
     record,
     started,
@@ -106,12 +105,6 @@ async def declare(store):
     async with Ledger.connect(store) as ledger:
         for tool in TOOLS:
             await ledger.declare("shop", ToolSpec(name=tool, schema=SCHEMA))
-
-
-@pytest.fixture
-def within(monkeypatch, capsys):
-    with in_process(monkeypatch, capsys) as run:
-        yield run
 
 
 @pytest.fixture

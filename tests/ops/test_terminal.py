@@ -14,7 +14,7 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from program import approvals, ask, at_a_terminal, in_process, last_seq, started, up
+from program import approvals, ask, at_a_terminal, last_seq, started, up
 from stories import START, Story, approval, life, question, request
 
 from ayes.ledger.lifecycle import call_of
@@ -358,12 +358,6 @@ def shop(tmp_path_factory):
 
         asyncio.run(declare())
         yield store
-
-
-@pytest.fixture
-def within(monkeypatch, capsys):
-    with in_process(monkeypatch, capsys) as run:
-        yield run
 
 
 @pytest.fixture
