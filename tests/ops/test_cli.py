@@ -250,7 +250,7 @@ def test_after_kill_9_the_store_is_not_believed(tmp_path):
     assert json.loads((store / "address.json").read_text())["url"] == ready["url"]
     begun = time.monotonic()
     ended = approvals("pending", store=store)
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 10
     assert (ended.code, ended.out) == (1, "")
     assert f"no NATS broker answers at {ready['url']}" in ended.err
     assert "ayes up" in ended.err
