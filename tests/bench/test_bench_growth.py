@@ -33,9 +33,9 @@ SIZES = (3_000, 6_000)
 COUNTS = (1, 2)
 CYCLES = 10
 OF_THE_LOG = {
-    growth.WRITTEN, growth.STARTED, growth.A_FACT, growth.DISK, growth.DISK_A_FACT, growth.START, growth.KILLED,
-    growth.CONNECT, growth.CALL, growth.HISTORY, growth.QUEUE, growth.REPLAY, growth.APPEND,
-    growth.APPENDS,
+    growth.WRITTEN, growth.STARTED, growth.A_FACT, growth.DISK, growth.DISK_A_FACT, growth.START,
+    growth.KILLED, growth.CONNECT, growth.CALL, growth.HISTORY, growth.QUEUE, growth.REPLAY,
+    growth.APPEND, growth.APPENDS,
 }  # fmt: skip
 OF_PROCESSES = {growth.CYCLES, growth.VOTE_TO_START, growth.WORKER}
 
@@ -80,7 +80,8 @@ def test_growth_tells_every_cost_at_every_size_beside_the_first():
     may grow, and not at first.
     """
     done = program(
-        *("bench.growth", "--facts", ",".join(map(str, SIZES)), "--processes", ",".join(map(str, COUNTS))),
+        *("bench.growth", "--facts", ",".join(map(str, SIZES))),
+        *("--processes", ",".join(map(str, COUNTS))),
         *("--cycles", CYCLES, "--rounds", 1, "--json"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -181,8 +182,8 @@ def test_the_table_says_by_how_much_a_million_more_facts_cost():
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [(0, "0"), (0.0000381, "0.0000381"), (0.01, "0.01"), (1, "1"), (12.345, "12.3"), (999.9, "1,000"),
-     (1234.5, "1,230"), (17_510_000_000, "17,500,000,000"), (-93.81, "-93.8")],
+    [(0, "0"), (0.0000381, "0.0000381"), (0.01, "0.01"), (1, "1"), (12.345, "12.3"),
+     (999.9, "1,000"), (1234.5, "1,230"), (17_510_000_000, "17,500,000,000"), (-93.81, "-93.8")],
 )  # fmt: skip
 def test_a_figure_has_three_digits_that_count_and_no_exponent(value, told):
     """People read it, and `float` reads it back."""
@@ -194,12 +195,23 @@ def test_a_figure_has_three_digits_that_count_and_no_exponent(value, told):
 
 
 LINES = [
-    result("append", "64 writers", 8_470, 16_600, unit="facts/s", better="higher", target=0.7, beside="batches of $100"),
-    result("append", "one writer", 1_210, 1_650, unit="facts/s", better="higher", beside="one at a time"),
+    result(
+        "append", "64 writers", 8_470, 16_600,
+        unit="facts/s", better="higher", target=0.7, beside="batches of $100",
+    ),
+    result(
+        "append", "one writer", 1_210, 1_650,
+        unit="facts/s", better="higher", beside="one at a time",
+    ),
     result("append", "help", 0.21, 0.5, unit="s", beside="wanted"),
-    *(result(value=value, floor=5.6, facts=facts) for facts, value in ((10_000, 5.6), (40_004, 27.3), (90_000, 49.0))),
     *(
-        result(what="reading a call, p50", unit="ms", value=value, floor=0.51, facts=facts, target=1)
+        result(value=value, floor=5.6, facts=facts)
+        for facts, value in ((10_000, 5.6), (40_004, 27.3), (90_000, 49.0))
+    ),
+    *(
+        result(
+            what="reading a call, p50", unit="ms", value=value, floor=0.51, facts=facts, target=1,
+        )
         for facts, value in ((10_000, 0.51), (40_004, 0.53))
     ),
 ]  # fmt: skip
@@ -401,7 +413,8 @@ def test_another_figure_is_another_page(what):
 def test_what_a_size_needs_can_be_had_by_hand():
     """20,000 approvals a day of 6 facts each, with figures that are easy."""
     slopes = {
-        capacity.MEMORY: 200, capacity.DISK: 500, capacity.PARQUET: 50, capacity.START: 2, capacity.KILLED: 4,
+        capacity.MEMORY: 200, capacity.DISK: 500, capacity.PARQUET: 50, capacity.START: 2,
+        capacity.KILLED: 4,
     }  # fmt: skip
     assert capacity.needs(20_000, 6, 100, slopes) == {
         "approvals a day": "20,000",
@@ -494,8 +507,8 @@ def test_a_page_that_lost_its_figures_is_told(found, put, says):
 
 @pytest.mark.parametrize(
     ("seconds", "told"),
-    [(0.657, "0.657 s"), (119, "119 s"), (120, "2 min"), (3600, "60 min"), (7200, "2 h"), (172_800, "2 days"),
-     (2 * 365 * 86_400, "2 years")],
+    [(0.657, "0.657 s"), (119, "119 s"), (120, "2 min"), (3600, "60 min"), (7200, "2 h"),
+     (172_800, "2 days"), (2 * 365 * 86_400, "2 years")],
 )  # fmt: skip
 def test_a_time_is_told_in_the_unit_that_suits_it(seconds, told):
     """Seconds for a start, years for a store."""

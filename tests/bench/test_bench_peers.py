@@ -37,11 +37,13 @@ given = options.parse_args()
 
 def tell(peer, metric, unit):
     runs = [float(number) for number in range(2, 2 + given.repeat)]
-    config = {"api": "a call", "version": "rival 1.2", "durability": "to disk", "runs": runs, "load1": 0.4}
+    config = {"api": "a call", "version": "rival 1.2", "durability": "to disk", "load1": 0.4}
+    config["runs"] = runs
     if unit.endswith("/s"):
         config["cpu_us"] = {"client": 123.0, "server": 0.0}
     value = sorted(runs)[len(runs) // 2]
-    print(json.dumps({"peer": peer, "metric": metric, "value": value, "unit": unit, "n": 30, "config": config}), flush=True)
+    told = {"peer": peer, "metric": metric, "value": value, "unit": unit, "n": 30}
+    print(json.dumps(told | {"config": config}), flush=True)
 
 def main():
     for name in given.only:
@@ -71,7 +73,10 @@ def directory(tmp_path):
 def bench(cwd, *arguments, workload="append", **env):
     """A run of the real program, as short as it gets."""
     return subprocess.run(
-        [sys.executable, "-m", "bench", workload, "--facts", "128", "--at-once", "4", "--rounds", "3", *arguments],
+        [
+            *(sys.executable, "-m", "bench", workload),
+            *("--facts", "128", "--at-once", "4", "--rounds", "3", *arguments),
+        ],
         env=environment(BENCH_DATE="2026-11-21", PYTHONPATH=str(ROOT), **env),
         cwd=cwd,
         capture_output=True,
@@ -119,38 +124,10 @@ def test_each_workload_is_followed_by_its_rivals_in_the_same_form(directory, tmp
 @pytest.mark.parametrize(
     ("name", "unit", "runs", "unit_of_ours", "better", "expected"),
     [
-        (
-            "dbos/sqlite/approve_to_tool.c1.p50",
-            "ms",
-            (8.0, 2.0, 4.0),
-            "ms",
-            "lower",
-            (2.0, 4.0, 2.0, 1.25),
-        ),
-        (
-            "langgraph/sqlite/history.p50",
-            "us",
-            (8000.0, 2000.0, 4000.0),
-            "ms",
-            "lower",
-            (2.0, 4.0, 2.0, 1.25),
-        ),
-        (
-            "dbos/sqlite/append.seq",
-            "events/s",
-            (8.0, 2.0, 4.0),
-            "facts/s",
-            "higher",
-            (8.0, 4.0, 0.75, 1.25),
-        ),
-        (
-            "dbos/sqlite/approval_cycle.c64",
-            "cycles/s",
-            (8.0,),
-            "cycles/s",
-            "higher",
-            (8.0, 8.0, 0.75, 0.625),
-        ),
+        ("dbos/sqlite/approve_to_tool.c1.p50", "ms", (8, 2, 4), "ms", "lower", (2, 4, 2, 1.25)),
+        ("langgraph/sqlite/history.p50", "us", (8000, 2000, 4000), "ms", "lower", (2, 4, 2, 1.25)),
+        ("dbos/sqlite/append.seq", "events/s", (8, 2, 4), "facts/s", "higher", (8, 4, 0.75, 1.25)),
+        ("dbos/sqlite/cycle.c64", "cycles/s", (8,), "cycles/s", "higher", (8, 8, 0.75, 0.625)),
     ],
 )
 def test_the_best_rounds_are_compared_and_the_medians_in_our_unit(
@@ -245,7 +222,10 @@ def test_a_rival_that_fails_takes_no_result_with_it(directory, tmp_path):
     exit code 1. Nothing lost.
     """
     (directory / "eventsourcing_peer.py").write_text("import a_package_of_theirs")
-    told = 'tell("dbos/postgres", "append.seq.steps", "events/s")\nraise OSError("the disk is full\\n(see the manual)")'
+    told = (
+        'tell("dbos/postgres", "append.seq.steps", "events/s")\n'
+        'raise OSError("the disk is full\\n(see the manual)")'
+    )
     (directory / "dbos_peer.py").write_text(f"{STAND_IN}\n{told}")
     there = ("--peers", str(directory), "--rounds", "1")
     done = bench(tmp_path, "--json", *there, PEERS_PYTHON=sys.executable)
@@ -304,7 +284,10 @@ async def test_what_is_no_result_is_said_and_the_others_stand(directory):
 @pytest.mark.parametrize("runs", ["[]", "[0.0]", "[-1.0]"])
 def test_a_figure_that_nothing_can_be_divided_by_is_no_result(runs):
     """A rival that did nothing is said to have told nothing, instead of being infinitely slow."""
-    told = f'{{"peer": "p", "metric": "m", "value": 1, "unit": "ms", "n": 1, "config": {{"runs": {runs}}}}}'
+    told = (
+        '{"peer": "p", "metric": "m", "value": 1, "unit": "ms", "n": 1, '
+        f'"config": {{"runs": {runs}}}}}'
+    )
     lines, (problem,) = peers.lines_of("p_peer.py", told.encode())
     assert lines == []
     assert "config.runs" in problem

@@ -43,7 +43,7 @@ from ayes.projections import pending
 from ayes.projections.pending import NO_FILTER, Page, PendingFilter
 from ayes.schemas.errors import BrokerAway, BrokerRefused, Unavailable
 
-APPROVALS = Path(sys.executable).with_name("ayes")
+AYES = Path(sys.executable).with_name("ayes")
 TOOLS = ("refund", "ship", "ship-abroad")
 
 
@@ -348,7 +348,7 @@ async def test_where_nobody_answers_the_bucket_is_read_at_once(ledger: Ledger):
 async def at_work(store: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """`ayes work queue`, in a process of its own."""
     process = await asyncio.create_subprocess_exec(
-        *(APPROVALS, "work", "queue", "--store", str(store)),
+        *(AYES, "work", "queue", "--store", str(store)),
         env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -9,16 +9,10 @@ import httpx2
 import pytest
 from pydantic_ai import messages as pai
 from pydantic_ai.models import Model
-from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from pydantic_ai.models.google import GoogleModel
-from pydantic_ai.models.openai import OpenAIResponsesModel
 from pydantic_ai.models.test import (
     TestModel as ScriptedModel,
 )  # under its own name pytest would collect it
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.google import GoogleProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 from stories import REF, Story
 
@@ -341,17 +335,27 @@ class Wire:
 
         http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer), timeout=60)
         self.model: Model
+        # Imported here: the three packages take seconds, and every test process loads this file.
         match form:
             case "anthropic":
+                from pydantic_ai.models.anthropic import AnthropicModel
+                from pydantic_ai.providers.anthropic import AnthropicProvider
+
                 anthropic = AnthropicProvider(api_key="k", http_client=http)
                 settings = {"max_tokens": 100}
                 self.model = AnthropicModel(
                     "claude-opus-4-6", provider=anthropic, settings=settings
                 )  # type: ignore[arg-type]
             case "openai-responses":
+                from pydantic_ai.models.openai import OpenAIResponsesModel
+                from pydantic_ai.providers.openai import OpenAIProvider
+
                 openai = OpenAIProvider(api_key="k", http_client=http)
                 self.model = OpenAIResponsesModel("gpt-5", provider=openai)
             case _:
+                from pydantic_ai.models.google import GoogleModel
+                from pydantic_ai.providers.google import GoogleProvider
+
                 google = GoogleProvider(api_key="k", http_client=http)
                 self.model = GoogleModel("gemini-3-pro-preview", provider=google)
 

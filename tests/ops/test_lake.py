@@ -19,7 +19,7 @@ import duckdb
 import pytest
 from lakes import SMALL, rehearsed, synced
 from paths import DATA
-from program import APPROVALS, approvals, at_a_terminal, environment, last_seq, record, started, up
+from program import AYES, approvals, at_a_terminal, environment, last_seq, record, started, up
 from stories import REF, life
 
 from ayes.ledger.services import Ledger
@@ -420,7 +420,7 @@ def test_a_full_disk_is_said_in_a_sentence(broker, tmp_path):
             sys.executable,
             "-c",
             limited,
-            str(APPROVALS),
+            str(AYES),
             "lake",
             "sync",
             "--json",

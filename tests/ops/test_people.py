@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from program import approvals, ask, at_a_terminal, in_process, last_seq, until, up
+from program import approvals, ask, at_a_terminal, last_seq, until, up
 
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
@@ -122,12 +122,6 @@ def shop(tmp_path_factory):
         store = Path(ready["store"])
         asyncio.run(declare(store, "shop", "desk", "count"))
         yield store
-
-
-@pytest.fixture
-def within(monkeypatch, capsys):
-    with in_process(monkeypatch, capsys) as run:
-        yield run
 
 
 @pytest.fixture

@@ -259,7 +259,7 @@ def test_large_file_is_read_quickly(read):
     raw = b"\n".join(line(*turns * 6, id=f"t{number}") for number in range(150))
     assert len(raw) > 2_400_000
 
-    began = time.perf_counter()
+    began = time.process_time()
     read(raw)
 
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1

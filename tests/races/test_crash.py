@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from paths import AIRLINE as POLICY
 from paths import DATA
-from program import APPROVALS, Started, environment
+from program import AYES, Started, environment
 
 from ayes.ops.broker.server import ensure_account
 from ayes.projections.formats.conversation import read_conversations
@@ -66,7 +66,7 @@ class Program(Started):
 def start(*arguments: str | Path, log: Path) -> Program:
     with log.open("ab") as err:
         return Program(
-            [APPROVALS, *map(str, arguments)],
+            [AYES, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=err,

@@ -173,9 +173,9 @@ def test_a_pattern_does_not_blow_up():
     """A regular expression that takes others for ever is answered in time that grows with the text
     only.
     """
-    start = time.perf_counter()
+    start = time.process_time()
     assert holds('args.text.matches("^(a+)+$")', scope({"text": "a" * 100_000 + "b"})) is False
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.timeout(20)

@@ -649,11 +649,11 @@ def test_a_thousand_rules_are_read_and_one_more_is_refused():
     text = "".join(
         rule(f"r{n}", f'["t{n}", "u_*"]', "ask", f'when = "args.n > {n}"') for n in range(MAX_RULES)
     )
-    start = time.perf_counter()
+    start = time.process_time()
     policy = read_policy(text, "policy.toml")
     assert len(policy.rules) == MAX_RULES == 1000
     assert judge(policy, About("t7", {"n": 8})).rule.name == "r7"
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
     with pytest.raises(BadFile) as raised:
         read_policy(text + rule("one more"), "policy.toml")

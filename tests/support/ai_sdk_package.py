@@ -1,4 +1,4 @@
-"""The Vercel AI SDK as npm has it, and histories in its form."""
+"""The Vercel AI SDK from npm, and histories in its format."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ def entries_of(facts) -> tuple[Entry, ...]:
 
 
 def ended(kind: str, text="done", **fields) -> list[Entry]:
-    """A turn with one call that ended so."""
+    """A turn with one call that ended this way."""
     is_error = kind not in {"returned", "answered", "reconciled"}
     one = wish(**fields)
     return [Assistant(1, (one,)), Outcome("1-0", one.tool, one.provider_id, kind, text, is_error)]
@@ -39,7 +39,7 @@ def visible(text: str) -> str:
 
 
 def carried(entries) -> tuple[ConversationStep, ...]:
-    """The entries as steps, less what the form says that it cannot carry."""
+    """The entries as steps, without the parts that the format cannot carry."""
     steps: list[ConversationStep] = []
     used: set[str] = set()
     ids: dict[str, str] = {}
@@ -111,10 +111,10 @@ def facts_from(steps) -> list:
 
 
 def installed() -> Path:
-    """A folder with the npm package in it, installed once for all runs on this machine."""
+    """A folder with the npm package, installed once for all runs on this machine."""
     if not (shutil.which("node") and shutil.which("npm")):
         pytest.skip("node and npm are not here, so the AI SDK itself cannot be asked")
-    folder = Path(tempfile.gettempdir()) / f"approval-ledger-ai-sdk-6-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"ayes-ai-sdk-6-{os.getuid()}"
     if not (folder / "node_modules").exists():
         fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}-"))
         try:
@@ -148,7 +148,7 @@ def installed() -> Path:
 
 
 def asked(folder: Path, script: str, lists: list) -> list:
-    """What the SDK says of each list."""
+    """The SDK's verdict on each list."""
     done = subprocess.run(
         ["node", "--input-type=module", "--eval", script],
         cwd=folder,

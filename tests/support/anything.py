@@ -17,7 +17,7 @@ from ayes.schemas.slots import CallRef, Slot, ThreadRef, matches
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 REVIEWERS = ("ana", "ben", "rita")
-#: Programs that record facts about calls, and people. Who writes anything else here is nobody.
+#: The programs and people that record facts about calls.
 ROLES = (
     "gate",
     "model",
@@ -36,7 +36,7 @@ _attempts = _some([1, 1, 1, 2, 3])
 
 @functools.cache
 def may_record(role: str, slot: Slot) -> bool:
-    """Whether the broker lets this role fill the slot."""
+    """Whether the broker allows this role to fill the slot."""
     may = permissions(role)
     allowed = any(matches(one, slot.subject) for one in may.publish)
     return allowed and not any(matches(one, slot.subject) for one in may.denied)
@@ -191,7 +191,7 @@ def recorded(draw: st.DrawFn, ref: CallRef, *, foreign: bool = True) -> list[tup
 
 
 def raws_of(told: list[tuple[str, bytes]]) -> list[RawMessage]:
-    """These as the broker has them, a second apart."""
+    """These facts as the broker stores them, a second apart."""
     return [
         RawMessage(seq, START + timedelta(seconds=seq), subject, data)
         for seq, (subject, data) in enumerate(told, 1)
@@ -204,7 +204,7 @@ def fact(raw: RawMessage) -> Fact:
 
 @st.composite
 def logs(draw: st.DrawFn, ref: ThreadRef, calls: int = 3) -> list[RawMessage]:
-    """A log of several calls that go on beside each other, with anything that may stand there."""
+    """A log of several concurrent calls with arbitrary facts."""
     lanes = [draw(recorded(ref.wish(turn, 0))) for turn in range(1, calls + 1)]
     told = []
     while lanes := [lane for lane in lanes if lane]:

@@ -1,4 +1,4 @@
-"""The log that is archived, in the test and in the processes that it starts."""
+"""The log that the test and its child processes archive."""
 
 from datetime import UTC, datetime, timedelta
 

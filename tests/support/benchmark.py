@@ -1,4 +1,4 @@
-"""The benchmarks as people start them, at the smallest size."""
+"""The benchmarks as a user starts them, at the smallest size."""
 
 import subprocess
 import sys
@@ -12,17 +12,7 @@ FACTS = 600
 def bench(*arguments: str, cwd: Path) -> list[str]:
     """The lines that `python -m` with these arguments prints."""
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            *arguments,
-            "--facts",
-            str(FACTS),
-            "--at-once",
-            "4",
-            "--rounds",
-            "1",
-        ],
+        [sys.executable, "-m", *arguments, *f"--facts {FACTS} --at-once 4 --rounds 1".split()],
         env=environment(BENCH_DATE="2026-11-21"),
         cwd=cwd,
         capture_output=True,

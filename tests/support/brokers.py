@@ -1,4 +1,4 @@
-"""A broker of a test's own, with the ledger's streams."""
+"""A broker for one test, with the ledger's streams."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,8 +12,12 @@ from ayes.ops.broker.server import EmbeddedServer
 
 @asynccontextmanager
 async def running(path: Path, ack_wait_s: float = 30.0) -> AsyncGenerator[EmbeddedServer]:
-    """A broker that has the streams."""
-    async with EmbeddedServer(path) as server:
+    """A broker that has the streams.
+
+    It flushes to disk every two minutes rather than before each acknowledgement: only a power cut
+    shows the difference, and declaring the streams takes 0.06 s rather than 0.25 s.
+    """
+    async with EmbeddedServer(path, sync="2m") as server:
         connection = Connection(server.store.login("admin"))
         await connection.open(name="test set-up")
         requests = Api(connection)

@@ -1,4 +1,4 @@
-"""A log in which everything happens to calls, and the rows that it must fold to."""
+"""A log with every kind of event of a call, and the rows expected of its projections."""
 
 import random
 from collections import defaultdict
@@ -44,7 +44,7 @@ def _utc(fact):
 
 
 def rebuilt(facts):
-    """What all three should show of these facts, each thing from all of its facts at once."""
+    """The rows that all three projections should hold, each from all of its facts at once."""
     threads, calls = defaultdict(list), defaultdict(list)
     for fact in facts:
         threads[fact.slot.thread_ref].append(fact)

@@ -1,4 +1,4 @@
-"""Entries of the pending bucket, and a network cable that a test can pull."""
+"""Entries of the pending bucket, and a network connection that a test can cut."""
 
 import asyncio
 import json
@@ -15,29 +15,31 @@ START = datetime(2026, 3, 1, 9, tzinfo=UTC)
 
 def question(seq: int, *, workspace: str = "acme", stage: int = 0, size: int = 0) -> Entry:
     return Entry(
-        workspace=workspace, thread="t1", call=f"c{seq}", tool="refund", arguments=json.dumps({"order": "x" * size}),
-        digest="d", rule="money", reason="", requester="rita", agent="", voters=("*",), excluded=(), votes_needed=1,
-        requested_at=START, gated_at=START, expires_at=None, due_at=None, also=(), besides=(), denials_needed=1,
-        may_break_glass=(), asked_as_well=tuple(f"p{number}" for number in range(stage)), seq=seq,
+        workspace=workspace, thread="t1", call=f"c{seq}", tool="refund",
+        arguments=json.dumps({"order": "x" * size}), digest="d", rule="money", reason="",
+        requester="rita", agent="", voters=("*",), excluded=(), votes_needed=1,
+        requested_at=START, gated_at=START, expires_at=None, due_at=None, also=(), besides=(),
+        denials_needed=1, may_break_glass=(),
+        asked_as_well=tuple(f"p{number}" for number in range(stage)), seq=seq,
     )  # fmt: skip
 
 
 async def put(bucket: Pending, entry: Entry) -> None:
-    """Shown, or shown anew."""
+    """Write the entry, new or in place of the one before."""
     key = pending.key(entry.ref)
     _, revision = await bucket.get(key)
     assert await bucket.put(key, pending.encode(entry), revision)
 
 
 async def delete(bucket: Pending, seq: int) -> None:
-    """Decided."""
+    """Remove the entry, as after a decision."""
     key = pending.key(question(seq).ref)
     _, revision = await bucket.get(key)
     assert await bucket.delete(key, revision)
 
 
 class Cable:
-    """A way to the broker that can be cut, and mended."""
+    """A TCP proxy to the broker, which a test can cut and mend."""
 
     def __init__(self, port: int) -> None:
         self._there = port

@@ -1,10 +1,11 @@
-"""A thread, its scripted model and its workers: what the tests of whole chains begin with."""
+"""A thread, its scripted model and its workers, for the tests of whole chains."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+from running import working
 from stories import told
 
 from ayes.consumers.executor import Executor, Registered
@@ -27,7 +28,10 @@ from ayes.schemas.tools import ToolSpec
 
 THREAD = ThreadRef("shop", "t1")
 FIRST, SECOND = THREAD.wish(1, 0), THREAD.wish(1, 1)
-SCHEMA = '{"type":"object","properties":{"order":{"type":"string"}},"required":["order"],"additionalProperties":false}'
+SCHEMA = (
+    '{"type":"object","properties":{"order":{"type":"string"}},'
+    '"required":["order"],"additionalProperties":false}'
+)
 ASK = '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\nreason = "It moves money."\n'
 ASK_BRIEFLY = ASK + "expires_in_s = 0.4\n"
 REFUND = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a")
@@ -36,12 +40,12 @@ DONE = e.Text("All done.")
 
 
 def beside(port: EventLog) -> EventLog:
-    """The port of another client."""
+    """The log as another client sees it."""
     return port.beside() if isinstance(port, Lagging) else port
 
 
 class Script:
-    """A model that says these things, turn by turn, and remembers what it was asked."""
+    """A model that gives these replies, turn by turn, and remembers the requests."""
 
     def __init__(self, *turns: Sequence[e.Part]) -> None:
         self.turns = turns
@@ -52,13 +56,13 @@ class Script:
         return ModelReply(tuple(self.turns[question.turn - 1]))
 
     def read(self, turn: int) -> list[Outcome]:
-        """The outcomes that it was sent before that turn."""
+        """The outcomes that the request of that turn contained."""
         [question] = [one for one in self.asked if one.turn == turn]
         return [entry for entry in question.history if isinstance(entry, Outcome)]
 
 
 class Chain:
-    """A thread in a workspace with one tool, and the workers that see to it."""
+    """A thread in a workspace with one tool, and its workers."""
 
     def __init__(
         self, port: EventLog, model: Script, *, run_by: str = "executor", fails: bool = False
@@ -90,7 +94,7 @@ class Chain:
 
     @asynccontextmanager
     async def at_work(self, *kinds: str) -> AsyncIterator[None]:
-        """Workers of these kinds; all of them, if none is named."""
+        """Run workers of these kinds, by default of all."""
         make: dict[str, Callable[[], Any]] = {
             "gate": Gate,
             "queue": PendingProjector,
@@ -104,19 +108,15 @@ class Chain:
             )
             for kind in kinds or make
         ]
-        tasks = [asyncio.create_task(worker.run()) for worker in workers]
         hearing = asyncio.create_task(heard.run())
         try:
-            yield
+            async with working(*workers):
+                yield
         finally:
             hearing.cancel()
-            for worker in workers:
-                worker.stop()
-            async with asyncio.timeout(20):
-                await asyncio.gather(*tasks)
 
     async def until(self, there: Callable[[Thread], object]) -> Thread:
-        """Follow the thread until it is so."""
+        """Follow the thread until the condition holds."""
         seen: list[Fact] = []
         async with asyncio.timeout(20), aclosing(self.ledger.watch(1, THREAD.subjects)) as facts:
             async for fact in facts:
@@ -131,7 +131,7 @@ class Chain:
         return await self.until(lambda thread: turn in thread.turns and thread.turns[turn].replied)
 
     async def shown(self, count: int = 1) -> list[pending.Entry]:
-        """Wait until so many approvals are open in the queue."""
+        """Wait until N approvals are open in the queue."""
         async with asyncio.timeout(20), aclosing(told(self.log.pending)) as changes:
             found: dict[str, pending.Entry] = {}
             async for key, value in changes:

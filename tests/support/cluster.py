@@ -1,6 +1,4 @@
-"""Three nats-servers on the loopback interface that are one cluster, each with a store of its
-own.
-"""
+"""A cluster of three nats-servers on the loopback interface, each with its own store."""
 
 import asyncio
 import json
@@ -51,7 +49,7 @@ async def cluster(path: Path, *reviewers: str) -> AsyncGenerator[list[Path]]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, all of them different."""
+    """Different ports that are free."""
     sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
     ports = [int(one.getsockname()[1]) for one in sockets]
     for one in sockets:
@@ -72,7 +70,7 @@ def _config(path: Path, number: int, clients: list[int], routes: list[int]) -> s
 
 
 async def _declared(store: Path) -> None:
-    """Create the streams, as soon as the cluster has found itself."""
+    """Create the streams, once the cluster has a leader."""
     async with asyncio.timeout(60):
         while True:
             connection = Connection(Store(store).login(ADMIN))

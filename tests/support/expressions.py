@@ -1,12 +1,12 @@
-"""Any condition, sensible or not: for property tests."""
+"""Arbitrary conditions, sensible or not, for property tests."""
 
 from hypothesis import strategies as st
 
 ATOMS = st.sampled_from(
-    ["args.a", "args.b", "args", "1", "0", "-1", "1.5", "9223372036854775807", "1u", "'a'", "''", "true", "null",
-     "[]", "[1]", "{}", "tool", "labels", "duration('1h')", "timestamp('9999-12-31T23:59:59Z')"]
+    ["args.a", "args.b", "args", "1", "0", "-1", "1.5", "9223372036854775807", "1u", "'a'", "''",
+     "true", "null", "[]", "[1]", "{}", "tool", "labels", "duration('1h')",
+     "timestamp('9999-12-31T23:59:59Z')"]
 )  # fmt: skip
-
 
 EXPRESSIONS = st.recursive(
     ATOMS,

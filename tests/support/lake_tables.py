@@ -1,4 +1,4 @@
-"""The tables of the lake in memory, and the lifecycle beside them."""
+"""The tables of the lake in memory, and the lifecycle to compare them with."""
 
 import functools
 
@@ -12,7 +12,7 @@ from ayes.projections.lake.counting import Judge
 
 @functools.cache
 def _tables() -> duckdb.DuckDBPyConnection:
-    """All tables and views, over nothing yet. Making them takes longer than most tests."""
+    """All tables and views, still empty. Creating them takes longer than most tests."""
     db = duckdb.connect()
     db.execute("CREATE TABLE checkpoint AS SELECT 0 AS seq")
     db.execute(f"CREATE TABLE events ({tables.EVENTS})")
@@ -25,7 +25,7 @@ def _tables() -> duckdb.DuckDBPyConnection:
 
 
 def read(raws: list[RawMessage]) -> duckdb.DuckDBPyConnection:
-    """All tables and views over these messages, until the next ones are read."""
+    """All tables and views over these messages, until the next call."""
     db = _tables()
     db.execute("DELETE FROM events")
     if raws:

@@ -1,4 +1,4 @@
-"""A lake on disk: recorded conversations rehearsed by the real program, and archived."""
+"""A lake on disk: conversations rehearsed by the real program, and archived."""
 
 from pathlib import Path
 
@@ -17,15 +17,7 @@ def synced(store: Path, *options: object):
 
 def rehearsed(store: Path, file: Path) -> None:
     ended = approvals(
-        "rehearse",
-        file,
-        "--policy",
-        POLICY,
-        "-w",
-        "acme",
-        "--store",
-        store,
-        "--json",
+        *("rehearse", file, "--policy", POLICY, "-w", "acme", "--store", store, "--json"),
         timeout_s=110,
     )
     assert ended.code == 0, ended.err

@@ -9,7 +9,7 @@ from nats.aio.client import Client
 
 
 class Somebody:
-    """A connection as a role, and what the broker denied it."""
+    """A connection as a role, with the broker's denials."""
 
     def __init__(self, role):
         self.role = role
@@ -25,7 +25,7 @@ class Somebody:
         return any(f'"{subject.lower()}"' in problem for problem in self.problems)
 
     async def ask(self, subject, body=None, headers=None):
-        """What the server answers, or "denied"."""
+        """The server's answer, or "denied"."""
         self.problems.clear()
         self._denied.clear()
         raw = body if isinstance(body, bytes) else json.dumps(body or {}).encode()
@@ -45,16 +45,17 @@ class Somebody:
         return json.loads(await self.ask(subject, body))
 
     async def may_say(self, subject):
-        """Whether the broker takes a message. A request after it is answered after it is denied."""
+        """Whether the broker accepts a message.
+
+        It answers a later request after a denial, so no denial by then means yes.
+        """
         self.problems.clear()
         await self.client.publish(subject, b"", reply=self.client.new_inbox())
         await self.client.request("$JS.API.INFO", timeout=5)
         return not self.denied(subject)
 
     async def may_hear(self, subject, queue=""):
-        """Whether the broker takes a subscription. A request after it is answered after it is
-        denied.
-        """
+        """Whether the broker accepts a subscription."""
         self.problems.clear()
         await self.client.subscribe(subject, queue=queue)
         await self.client.request("$JS.API.INFO", timeout=5)

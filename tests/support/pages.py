@@ -1,4 +1,4 @@
-"""Pages of the documentation: their blocks, and the command line that these are held against."""
+"""The code blocks of the documentation, and the command line to check them against."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ import typer.main
 
 from ayes.ops.cli import app
 
-#: Typer brings a click of its own, so groups are told by having commands.
+#: Typer contains its own click, so a group is recognised by its commands.
 CLI: Any = typer.main.get_command(app)
 
 
@@ -17,7 +17,7 @@ class Block(NamedTuple):
     language: str
     text: str
     line: int
-    #: What stands before it on the page.
+    #: The text before it on the page.
     before: str
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 
 
 def parse(words: list[str]) -> str:
-    """Hold a command's arguments against its options, without running it; answers with its name."""
+    """Check a command's arguments against its options without running it; returns its name."""
     group, name = CLI, []
     while hasattr(group, "commands"):
         name.append(words.pop(0))

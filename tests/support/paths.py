@@ -1,4 +1,4 @@
-"""Where the files are that tests read."""
+"""Paths of the files that tests read."""
 
 from pathlib import Path
 
@@ -9,6 +9,5 @@ EXAMPLES = ROOT / "examples"
 AIRLINE = EXAMPLES / "airline.toml"
 #: Three recorded conversations.
 SMALL = TESTS / "data" / "small.jsonl"
-#: The recorded conversations of tau-bench, which are not in the repository; tests skip without
-#: them.
+#: The recorded conversations of tau-bench. They are not in the repository; tests skip without them.
 DATA = ROOT.parent / "shared" / "data" / "airline-gpt4o.jsonl"

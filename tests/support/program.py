@@ -1,4 +1,4 @@
-"""The real `ayes` program, as people and scripts start it."""
+"""The real `ayes` program, as users and scripts start it."""
 
 import asyncio
 import atexit
@@ -24,14 +24,14 @@ from ayes.ops import cli
 from ayes.schemas.events import Event
 from ayes.schemas.slots import CallRef, Slot
 
-APPROVALS = Path(sys.executable).with_name("ayes")
+AYES = Path(sys.executable).with_name("ayes")
 
-#: What a shell may hold in which somebody works with it; no test shall depend on that.
+#: Variables that a developer's shell may set; no test may depend on them.
 FROM_A_SHELL = ("AYES_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES", "TTY_")
 
 
 class Ended(NamedTuple):
-    """What a program left: its exit code, its data, its words."""
+    """The result of a program: its exit code, stdout and stderr."""
 
     code: int
     out: str
@@ -39,7 +39,7 @@ class Ended(NamedTuple):
 
     @property
     def lines(self) -> list[Any]:
-        # Not splitlines: JSON may hold U+2028, which is no end of a line here.
+        # Not splitlines: JSON may contain U+2028, which does not end a line here.
         return [json.loads(line) for line in self.out.split("\n") if line]
 
     @property
@@ -49,7 +49,7 @@ class Ended(NamedTuple):
 
     @property
     def problem(self) -> Any:
-        """The error, as `--json` tells it."""
+        """The error that `--json` reports."""
         return json.loads(self.err.splitlines()[-1])
 
 
@@ -59,16 +59,16 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 class Started(subprocess.Popen[Any]):
-    """`ayes` as a process of its own, forked by `fork_server.py`: it can do whatever one started by
-    a shell can.
+    """`ayes` as a real process, forked by `fork_server.py`.
 
-    Only how it starts and how it is waited for differ, as it is no child of this process.
+    It is not a child of this process, so starting it and waiting for it differ; all else is as if
+    a shell had started it.
     """
 
-    def _execute_child(self, args, *others):  # the names are those of subprocess.Popen
+    def _execute_child(self, args, *others):  # overrides subprocess.Popen
         _, _, _, _, cwd, env, *_ = others
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = others[9:15]
-        told = {
+        request = {
             "words": [str(one) for one in args],
             "environment": env,
             "directory": cwd and str(cwd),
@@ -78,7 +78,7 @@ class Started(subprocess.Popen[Any]):
         ]
         reading, answer = os.pipe()
         try:
-            socket.send_fds(_fork_server(), [json.dumps(told).encode()], [*streams, answer])
+            socket.send_fds(_fork_server(), [json.dumps(request).encode()], [*streams, answer])
         finally:
             os.close(answer)
         self._answer = os.fdopen(reading)
@@ -102,7 +102,7 @@ class Started(subprocess.Popen[Any]):
 
 @functools.cache
 def _fork_server() -> socket.socket:
-    """What requests go to; it ends with this process."""
+    """The socket for requests to the fork server, which ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     file = Path(__file__).with_name("fork_server.py")
     with theirs:
@@ -128,13 +128,11 @@ def approvals(
     typed: str = "",
     **variables: str,
 ) -> Ended:
-    """Run it to its end; `typed` is its input. On a store it is told so as a shell would be, by an
-    environment variable.
-    """
+    """Run it to its end; `typed` is its input, and AYES_STORE names the store."""
     if store is not None:
         variables["AYES_STORE"] = str(store)
     with Started(
-        [APPROVALS, *map(str, arguments)],
+        [AYES, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -147,7 +145,7 @@ def approvals(
         except BaseException:
             process.kill()
             raise
-    # Nobody looks at a terminal here.
+    # It does not run on a terminal.
     assert "\x1b" not in out + err
     assert "Traceback" not in err, err
     return Ended(process.returncode, out, err)
@@ -155,11 +153,11 @@ def approvals(
 
 @contextmanager
 def started(*arguments: object, log: Path | None = None) -> Iterator[subprocess.Popen[str]]:
-    """It running, for as long as the block does. Without a log its words come through a pipe."""
+    """Run it for the duration of the block. Without a log its stderr is a pipe."""
     with (
         (log or Path(os.devnull)).open("a") as words,
         Started(
-            [APPROVALS, *map(str, arguments)],
+            [AYES, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=words if log else subprocess.PIPE,
@@ -177,7 +175,7 @@ def started(*arguments: object, log: Path | None = None) -> Iterator[subprocess.
 
 @contextmanager
 def up(store: Path, *options: object) -> Iterator[dict[str, Any]]:
-    """`ayes up` on this store, ready; what it said about itself, and its own pid as `up`."""
+    """Run `ayes up` on this store; yields its ready message with its pid as `up`."""
     store.parent.mkdir(parents=True, exist_ok=True)
     log = store.parent / "up.log"
     with started("up", "--store", store, "--json", *options, log=log) as process:
@@ -191,10 +189,8 @@ def up(store: Path, *options: object) -> Iterator[dict[str, Any]]:
 def in_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., Ended]]:
-    """The same program within this process, for the many runs that differ in a word: no start, and
-    no process to wait for.
-    """
-    root, said = logging.getLogger(), structlog.get_config()
+    """Run the program in this process: for the many runs that differ in a word."""
+    root, config = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers, root.level
     for name in [name for name in os.environ if name.startswith(FROM_A_SHELL)]:
         monkeypatch.delenv(name)
@@ -209,11 +205,11 @@ def in_process(
     yield run
     root.handlers = handlers
     root.setLevel(level)
-    structlog.configure(**said)
+    structlog.configure(**config)
 
 
 class Terminal:
-    """It at a terminal, with somebody there who reads and types."""
+    """The program on a terminal, with a user who reads and types."""
 
     def __init__(self, process: subprocess.Popen[bytes], ours: int) -> None:
         self.process = process
@@ -228,7 +224,7 @@ class Terminal:
         os.write(self._ours, f"{line}\n".encode())
 
     def type_end(self) -> None:
-        """Ctrl-D at the beginning of a line: the input ends."""
+        """Type Ctrl-D at the beginning of a line, which ends the input."""
         os.write(self._ours, b"\x04")
 
     def ended(self) -> int:
@@ -239,17 +235,17 @@ class Terminal:
     def _read(self) -> bool:
         try:
             self.told += os.read(self._ours, 65536).decode()
-        except OSError:  # so Linux says that nobody is at the other end any more
+        except OSError:  # how Linux reports that the other end is closed
             return False
         return True
 
 
 @contextmanager
 def at_a_terminal(*arguments: object, store: Path, **variables: str) -> Iterator[Terminal]:
-    """It at a terminal, for as long as the block."""
+    """Run it on a terminal for the duration of the block."""
     ours, theirs = pty.openpty()
     with Started(
-        [APPROVALS, *map(str, arguments)],
+        [AYES, *map(str, arguments)],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -264,7 +260,7 @@ def at_a_terminal(*arguments: object, store: Path, **variables: str) -> Iterator
                 process.terminate()
 
 
-# ---------------------------------------------------------------- what others do beside the program
+# ------------------------------------------------------------------------- other clients
 
 
 def ask(
@@ -274,9 +270,7 @@ def ask(
     requester: str = "rita",
     arguments: str = '{"amount": 5}',
 ) -> str:
-    """Ask for a tool, as a service does, and wait until the gate has seen it; the digest of what is
-    to run.
-    """
+    """Request a tool as a service does and wait for the gate; returns the call's digest."""
 
     async def asked() -> str:
         async with Ledger.connect(store) as ledger:
@@ -289,7 +283,7 @@ def ask(
 
 
 def until(store: Path, *slots: Slot) -> None:
-    """Wait until these are filled."""
+    """Wait until these slots are filled."""
 
     async def filled() -> None:
         async with Ledger.connect(store, role="observer") as ledger:
@@ -301,7 +295,7 @@ def until(store: Path, *slots: Slot) -> None:
 
 
 def record(store: Path, *facts: tuple[Slot, Event]) -> None:
-    """Record what only other programs would."""
+    """Record facts as an administrator."""
 
     async def recorded() -> None:
         async with Ledger.connect(store, role="admin") as ledger:

@@ -1,4 +1,4 @@
-"""Workers that run beside a test."""
+"""Workers that run during a test, in its own event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from ayes.consumers.worker import Worker
 
 @asynccontextmanager
 async def working(*workers: Worker[Any, Any]) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Run them for as long as the block does, then let them finish what is in hand."""
+    """Run them for the duration of the block, then let them finish the work in progress."""
     running = [asyncio.create_task(worker.run()) for worker in workers]
     try:
         yield running

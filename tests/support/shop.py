@@ -1,9 +1,11 @@
-"""A workspace with tools, policies and gates: what the tests of the gate begin with."""
+"""A workspace with tools, policies and gates, for the tests of the gate."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
+
+from running import working
 
 from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
@@ -24,9 +26,7 @@ REFUND = ToolSpec(name="refund", schema=SCHEMA)
 
 
 class Shop:
-    """A workspace with tools and policies, somebody who wishes, and as many gates as a test
-    wants.
-    """
+    """A workspace with tools and policies, a requester and any number of gates."""
 
     def __init__(self, port: EventLog) -> None:
         self.log = port
@@ -40,7 +40,7 @@ class Shop:
             await self.ledger.declare("shop", spec)
 
     async def apply(self, text: str, workspace: str = "shop") -> None:
-        """The next version of its policy, whether it can be read or not."""
+        """Record the next version of its policy, readable or not."""
         version = len(await self.ledger.read(policies(workspace))) + 1
         await self.ledger.append(policy_slot(workspace, version), applied(text))
 
@@ -51,7 +51,7 @@ class Shop:
         tool: str = "refund",
         **more: Any,
     ) -> None:
-        """As the model worker does, for an agent too."""
+        """Request a tool as the model worker does; for an agent, name it in `more`."""
         version = (await self.ledger.tool("shop", tool)).version
         wish = {"requester": "rita"} | more
         digest = call_digest(tool, version, arguments)
@@ -67,19 +67,11 @@ class Shop:
 
     @asynccontextmanager
     async def gates(self, count: int = 1, *, queue: bool = False) -> AsyncIterator[None]:
-        """So many gates at the same time, and the queue if it is wanted."""
+        """Run N gates at the same time, and on request the queue's worker."""
         made: list[Any] = [Gate() for _ in range(count)] + ([PendingProjector()] if queue else [])
-        workers = [
-            Worker(Ledger(self.log, e.Author(kind="gate", name="gate")), one) for one in made
-        ]
-        running = [asyncio.create_task(worker.run()) for worker in workers]
-        try:
+        gate = e.Author(kind="gate", name="gate")
+        async with working(*(Worker(Ledger(self.log, gate), one) for one in made)):
             yield
-        finally:
-            for worker in workers:
-                worker.stop()
-            async with asyncio.timeout(20):
-                await asyncio.gather(*running)
 
     async def until(self, slot: Slot) -> Fact:
         async with asyncio.timeout(20), aclosing(self.ledger.watch(1, slot.subject)) as facts:
@@ -88,7 +80,7 @@ class Shop:
         raise AssertionError
 
     async def asked(self, ref: CallRef = FIRST) -> e.ApprovalRequested:
-        """Wait for the question, which must be the first thing that the gate says."""
+        """Wait for the approval request, which must be the gate's first fact."""
         event = (await self.until(ref.gated)).event
         assert isinstance(event, e.ApprovalRequested)
         return event

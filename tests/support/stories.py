@@ -19,7 +19,7 @@ REF = ThreadRef("acme", "t1")
 
 
 async def told(bucket: Pending) -> AsyncGenerator[tuple[str, bytes]]:
-    """Each entry of a bucket, then each change, one by one: empty for what is gone."""
+    """Yield each entry of a bucket, then each change; an empty value for a removed entry."""
     async with aclosing(bucket.follow()) as coming:
         async for change in coming:
             for entry in change.entries.items():
@@ -27,7 +27,7 @@ async def told(bucket: Pending) -> AsyncGenerator[tuple[str, bytes]]:
 
 
 class Story:
-    """Facts in the order in which they are told, one second apart."""
+    """Facts in the order of their recording, one second apart."""
 
     def __init__(self, ref: ThreadRef = REF) -> None:
         self.ref = ref
@@ -49,12 +49,12 @@ class Story:
         self.tell(self.ref.replied(turn), e.ModelReplied(parts=parts))
 
     def turn(self, turn: int, *parts: e.Part) -> None:
-        """Asked and answered."""
+        """A request to the model and its reply."""
         self.ask(turn)
         self.reply(turn, *parts)
 
     def live(self, turn: int, index: int, wish: e.Wish, ending: str, output: str = "done") -> None:
-        """A call's whole life."""
+        """All facts of a call from request to end."""
         for slot, event in life(self.ref.wish(turn, index), wish, ending, output):
             self.tell(slot, event)
 
@@ -114,7 +114,7 @@ EDIT = '{"order":"edited"}'
 def life(
     ref: CallRef, wish: e.Wish, ending: str, output: str = "done"
 ) -> list[tuple[Slot, e.AnyEvent]]:
-    """What is recorded about a call that ends so, in order."""
+    """The facts of a call with this ending, in order."""
     facts: list[tuple[Slot, e.AnyEvent]] = [
         (ref.requested, request(wish)),
         (ref.gated, question(wish)),
@@ -179,7 +179,7 @@ UNSETTLED = ("approved", "running", "in doubt")
 
 
 def facts_of(messages: list[dict], ref: ThreadRef = REF) -> list[Fact]:
-    """A recorded OpenAI conversation as the facts that it would have left here."""
+    """A recorded OpenAI conversation as the facts of a thread."""
     story, turn = Story(ref), 0
     wishes: list[e.Wish] = []
     answered = 0
@@ -236,7 +236,7 @@ _parts = st.one_of(
 
 @st.composite
 def lives(draw, may_wait: bool = True) -> list[Fact]:
-    """A thread in which anything happens: at most the last turn still waits."""
+    """Facts of a random thread, of which at most the last turn is unfinished."""
     story = Story()
     story.tell(REF.opened, e.ThreadOpened(requester="rita"))
 
@@ -280,7 +280,7 @@ def disorder(draw, facts: list[Fact]) -> list[Fact]:
 
 
 def facts_told(steps: tuple[ConversationStep, ...]) -> list[Fact]:
-    """The facts that a conversation would have left here."""
+    """The facts of a thread with this conversation."""
     story, turn, answered = Story(), 0, 0
     wishes: tuple[e.Wish, ...] = ()
     for step in steps:

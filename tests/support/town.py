@@ -1,4 +1,4 @@
-"""The log of a made-up town where everything happens to calls, and an archive of it."""
+"""The log of a made-up town with every kind of event of a call, and its archive."""
 
 import random
 from datetime import timedelta
@@ -117,7 +117,7 @@ def happened(seed: int, calls: int) -> list[Fact]:
 
 
 def _told(chance: random.Random, ref: CallRef, ending: str) -> Told:
-    """What is recorded about one call, in its order."""
+    """The facts of one call, in order."""
     wish = e.Wish(
         tool=chance.choice(("refund", "look_up", "wire")),
         arguments=chance.choice(_ARGUMENTS),
@@ -224,7 +224,7 @@ def _talked(chance: random.Random, ref: ThreadRef) -> Told:
 
 
 def written(directory: Path, facts: list[Fact], batch: int = 500) -> Path:
-    """The lake that the archivist makes of these facts."""
+    """The lake that the archivist writes from these facts."""
     raws = [
         RawMessage(one.seq, one.recorded_at, one.slot.subject, encode(one.event)) for one in facts
     ]

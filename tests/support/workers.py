@@ -1,4 +1,4 @@
-"""Workers beside a test, and facts recorded behind their back."""
+"""Workers that run during a test, and facts recorded directly."""
 
 from contextlib import asynccontextmanager
 
@@ -14,7 +14,7 @@ async def at_work(store, *kinds, recordings=None):
 
 
 async def tell(admin, facts):
-    """Record these, whatever they are; the number of the last one."""
+    """Record these facts, whatever they are; returns the sequence number of the last."""
     for slot, event in facts:
         assert await admin.try_append(slot, event) is None
     return await admin.log.last_seq()
