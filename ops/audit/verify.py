@@ -19,7 +19,8 @@ from collections import Counter
 
 from msgspec import Struct
 
-from ayes.ledger.lifecycle import Call, describe, voids
+from ayes.ledger.descriptions import describe
+from ayes.ledger.lifecycle import Call, voids
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.audit.replay import Until, replay

@@ -4,7 +4,8 @@ import asyncio
 from contextlib import aclosing
 from typing import Final
 
-from ayes.ledger.lifecycle import Call, describe
+from ayes.ledger.descriptions import describe
+from ayes.ledger.lifecycle import Call
 from ayes.ledger.services import Ledger
 from ayes.ledger.votes import Tally
 from ayes.ops.terminal import output

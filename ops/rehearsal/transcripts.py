@@ -165,7 +165,7 @@ def _steps(value: Any, form: str) -> tuple[ConversationStep, ...]:
         return _read(value, form)
     except BadInput as wrong:
         others = [other for other in FORMATS if other != form and _reads(value, other)]
-        advice = f" It can be read with --form {' or '.join(others)}." if others else ""
+        advice = f" It can be read with --format {' or '.join(others)}." if others else ""
         raise BadInput(f"{wrong}{advice}") from None
 
 

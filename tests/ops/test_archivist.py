@@ -369,7 +369,9 @@ def test_only_files_that_follow_each_other_are_put_compaction_candidates():
     small = [Segment("events", f"s{n}", n, n, 10, 1, "") for n in range(40)]
     large = Segment("events", "large", 20, 20, writer.ROWS_A_FILE, 1, "")
     segments = [*small[:10], large, *small[11:40]]
-    assert [each.first for each in _compaction_candidates(segments)] == list(range(11, 11 + writer.SMALL_FILES))
+    assert [each.first for each in _compaction_candidates(segments)] == list(
+        range(11, 11 + writer.SMALL_FILES)
+    )
     assert _compaction_candidates([*small[:10], large, *small[11:20]]) == ()
     halves = [
         Segment("calls", f"h{n}", n, n, writer.ROWS_A_FILE // 2 - 1, 1, "")

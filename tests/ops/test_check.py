@@ -109,7 +109,7 @@ async def test_another_providers_messages_are_recognised(check, content, asked, 
     found = await check(content, asked, json_=True)
     assert found.code == 1
     assert found.lines[0]["message"] == index
-    assert f"--for {right}" in found.lines[0]["problem"]
+    assert f"--format {right}" in found.lines[0]["problem"]
     assert right in found.err
 
 

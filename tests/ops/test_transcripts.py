@@ -323,13 +323,13 @@ BAD = {
         json.dumps([HI[0], USE, USED]),
         (", line 1: content 0: it is not a content: a role, user or model, and a list of "
          "parts, at least one. "
-        "It can be read with --form anthropic."),
+        "It can be read with --format anthropic."),
     ),
     "another form's object": (
         "anthropic",
         '{"contents": "hi"}',
         (", line 1: this is not a list of messages, and not an object that has one under 'messages'. "
-        "It can be read with --form gemini."),
+        "It can be read with --format gemini."),
     ),
     "another form's words": (
         "openai-responses",
@@ -340,7 +340,7 @@ BAD = {
         "ai-sdk",
         json.dumps({"system": "Be kind.", "messages": HI}),
         (", line 1: 'system' is not read in this form. Put it among the messages. "
-        "It can be read with --form anthropic."),
+        "It can be read with --format anthropic."),
     ),
     "an answer beside the question": (
         "openai-responses",

@@ -11,8 +11,8 @@ A call and its end are one part here, with one state, and these fields for each:
     output-error          may     no       yes         may: approved   │ it has ended
     output-denied         yes     no       no          denied          ┘
 
-The list is judged as if it were sent now. The numbers go on from those of `ai_sdk`, because `--for
-ai-sdk` judges either form and a number must mean one thing. Sources are the SDK's own
+The list is checked as if it were sent now. The numbers continue those of `ai_sdk`, because
+`--format ai-sdk` accepts both forms and a number must have one meaning. Sources are the SDK's own
 (`packages/ai/src`, version 6) unless named; the SDK stands before many providers, so rules 25 and
 30 to 34 are those of the strictest behind it:
 
