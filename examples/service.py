@@ -12,8 +12,9 @@ def refund(order: str, amount: int) -> str:
 async def main(call: str) -> None:
     async with Ledger.connect(name="billing") as ledger:
         await ledger.declare("shop", spec_of(refund))
-        await ledger.request(call, "refund", {"order": "A-17", "amount": 480}, requester="ben")
-        print(f"{call} waits for people: ayes approve {call} --as NAME", flush=True)
+        asked = {"order": "A-17", "amount": 480}
+        if (await ledger.request(call, "refund", asked, requester="ben")).decided is None:
+            print(f"{call} waits for people: ayes approve {call} --as NAME", flush=True)
         decided = await ledger.decision(call)
         if decided.status is Status.APPROVED:
             result = await ledger.run(call, refund)

@@ -332,14 +332,14 @@ async def test_an_answer_that_cannot_be_read_is_as_good_as_none(
         assert time.monotonic() - begun > pending_client.PATIENCE_S
 
 
-# ----------------------------------------------------------------- nobody is there, or not any more
+# ----------------------------------------------------------------- no service answers, or not any more
 
 
 async def test_where_nobody_answers_the_bucket_is_read_at_once(ledger: Ledger):
     """Of the twin in memory, and of a broker on which no queue is kept."""
     await put(ledger.log.pending, question(2))
     await put(ledger.log.pending, question(1))
-    with pytest.raises(BrokerAway, match="nobody is there"):
+    with pytest.raises(BrokerAway, match="no service answers"):
         await pending_client._asked(ledger, 1, NO_FILTER)
     assert await pending_client.oldest(ledger, 1) == ([question(1)], 2, [])
 

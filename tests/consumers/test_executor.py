@@ -279,18 +279,18 @@ async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(
     for slot, event in APPROVED:
         await ledger.append(slot, event)
     handed_on = asyncio.Event()
-    retry = in_memory._Delivery.retry
+    retry = in_memory._MemoryDelivery.retry
 
     times = 0
 
-    async def noted(delivery: in_memory._Delivery, after_s: float) -> None:
+    async def noted(delivery: in_memory._MemoryDelivery, after_s: float) -> None:
         nonlocal times
         times += 1
         if times > MAX_TRIES:
             handed_on.set()
         await retry(delivery, min(after_s, 0.001))
 
-    monkeypatch.setattr(in_memory._Delivery, "retry", noted)
+    monkeypatch.setattr(in_memory._MemoryDelivery, "retry", noted)
     await handed_on.wait()
     new = Worker(ledger, Executor({"refund": ONCE}))
     running.append(asyncio.create_task(new.run()))

@@ -29,7 +29,7 @@ from town import happened, written
 
 from ayes.ledger.lifecycle import EVENTS_BY_PLACE
 from ayes.ledger.log import RawMessage
-from ayes.ops.lake.sql import _Question, checked
+from ayes.ops.lake.sql import _Request, checked
 from ayes.ops.lake.writer import LakeWriter
 from ayes.projections.formats.conversation import read_conversations
 from ayes.projections.lake import tables
@@ -267,7 +267,7 @@ def test_each_query_runs(archive, block):
     with opened(archive) as db:
         db.execute(block.text).fetchall()
         query = block.text.strip().removesuffix(";")
-        assert checked(db, _Question(str(archive / "lake"), query, 1)) == query
+        assert checked(db, _Request(str(archive / "lake"), query, 1)) == query
 
 
 @pytest.mark.parametrize("number", ANSWERS)

@@ -263,12 +263,12 @@ def test_policies_and_scripts_can_be_read():
 
 
 def test_the_readmes_service_is_the_example():
-    """The service in the README is fewer than 25 lines, and is the file; so are the executor's
+    """The service in the README is fewer than 30 lines, and is the file; so are the executor's
     tools.
     """
     [block] = blocks(README, "python")
     assert block.text == (ROOT / "examples" / "service.py").read_text()
-    assert len(block.text.splitlines()) < 25
+    assert len(block.text.splitlines()) < 30
     tools = (ROOT / "examples" / "shop_tools.py").read_text()
     assert tools in [block.text for block in blocks(ROOT / "docs" / "services.md", "python")]
 

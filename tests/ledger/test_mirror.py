@@ -378,7 +378,7 @@ async def test_the_first_look_is_at_what_was_heard(
         )  # so that it has heard something
         await hears(mirror, 1)
         reaction = Looking(ledger, replaces=replaces, again=again)
-        worker = Worker(ledger, reaction, heard=mirror)
+        worker = Worker(ledger, reaction, replica=mirror)
         running = asyncio.create_task(worker.run())
         await ledger.append(
             CALLS[0].requested, e.ToolRequested(tool="t", arguments="{}", digest="d")
@@ -425,7 +425,7 @@ async def test_work_is_done_with_what_was_heard_up_to_its_claim(port: EventLog, 
         await ledger.append(thread.said(f"m{number}"), e.Said(role="user", text="x"))
     async with heard(asked) as mirror:
         reaction = Doing()
-        worker = Worker(Ledger(asked, ledger.author), reaction, heard=mirror)
+        worker = Worker(Ledger(asked, ledger.author), reaction, replica=mirror)
         running = asyncio.create_task(worker.run())
         await ledger.append(thread.said("m3"), e.Said(role="user", text="y"))
         await ledger.append(call.requested, e.ToolRequested(tool="t", arguments="{}", digest="d"))

@@ -23,7 +23,7 @@ from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.schemas import events as e
 from ayes.schemas.slots import ThreadRef
-from bench.cycle import REVIEWER, WORKSPACE, Desk, at_work
+from bench.cycle import REVIEWER, WORKSPACE, Clients, at_work
 
 CYCLES = 20
 
@@ -189,12 +189,12 @@ async def test_an_approval_costs_so_much_and_no_more(wire):
     """
     counting, store, through = wire
     thread = ThreadRef(WORKSPACE, "conversation")
-    async with at_work(through), Desk.at(through) as desk:
-        await desk.cycles(3, 1)
+    async with at_work(through), Clients.at(through) as clients:
+        await clients.cycles(3, 1)
         await settled(store)
         before = {user: counter.copy() for user, counter in counting.counts.items()}
         for turn in range(CYCLES):
-            await desk.cycle(thread.call(f"c{turn}"))
+            await clients.cycle(thread.call(f"c{turn}"))
         await settled(store)
         spent = {
             user: {kind: (count - before[user][kind]) / CYCLES for kind, count in counter.items()}

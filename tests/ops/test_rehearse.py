@@ -346,7 +346,7 @@ def test_stopped_and_started_again_it_goes_on(store, workspace, tmp_path):
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "")
-    assert "Start it again with the same --store to go on where it stood." in err
+    assert "Start it again with the same --store to continue." in err
     ended = rehearsed(store, workspace)
     assert (ended.code, ended.one["identical"], ended.one["approved"]) == (0, 3, 4)
 
@@ -385,7 +385,7 @@ def test_it_says_that_calls_wait_for_people(tmp_path, script, rules, as_json):
     )
     with started("rehearse", file, *options) as process:
         sentence = next(line for line in process.stderr if "call waits" in line)
-        assert sentence.startswith("1 call waits for people and nothing else goes on: ")
+        assert sentence.startswith("1 call waits for people and nothing else happens: ")
         assert sentence.endswith(f"ayes pending -w rehearsal --store {store}\n")
         shown = approvals(*sentence.split("ayes ")[1].split(), "--json")
         assert [one["call"] for one in shown.lines] == ["1-0"]

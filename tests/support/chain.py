@@ -101,19 +101,19 @@ class Chain:
             "model": lambda: ModelWorker({"test": self.model}),
             "executor": lambda: Executor({"refund": Registered(self.spec, self.refund)}),
         }
-        heard = ReadReplica(beside(self.log))
+        replica = ReadReplica(beside(self.log))
         workers = [
             Worker(
-                Ledger(beside(self.log), e.Author(kind=kind, name=kind)), make[kind](), heard=heard
+                Ledger(beside(self.log), e.Author(kind=kind, name=kind)), make[kind](), replica=replica
             )
             for kind in kinds or make
         ]
-        hearing = asyncio.create_task(heard.run())
+        following = asyncio.create_task(replica.run())
         try:
             async with working(*workers):
                 yield
         finally:
-            hearing.cancel()
+            following.cancel()
 
     async def until(self, there: Callable[[Thread], object]) -> Thread:
         """Follow the thread until the condition holds."""
