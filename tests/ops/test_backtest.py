@@ -688,7 +688,8 @@ SAID = [
     (["--tool", "close"], ("ask", "no rule")),
     (["--tool", "close", "-w", "other"], ("block", "only in the shop")),
     (["--tool", "pay", "--agent", "bot-1"], ("ask", "of bots")),
-    (["--tool", "pay", "--agent", "bot-1", "--label", "tier=vip1", "--label", "a=b"], ("allow", "vips pay freely")),
+    (["--tool", "pay", "--agent", "bot-1", "--label", "tier=vip1", "--label", "a=b"],
+     ("allow", "vips pay freely")),
     (["--tool", "pay", "--agent", "bot-1", "--requester", "lea"], ("block", "of bots")),
 ]  # fmt: skip
 

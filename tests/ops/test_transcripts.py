@@ -248,13 +248,15 @@ HI = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello
     ("name", "text", "found"),
     [
         ("a.jsonl", json.dumps(HI), [("line-1", "line 1")]),
-        ("a.jsonl", f"{json.dumps(HI)}\n{json.dumps({'messages': HI})}\n", [("line-1", "line 1"), ("line-2", "line 2")]),
+        ("a.jsonl", f"{json.dumps(HI)}\n{json.dumps({'messages': HI})}\n",
+         [("line-1", "line 1"), ("line-2", "line 2")]),
         ("a.jsonl", f"{json.dumps({'id': 'mine', 'messages': HI})}\r\n", [("mine", "line 1")]),
         ("a.jsonl", f"{json.dumps({'id': None, 'messages': HI})}\n", [("line-1", "line 1")]),
         ("a.jsonl", json.dumps(HI, indent=1), [("a", "")]),
         ("a.json", json.dumps(HI), [("a", "")]),
         ("a.json", json.dumps({"id": "mine", "messages": HI}, indent=1), [("mine", "")]),
-        ("a.json", f"{json.dumps(HI)}\n{json.dumps(HI)}\n", [("line-1", "line 1"), ("line-2", "line 2")]),
+        ("a.json", f"{json.dumps(HI)}\n{json.dumps(HI)}\n",
+         [("line-1", "line 1"), ("line-2", "line 2")]),
     ],
 )  # fmt: skip
 def test_each_conversation_has_a_name(tmp_path, name, text, found):
@@ -469,7 +471,8 @@ def test_entries_are_the_history_that_the_steps_are():
     """Calls count from 0 in each turn, turns from 1; an error is a failure."""
     wishes = (e.Wish("cancel", "{}", "a"), e.Wish("cancel", "{}", "b"))
     entries = entries_of(
-        (Spoken("user", "hi"), RecordedReply(wishes), Output("a", "cancel", "done"), Output("b", "cancel", "no", is_error=True))
+        (Spoken("user", "hi"), RecordedReply(wishes), Output("a", "cancel", "done"),
+         Output("b", "cancel", "no", is_error=True))
     )  # fmt: skip
     assert [(one.call, one.kind, one.is_error) for one in entries[2:]] == [
         ("1-0", "returned", False),
