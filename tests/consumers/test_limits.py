@@ -139,8 +139,8 @@ def test_what_a_thread_went_through(words: str, was: tuple[int, int, str | None,
 
 @pytest.mark.parametrize(
     ("words", "unjudged"),
-    [("now", 0), ("now other", 0), ("other same now", 2), ("other_asked same_approved now", 0), ("other now then_c0_asked", 0),
-     ("other now then_c0_people", 0)],
+    [("now", 0), ("now other", 0), ("other same now", 2), ("other_asked same_approved now", 0),
+     ("other now then_c0_asked", 0), ("other now then_c0_people", 0)],
 )  # fmt: skip
 def test_which_earlier_wishes_may_still_become_questions(words: str, unjudged: int):
     """Those that are neither put to people nor decided, as of now: until there is none, a limit
@@ -284,11 +284,10 @@ async def test_a_thread_puts_so_many_calls_to_people(shop: Shop):
     """What the policy allows goes on; what would be the next question is denied, and says why
     (B76).
     """
-    await shop.open(
-        "questions_per_thread = 2\n" + ASK + rule("freely", "allow", 'when = "args.amount < 5"')
-    )
-    await shop.apply("questions_per_thread = 2\n" + rule("money", "ask", 'when = "args.amount >= 5"')
-                     + rule("freely", "allow", 'when = "args.amount < 5"'))  # fmt: skip
+    freely = rule("freely", "allow", 'when = "args.amount < 5"')
+    money = rule("money", "ask", 'when = "args.amount >= 5"')
+    await shop.open(f"questions_per_thread = 2\n{ASK}{freely}")
+    await shop.apply(f"questions_per_thread = 2\n{money}{freely}")
     async with shop.gates():
         for ref in (FIRST, SECOND):
             await shop.request(ref)

@@ -52,7 +52,10 @@ from ayes.schemas.tools import ToolSpec
 
 THREAD = ThreadRef("shop", "t1")
 CALL = THREAD.call("refund-1")
-SCHEMA = '{"type":"object","properties":{"order":{"type":"string"}},"required":["order"],"additionalProperties":false}'
+SCHEMA = (
+    '{"type":"object","properties":{"order":{"type":"string"}},'
+    '"required":["order"],"additionalProperties":false}'
+)
 REFUND = ToolSpec(name="refund", schema=SCHEMA)
 WIRE = ToolSpec(name="wire", schema='{"type":"object"}', run_by="executor")
 
@@ -110,7 +113,10 @@ async def refused(
 
 # --------------------------------------------------------------------------------------- requesting
 
-NO_ID = "an id is 1 to 64 characters of A-Z a-z 0-9 _ - and does not start with _. Rename it, without dots, spaces or slashes."
+NO_ID = (
+    "an id is 1 to 64 characters of A-Z a-z 0-9 _ - and does not start with _. "
+    "Rename it, without dots, spaces or slashes."
+)
 REQUESTS = [
     ("an unknown tool", "shop/t1/c1", "cancel", "{}", UnknownTool,
      "no tool 'cancel' is declared in workspace 'shop'. Declared are: refund, wire."),

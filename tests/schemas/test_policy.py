@@ -184,7 +184,8 @@ def test_every_key_of_a_rule_is_read():
     """
     text = rule(
         "a", '["x", "y*"]', "ask",
-        'when = "args.amount > 1"', 'workspaces = ["acme"]', 'agents = ["desk-*"]', 'labels = {channel = "chat"}',
+        'when = "args.amount > 1"', 'workspaces = ["acme"]', 'agents = ["desk-*"]',
+        'labels = {channel = "chat"}',
         "priority = -3", "shadow = true", 'reason = "Money."',
         'voters = ["ana", "ops-*", "@security"]', "votes_needed = 2", "denials_needed = 3",
         'also = [{voters = ["@security", "sam"]}, {voters = ["lea"], votes_needed = 1}]',
@@ -449,8 +450,8 @@ def test_airline_example_asks_before_changes():
         ),
         (rule(*ASK, 'break_glass = ["@sec"]'), ["line 5, rule 'a'", "no group 'sec'"]),
         (
-            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"', 'stages = [\n {voters = '
-                                                                      '["@sec"]}]'),
+            rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"',
+                 'stages = [\n {voters = ["@sec"]}]'),
             ["line 7, rule 'a'", "no group 'sec'"],
         ),
         ('[owners]\nx = ["ana"]\ny = ["@sec"]\n', ["line 3", "no group 'sec'"]),
@@ -475,8 +476,8 @@ def test_airline_example_asks_before_changes():
             rule() + f"{key} = {value}",
             ["line 5, rule 'a'", f"'{key}' is no key of a rule", "above the first [[rule]]"],
         ) for key, value in (
-            ("never_grant", '["x"]'), ("deny_repeats", "3"), ("calls_per_thread", "1"), ("questions_per_thread", "1"),
-            ("groups", "{}"), ("owners", "{}"),
+            ("never_grant", '["x"]'), ("deny_repeats", "3"), ("calls_per_thread", "1"),
+            ("questions_per_thread", "1"), ("groups", "{}"), ("owners", "{}"),
         )),
         ("deny_repeats = -1", ["line 1", "greater than or equal to 0"]),
         ("\ncalls_per_thread = 0", ["line 2", "greater than or equal to 1"]),
@@ -500,10 +501,12 @@ def test_airline_example_asks_before_changes():
         # Rules that contradict each other.
         (
             rule("a", '["x", "y"]', "ask") + rule("b", '["y", "x"]', "allow"),
-            ["line 8, rule 'b'", "this rule says allow, and 'a' says ask to the very same calls", "a higher priority"],
+            ["line 8, rule 'b'", "this rule says allow, and 'a' says ask to the very same calls",
+             "a higher priority"],
         ),
         (
-            rule("a", '["x"]', "block", 'when = "args.n > 1"') + rule("b", '["x"]', "ask", "", 'when = "args.n > 1"'),
+            rule("a", '["x"]', "block", 'when = "args.n > 1"')
+            + rule("b", '["x"]', "ask", "", 'when = "args.n > 1"'),
             ["line 9, rule 'b'", "says ask, and 'a' says block"],
         ),
         # Until when, and what then.
@@ -515,7 +518,7 @@ def test_airline_example_asks_before_changes():
             ["line 6, rule 'a'", "asks more people, and none are named. Write stages"],
         ),
         (rule(*ASK, 'stages = [{voters = ["lea"]}]'),
-         ["line 5, rule 'a'", ('Write on_timeout = "escalate", and expires_in_s.')]),
+         ["line 5, rule 'a'", 'Write on_timeout = "escalate", and expires_in_s.']),
         (
             rule(*ASK, "expires_in_s = 9", 'on_timeout = "stay"', 'stages = [{voters = ["lea"]}]'),
             ["line 7, rule 'a'", 'Write on_timeout = "escalate"'],
@@ -523,8 +526,8 @@ def test_airline_example_asks_before_changes():
         (
             rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"')
             + '[[rule.stages]]\nvoters = ["lea"]\n[[rule.stages]]\nvoters = ["ben"]\n',
-            ["line 7, rule 'a'", ("this stage never ends, so the ones behind it are never asked. "
-                                 "Give it expires_in_s.")],
+            ["line 7, rule 'a'",
+             "this stage never ends, so the ones behind it are never asked. Give it expires_in_s."],
         ),
         (
             rule(*ASK, "expires_in_s = 9", 'on_timeout = "escalate"')
@@ -536,7 +539,8 @@ def test_airline_example_asks_before_changes():
         (rule(*ASK, "stages = [{}]"), ["line 5", "'voters' is missing"]),
         # What only makes sense where people are asked.
         *((
-            rule("a", '["x"]', then, f"{key} = {value}"), ["line 5, rule 'a'", f"'{key}'", 'then = "ask"', f"'{then}'"],
+            rule("a", '["x"]', then, f"{key} = {value}"),
+            ["line 5, rule 'a'", f"'{key}'", 'then = "ask"', f"'{then}'"],
         ) for then in ("allow", "block") for key, value in (
             ("denials_needed", "1"), ("also", '[{voters = ["ana"]}]'), ("break_glass", '["ana"]'),
             ("on_timeout", '"deny"'), ("stages", "[]"), ("expires_in_s", "9"),
@@ -558,18 +562,16 @@ def test_airline_example_asks_before_changes():
             ["line 6, rule 'a'", "2 votes are needed, but only sam may vote. Name more voters."],
         ),
         (
-            '[groups]\nsec = ["sam"]\n' + rule(*ASK, 'voters = ["ana", "ben"]', 'also = [{voters '
-                                                                                '= ["sam"]}, '
-                                                                                '{voters = '
-                                                                                '["@sec"]}]'),
-            ["line 8, rule 'a'", ("3 votes are needed, but only ana, ben, sam may vote, and nobody "
-                                 "counts twice.")],
+            '[groups]\nsec = ["sam"]\n' + rule(*ASK, 'voters = ["ana", "ben"]',
+                                               'also = [{voters = ["sam"]}, {voters = ["@sec"]}]'),
+            ["line 8, rule 'a'",
+             "3 votes are needed, but only ana, ben, sam may vote, and nobody counts twice."],
         ),
         (
-            '[groups]\nsec = ["sam"]\n' + rule(*ASK, 'also = [{voters = ["@sec"], votes_needed = '
-                                                     '2}]'),
-            ["line 7, rule 'a'", ("2 votes are needed of @sec, but only sam may vote. Name more "
-                                 "voters.")],
+            '[groups]\nsec = ["sam"]\n'
+            + rule(*ASK, 'also = [{voters = ["@sec"], votes_needed = 2}]'),
+            ["line 7, rule 'a'",
+             "2 votes are needed of @sec, but only sam may vote. Name more voters."],
         ),
         (
             rule("a", '["x"]', "ask", 'voters = ["ana", "ana"]', "votes_needed = 2"),
