@@ -1,7 +1,7 @@
 """The life of a tool call: what may follow what. Open this file first.
 
                       ┌───────── judged by the policy ────────┐
-    requested ────────┤                                       ├──── decided ──── claimed ──── finished
+    requested ────────┤                                       ├── decided ── claimed ── finished
                       └── gated ── voted on, by people ───────┘
 
     REQUESTED ─┬──────────────┬──► APPROVED ─┬──► RUNNING ─┬──► RETURNED

@@ -445,9 +445,8 @@ async def test_two_of_everything(port: EventLog):
     assert sorted(chain.ran) == sorted(f"A-{number}" for number in range(20))
     assert len(chain.model.asked) == 2
     assert {call.status for call in thread.calls.values()} == {Status.RETURNED}
-    assert [fact.slot.tail[-1] for fact in await chain.ledger.read(THREAD) if fact.slot.tail[0] == "turn"] == [
-        "1", "replied", "1", "replied"
-    ]  # fmt: skip
+    tails = [fact.slot.tail for fact in await chain.ledger.read(THREAD)]
+    assert [tail[-1] for tail in tails if tail[0] == "turn"] == ["1", "replied", "1", "replied"]
 
 
 # ------------------------------------------------------------------------- on the real broker alone

@@ -473,7 +473,8 @@ async def test_glass_is_broken_and_the_tool_runs(port: EventLog):
     )
     assert describe(call.decided).startswith("Approved by sam, who broke the glass at ")
     assert await kinds(chain.ledger, WISHED) == [
-        "ToolRequested", "ApprovalRequested", "Voted", "GlassBroken", "Approved", "ToolStarted", "ToolReturned"
+        "ToolRequested", "ApprovalRequested", "Voted", "GlassBroken", "Approved",
+        "ToolStarted", "ToolReturned",
     ]  # fmt: skip
     [told] = chain.model.read(2)
     assert (chain.ran, told.kind) == (["A-17"], "returned")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from stories import REF, START, Story, question, request
 
 from ayes.consumers.effects import Append, CancelTimer, Effect, Reload, SetTimer
@@ -35,12 +35,19 @@ CALL = REF.wish(1, 0)
 asking = partial(e.ApprovalRequested, editor_counts=False)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
 DIGEST = request(WISH).digest
-SCHEMA = '{"type":"object","properties":{"order":{"type":"string"}},"required":["order"],"additionalProperties":false}'
+SCHEMA = (
+    '{"type":"object","properties":{"order":{"type":"string"}},'
+    '"required":["order"],"additionalProperties":false}'
+)
 REFUND = Tool("refund", "v1", e.ToolDeclared(description="", schema=SCHEMA))
 
 ALLOW = '[[rule]]\nname = "freely"\ntools = ["refund"]\nthen = "allow"\nreason = "It is small."\n'
-ASK = '[[rule]]\nname = "money"\ntools = ["re*"]\nthen = "ask"\nreason = "It moves money."\nvoters = ["ana", "ops-*"]\nvotes_needed = 2\nexpires_in_s = 900\n'
-ASK_TWO = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "rita"]\nvotes_needed = 2\n'
+ASK = (
+    '[[rule]]\nname = "money"\ntools = ["re*"]\nthen = "ask"\nreason = "It moves money."\n'
+    'voters = ["ana", "ops-*"]\nvotes_needed = 2\nexpires_in_s = 900\n'
+)
+ASK_ALL = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\n'
+ASK_TWO = ASK_ALL + 'voters = ["ana", "rita"]\nvotes_needed = 2\n'
 BLOCK = '[[rule]]\nname = "never"\ntools = ["*"]\nthen = "block"\nreason = "Not by a machine."\n'
 
 
@@ -104,29 +111,34 @@ ASKED_BY_NO_RULE = asking(
 ASKED_TWO = asking(
     digest=DIGEST, rule="money", policy_version=3, voters=("ana", "rita"), votes_needed=2
 )
+FREELY = e.Approved(
+    digest=DIGEST, ground="policy", rule="freely", policy_version=3, reason="It is small."
+)
 MISFIT = e.Wish(tool="refund", arguments='{"order":17}')
 BROKEN = e.Wish(tool="refund", arguments='{"order":')
+NO_JSON = (
+    "The arguments of refund cannot be read: it is no JSON: Expecting value (at character 10)."
+)
 
 #: The policy's text, the wish, the tool as it is declared, and what the gate says.
 VERDICTS = [
-    ("allowed", ALLOW, request(WISH), REFUND,
-     e.Approved(digest=DIGEST, ground="policy", rule="freely", policy_version=3, reason="It is small.")),
+    ("allowed", ALLOW, request(WISH), REFUND, FREELY),
     ("asked", ASK, request(WISH), REFUND, ASKED),
     ("asked of too few, since one of them asks", ASK_TWO, request(WISH), REFUND,
      e.Denied(ground="policy", rule="money", policy_version=3,
               reason="It needs 1 more who may vote and count: rita asked for it.")),
-    ("asked of just enough", ASK_TWO, msgspec.structs.replace(request(WISH), requester="cy"), REFUND,
-     msgspec.structs.replace(ASKED_TWO, excluded=("cy",))),
-    ("asked, and a message supersedes it", f'while_pending = "supersede"\n{ASK}', request(WISH), REFUND,
-     msgspec.structs.replace(ASKED, while_pending="supersede")),
-    ("asked for ever, and a message supersedes it", 'while_pending = "supersede"', request(WISH), REFUND,
-     msgspec.structs.replace(ASKED_BY_NO_RULE, while_pending="supersede")),
+    ("asked of just enough", ASK_TWO, replace(request(WISH), requester="cy"), REFUND,
+     replace(ASKED_TWO, excluded=("cy",))),
+    ("asked, and a message supersedes it", f'while_pending = "supersede"\n{ASK}', request(WISH),
+     REFUND, replace(ASKED, while_pending="supersede")),
+    ("asked for ever, and a message supersedes it", 'while_pending = "supersede"', request(WISH),
+     REFUND, replace(ASKED_BY_NO_RULE, while_pending="supersede")),
     ("asked, and nobody may speak", f'while_pending = "block"\n{ASK}', request(WISH), REFUND,
-     msgspec.structs.replace(ASKED, while_pending="block")),
+     replace(ASKED, while_pending="block")),
     ("asked for ever, and nobody may speak", 'while_pending = "block"', request(WISH), REFUND,
-     msgspec.structs.replace(ASKED_BY_NO_RULE, while_pending="block")),
+     replace(ASKED_BY_NO_RULE, while_pending="block")),
     ("allowed, whatever is said", f'while_pending = "supersede"\n{ALLOW}', request(WISH), REFUND,
-     e.Approved(digest=DIGEST, ground="policy", rule="freely", policy_version=3, reason="It is small.")),
+     FREELY),
     ("blocked", BLOCK, request(WISH), REFUND,
      e.Denied(ground="policy", rule="never", policy_version=3, reason="Not by a machine.")),
     ("the strictest counts", ALLOW + ASK, request(WISH), REFUND, ASKED),
@@ -134,25 +146,22 @@ VERDICTS = [
      e.Denied(ground="policy", rule="never", policy_version=3, reason="Not by a machine.")),
     ("no rule asks everybody", "", request(WISH), REFUND, ASKED_BY_NO_RULE),
     ("nobody excluded who is nobody", 'unmapped_requesters = "exclude_nobody"',
-     msgspec.structs.replace(request(WISH), requester=""), REFUND,
-     msgspec.structs.replace(ASKED_BY_NO_RULE, excluded=())),
+     replace(request(WISH), requester=""), REFUND,
+     replace(ASKED_BY_NO_RULE, excluded=())),
     ("an unknown tool, though allowed", ALLOW, request(WISH), None,
      invalid("There is no tool 'refund'. Only the tools that were offered can be called.")),
     ("a name out of the language", ALLOW, request(e.Wish(tool="constructor", arguments="{}")), None,
-     invalid("There is no tool 'constructor'. Only the tools that were offered can be called.", "no rule")),
+     invalid("There is no tool 'constructor'. Only the tools that were offered can be called.",
+             "no rule")),
     ("misfit arguments, though asked", ASK, request(MISFIT), REFUND,
-     invalid('The arguments of refund do not fit its schema: at /order, the value is not of type '
-             '"string".', "money")),
-    ("malformed arguments, though allowed", ALLOW, request(BROKEN), REFUND,
-     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at "
-             "character 10).")),
-    ("another digest, though allowed", ALLOW, msgspec.structs.replace(request(WISH), digest="0" * 64), REFUND,
+     invalid('The arguments of refund do not fit its schema: '
+             'at /order, the value is not of type "string".', "money")),
+    ("malformed arguments, though allowed", ALLOW, request(BROKEN), REFUND, invalid(NO_JSON)),
+    ("another digest, though allowed", ALLOW, replace(request(WISH), digest="0" * 64), REFUND,
      invalid("The request's digest is not that of its arguments.")),
-    ("the digest of other arguments", ALLOW, msgspec.structs.replace(request(WISH), digest=request(MISFIT).digest), REFUND,
-     invalid("The request's digest is not that of its arguments.")),
-    ("invalid before blocked", BLOCK, request(BROKEN), REFUND,
-     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at "
-             "character 10).", "never")),
+    ("the digest of other arguments", ALLOW, replace(request(WISH), digest=request(MISFIT).digest),
+     REFUND, invalid("The request's digest is not that of its arguments.")),
+    ("invalid before blocked", BLOCK, request(BROKEN), REFUND, invalid(NO_JSON, "never")),
 ]  # fmt: skip
 
 
@@ -180,14 +189,18 @@ def test_what_the_gate_says_to_a_wish(
 
 # ---------------------------------------------------- its order: each step, and what it goes before
 
-FOUR_EYES = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "ben"]\nvotes_needed = 2\n'
-ASK_ONE = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana", "ben"]\n'
-ASK_ANA = '[[rule]]\nname = "money"\ntools = ["*"]\nthen = "ask"\nvoters = ["ana"]\n'
+ASK_ONE = ASK_ALL + 'voters = ["ana", "ben"]\n'
+FOUR_EYES = f"{ASK_ONE}votes_needed = 2\n"
+ASK_ANA = ASK_ALL + 'voters = ["ana"]\n'
+ASK_RITA = ASK_ALL + 'voters = ["rita"]\n'
+THREE_CALLS = "calls_per_thread = 3\n"
+THREE_QUESTIONS = "questions_per_thread = 3\n"
 TO_LEADS = 'expires_in_s = 60\non_timeout = "escalate"\nstages = [{voters = ["lea"]}]\n'
-GOVERNS = Tool("refund", "v1", msgspec.structs.replace(REFUND.declared, governs=True))
-BY_DESK = msgspec.structs.replace(request(WISH), requester="cy", agent="desk-7")
+GOVERNS = Tool("refund", "v1", replace(REFUND.declared, governs=True))
+BY_DESK = replace(request(WISH), requester="cy", agent="desk-7")
 NO_TO_IT = Fact(2, START, REF.wish(7, 1).decided, e.Denied(
-    ground="people", rule="money", policy_version=1, reason="not this one", voters=("ana",)))  # fmt: skip
+    ground="people", rule="money", policy_version=1, reason="not this one", voters=("ana",),
+))  # fmt: skip
 
 
 def went(*, calls: int = 0, questions: int = 0, repeats: int | None = None) -> ThreadUsage:
@@ -203,10 +216,7 @@ def a_grant(
     story.tell(ref.given, e.Granted(tool=tool, expires_in_s=7200, uses=uses, **more))
     for number in range(1, used + 1):
         story.tell(ref.used(number), e.GrantUsed(call=f"acme/t0/c{number}"))
-    early = [
-        msgspec.structs.replace(fact, recorded_at=START - timedelta(hours=1))
-        for fact in story.facts
-    ]
+    early = [replace(fact, recorded_at=START - timedelta(hours=1)) for fact in story.facts]
     [grant] = grants_of(early)
     return grant
 
@@ -223,12 +233,13 @@ def refused(ground: e.Ground, reason: str, rule: str = "money") -> e.Denied:
 
 
 AGAIN = refused("repeated", "This very call was denied before, as 7-1: not this one")
+NOBODY_LEFT = refused("policy", "It needs 1 more who may vote and count: rita asked for it.")
 TOO_MANY = "The policy lets a thread make 3 calls, and these were made."
 TOO_MUCH = "The policy lets a thread put 3 calls to people, and these were put."
 ASKED_ONE = asking(
     digest=DIGEST, rule="money", policy_version=3, voters=("ana", "ben"), excluded=("rita",)
 )
-BY_BOTH = msgspec.structs.replace(ASKED_ONE, votes_needed=2)
+BY_BOTH = replace(ASKED_ONE, votes_needed=2)
 LOOKS = asking(
     digest=DIGEST, rule="freely", policy_version=3, excluded=("rita",),
     reason="It can change what is asked about, so a person must look.",
@@ -236,78 +247,98 @@ LOOKS = asking(
 
 #: The step, the policy, the wish, the tool, the past, the grants, and what the gate says.
 STEPS = [
-    ("1 invalid, though the limit is reached", f"calls_per_thread = 3\n{ALLOW}", request(BROKEN), REFUND, went(calls=3), (),
-     invalid("The arguments of refund cannot be read: it is no JSON: Expecting value (at "
-             "character 10).")),
-    ("2 the limit is not reached", f"calls_per_thread = 3\n{BLOCK}", request(WISH), REFUND, went(calls=2), (),
-     refused("policy", "Not by a machine.", "never")),
-    ("2 it is, though allowed", f"calls_per_thread = 3\n{ALLOW}", request(WISH), REFUND, went(calls=3), (),
+    ("1 invalid, though the limit is reached", f"{THREE_CALLS}{ALLOW}", request(BROKEN), REFUND,
+     went(calls=3), (), invalid(NO_JSON)),
+    ("2 the limit is not reached", f"{THREE_CALLS}{BLOCK}", request(WISH), REFUND, went(calls=2),
+     (), refused("policy", "Not by a machine.", "never")),
+    ("2 it is, though allowed", f"{THREE_CALLS}{ALLOW}", request(WISH), REFUND, went(calls=3), (),
      refused("limit", TOO_MANY, "freely")),
-    ("2 it is, though blocked", f"calls_per_thread = 3\n{BLOCK}", request(WISH), REFUND, went(calls=3), (),
+    ("2 it is, though blocked", f"{THREE_CALLS}{BLOCK}", request(WISH), REFUND, went(calls=3), (),
      refused("limit", TOO_MANY, "never")),
     ("3 blocked, though granted", BLOCK, request(WISH), REFUND, went(), (a_grant(),),
      refused("policy", "Not by a machine.", "never")),
     ("3 blocked, though it was denied before", BLOCK, request(WISH), REFUND, went(repeats=0), (),
      refused("policy", "Not by a machine.", "never")),
     ("3 allowed, though it was denied before", ALLOW, request(WISH), REFUND, went(repeats=0), (),
-     e.Approved(digest=DIGEST, ground="policy", rule="freely", policy_version=3, reason="It is small.")),
-    ("3 a tool that governs is asked about, though allowed", ALLOW, request(WISH), GOVERNS, went(), (), LOOKS),
+     FREELY),
+    ("3 a tool that governs is asked about, though allowed", ALLOW, request(WISH), GOVERNS, went(),
+     (), LOOKS),
     ("3 and no grant covers it", ALLOW, request(WISH), GOVERNS, went(), (a_grant(),), LOOKS),
     ("3 nor where a rule asks", ASK_ONE, request(WISH), GOVERNS, went(), (a_grant(),), ASKED_ONE),
     ("3 and it is blocked where a rule blocks", BLOCK, request(WISH), GOVERNS, went(), (),
      refused("policy", "Not by a machine.", "never")),
-    ("4 nobody is left, though granted", ASK_ANA.replace("ana", "rita"), request(WISH), REFUND, went(), (a_grant("rita"),),
-     refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
-    ("4 nobody is left, though it was denied before", ASK_ANA.replace("ana", "rita"), request(WISH), REFUND, went(repeats=0), (),
-     refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
-    ("4 nor is the agent's owner", f'owners = {{"desk-*" = ["ana"]}}\n{FOUR_EYES}', BY_DESK, REFUND, went(), (),
-     refused("policy", "It needs 1 more who may vote and count: cy asked for it and ana is behind "
-                       "desk-7.")),
-    ("4 nor an owner who is a pattern", f'owners = {{"desk-*" = ["a*"]}}\n{FOUR_EYES}', BY_DESK, REFUND, went(), (),
-     refused("policy", "It needs 1 more who may vote and count: cy asked for it and a* is behind "
-                       "desk-7.")),
-    ("4 the owner of another agent counts", f'owners = {{"shop-*" = ["ana"]}}\n{FOUR_EYES}', BY_DESK, REFUND, went(), (),
-     msgspec.structs.replace(BY_BOTH, excluded=("cy",))),
-    ("4 who else must agree is missing", ASK_ANA + 'also = [{voters = ["rita"]}]\n', request(WISH), REFUND, went(), (),
-     refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
-    ("4 though a pattern stands beside it", 'never_grant = ["*"]\n' + ASK + 'also = [{voters = '
-                                                                            '["rita"]}]\n', request(WISH), REFUND, went(), (),
-     refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
-    ("4 those can who are asked later", ASK_ANA.replace("ana", "rita") + TO_LEADS, request(WISH), REFUND, went(), (),
-     msgspec.structs.replace(ASKED_ONE, voters=("rita",), expires_in_s=60, on_timeout="escalate", stages=(e.Stage(("lea",)),))),
-    ("4 unless they do not count either", ASK_ANA.replace("ana", "rita") + TO_LEADS.replace("lea", "rita"), request(WISH), REFUND, went(), (),
-     refused("policy", "It needs 1 more who may vote and count: rita asked for it.")),
-    ("5 granted, though it was denied before: a grant that covers it came after the no", ASK_ONE, request(WISH), REFUND,
-     went(repeats=0), (a_grant(),), by_grants("ana")),
+    ("4 nobody is left, though granted", ASK_RITA, request(WISH), REFUND, went(),
+     (a_grant("rita"),), NOBODY_LEFT),
+    ("4 nobody is left, though it was denied before", ASK_RITA, request(WISH), REFUND,
+     went(repeats=0), (), NOBODY_LEFT),
+    ("4 nor is the agent's owner", f'owners = {{"desk-*" = ["ana"]}}\n{FOUR_EYES}', BY_DESK, REFUND,
+     went(), (),
+     refused("policy", "It needs 1 more who may vote and count: "
+                       "cy asked for it and ana is behind desk-7.")),
+    ("4 nor an owner who is a pattern", f'owners = {{"desk-*" = ["a*"]}}\n{FOUR_EYES}', BY_DESK,
+     REFUND, went(), (),
+     refused("policy", "It needs 1 more who may vote and count: "
+                       "cy asked for it and a* is behind desk-7.")),
+    ("4 the owner of another agent counts", f'owners = {{"shop-*" = ["ana"]}}\n{FOUR_EYES}',
+     BY_DESK, REFUND, went(), (), replace(BY_BOTH, excluded=("cy",))),
+    ("4 who else must agree is missing", ASK_ANA + 'also = [{voters = ["rita"]}]\n', request(WISH),
+     REFUND, went(), (), NOBODY_LEFT),
+    ("4 though a pattern stands beside it",
+     'never_grant = ["*"]\n' + ASK + 'also = [{voters = ["rita"]}]\n', request(WISH), REFUND,
+     went(), (), NOBODY_LEFT),
+    ("4 those can who are asked later", ASK_RITA + TO_LEADS, request(WISH), REFUND, went(), (),
+     replace(ASKED_ONE, voters=("rita",), expires_in_s=60, on_timeout="escalate",
+             stages=(e.Stage(("lea",)),))),
+    ("4 unless they do not count either", ASK_RITA + TO_LEADS.replace("lea", "rita"), request(WISH),
+     REFUND, went(), (), NOBODY_LEFT),
+    ("5 granted, though it was denied before: a grant that covers it came after the no", ASK_ONE,
+     request(WISH), REFUND, went(repeats=0), (a_grant(),), by_grants("ana")),
     ("5 granted", ASK_ONE, request(WISH), REFUND, went(), (a_grant(),), by_grants("ana")),
-    ("5 granted, though enough was asked", f"questions_per_thread = 3\n{ASK_ONE}", request(WISH), REFUND, went(questions=9), (a_grant(),),
+    ("5 granted, though enough was asked", f"{THREE_QUESTIONS}{ASK_ONE}", request(WISH), REFUND,
+     went(questions=9), (a_grant(),), by_grants("ana")),
+    ("5 one of the two that it takes", FOUR_EYES, request(WISH), REFUND, went(), (a_grant(),),
+     BY_BOTH),
+    ("5 both", FOUR_EYES, request(WISH), REFUND, went(), (a_grant("ben"), a_grant("ana")),
+     by_grants("ben", "ana")),
+    ("5 no more are spent than it takes", ASK_ONE, request(WISH), REFUND, went(),
+     (a_grant("ben"), a_grant("ana")), by_grants("ben")),
+    ("5 not of somebody who was not asked", ASK_ANA, request(WISH), REFUND, went(),
+     (a_grant("ben"),), replace(ASKED_ONE, voters=("ana",))),
+    ("5 not the requester's", "", request(WISH), REFUND, went(), (a_grant("rita"),),
+     ASKED_BY_NO_RULE),
+    ("5 not the owner's", f'owners = {{"desk-*" = ["ana"]}}\n{ASK_ONE}', BY_DESK, REFUND, went(),
+     (a_grant(),), replace(ASKED_ONE, excluded=("cy", "ana"))),
+    ("5 not a pattern of owners'", f'owners = {{"desk-*" = ["a*"]}}\n{ASK_ONE}', BY_DESK, REFUND,
+     went(), (a_grant(),), replace(ASKED_ONE, excluded=("cy", "a*"))),
+    ("5 not what is never granted", f'never_grant = ["re*"]\n{ASK_ONE}', request(WISH), REFUND,
+     went(), (a_grant(),), ASKED_ONE),
+    ("5 not what is used up", ASK_ONE, request(WISH), REFUND, went(), (a_grant(uses=2, used=2),),
+     ASKED_ONE),
+    ("5 the last use", ASK_ONE, request(WISH), REFUND, went(), (a_grant(uses=2, used=1),),
      by_grants("ana")),
-    ("5 one of the two that it takes", FOUR_EYES, request(WISH), REFUND, went(), (a_grant(),), BY_BOTH),
-    ("5 both", FOUR_EYES, request(WISH), REFUND, went(), (a_grant("ben"), a_grant("ana")), by_grants("ben", "ana")),
-    ("5 no more are spent than it takes", ASK_ONE, request(WISH), REFUND, went(), (a_grant("ben"), a_grant("ana")), by_grants("ben")),
-    ("5 not of somebody who was not asked", ASK_ANA, request(WISH), REFUND, went(), (a_grant("ben"),),
-     msgspec.structs.replace(ASKED_ONE, voters=("ana",))),
-    ("5 not the requester's", "", request(WISH), REFUND, went(), (a_grant("rita"),), ASKED_BY_NO_RULE),
-    ("5 not the owner's", f'owners = {{"desk-*" = ["ana"]}}\n{ASK_ONE}', BY_DESK, REFUND, went(), (a_grant(),),
-     msgspec.structs.replace(ASKED_ONE, excluded=("cy", "ana"))),
-    ("5 not a pattern of owners'", f'owners = {{"desk-*" = ["a*"]}}\n{ASK_ONE}', BY_DESK, REFUND, went(), (a_grant(),),
-     msgspec.structs.replace(ASKED_ONE, excluded=("cy", "a*"))),
-    ("5 not what is never granted", f'never_grant = ["re*"]\n{ASK_ONE}', request(WISH), REFUND, went(), (a_grant(),), ASKED_ONE),
-    ("5 not what is used up", ASK_ONE, request(WISH), REFUND, went(), (a_grant(uses=2, used=2),), ASKED_ONE),
-    ("5 the last use", ASK_ONE, request(WISH), REFUND, went(), (a_grant(uses=2, used=1),), by_grants("ana")),
-    ("5 not of another tool", ASK_ONE, request(WISH), REFUND, went(), (a_grant(tool="wire"),), ASKED_ONE),
-    ("5 not where its condition cannot be evaluated", ASK_ONE, request(WISH), REFUND, went(), (a_grant(when="args.amount < 5"),), ASKED_ONE),
-    ("5 not where its condition does not hold", ASK_ONE, request(WISH), REFUND, went(), (a_grant(when='args.order == "B"'),), ASKED_ONE),
-    ("5 where it does", ASK_ONE, request(WISH), REFUND, went(), (a_grant(when='args.order == "A-17"'),), by_grants("ana")),
+    ("5 not of another tool", ASK_ONE, request(WISH), REFUND, went(), (a_grant(tool="wire"),),
+     ASKED_ONE),
+    ("5 not where its condition cannot be evaluated", ASK_ONE, request(WISH), REFUND, went(),
+     (a_grant(when="args.amount < 5"),), ASKED_ONE),
+    ("5 not where its condition does not hold", ASK_ONE, request(WISH), REFUND, went(),
+     (a_grant(when='args.order == "B"'),), ASKED_ONE),
+    ("5 where it does", ASK_ONE, request(WISH), REFUND, went(),
+     (a_grant(when='args.order == "A-17"'),), by_grants("ana")),
     ("5 where the rule's own condition cannot be evaluated, a grant of anybody who may vote",
-     ASK_ONE + 'when = "args.amount < 5"\n', request(WISH), REFUND, went(), (a_grant(),), by_grants("ana")),
+     ASK_ONE + 'when = "args.amount < 5"\n', request(WISH), REFUND, went(), (a_grant(),),
+     by_grants("ana")),
     ("6 denied before", ASK_ONE, request(WISH), REFUND, went(repeats=2), (), AGAIN),
-    ("6 denied before, and a grant of one of the two", FOUR_EYES, request(WISH), REFUND, went(repeats=0), (a_grant(),), AGAIN),
-    ("6 denied before, though enough was asked", f"questions_per_thread = 3\n{ASK_ONE}", request(WISH), REFUND, went(repeats=0, questions=9), (), AGAIN),
+    ("6 denied before, and a grant of one of the two", FOUR_EYES, request(WISH), REFUND,
+     went(repeats=0), (a_grant(),), AGAIN),
+    ("6 denied before, though enough was asked", f"{THREE_QUESTIONS}{ASK_ONE}", request(WISH),
+     REFUND, went(repeats=0, questions=9), (), AGAIN),
     ("6 often enough", ASK_ONE, request(WISH), REFUND, went(repeats=3), (), ASKED_ONE),
-    ("6 never", f"deny_repeats = 0\n{ASK_ONE}", request(WISH), REFUND, went(repeats=0), (), ASKED_ONE),
-    ("7 enough was asked", f"questions_per_thread = 3\n{ASK_ONE}", request(WISH), REFUND, went(questions=3), (), refused("limit", TOO_MUCH)),
-    ("8 one more may be asked", f"questions_per_thread = 3\n{ASK_ONE}", request(WISH), REFUND, went(questions=2), (), ASKED_ONE),
+    ("6 never", f"deny_repeats = 0\n{ASK_ONE}", request(WISH), REFUND, went(repeats=0), (),
+     ASKED_ONE),
+    ("7 enough was asked", f"{THREE_QUESTIONS}{ASK_ONE}", request(WISH), REFUND, went(questions=3),
+     (), refused("limit", TOO_MUCH)),
+    ("8 one more may be asked", f"{THREE_QUESTIONS}{ASK_ONE}", request(WISH), REFUND,
+     went(questions=2), (), ASKED_ONE),
 ]  # fmt: skip
 
 
@@ -341,9 +372,9 @@ def test_what_rules_without_effect_would_have_said_is_kept():
     for text in (ASK_ONE, ALLOW, BLOCK):
         plain = verdict(case(call, in_force(text), REFUND), call.requested.recorded_at)
         shadowed = verdict(case(call, in_force(text + shadow), REFUND), call.requested.recorded_at)
-        assert shadowed == msgspec.structs.replace(plain, shadows=(e.Shadow("soon", "block"),))
+        assert shadowed == replace(plain, shadows=(e.Shadow("soon", "block"),))
     granted = case(call, in_force(ASK_ONE + shadow), REFUND, past=went(), grants=(a_grant(),))
-    approved = msgspec.structs.replace(by_grants("ana"), shadows=(e.Shadow("soon", "block"),))
+    approved = replace(by_grants("ana"), shadows=(e.Shadow("soon", "block"),))
     assert verdict(granted, call.requested.recorded_at) == approved
 
 
@@ -357,12 +388,12 @@ def test_a_grant_is_spent_before_the_call_is_approved():
     use = Append(grant.ref.used(2), e.GrantUsed(call=str(CALL)))
     assert Gate().decide(seen, last(call)) == [use, Reload()]
     taken = Fact(9, START, use.slot, use.event)
-    spent = msgspec.structs.replace(grant, used=(*grant.used, taken))
-    again = msgspec.structs.replace(seen, grants=(spent,))
+    spent = replace(grant, used=(*grant.used, taken))
+    again = replace(seen, grants=(spent,))
     assert Gate().decide(again, last(call)) == [Append(CALL.decided, by_grants("ana"))]
-    last_use = msgspec.structs.replace(spent, given=msgspec.structs.replace(
-        grant.given, event=msgspec.structs.replace(grant.granted, uses=2)))  # fmt: skip
-    assert Gate().decide(msgspec.structs.replace(seen, grants=(last_use,)), last(call)) == [
+    last_use = replace(spent, given=replace(
+        grant.given, event=replace(grant.granted, uses=2)))  # fmt: skip
+    assert Gate().decide(replace(seen, grants=(last_use,)), last(call)) == [
         Append(CALL.decided, by_grants("ana"))
     ]
 
@@ -383,7 +414,9 @@ def test_grants_do_just_what_votes_would(quorums: list[tuple[list[str], int]], g
     (own, *also), call = sets, told((CALL.requested, request(WISH)))
     rule = Rule.model_construct(
         name="money", tools=("*",), then="ask", voters=own.voters, votes_needed=own.votes_needed,
-        also=tuple(Also.model_construct(voters=one.voters, votes_needed=one.votes_needed) for one in also),
+        also=tuple(
+            Also.model_construct(voters=one.voters, votes_needed=one.votes_needed) for one in also
+        ),
     )  # fmt: skip
     policy = AppliedPolicy(3, Policy.model_construct(rules=(rule,)))
     grants = tuple(a_grant(giver) for giver in givers)
@@ -402,11 +435,11 @@ def test_broken_glass_is_announced_once_and_before_it_is_decided():
     """After a crash between the two, the decision alone is missing: the announcement is not asked
     for a second time.
     """
-    asking = msgspec.structs.replace(question(WISH, expires_in_s=900), may_break_glass=("sam",))
+    asking = replace(question(WISH, expires_in_s=900), may_break_glass=("sam",))
     vote = e.Voted(verdict="break_glass", digest=DIGEST, reason="the shop burns")
     facts = [GATED[0], (CALL.gated, asking), (CALL.vote("sam"), vote)]
     announced = e.GlassBroken(reviewer="sam", reason="the shop burns")
-    decided = Append(CALL.decided, msgspec.structs.replace(
+    decided = Append(CALL.decided, replace(
         by_people(), ground="broken_glass", voters=("sam",), reason="the shop burns"))  # fmt: skip
     assert reacts(told(*facts)) == [Append(CALL.announced, announced), decided, CANCEL]
     assert reacts(told(*facts, (CALL.announced, announced)), Fact(3, START, *facts[2])) == [
@@ -418,7 +451,7 @@ def test_broken_glass_is_announced_once_and_before_it_is_decided():
 def test_without_a_policy_everybody_is_asked():
     """A workspace that never applied a policy has version 0, which allows nothing (I4, B73)."""
     [step] = reacts(told((CALL.requested, request(WISH))))
-    asked = msgspec.structs.replace(ASKED_BY_NO_RULE, policy_version=0)
+    asked = replace(ASKED_BY_NO_RULE, policy_version=0)
     assert step == Append(CALL.gated, asked)
 
 
@@ -455,19 +488,24 @@ DECISIONS = [
     ("handed out again: and set again", GATED, None, [SET]),
     ("too few votes", [*GATED, (CALL.vote("rita"), YES)], None, [SET]),
     ("a vote decides", VOTED, None, [Append(CALL.decided, by_people()), CANCEL]),
-    ("a no decides", [*GATED, (CALL.vote("ana"), NO)], None, [Append(CALL.decided, DENIED), CANCEL]),
+    ("a no decides", [*GATED, (CALL.vote("ana"), NO)], None,
+     [Append(CALL.decided, DENIED), CANCEL]),
     ("the hint came early", GATED, due(-0.01), [SET]),
     ("it is time", GATED, due(), [Append(CALL.decided, EXPIRED), CANCEL]),
     ("long since", GATED, due(86_400), [Append(CALL.decided, EXPIRED), CANCEL]),
     ("a vote in time beats the timer", VOTED, due(), [Append(CALL.decided, by_people()), CANCEL]),
     ("taken back", [*GATED, (CALL.withdrawn, BACK)], None, [Append(CALL.decided, BACK), CANCEL]),
     ("superseded", [*GATED, (CALL.withdrawn, NEWER)], None, [Append(CALL.decided, NEWER), CANCEL]),
-    ("taken back, though voted on", [*VOTED, (CALL.withdrawn, BACK)], None, [Append(CALL.decided, BACK), CANCEL]),
-    ("taken back before it was judged", [GATED[0], (CALL.withdrawn, BACK)], None, [Append(CALL.decided, BACK)]),
+    ("taken back, though voted on", [*VOTED, (CALL.withdrawn, BACK)], None,
+     [Append(CALL.decided, BACK), CANCEL]),
+    ("taken back before it was judged", [GATED[0], (CALL.withdrawn, BACK)], None,
+     [Append(CALL.decided, BACK)]),
     ("decided: nothing but the timer's end", [*VOTED, (CALL.decided, by_people())], None, [CANCEL]),
     ("decided, and due", [*VOTED, (CALL.decided, by_people())], due(), [CANCEL]),
-    ("decided, and a no after it", [*VOTED, (CALL.decided, by_people()), (CALL.vote("ben"), NO)], None, [CANCEL]),
-    ("decided, and taken back after it", [*VOTED, (CALL.decided, by_people()), (CALL.withdrawn, BACK)], None, [CANCEL]),
+    ("decided, and a no after it", [*VOTED, (CALL.decided, by_people()), (CALL.vote("ben"), NO)],
+     None, [CANCEL]),
+    ("decided, and taken back after it",
+     [*VOTED, (CALL.decided, by_people()), (CALL.withdrawn, BACK)], None, [CANCEL]),
     ("decided by policy: nothing", [GATED[0], (CALL.decided, by_people())], None, []),
     ("a vote on nothing", [(CALL.vote("ana"), YES)], None, []),
     ("a withdrawal of nothing", [(CALL.withdrawn, BACK)], None, []),
@@ -490,7 +528,7 @@ def test_the_writers_clock_decides_nothing():
     """What the writers' clocks say about an expired call changes nothing: only when it was recorded
     counts (B36).
     """
-    voted = msgspec.structs.replace(YES, at=START)
+    voted = replace(YES, at=START)
     story = Story()
     for slot, event in GATED:
         story.tell(slot, event)
@@ -513,12 +551,12 @@ def test_an_edit_must_fit_the_schema():
     are no vote (I4, B61).
     """
     good, bad = '{"order":"A-18"}', '{"order":18}'
-    edited = told(*GATED, (CALL.vote("ana"), msgspec.structs.replace(YES, arguments=good)))
+    edited = told(*GATED, (CALL.vote("ana"), replace(YES, arguments=good)))
     digest = call_digest("refund", "v1", good)
-    approved = msgspec.structs.replace(by_people(), digest=digest, arguments=good)
+    approved = replace(by_people(), digest=digest, arguments=good)
     assert reacts(edited) == [Append(CALL.decided, approved), CANCEL]
     assert reacts(edited, tool=None) == [SET]
-    misfit = told(*GATED, (CALL.vote("ana"), msgspec.structs.replace(YES, arguments=bad)))
+    misfit = told(*GATED, (CALL.vote("ana"), replace(YES, arguments=bad)))
     assert reacts(misfit) == [SET]
 
 

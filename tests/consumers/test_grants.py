@@ -151,10 +151,12 @@ COVERED: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     ("these arguments, spelled otherwise", {"arguments": '{ "amount" : 100 }'}, {}, True),
     ("other arguments", {"arguments": FIVE}, {}, False),
     ("one argument more", {"arguments": FIVE}, {"arguments": '{"amount":5,"to":"ann"}'}, False),
-    ("a condition that holds", {"when": "args.amount <= 100.0"}, {"arguments": '{"amount":99.5}'}, True),
+    ("a condition that holds", {"when": "args.amount <= 100.0"},
+     {"arguments": '{"amount":99.5}'}, True),
     ("a condition that does not", {"when": "args.amount < 100"}, {}, False),
     ("a condition that cannot be evaluated: no such key", {"when": "args.sum < 5"}, {}, False),
-    ("a condition that cannot be evaluated: a text", {"when": "args.to < 5"}, {"arguments": '{"to":"ann"}'}, False),
+    ("a condition that cannot be evaluated: a text", {"when": "args.to < 5"},
+     {"arguments": '{"to":"ann"}'}, False),
     ("this agent", {"agent": "desk-*"}, {"agent": "desk-7"}, True),
     ("another agent", {"agent": "desk-*"}, {"agent": "shop-7"}, False),
     ("no agent at all", {"agent": "desk-*"}, {}, False),
@@ -371,12 +373,12 @@ async def _either(ledger: Ledger, ref: CallRef) -> str:
 # --------------------------------------------------------------------------- giving and taking back
 
 BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    ("without an end", {"for_s": float("inf")}, BadInput, ("a grant ends: between now and 366 days "
-                                                          "from now. inf s is not.")),
-    ("over at once", {"for_s": 0}, BadInput, ("a grant ends: between now and 366 days from now. 0 "
-                                             "s is not.")),
-    ("no number", {"for_s": float("nan")}, BadInput, ("a grant ends: between now and 366 days from "
-                                                     "now. nan s is not.")),
+    ("without an end", {"for_s": float("inf")}, BadInput,
+     "a grant ends: between now and 366 days from now. inf s is not."),
+    ("over at once", {"for_s": 0}, BadInput,
+     "a grant ends: between now and 366 days from now. 0 s is not."),
+    ("no number", {"for_s": float("nan")}, BadInput,
+     "a grant ends: between now and 366 days from now. nan s is not."),
     ("longer than a year", {"for_s": 367 * 86400.0}, BadInput,
      "a grant ends: between now and 366 days from now. 3.17088e+07 s is not."),
     ("no use", {"uses": 0}, BadInput, "a grant has 1 to 1,000 uses, not 0."),
@@ -384,15 +386,16 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("arguments and a condition", {"arguments": FIVE, "when": "args.amount < 5"}, BadInput,
      "a grant is for exact arguments or for those that a condition holds for; give one of them."),
     ("misfit arguments", {"arguments": '{"amount":"five"}'}, BadArguments,
-     'The arguments of refund do not fit its schema: at /amount, the value is not of type "number".'),
+     ('The arguments of refund do not fit its schema: '
+      'at /amount, the value is not of type "number".')),
     ("of a tool that nobody declared", {"tool": "wire"}, UnknownTool,
      "no tool 'wire' is declared in workspace 'shop'. Declared are: apply_policy, refund."),
     ("of a tool that governs", {"tool": "apply_policy"}, NotAllowed,
-     ("no grant may cover apply_policy: people look at each call of it, as its declaration says. "
-     "Nothing was recorded.")),
+     ("no grant may cover apply_policy: "
+      "people look at each call of it, as its declaration says. Nothing was recorded.")),
     ("of a tool that is never granted", {"policy": 'never_grant = ["ref*"]'}, NotAllowed,
-     ("no grant may cover refund: people look at each call of it, as never_grant in the policy "
-     "says. Nothing was recorded.")),
+     ("no grant may cover refund: "
+      "people look at each call of it, as never_grant in the policy says. Nothing was recorded.")),
 ]  # fmt: skip
 
 

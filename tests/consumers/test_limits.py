@@ -95,29 +95,33 @@ PASTS = [
     ("nothing", "now", (0, 0, None, 0)),
     ("what comes after it does not count", "now same_asked_people user", (0, 0, None, 0)),
     ("nor does what is decided after it", "same_asked now then_c0_people", (1, 1, None, 0)),
-    ("but an earlier wish is put to people before it, whenever that is recorded", "same now then_c0_asked", (1, 1, None, 0)),
+    ("but an earlier wish is put to people before it, whenever that is recorded",
+     "same now then_c0_asked", (1, 1, None, 0)),
     ("calls and questions", "same_approved other_asked other now", (3, 1, None, 0)),
     ("denied by people", "same_asked_people now", (1, 1, "c0", 0)),
     ("repeated twice", "same_asked_people same_repeated same_repeated now", (3, 1, "c0", 2)),
     ("repeated, and not decided yet", "same_asked_people same now", (2, 1, "c0", 1)),
     ("other calls between", "same_asked_people other_asked_people other now", (3, 2, "c0", 0)),
-    ("denied again, after people were asked again", ("same_asked_people same_repeated "
-                                                    "same_asked_people now"), (3, 2, "c2", 0)),
-    ("and repeated after that", ("same_asked_people same_repeated same_asked_people same_repeated "
-                                "now"), (4, 2, "c2", 1)),
+    ("denied again, after people were asked again",
+     "same_asked_people same_repeated same_asked_people now", (3, 2, "c2", 0)),
+    ("and repeated after that",
+     "same_asked_people same_repeated same_asked_people same_repeated now", (4, 2, "c2", 1)),
     ("another call was denied", "other_asked_people now", (1, 1, None, 0)),
     ("the same was denied in other bytes (R13, B76)", "spaced_asked_people now", (1, 1, "c0", 0)),
     ("denied by the policy", "same_policy now", (1, 0, None, 0)),
     ("denied for a limit", "same_limit now", (1, 0, None, 0)),
     ("invalid", "same_invalid now", (1, 0, None, 0)),
     ("expired is no no", "same_asked_expired now", (1, 1, None, 0)),
-    ("denied, and once approved since", "same_asked_people same_asked_approved now", (2, 2, None, 0)),
+    ("denied, and once approved since", "same_asked_people same_asked_approved now",
+     (2, 2, None, 0)),
     ("approved, and denied since", "same_asked_approved same_asked_people now", (2, 2, "c1", 0)),
-    ("denied, and allowed by the policy since", "same_asked_people same_allowed now", (2, 1, "c0", 1)),
+    ("denied, and allowed by the policy since", "same_asked_people same_allowed now",
+     (2, 1, "c0", 1)),
     ("a user said something since", "same_asked_people user now", (1, 1, None, 0)),
     ("said before it", "user same_asked_people now", (1, 1, "c1", 0)),
     ("a note is no user's word", "same_asked_people note system now", (1, 1, "c0", 0)),
-    ("said, and denied again since", "same_asked_people user same_asked_people now", (2, 2, "c2", 0)),
+    ("said, and denied again since", "same_asked_people user same_asked_people now",
+     (2, 2, "c2", 0)),
 ]  # fmt: skip
 
 
@@ -135,8 +139,8 @@ def test_what_a_thread_went_through(words: str, was: tuple[int, int, str | None,
 
 @pytest.mark.parametrize(
     ("words", "unjudged"),
-    [("now", 0), ("now other", 0), ("other same now", 2), ("other_asked same_approved now", 0), ("other now then_c0_asked", 0),
-     ("other now then_c0_people", 0)],
+    [("now", 0), ("now other", 0), ("other same now", 2), ("other_asked same_approved now", 0),
+     ("other now then_c0_asked", 0), ("other now then_c0_people", 0)],
 )  # fmt: skip
 def test_which_earlier_wishes_may_still_become_questions(words: str, unjudged: int):
     """Those that are neither put to people nor decided, as of now: until there is none, a limit
@@ -280,11 +284,10 @@ async def test_a_thread_puts_so_many_calls_to_people(shop: Shop):
     """What the policy allows goes on; what would be the next question is denied, and says why
     (B76).
     """
-    await shop.open(
-        "questions_per_thread = 2\n" + ASK + rule("freely", "allow", 'when = "args.amount < 5"')
-    )
-    await shop.apply("questions_per_thread = 2\n" + rule("money", "ask", 'when = "args.amount >= 5"')
-                     + rule("freely", "allow", 'when = "args.amount < 5"'))  # fmt: skip
+    freely = rule("freely", "allow", 'when = "args.amount < 5"')
+    money = rule("money", "ask", 'when = "args.amount >= 5"')
+    await shop.open(f"questions_per_thread = 2\n{ASK}{freely}")
+    await shop.apply(f"questions_per_thread = 2\n{money}{freely}")
     async with shop.gates():
         for ref in (FIRST, SECOND):
             await shop.request(ref)

@@ -323,7 +323,8 @@ async def test_it_is_sent_what_stood_before_its_claim(ledger: Ledger):
     assert [(tool.name, tool.version) for tool in question.tools] == [("refund", ref.version)]
     assert append.slot == REF.replied(2)
     assert append.event == e.ModelReplied(
-        parts=(e.Text("Done."),), model="test:m", usage=e.Usage(7, 2), finish_reason="stop", history_digest=digest(history)
+        parts=(e.Text("Done."),), model="test:m", usage=e.Usage(7, 2), finish_reason="stop",
+        history_digest=digest(history),
     )  # fmt: skip
 
 

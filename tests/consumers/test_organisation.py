@@ -57,26 +57,38 @@ HIGH = "priority = 1000"
 #: the word.
 RULINGS = [
     ("nobody has a rule", "", "", ("workspace", "no rule", "ask")),
-    ("the organisation has none for it", rule("own", "allow"), rule("over", "block", tools="wire"), ("workspace", "own", "allow")),
+    ("the organisation has none for it", rule("own", "allow"), rule("over", "block", tools="wire"),
+     ("workspace", "own", "allow")),
     ("the workspace has none for it", "", rule("over", "allow"), ("workspace", "no rule", "ask")),
     ("nor when it is asked about anyway", "", rule("over", "ask"), ("organisation", "over", "ask")),
-    ("block beats allow", rule("own", "allow"), rule("over", "block"), ("organisation", "over", "block")),
-    ("whatever the priority", rule("own", "allow", HIGH), rule("over", "block", "priority = -1000"), ("organisation", "over", "block")),
-    ("block beats ask", rule("own", "ask", HIGH), rule("over", "block"), ("organisation", "over", "block")),
-    ("ask beats allow", rule("own", "allow", HIGH), rule("over", "ask"), ("organisation", "over", "ask")),
-    ("the workspace may be stricter: ask", rule("own", "ask"), rule("over", "allow", HIGH), ("workspace", "own", "ask")),
-    ("the workspace may be stricter: block", rule("own", "block"), rule("over", "ask", HIGH), ("workspace", "own", "block")),
-    ("both allow: the organisation's is cited", rule("own", "allow"), rule("over", "allow"), ("organisation", "over", "allow")),
-    ("both ask: the organisation's is cited", rule("own", "ask"), rule("over", "ask"), ("organisation", "over", "ask")),
-    ("both block: the organisation's is cited", rule("own", "block"), rule("over", "block"), ("organisation", "over", "block")),
+    ("block beats allow", rule("own", "allow"), rule("over", "block"),
+     ("organisation", "over", "block")),
+    ("whatever the priority", rule("own", "allow", HIGH), rule("over", "block", "priority = -1000"),
+     ("organisation", "over", "block")),
+    ("block beats ask", rule("own", "ask", HIGH), rule("over", "block"),
+     ("organisation", "over", "block")),
+    ("ask beats allow", rule("own", "allow", HIGH), rule("over", "ask"),
+     ("organisation", "over", "ask")),
+    ("the workspace may be stricter: ask", rule("own", "ask"), rule("over", "allow", HIGH),
+     ("workspace", "own", "ask")),
+    ("the workspace may be stricter: block", rule("own", "block"), rule("over", "ask", HIGH),
+     ("workspace", "own", "block")),
+    ("both allow: the organisation's is cited", rule("own", "allow"), rule("over", "allow"),
+     ("organisation", "over", "allow")),
+    ("both ask: the organisation's is cited", rule("own", "ask"), rule("over", "ask"),
+     ("organisation", "over", "ask")),
+    ("both block: the organisation's is cited", rule("own", "block"), rule("over", "block"),
+     ("organisation", "over", "block")),
     ("a condition of the organisation's that cannot be evaluated", rule("own", "allow", HIGH),
      rule("over", "block", 'when = "args.iban == 1"'), ("organisation", "over", "ask")),
-    ("one that does not hold", rule("own", "allow"), rule("over", "block", 'when = "args.amount > '
-                                                                           '500"'), ("workspace", "own", "allow")),
-    ("a rule of the organisation's without effect", rule("own", "allow"), rule("over", "block", "shadow = true"), ("workspace", "own", "allow")),
-    ("a rule for other workspaces", rule("own", "allow"), rule("over", "block", 'workspaces = '
-                                                                                '["bank"]'), ("workspace", "own", "allow")),
-    ("a rule for this workspace", rule("own", "allow"), rule("over", "block", 'workspaces = ["ac*"]'), ("organisation", "over", "block")),
+    ("one that does not hold", rule("own", "allow"),
+     rule("over", "block", 'when = "args.amount > 500"'), ("workspace", "own", "allow")),
+    ("a rule of the organisation's without effect", rule("own", "allow"),
+     rule("over", "block", "shadow = true"), ("workspace", "own", "allow")),
+    ("a rule for other workspaces", rule("own", "allow"),
+     rule("over", "block", 'workspaces = ["bank"]'), ("workspace", "own", "allow")),
+    ("a rule for this workspace", rule("own", "allow"),
+     rule("over", "block", 'workspaces = ["ac*"]'), ("organisation", "over", "block")),
 ]  # fmt: skip
 
 
@@ -307,8 +319,10 @@ LEADS = 'groups = {leads = ["lea"]}\n'
 HOURS = ("expires_in_s = 3600", 'on_timeout = "escalate"', 'stages = [{voters = ["@leads"]}]')
 TIMES = [
     ("the organisation's, where it has one", ("expires_in_s = 60",), HOURS, (60, "deny", ())),
-    ("else the workspace's, with its own groups", (), HOURS, (3600, "escalate", (e.Stage(("lea",)),))),
-    ("with the organisation's groups", HOURS, ("expires_in_s = 60",), (3600, "escalate", (e.Stage(("lou",)),))),
+    ("else the workspace's, with its own groups", (), HOURS,
+     (3600, "escalate", (e.Stage(("lea",)),))),
+    ("with the organisation's groups", HOURS, ("expires_in_s = 60",),
+     (3600, "escalate", (e.Stage(("lou",)),))),
     ("none of them has one", (), (), (None, "deny", ())),
 ]  # fmt: skip
 

@@ -286,7 +286,10 @@ async def test_an_entry_counts_under_its_own_roles_name_only(store: Path, at_onc
         port = ledger.log
         assert isinstance(port, JetStream)
         await ledger.append(ONE.requested, WISH)
-        valid = b'{"consumer":"gate","seq":1,"subject":"s","reason":"r","tries":1,"parked_at":"2026-01-01T00:00:00Z","state":"again"}'
+        valid = (
+            b'{"consumer":"gate","seq":1,"subject":"s","reason":"r","tries":1,'
+            b'"parked_at":"2026-01-01T00:00:00Z","state":"again"}'
+        )
         subjects = (
             b"parked.model.gate.1",
             b"parked.gate.gate.2",

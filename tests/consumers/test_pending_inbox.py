@@ -129,7 +129,8 @@ async def test_thousands_come_and_go(store: Path):
     """Several write at once while it is read, more comes than it is shown, and at each quiet point
     the inbox is right; so is one that is entered in the middle of it.
     """
-    seqs = [seq for block in range(3) for seq in random.Random(block).sample(range(block * 500, block * 500 + 500), 500)]  # fmt: skip
+    blocks = (range(start, start + 500) for start in (0, 500, 1000))
+    seqs = [seq for at, block in enumerate(blocks) for seq in random.Random(at).sample(block, 500)]
     async with (
         Ledger.connect(store, role="admin") as admin,
         Ledger.connect(store, role="observer") as ledger,

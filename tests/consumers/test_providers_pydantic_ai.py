@@ -259,7 +259,8 @@ def test_opaque_parts_of_others_leave_the_calls_where_they_were():
 ANSWERS: dict[str, dict[str, Any]] = {
     "anthropic": {
         "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-6",
-        "stop_reason": "tool_use", "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1},
+        "stop_reason": "tool_use", "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": 1},
         "content": [
             {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
             {"type": "redacted_thinking", "data": "c2VjcmV0"},
@@ -268,12 +269,14 @@ ANSWERS: dict[str, dict[str, Any]] = {
         ],
     },
     "openai-responses": {
-        "id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-5", "status": "completed",
-        "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
+        "id": "resp_1", "object": "response", "created_at": 1, "model": "gpt-5",
+        "status": "completed", "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
         "output": [
             {"id": "rs_1", "type": "reasoning", "encrypted_content": "gAAA",
-             "summary": [{"type": "summary_text", "text": "hm"}, {"type": "summary_text", "text": "so"}]},
-            {"type": "message", "role": "assistant", "status": "completed", "id": "msg_1", "phase": "commentary",
+             "summary": [{"type": "summary_text", "text": "hm"},
+                         {"type": "summary_text", "text": "so"}]},
+            {"type": "message", "role": "assistant", "status": "completed", "id": "msg_1",
+             "phase": "commentary",
              "content": [{"type": "output_text", "text": "Let me see.", "annotations": []}]},
             {"type": "function_call", "id": "fc_1", "call_id": "call_a", "name": "refund",
              "arguments": '{"order":"A-17"}'},
@@ -283,7 +286,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "candidates": [{"finishReason": "STOP", "content": {"role": "model", "parts": [
             {"text": "hm", "thought": True, "thoughtSignature": "dGhvdWdodA=="},
             {"text": "Let me see.", "thoughtSignature": "dGV4dA=="},
-            {"functionCall": {"id": "call_a", "name": "refund", "args": {"order": "A-17"}}, "thoughtSignature": "+/8="},
+            {"functionCall": {"id": "call_a", "name": "refund", "args": {"order": "A-17"}},
+             "thoughtSignature": "+/8="},
         ]}}],
     },
 }  # fmt: skip

@@ -46,9 +46,11 @@ ROWS = [
     ("asked: it is shown", GATED, b"", 0, [WritePending(KEY, OPEN, 0), Reload()]),
     ("asked, after an entry that went", GATED, b"", 9, [WritePending(KEY, OPEN, 9), Reload()]),
     ("asked, and shown already", GATED, OPEN, 4, []),
-    ("shown by an older program", GATED, b'{"tool":"refund"}', 4, [WritePending(KEY, OPEN, 4), Reload()]),
+    ("shown by an older program", GATED, b'{"tool":"refund"}', 4,
+     [WritePending(KEY, OPEN, 4), Reload()]),
     ("not asked: nothing", GATED[:1], b"", 0, []),
-    ("decided by policy: never shown", [GATED[0], (CALL.decided, DECISIONS["denied by policy"])], b"", 0, []),
+    ("decided by policy: never shown", [GATED[0], (CALL.decided, DECISIONS["denied by policy"])],
+     b"", 0, []),
     ("decided before it was shown", life(CALL, WISH, "denied")[:3], b"", 0, []),
 ]  # fmt: skip
 

@@ -109,8 +109,8 @@ DECISIONS = [
     ("after the question", "m1 replied requested gated m2", MOOT),
     ("between request and question", "m1 replied requested m2 gated", MOOT),
     ("between reply and request", "m1 replied m2 requested gated", MOOT),
-    ("before the reply: the model's turn had begun, nothing was wished", ("m2 replied requested "
-                                                                         "gated"), None),
+    ("before the reply: the model's turn had begun, nothing was wished",
+     "m2 replied requested gated", None),
     ("a note", "m1 replied requested gated note", None),
     ("the system", "m1 replied requested gated system", None),
     ("a note, and then the user", "m1 replied requested gated note m2", MOOT),
@@ -122,10 +122,12 @@ DECISIONS = [
     ("both", "m1 replied requested gated m2 no yes", MOOT),
     ("a vote that does not count before it", "m1 replied requested gated excluded m2", MOOT),
     ("a yes between message and question", "m1 replied requested m2 yes gated", MOOT),
-    ("a yes, though the message came before the question", "m1 replied requested m2 gated yes", MOOT),
+    ("a yes, though the message came before the question",
+     "m1 replied requested m2 gated yes", MOOT),
     ("taken back before it", "m1 replied requested gated taken_back m2", BACK),
     ("taken back after it", "m1 replied requested gated m2 taken_back", MOOT),
-    ("taken back before the question, after the message", "m1 replied requested m2 taken_back gated", BACK),
+    ("taken back before the question, after the message",
+     "m1 replied requested m2 taken_back gated", BACK),
     ("in time", "m1 replied requested gated - m2 - - -", MOOT),
     ("too late: it had expired", "m1 replied requested gated - - m2", TOO_LATE),
     ("a late vote and then it", "m1 replied requested gated - - yes m2", TOO_LATE),
@@ -257,9 +259,10 @@ def test_a_message_always_ends_it(facts: tuple[Fact, ...]):
 
 
 OLD = (
-    b'{"type":"ApprovalRequested","digest":"c363f27c","rule":"changes a booking","policy_version":3,'
-    b'"reason":"It changes a booking.","voters":["ana","ops-*"],"excluded":["carol"],"votes_needed":2,'
-    b'"expires_in_s":3600.0,"id":"019cade2-2d90-7007-8a07-5f0c6b1d2e07","at":"2026-03-02T09:30:07.120000Z",'
+    b'{"type":"ApprovalRequested","digest":"c363f27c","rule":"changes a booking",'
+    b'"policy_version":3,"reason":"It changes a booking.","voters":["ana","ops-*"],'
+    b'"excluded":["carol"],"votes_needed":2,"expires_in_s":3600.0,'
+    b'"id":"019cade2-2d90-7007-8a07-5f0c6b1d2e07","at":"2026-03-02T09:30:07.120000Z",'
     b'"by":{"kind":"gate","name":"gate-1"},"cause":"019cade2-2d90-7006-8a06-5f0c6b1d2e06"}'
 )
 
@@ -278,7 +281,10 @@ def test_a_question_from_before_there_was_a_choice_lets_messages_wait():
 
 THREAD = ThreadRef("shop", "t1")
 FIRST, SECOND, THIRD = (THREAD.wish(1, index) for index in range(3))
-ASK = '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\nreason = "It moves money."\neditor_counts = true\n'
+ASK = (
+    '[[rule]]\nname = "money"\ntools = ["refund"]\nthen = "ask"\nreason = "It moves money."\n'
+    "editor_counts = true\n"
+)
 TEXT = {word: f'while_pending = "{word}"\n{ASK}' for word in ("queue", "supersede", "block")}
 
 

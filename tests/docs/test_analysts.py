@@ -400,7 +400,10 @@ def test_the_page_runs(archive, run_page, capsys):
 def test_polars_counts_the_same(archive, run_page, db, town):
     """By tool as many as DuckDB has, from the files and from its answer; JSON is text."""
     names = run_page("polars")
-    query = "SELECT tool, count(*)::UINTEGER AS calls, count_if(asked)::UINTEGER AS asked FROM calls GROUP BY tool ORDER BY tool"
+    query = (
+        "SELECT tool, count(*)::UINTEGER AS calls, count_if(asked)::UINTEGER AS asked "
+        "FROM calls GROUP BY tool ORDER BY tool"
+    )
     assert names["by_tool"].rows() == db.sql(query).fetchall()
     assert db.sql(query).pl().rows() == names["by_tool"].rows()
     found = db.sql("SELECT seq, CAST(labels AS VARCHAR) FROM events ORDER BY seq").fetchall()
@@ -516,13 +519,22 @@ def test_the_traps_are_there(town):
             db.execute("SELECT arguments ->> '$.amount' FROM calls").fetchall()
         query = "SELECT sum(try_cast(try(arguments ->> '$.amount') AS DOUBLE)) FROM calls"
         assert db.execute(query).fetchall()[0][0] > 0
-        behalf = "SELECT DISTINCT CAST(on_behalf_of AS VARCHAR), on_behalf_of ->> '$' FROM events WHERE place = 'vote'"
+        behalf = (
+            "SELECT DISTINCT CAST(on_behalf_of AS VARCHAR), on_behalf_of ->> '$' "
+            "FROM events WHERE place = 'vote'"
+        )
         assert ('"olga"', "olga") in db.execute(behalf).fetchall()
         doubted = db.execute("SELECT DISTINCT outcome FROM calls WHERE ended_at IS NULL").fetchall()
         assert set(doubted) == {(None,), ("in_doubt",)}
-        late = "SELECT count(*) FROM events JOIN calls USING (workspace, thread, call) WHERE counts AND seq > last_seq"
+        late = (
+            "SELECT count(*) FROM events JOIN calls USING (workspace, thread, call) "
+            "WHERE counts AND seq > last_seq"
+        )
         assert db.execute(late).fetchall()[0][0] > 0
-        zone = "SELECT (TIMESTAMP '2026-03-01 23:30:00' AT TIME ZONE 'UTC') AT TIME ZONE 'Europe/Vienna'"
+        zone = (
+            "SELECT (TIMESTAMP '2026-03-01 23:30:00' AT TIME ZONE 'UTC') "
+            "AT TIME ZONE 'Europe/Vienna'"
+        )
         assert str(db.execute(zone).fetchall()[0][0]) == "2026-03-02 00:30:00"
         assert db.execute("SELECT CAST('12.50' AS JSON) -> '$'").fetchall() == [("12.5",)]
         parts = "SELECT count(try(decode(payload) -> '$.parts')) FROM events"

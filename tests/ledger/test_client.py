@@ -52,7 +52,10 @@ from ayes.schemas.tools import ToolSpec
 
 THREAD = ThreadRef("shop", "t1")
 CALL = THREAD.call("refund-1")
-SCHEMA = '{"type":"object","properties":{"order":{"type":"string"}},"required":["order"],"additionalProperties":false}'
+SCHEMA = (
+    '{"type":"object","properties":{"order":{"type":"string"}},'
+    '"required":["order"],"additionalProperties":false}'
+)
 REFUND = ToolSpec(name="refund", schema=SCHEMA)
 WIRE = ToolSpec(name="wire", schema='{"type":"object"}', run_by="executor")
 
@@ -110,7 +113,10 @@ async def refused(
 
 # --------------------------------------------------------------------------------------- requesting
 
-NO_ID = "an id is 1 to 64 characters of A-Z a-z 0-9 _ - and does not start with _. Rename it, without dots, spaces or slashes."
+NO_ID = (
+    "an id is 1 to 64 characters of A-Z a-z 0-9 _ - and does not start with _. "
+    "Rename it, without dots, spaces or slashes."
+)
 REQUESTS = [
     ("an unknown tool", "shop/t1/c1", "cancel", "{}", UnknownTool,
      "no tool 'cancel' is declared in workspace 'shop'. Declared are: refund, wire."),
@@ -119,7 +125,8 @@ REQUESTS = [
     ("a name that no tool can have", "shop/t1/c1", "re.fund", "{}", UnknownTool,
      "no tool 're.fund' is declared in workspace 'shop'. Declared are: refund, wire."),
     ("misfit arguments", "shop/t1/c1", "refund", {"order": 17}, BadArguments,
-     'The arguments of refund do not fit its schema: at /order, the value is not of type "string".'),
+     ('The arguments of refund do not fit its schema: '
+      'at /order, the value is not of type "string".')),
     ("malformed arguments", "shop/t1/c1", "refund", '{"order":', BadArguments,
      "The arguments of refund cannot be read: it is no JSON: Expecting value (at character 10)."),
     ("a key twice", "shop/t1/c1", "refund", '{"order":"A","order":"B"}', BadArguments,
@@ -127,20 +134,18 @@ REQUESTS = [
     ("what JSON has not", "shop/t1/c1", "refund", {"order": object}, BadArguments,
      "The arguments cannot be written as JSON: Encoding objects of type type is unsupported."),
     ("what Unicode has not", "shop/t1/c1", "refund", {"order": "\ud800"}, BadArguments,
-     ("The arguments cannot be written as JSON: 'utf-8' codec can't encode character '\\ud800' in "
-     "position 0: surrogates not allowed.")),
-    ("an id with a dot", "shop/t1/c.1", "refund", {"order": "A-17"}, BadId, ("call 'c.1' cannot "
-                                                                            f"be used: {NO_ID}")),
-    ("an id with a space", "shop/t 1/c1", "refund", {"order": "A-17"}, BadId, ("thread 't 1' "
-                                                                              "cannot be used: "
-                                                                              f"{NO_ID}")),
-    ("an id with a wildcard", "shop/t1/*", "refund", {"order": "A-17"}, BadId, ("call '*' cannot "
-                                                                               f"be used: {NO_ID}")),
-    ("an id of ours", "_policy/t1/c1", "refund", {"order": "A-17"}, BadId, ("workspace '_policy' "
-                                                                           "cannot be used: "
-                                                                           f"{NO_ID}")),
-    ("an empty id", "shop/t1/", "refund", {"order": "A-17"}, BadId, ("call '' cannot be used: "
-                                                                    f"{NO_ID}")),
+     ("The arguments cannot be written as JSON: "
+      "'utf-8' codec can't encode character '\\ud800' in position 0: surrogates not allowed.")),
+    ("an id with a dot", "shop/t1/c.1", "refund", {"order": "A-17"}, BadId,
+     f"call 'c.1' cannot be used: {NO_ID}"),
+    ("an id with a space", "shop/t 1/c1", "refund", {"order": "A-17"}, BadId,
+     f"thread 't 1' cannot be used: {NO_ID}"),
+    ("an id with a wildcard", "shop/t1/*", "refund", {"order": "A-17"}, BadId,
+     f"call '*' cannot be used: {NO_ID}"),
+    ("an id of ours", "_policy/t1/c1", "refund", {"order": "A-17"}, BadId,
+     f"workspace '_policy' cannot be used: {NO_ID}"),
+    ("an empty id", "shop/t1/", "refund", {"order": "A-17"}, BadId,
+     f"call '' cannot be used: {NO_ID}"),
     ("no call", "shop/t1", "refund", {"order": "A-17"}, BadSlot,
      "'shop/t1' is not of the form workspace/thread/call: 2 parts instead of 3."),
 ]  # fmt: skip
@@ -259,31 +264,36 @@ VOTES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
      "cy is none of those who may vote on shop/t1/refund-1. Rule 'money' asks ana, ben."),
     ("the requester", ("rita", "approve"), {}, NotAllowed,
      ("rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. "
-     "Somebody else must.")),
+      "Somebody else must.")),
     ("no name", ("a.na", "approve"), {}, BadId, f"reviewer 'a.na' cannot be used: {NO_ID}"),
     ("no verdict", ("ana", "maybe"), {}, BadInput,
      "'maybe' is not a valid verdict. The verdicts are: approve, deny, answer, break_glass."),
     ("a verdict in other letters", ("ana", "Approve"), {}, BadInput,
      "'Approve' is not a valid verdict. The verdicts are: approve, deny, answer, break_glass."),
-    ("broken glass, by somebody who may not", ("ana", "break_glass"), {"reason": "fire"}, NotAllowed,
-     "ana is none of those who may break the glass for shop/t1/refund-1. Rule 'money' asks nobody."),
-    ("broken glass with an edit", ("ana", "break_glass"), {"reason": "fire", "arguments": '{"order":"A-18"}'}, BadInput,
+    ("broken glass, by somebody who may not", ("ana", "break_glass"), {"reason": "fire"},
+     NotAllowed,
+     ("ana is none of those who may break the glass for shop/t1/refund-1. "
+      "Rule 'money' asks nobody.")),
+    ("broken glass with an edit", ("ana", "break_glass"),
+     {"reason": "fire", "arguments": '{"order":"A-18"}'}, BadInput,
      "break_glass lets the call run as it is. Arguments go with approve."),
-    ("in the place of somebody who gave no word", ("cy", "approve"), {"on_behalf_of": "ana"}, NotAllowed,
-     "ana gave cy no vote on refund that holds now. Nothing was recorded."),
-    ("in the place of somebody who was not asked", ("ana", "approve"), {"on_behalf_of": "cy"}, NotAllowed,
+    ("in the place of somebody who gave no word", ("cy", "approve"), {"on_behalf_of": "ana"},
+     NotAllowed, "ana gave cy no vote on refund that holds now. Nothing was recorded."),
+    ("in the place of somebody who was not asked", ("ana", "approve"), {"on_behalf_of": "cy"},
+     NotAllowed,
      "cy is none of those who may vote on shop/t1/refund-1. Rule 'money' asks ana, ben."),
     ("in the place of the requester", ("ana", "approve"), {"on_behalf_of": "rita"}, NotAllowed,
      ("rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. "
-     "Somebody else must.")),
+      "Somebody else must.")),
     ("the requester, in another's place", ("rita", "approve"), {"on_behalf_of": "ana"}, NotAllowed,
      ("rita asked for shop/t1/refund-1, or is behind the agent that did, and does not count. "
-     "Somebody else must.")),
+      "Somebody else must.")),
     ("a misfit edit", ("ana", "approve"), {"arguments": '{"order":17}'}, BadArguments,
-     'The arguments of refund do not fit its schema: at /order, the value is not of type "string".'),
+     ('The arguments of refund do not fit its schema: '
+      'at /order, the value is not of type "string".')),
     ("a malformed edit", ("ana", "approve"), {"arguments": "{"}, BadArguments,
-     ("The arguments of refund cannot be read: it is no JSON: Expecting property name enclosed in "
-     "double quotes (at character 2).")),
+     ("The arguments of refund cannot be read: it is no JSON: "
+      "Expecting property name enclosed in double quotes (at character 2).")),
 ]  # fmt: skip
 
 

@@ -2,10 +2,10 @@
 
 from datetime import datetime, timedelta
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from stories import (
     DECISIONS,
     REF,
@@ -246,7 +246,7 @@ def test_what_has_no_place_changes_nothing(slot: Slot, event: e.Event | e.Carrie
     """
     call = told(*life(CALL, WISH, "approved")[:2])
     after = evolve(call, Fact(9, SOON, slot, event))
-    noted = msgspec.structs.replace(after, void=(), newer=())
+    noted = replace(after, void=(), newer=())
     assert noted == call
     unread = isinstance(event, e.Carried)
     assert len(after.void) == (unread and event.problem != "")
@@ -299,7 +299,7 @@ def test_the_deadline_counts_from_the_question():
 PENDING = [(CALL.requested, request(WISH)), (CALL.gated, question(WISH, expires_in_s=3600))]
 ONLY_BEN = [
     (CALL.requested, request(WISH)),
-    (CALL.gated, msgspec.structs.replace(question(WISH), voters=("ben", "ops-*"))),
+    (CALL.gated, replace(question(WISH), voters=("ben", "ops-*"))),
 ]
 #: Somebody of security must agree too, and the workspace's own people; the agent is one of the
 #: desk's.
@@ -307,7 +307,7 @@ MANY = [
     (CALL.requested, request(WISH)),
     (
         CALL.gated,
-        msgspec.structs.replace(
+        replace(
             question(WISH),
             voters=("ben",),
             also=(e.Quorum(("sam",), 1, "@security"),),
@@ -321,7 +321,7 @@ STAGED = [
     (CALL.requested, request(WISH)),
     (
         CALL.gated,
-        msgspec.structs.replace(
+        replace(
             question(WISH, expires_in_s=60),
             voters=("ben",),
             on_timeout="escalate",
@@ -333,112 +333,130 @@ MORE = (CALL.escalated(1), e.Escalated(voters=("lea",), expires_in_s=60))
 LAST = (CALL.escalated(2), e.Escalated(voters=("max", "ops-*"), expires_in_s=30))
 STAYS = [
     (CALL.requested, request(WISH)),
-    (CALL.gated, msgspec.structs.replace(question(WISH, expires_in_s=60), on_timeout="stay")),
+    (CALL.gated, replace(question(WISH, expires_in_s=60), on_timeout="stay")),
 ]
 VOTE = EXAMPLES[e.Voted][1]
 BREAK = e.Voted(verdict="break_glass", digest=DIGEST, reason="the shop burns")
 
 
 def behalf(person: str, **rest: object) -> e.Voted:
-    return msgspec.structs.replace(VOTE, on_behalf_of=person, **rest)
+    return replace(VOTE, on_behalf_of=person, **rest)
 
 
 OTHER_BYTES = e.Voted(verdict="approve", digest="0" * 64)
 EARLIER = e.Voted(verdict="approve", digest=DIGEST, id="e-1")
-DENIED_ONCE = msgspec.structs.replace(DECISIONS["denied"], id="e-2")
+DENIED_ONCE = replace(DECISIONS["denied"], id="e-2")
 LONG_DENIED = [*PENDING, (CALL.vote("ana"), EARLIER), (CALL.decided, DECISIONS["denied"])]
 
 #: The story so far, the next fact, when, and the answer; in the order that `refusal` documents.
 #: Each row also breaks what the rows below it are about, as far as it can.
 REFUSALS = [
     ("1 the very same vote, long after", LONG_DENIED, CALL.vote("ana"), EARLIER, LATER, None, ""),
-    ("1 the very same decision", [*PENDING, (CALL.decided, DENIED_ONCE)], CALL.decided, DENIED_ONCE, LATER, None, ""),
+    ("1 the very same decision", [*PENDING, (CALL.decided, DENIED_ONCE)], CALL.decided, DENIED_ONCE,
+     LATER, None, ""),
     ("2 unknown before all else", [], CALL.vote("ana"), OTHER_BYTES, LATER, UnknownCall,
      "acme/t1/1-0 was never requested. `ayes pending` lists what waits."),
     ("3 decided before taken", LONG_DENIED, CALL.vote("ana"), OTHER_BYTES, LATER, AlreadyDecided,
-     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was "
-     "recorded.")),
-    ("3 decided by the clock: the same, of its own kind", life(CALL, WISH, "expired")[:3], CALL.withdrawn, e.Withdrawn(), LATER, DeadlinePassed,
+     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. "
+      "Nothing was recorded.")),
+    ("3 decided by the clock: the same, of its own kind", life(CALL, WISH, "expired")[:3],
+     CALL.withdrawn, e.Withdrawn(), LATER, DeadlinePassed,
      "acme/t1/1-0 is already decided: Expired at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
-    ("3 ended, and a vote", life(CALL, WISH, "returned"), CALL.vote("ana"), VOTE, LATER, AlreadyDecided,
-     ("acme/t1/1-0 is already decided: Approved by ana at 2026-03-01 09:00:03 UTC. Nothing was "
-     "recorded.")),
-    ("4 taken before the deadline", [*PENDING, (CALL.vote("ana"), EARLIER)], CALL.vote("ana"), OTHER_BYTES, LATER, AlreadyFilled,
-     ("ledger.acme.t1.call.1-0.vote.ana is taken: Voted by ana at 2026-03-01 09:00:03 UTC. Nothing "
-     "was recorded.")),
+    ("3 ended, and a vote", life(CALL, WISH, "returned"), CALL.vote("ana"), VOTE, LATER,
+     AlreadyDecided,
+     ("acme/t1/1-0 is already decided: Approved by ana at 2026-03-01 09:00:03 UTC. "
+      "Nothing was recorded.")),
+    ("4 taken before the deadline", [*PENDING, (CALL.vote("ana"), EARLIER)], CALL.vote("ana"),
+     OTHER_BYTES, LATER, AlreadyFilled,
+     ("ledger.acme.t1.call.1-0.vote.ana is taken: Voted by ana at 2026-03-01 09:00:03 UTC. "
+      "Nothing was recorded.")),
     ("4 claimed", life(CALL, WISH, "returned"), CALL.claim(1), e.Revoked(), LATER, AlreadyFilled,
-     ("ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. Nothing "
-     "was recorded.")),
-    ("3 withdrawn, and a vote", life(CALL, WISH, "withdrawn"), CALL.vote("ana"), VOTE, SOON, AlreadyDecided,
+     ("ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. "
+      "Nothing was recorded.")),
+    ("3 withdrawn, and a vote", life(CALL, WISH, "withdrawn"), CALL.vote("ana"), VOTE, SOON,
+     AlreadyDecided,
      "acme/t1/1-0 is already decided: Withdrawn at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
     ("3 decided, and more are asked", LONG_DENIED, *EXAMPLES[e.Escalated], LATER, AlreadyDecided,
-     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was "
-     "recorded.")),
-    ("3 decided, and the glass is broken", LONG_DENIED, CALL.vote("sam"), BREAK, LATER, AlreadyDecided,
-     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was "
-     "recorded.")),
+     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. "
+      "Nothing was recorded.")),
+    ("3 decided, and the glass is broken", LONG_DENIED, CALL.vote("sam"), BREAK, LATER,
+     AlreadyDecided,
+     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. "
+      "Nothing was recorded.")),
     ("3 decided, and it is announced", LONG_DENIED, *EXAMPLES[e.GlassBroken], LATER, AlreadyDecided,
-     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. Nothing was "
-     "recorded.")),
-    ("3 expired, and in another's place", life(CALL, WISH, "expired")[:3], CALL.vote("zoe"), behalf("ana"), LATER, DeadlinePassed,
+     ("acme/t1/1-0 is already decided: Denied by ana at 2026-03-01 09:00:04 UTC. "
+      "Nothing was recorded.")),
+    ("3 expired, and in another's place", life(CALL, WISH, "expired")[:3], CALL.vote("zoe"),
+     behalf("ana"), LATER, DeadlinePassed,
      "acme/t1/1-0 is already decided: Expired at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
-    ("4 started", life(CALL, WISH, "running"), CALL.claim(1), EXAMPLES[e.ToolStarted][1], LATER, AlreadyFilled,
-     ("ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. Nothing "
-     "was recorded.")),
-    ("5 taken back", life(CALL, WISH, "revoked")[:4], CALL.claim(1), EXAMPLES[e.ToolStarted][1], LATER, NotOpen,
+    ("4 started", life(CALL, WISH, "running"), CALL.claim(1), EXAMPLES[e.ToolStarted][1], LATER,
+     AlreadyFilled,
+     ("ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. "
+      "Nothing was recorded.")),
+    ("5 taken back", life(CALL, WISH, "revoked")[:4], CALL.claim(1), EXAMPLES[e.ToolStarted][1],
+     LATER, NotOpen,
      "acme/t1/1-0 is revoked, so ToolStarted cannot follow. What can: ToolRefused."),
     ("4 asked as well already", [*STAGED, MORE], CALL.escalated(1), LAST[1], LATER, AlreadyFilled,
-     ("ledger.acme.t1.call.1-0.escalated.1 is taken: Escalated at 2026-03-01 09:00:03 UTC. Nothing "
-     "was recorded.")),
-    ("4 announced already", [*MANY, EXAMPLES[e.GlassBroken]], *EXAMPLES[e.GlassBroken], LATER, AlreadyFilled,
-     ("ledger.acme.t1.call.1-0.announced is taken: GlassBroken by ana at 2026-03-01 09:00:03 UTC. "
-     "Nothing was recorded.")),
-    ("5 nobody asked, and more are", [(CALL.requested, request(WISH))], *EXAMPLES[e.Escalated], LATER, NotOpen,
-     ("acme/t1/1-0 is requested, so Escalated cannot follow. What can: ApprovalRequested, "
-     "Approved, Denied, Superseded, Withdrawn.")),
-    ("5 nobody asked, and the glass is broken", [(CALL.requested, request(WISH))], *EXAMPLES[e.GlassBroken], LATER, NotOpen,
-     ("acme/t1/1-0 is requested, so GlassBroken cannot follow. What can: ApprovalRequested, "
-     "Approved, Denied, Superseded, Withdrawn.")),
-    ("5 not asked yet", [(CALL.requested, request(WISH))], CALL.vote("ana"), OTHER_BYTES, LATER, NotOpen,
-     ("acme/t1/1-0 is requested, so Voted cannot follow. What can: ApprovalRequested, Approved, "
-     "Denied, Superseded, Withdrawn.")),
+     ("ledger.acme.t1.call.1-0.escalated.1 is taken: Escalated at 2026-03-01 09:00:03 UTC. "
+      "Nothing was recorded.")),
+    ("4 announced already", [*MANY, EXAMPLES[e.GlassBroken]], *EXAMPLES[e.GlassBroken], LATER,
+     AlreadyFilled,
+     ("ledger.acme.t1.call.1-0.announced is taken: "
+      "GlassBroken by ana at 2026-03-01 09:00:03 UTC. Nothing was recorded.")),
+    ("5 nobody asked, and more are", [(CALL.requested, request(WISH))], *EXAMPLES[e.Escalated],
+     LATER, NotOpen,
+     ("acme/t1/1-0 is requested, so Escalated cannot follow. What can: "
+      "ApprovalRequested, Approved, Denied, Superseded, Withdrawn.")),
+    ("5 nobody asked, and the glass is broken", [(CALL.requested, request(WISH))],
+     *EXAMPLES[e.GlassBroken], LATER, NotOpen,
+     ("acme/t1/1-0 is requested, so GlassBroken cannot follow. What can: "
+      "ApprovalRequested, Approved, Denied, Superseded, Withdrawn.")),
+    ("5 not asked yet", [(CALL.requested, request(WISH))], CALL.vote("ana"), OTHER_BYTES, LATER,
+     NotOpen,
+     ("acme/t1/1-0 is requested, so Voted cannot follow. What can: "
+      "ApprovalRequested, Approved, Denied, Superseded, Withdrawn.")),
     ("5 not approved", PENDING, CALL.claim(1), EXAMPLES[e.ToolStarted][1], SOON, NotOpen,
-     ("acme/t1/1-0 is pending, so ToolStarted cannot follow. What can: Answered, Approved, Denied, "
-     "Escalated, Expired, GlassBroken, Superseded, Voted, Withdrawn.")),
-    ("7 in the form of an older log", life(CALL, WISH, "approved"), CALL.claim(2), e.Revoked(), LATER, NotAllowed,
+     ("acme/t1/1-0 is pending, so ToolStarted cannot follow. What can: "
+      "Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, "
+      "Voted, Withdrawn.")),
+    ("7 in the form of an older log", life(CALL, WISH, "approved"), CALL.claim(2), e.Revoked(),
+     LATER, NotAllowed,
      "ledger.acme.t1.call.1-0.claim.2 is a slot of older logs. Use the reviewer's own."),
     ("5 not in doubt", life(CALL, WISH, "returned"), *EXAMPLES[e.Reconciled], LATER, NotOpen,
      "acme/t1/1-0 is returned, so Reconciled cannot follow. What can: nothing."),
-    ("6 the deadline before the voter", PENDING, CALL.vote("rita"), OTHER_BYTES, LATER, DeadlinePassed,
-     "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
-    ("6 the deadline to the second", PENDING, CALL.vote("ana"), VOTE, START + timedelta(seconds=3602), DeadlinePassed,
+    ("6 the deadline before the voter", PENDING, CALL.vote("rita"), OTHER_BYTES, LATER,
+     DeadlinePassed, "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
+    ("6 the deadline to the second", PENDING, CALL.vote("ana"), VOTE,
+     START + timedelta(seconds=3602), DeadlinePassed,
      "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
     ("7 the requester", ONLY_BEN, CALL.vote("rita"), OTHER_BYTES, LATER, NotAllowed,
-     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody "
-     "else must.")),
+     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. "
+      "Somebody else must.")),
     ("7 somebody else", ONLY_BEN, CALL.vote("ana"), OTHER_BYTES, LATER, NotAllowed,
      "ana is none of those who may vote on acme/t1/1-0. Rule 'money' asks ben, ops-*."),
-    ("6 the last stage's deadline", [*STAGED, MORE, LAST], CALL.vote("eve"), OTHER_BYTES, START + timedelta(seconds=34), DeadlinePassed,
+    ("6 the last stage's deadline", [*STAGED, MORE, LAST], CALL.vote("eve"), OTHER_BYTES,
+     START + timedelta(seconds=34), DeadlinePassed,
      "acme/t1/1-0 expired at 2026-03-01 09:00:34 UTC. Nothing was recorded."),
-    ("6 the deadline, in another's place", PENDING, CALL.vote("rita"), behalf("rita"), LATER, DeadlinePassed,
-     "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
+    ("6 the deadline, in another's place", PENDING, CALL.vote("rita"), behalf("rita"), LATER,
+     DeadlinePassed, "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
     ("6 the deadline, in an emergency", PENDING, CALL.vote("sam"), BREAK, LATER, DeadlinePassed,
      "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
     ("7 an owner by a pattern", MANY, CALL.vote("desk-7"), OTHER_BYTES, LATER, NotAllowed,
-     ("desk-7 asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody "
-     "else must.")),
+     ("desk-7 asked for acme/t1/1-0, or is behind the agent that did, and does not count. "
+      "Somebody else must.")),
     ("7 the requester for another", MANY, CALL.vote("rita"), behalf("ben"), LATER, NotAllowed,
-     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody "
-     "else must.")),
+     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. "
+      "Somebody else must.")),
     ("7 another for the requester", MANY, CALL.vote("zoe"), behalf("rita"), LATER, NotAllowed,
-     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody "
-     "else must.")),
+     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. "
+      "Somebody else must.")),
     ("7 the requester in an emergency", MANY, CALL.vote("rita"), BREAK, LATER, NotAllowed,
-     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. Somebody "
-     "else must.")),
+     ("rita asked for acme/t1/1-0, or is behind the agent that did, and does not count. "
+      "Somebody else must.")),
     ("7 none of them all", MANY, CALL.vote("eve"), OTHER_BYTES, LATER, NotAllowed,
      "eve is none of those who may vote on acme/t1/1-0. Rule 'money' asks ben, sam, olga."),
-    ("7 for somebody who was not asked", MANY, CALL.vote("ben"), behalf("eve", digest="0" * 64), LATER, NotAllowed,
+    ("7 for somebody who was not asked", MANY, CALL.vote("ben"), behalf("eve", digest="0" * 64),
+     LATER, NotAllowed,
      "eve is none of those who may vote on acme/t1/1-0. Rule 'money' asks ben, sam, olga."),
     ("7 not yet asked as well", STAGED, CALL.vote("lea"), OTHER_BYTES, LATER, NotAllowed,
      "lea is none of those who may vote on acme/t1/1-0. Rule 'money' asks ben."),
@@ -448,20 +466,28 @@ REFUSALS = [
      "ben is none of those who may break the glass for acme/t1/1-0. Rule 'money' asks sam, rita."),
     ("7 nobody may", ONLY_BEN, CALL.vote("ben"), BREAK, LATER, NotAllowed,
      "ben is none of those who may break the glass for acme/t1/1-0. Rule 'money' asks nobody."),
-    ("7 not in another's place", MANY, CALL.vote("ben"), msgspec.structs.replace(BREAK, on_behalf_of="sam"), LATER, NotAllowed,
-     "nobody may break the glass in another's place. ben may do it only in their own."),
-    ("7 not without a reason", MANY, CALL.vote("sam"), msgspec.structs.replace(BREAK, reason=" ", digest="0" * 64), LATER, NotAllowed,
-     "who breaks the glass for acme/t1/1-0 must say why. Give a reason."),
-    ("7 not with an edit", MANY, CALL.vote("sam"), msgspec.structs.replace(BREAK, arguments="{}", reason="", digest="0" * 64), LATER, NotAllowed,
+    ("7 not in another's place", MANY, CALL.vote("ben"), replace(BREAK, on_behalf_of="sam"), LATER,
+     NotAllowed, "nobody may break the glass in another's place. ben may do it only in their own."),
+    ("7 not without a reason", MANY, CALL.vote("sam"), replace(BREAK, reason=" ", digest="0" * 64),
+     LATER, NotAllowed, "who breaks the glass for acme/t1/1-0 must say why. Give a reason."),
+    ("7 not with an edit", MANY, CALL.vote("sam"),
+     replace(BREAK, arguments="{}", reason="", digest="0" * 64), LATER, NotAllowed,
      "who breaks the glass for acme/t1/1-0 lets it run as it is. Leave the arguments as they are."),
-    ("7 for somebody who has voted", [*ONLY_BEN, (CALL.vote("ben"), VOTE)], CALL.vote("zoe"), behalf("ben", digest="0" * 64), LATER, AlreadyFilled,
-     "ben has voted on acme/t1/1-0: Voted by ben at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
-    ("8 other bytes, in another's place", MANY, CALL.vote("zoe"), behalf("ben", digest="0" * 64), LATER, NotOpen,
-     "this vote is about other arguments than those that acme/t1/1-0 waits with. Look at it again."),
-    ("8 other bytes, in an emergency", MANY, CALL.vote("sam"), msgspec.structs.replace(BREAK, digest="0" * 64), LATER, NotOpen,
-     "this vote is about other arguments than those that acme/t1/1-0 waits with. Look at it again."),
+    ("7 for somebody who has voted", [*ONLY_BEN, (CALL.vote("ben"), VOTE)], CALL.vote("zoe"),
+     behalf("ben", digest="0" * 64), LATER, AlreadyFilled,
+     ("ben has voted on acme/t1/1-0: Voted by ben at 2026-03-01 09:00:03 UTC. "
+      "Nothing was recorded.")),
+    ("8 other bytes, in another's place", MANY, CALL.vote("zoe"), behalf("ben", digest="0" * 64),
+     LATER, NotOpen,
+     ("this vote is about other arguments than those that acme/t1/1-0 waits with. "
+      "Look at it again.")),
+    ("8 other bytes, in an emergency", MANY, CALL.vote("sam"), replace(BREAK, digest="0" * 64),
+     LATER, NotOpen,
+     ("this vote is about other arguments than those that acme/t1/1-0 waits with. "
+      "Look at it again.")),
     ("8 other bytes", ONLY_BEN, CALL.vote("ben"), OTHER_BYTES, LATER, NotOpen,
-     "this vote is about other arguments than those that acme/t1/1-0 waits with. Look at it again."),
+     ("this vote is about other arguments than those that acme/t1/1-0 waits with. "
+      "Look at it again.")),
     ("after that only the broker", ONLY_BEN, CALL.vote("ops-7"), VOTE, LATER, None, ""),
     ("one of security", MANY, CALL.vote("sam"), VOTE, LATER, None, ""),
     ("one of the workspace's", MANY, CALL.vote("olga"), VOTE, LATER, None, ""),
@@ -470,11 +496,13 @@ REFUSALS = [
     ("it stays open", STAYS, CALL.vote("ana"), VOTE, LATER, None, ""),
     ("open until more are asked", STAGED, CALL.vote("ben"), VOTE, LATER, None, ""),
     ("asked as well", [*STAGED, MORE], CALL.vote("lea"), VOTE, LATER, None, ""),
-    ("in the place of one who was asked as well", [*STAGED, MORE], CALL.vote("zoe"), behalf("lea"), LATER, None, ""),
+    ("in the place of one who was asked as well", [*STAGED, MORE], CALL.vote("zoe"), behalf("lea"),
+     LATER, None, ""),
     ("in the last stage", [*STAGED, MORE, LAST], CALL.vote("ops-7"), VOTE, SOON, None, ""),
     ("more are asked", STAGED, *MORE, LATER, None, ""),
     ("and more", [*STAGED, MORE], *LAST, LATER, None, ""),
-    ("it is announced", [*MANY, (CALL.vote("sam"), BREAK)], *EXAMPLES[e.GlassBroken], LATER, None, ""),
+    ("it is announced", [*MANY, (CALL.vote("sam"), BREAK)], *EXAMPLES[e.GlassBroken], LATER, None,
+     ""),
     ("and then approved", [*MANY, EXAMPLES[e.GlassBroken]], *EXAMPLES[e.Approved], LATER, None, ""),
 ]  # fmt: skip
 
@@ -597,7 +625,7 @@ def seconds(when: datetime | None) -> float | None:
         ([*STAGED, MORE, (CALL.escalated(2), e.Escalated(voters=("max",)))], None, None, None),
         # Stages that nobody said to go to.
         (
-            [STAGED[0], (CALL.gated, msgspec.structs.replace(STAGED[1][1], on_timeout="deny"))],
+            [STAGED[0], (CALL.gated, replace(STAGED[1][1], on_timeout="deny"))],
             62,
             62,
             None,
@@ -693,31 +721,34 @@ BY_GATE = e.Author(kind="gate", name="gate")
 AT = "at 2026-03-01 09:00:01 UTC"
 POLICY_YES = e.Approved(digest=DIGEST, ground="policy", rule="reading", policy_version=2)
 DESCRIBED = [
-    (CALL.decided, msgspec.structs.replace(DECISIONS["denied"], by=BY_GATE), f"Denied by ana {AT}"),
-    (CALL.decided, msgspec.structs.replace(DECISIONS["answered"], voters=("ana", "ben")), f"Answered by ana, ben {AT}"),
+    (CALL.decided, replace(DECISIONS["denied"], by=BY_GATE), f"Denied by ana {AT}"),
+    (CALL.decided, replace(DECISIONS["answered"], voters=("ana", "ben")),
+     f"Answered by ana, ben {AT}"),
     (CALL.decided, POLICY_YES, f"Approved by policy rule 'reading' {AT}"),
     (CALL.decided, DECISIONS["denied by policy"], f"Denied by policy rule 'no-refunds' {AT}"),
-    (CALL.decided, msgspec.structs.replace(DECISIONS["expired"], by=BY_GATE), ("Expired by gate "
-                                                                              f"{AT}")),
+    (CALL.decided, replace(DECISIONS["expired"], by=BY_GATE), f"Expired by gate {AT}"),
     (CALL.decided, DECISIONS["expired"], f"Expired {AT}"),
-    (CALL.vote("ana"), msgspec.structs.replace(VOTE, by=e.Author(kind="reviewer", name="a shared tablet")), f"Voted by ana {AT}"),
+    (CALL.vote("ana"), replace(VOTE, by=e.Author(kind="reviewer", name="a shared tablet")),
+     f"Voted by ana {AT}"),
     (CALL.decided, e.Carried(type="Postponed", raw=b"{}"), f"Postponed {AT}"),
     (CALL.vote("zoe"), behalf("ana"), f"Voted by zoe for ana {AT}"),
-    (CALL.decided, msgspec.structs.replace(DECISIONS["denied"], voters=("zoe", "ben"), on_behalf_of={"zoe": "ana"}),
+    (CALL.decided, replace(DECISIONS["denied"], voters=("zoe", "ben"), on_behalf_of={"zoe": "ana"}),
      f"Denied by zoe for ana, ben {AT}"),
-    (CALL.decided, msgspec.structs.replace(DECISIONS["answered"], voters=("zoe",), on_behalf_of={"zoe": "ana"}),
+    (CALL.decided, replace(DECISIONS["answered"], voters=("zoe",), on_behalf_of={"zoe": "ana"}),
      f"Answered by zoe for ana {AT}"),
-    (CALL.decided, msgspec.structs.replace(POLICY_YES, ground="people", voters=("ben", "zoe"), on_behalf_of={"zoe": "ana"}),
+    (CALL.decided,
+     replace(POLICY_YES, ground="people", voters=("ben", "zoe"), on_behalf_of={"zoe": "ana"}),
      f"Approved by ben, zoe for ana {AT}"),
-    (CALL.decided, msgspec.structs.replace(POLICY_YES, ground="broken_glass", voters=("sam",)),
+    (CALL.decided, replace(POLICY_YES, ground="broken_glass", voters=("sam",)),
      f"Approved by sam, who broke the glass {AT}"),
-    (CALL.decided, msgspec.structs.replace(POLICY_YES, ground="grant", voters=("ana", "ben"), grants=("ana/g1", "ben/g2")),
+    (CALL.decided,
+     replace(POLICY_YES, ground="grant", voters=("ana", "ben"), grants=("ana/g1", "ben/g2")),
      f"Approved by ana, ben (grant ana/g1, ben/g2) {AT}"),
-    (CALL.decided, msgspec.structs.replace(DECISIONS["denied by policy"], ground="limit", by=BY_GATE),
+    (CALL.decided, replace(DECISIONS["denied by policy"], ground="limit", by=BY_GATE),
      f"Denied by policy rule 'no-refunds' {AT}"),
-    (CALL.decided, msgspec.structs.replace(DECISIONS["denied by policy"], ground="repeated", by=BY_GATE),
+    (CALL.decided, replace(DECISIONS["denied by policy"], ground="repeated", by=BY_GATE),
      f"Denied by the gate, as it was before {AT}"),
-    (CALL.decided, msgspec.structs.replace(DECISIONS["denied"], voters=(), by=BY_GATE), f"Denied by gate {AT}"),
+    (CALL.decided, replace(DECISIONS["denied"], voters=(), by=BY_GATE), f"Denied by gate {AT}"),
     (*MORE, f"Escalated {AT}"),
     (*EXAMPLES[e.GlassBroken], f"GlassBroken by ana {AT}"),
 ]  # fmt: skip
@@ -742,8 +773,8 @@ def test_a_call_is_only_what_its_facts_say():
 # -------------------------------------------------------------------------------------- what counts
 
 REQUESTED = (CALL.requested, request(WISH))
-CLIENTS = (CALL.requested, msgspec.structs.replace(request(WISH), layout=2))
-EXECUTORS = (CALL.requested, msgspec.structs.replace(request(WISH), run_by="executor"))
+CLIENTS = (CALL.requested, replace(request(WISH), layout=2))
+EXECUTORS = (CALL.requested, replace(request(WISH), run_by="executor"))
 YES, NO = EXAMPLES[e.Approved], (CALL.decided, DECISIONS["denied"])
 STARTED, CLIENT_START = EXAMPLES[e.ToolStarted], (CALL.client_claim(1), EXAMPLES[e.ToolStarted][1])
 OTHER_START = (CALL.claim(1), e.ToolStarted(digest="0" * 64, idempotency_key=str(CALL)))
@@ -760,59 +791,57 @@ LATE = (CALL.late(1), e.ToolReturned(output="done"))
 
 #: The story so far, how it stands, and why each fact of it is void that is.
 VOID = [
-    ("claimed before it was asked for", [STARTED, REQUESTED, YES], Status.APPROVED, ["the call was not requested before it"]),
-    ("claimed before it was decided", [REQUESTED, STARTED, YES], Status.APPROVED, [("the call was "
-                                                                                   "not decided "
-                                                                                   "before it")]),
-    ("claimed before it was denied", [REQUESTED, STARTED, NO], Status.DENIED, [("the call was not "
-                                                                               "decided before it")]),
-    ("claimed after it was denied", [REQUESTED, NO, STARTED], Status.DENIED, [("the call was not "
-                                                                              "approved, but denied")]),
-    ("claimed with other bytes", [REQUESTED, YES, OTHER_START], Status.APPROVED, [("it is about "
-                                                                                  "other bytes "
-                                                                                  "than were "
-                                                                                  "approved")]),
-    ("an executor claims a client's", [CLIENTS, YES, STARTED], Status.APPROVED, [("calls that "
-                                                                                 "'client' runs "
-                                                                                 "are not claimed "
-                                                                                 "in claim.1")]),
+    ("claimed before it was asked for", [STARTED, REQUESTED, YES], Status.APPROVED,
+     ["the call was not requested before it"]),
+    ("claimed before it was decided", [REQUESTED, STARTED, YES], Status.APPROVED,
+     ["the call was not decided before it"]),
+    ("claimed before it was denied", [REQUESTED, STARTED, NO], Status.DENIED,
+     ["the call was not decided before it"]),
+    ("claimed after it was denied", [REQUESTED, NO, STARTED], Status.DENIED,
+     ["the call was not approved, but denied"]),
+    ("claimed with other bytes", [REQUESTED, YES, OTHER_START], Status.APPROVED,
+     ["it is about other bytes than were approved"]),
+    ("an executor claims a client's", [CLIENTS, YES, STARTED], Status.APPROVED,
+     ["calls that 'client' runs are not claimed in claim.1"]),
     ("a client claims an executor's", [EXECUTORS, YES, CLIENT_START], Status.APPROVED,
      ["calls that 'executor' runs are not claimed in claim.client.1"]),
     ("a client claims its own", [CLIENTS, YES, CLIENT_START], Status.RUNNING, []),
     ("a client of an older log", [REQUESTED, YES, STARTED, DONE], Status.RETURNED, []),
-    ("revoked before it was approved", [REQUESTED, BACK, YES], Status.APPROVED, [("the call was "
-                                                                                 "not decided "
-                                                                                 "before it")]),
-    ("revoked by who asked", [REQUESTED, YES, BACK_BY_RITA], Status.APPROVED, [("rita may not "
-                                                                               "revoke this "
-                                                                               "approval")]),
+    ("revoked before it was approved", [REQUESTED, BACK, YES], Status.APPROVED,
+     ["the call was not decided before it"]),
+    ("revoked by who asked", [REQUESTED, YES, BACK_BY_RITA], Status.APPROVED,
+     ["rita may not revoke this approval"]),
     ("revoked twice", [REQUESTED, YES, BACK, (CALL.revoked_by("ana"), e.Revoked())], Status.REVOKED,
      ["the approval was revoked before it"]),
-    ("ended before it was claimed", [REQUESTED, YES, DONE, STARTED], Status.RUNNING, [("attempt 1 "
-                                                                                      "was not started before it")]),
-    ("ended in another attempt", [REQUESTED, YES, STARTED, SECOND], Status.RUNNING, [("attempt 2 "
-                                                                                     "was not started before it")]),
+    ("ended before it was claimed", [REQUESTED, YES, DONE, STARTED], Status.RUNNING,
+     ["attempt 1 was not started before it"]),
+    ("ended in another attempt", [REQUESTED, YES, STARTED, SECOND], Status.RUNNING,
+     ["attempt 2 was not started before it"]),
     ("an executor ends a client's", [CLIENTS, YES, CLIENT_START, DONE], Status.RUNNING,
      ["calls that 'client' runs do not end in finished"]),
     ("a client ends an executor's", [EXECUTORS, YES, STARTED, CLIENT_DONE], Status.RUNNING,
      ["calls that 'executor' runs do not end in finished.client"]),
-    ("in doubt before it was claimed", [REQUESTED, YES, DOUBT], Status.APPROVED, [("attempt 1 was "
-                                                                                  "not started "
-                                                                                  "before it")]),
+    ("in doubt before it was claimed", [REQUESTED, YES, DOUBT], Status.APPROVED,
+     ["attempt 1 was not started before it"]),
     ("told as denied before it was", [REQUESTED, REFUSED, NO], Status.DENIED,
      ["nothing before it says that the call ended so (denied)"]),
     ("told as denied when it was approved", [REQUESTED, YES, REFUSED], Status.APPROVED,
      ["nothing before it says that the call ended so (denied)"]),
-    ("told as denied when it ran", [REQUESTED, YES, STARTED, REFUSED], Status.RUNNING, ["the call was started before it"]),
-    ("reconciled without a doubt", [REQUESTED, YES, STARTED, FOUND], Status.RUNNING, ["the call was not in doubt before it"]),
+    ("told as denied when it ran", [REQUESTED, YES, STARTED, REFUSED], Status.RUNNING,
+     ["the call was started before it"]),
+    ("reconciled without a doubt", [REQUESTED, YES, STARTED, FOUND], Status.RUNNING,
+     ["the call was not in doubt before it"]),
     ("reconciled by who asked", [REQUESTED, YES, STARTED, DOUBT, FOUND_BY_RITA], Status.IN_DOUBT,
      ["rita may not reconcile this call"]),
-    ("reconciled in the form of an older log", [REQUESTED, YES, STARTED, DOUBT, (CALL.reconciled, FOUND[1])], Status.RECONCILED, []),
+    ("reconciled in the form of an older log",
+     [REQUESTED, YES, STARTED, DOUBT, (CALL.reconciled, FOUND[1])], Status.RECONCILED, []),
     ("a void end gives way to the late one", [REQUESTED, YES, DONE, STARTED, LATE], Status.RETURNED,
      ["attempt 1 was not started before it"]),
-    ("junk gives way as well", [JUNK, REQUESTED, YES, STARTED, LATE], Status.RETURNED, ["it cannot be read: no fact"]),
+    ("junk gives way as well", [JUNK, REQUESTED, YES, STARTED, LATE], Status.RETURNED,
+     ["it cannot be read: no fact"]),
     ("past a free slot it is only kept", [REQUESTED, YES, STARTED, LATE], Status.RUNNING, []),
-    ("declined after the start", [REQUESTED, YES, STARTED, (CALL.claim(2), e.Declined(why="unknown_tool"))], Status.RUNNING,
+    ("declined after the start",
+     [REQUESTED, YES, STARTED, (CALL.claim(2), e.Declined(why="unknown_tool"))], Status.RUNNING,
      ["the call was started before it"]),
 ]  # fmt: skip
 

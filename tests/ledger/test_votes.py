@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from stories import REF, START, Story, question, request
 
 from ayes.ledger.lifecycle import Call, call_of
@@ -38,7 +39,8 @@ def approved(*voters: str, arguments: str | None = None, reason: str = "") -> e.
     runs = WISH.arguments if arguments is None else arguments
     digest = call_digest("refund", "v1", runs)
     return e.Approved(
-        digest=digest, ground="people", rule="money", policy_version=1, voters=voters, arguments=arguments, reason=reason
+        digest=digest, ground="people", rule="money", policy_version=1,
+        voters=voters, arguments=arguments, reason=reason,
     )  # fmt: skip
 
 
@@ -61,9 +63,7 @@ def waiting(
     """
     story = Story()
     story.tell(CALL.requested, ASKED)
-    asking = msgspec.structs.replace(
-        question(WISH, expires_in_s=60), votes_needed=needed, voters=voters
-    )
+    asking = replace(question(WISH, expires_in_s=60), votes_needed=needed, voters=voters)
     gated = story.tell(CALL.gated, asking)
     for number, (reviewer, voted) in enumerate(votes):
         at = gated.recorded_at + timedelta(seconds=after_s + number)
@@ -75,7 +75,7 @@ def told(asking: dict[str, object], *steps: tuple[str, e.Voted] | e.Escalated) -
     """A call with this question, and what happened then, a second apart."""
     story, stage = Story(), 0
     story.tell(CALL.requested, ASKED)
-    story.tell(CALL.gated, msgspec.structs.replace(question(WISH), **asking))
+    story.tell(CALL.gated, replace(question(WISH), **asking))
     for step in steps:
         if isinstance(step, e.Escalated):
             stage += 1
@@ -98,30 +98,44 @@ TALLIES = [
     ("nobody", [], 1, Tally(0, 1, None)),
     ("one of one", [("ana", YES)], 1, Tally(1, 1, approved("ana", reason="fine"), ("ana",))),
     ("one of two", [("ana", YES)], 2, Tally(1, 2, None, ("ana",))),
-    ("two of two", [("ana", YES), ("ben", vote())], 2, Tally(2, 2, approved("ana", "ben", reason="fine"), ("ana", "ben"))),
+    ("two of two", [("ana", YES), ("ben", vote())], 2,
+     Tally(2, 2, approved("ana", "ben", reason="fine"), ("ana", "ben"))),
     ("the requester does not count", [("rita", YES)], 1, Tally(0, 1, None)),
     ("nor towards two", [("rita", YES), ("ana", YES)], 2, Tally(1, 2, None, ("ana",))),
     ("not even to say no", [("rita", NO)], 1, Tally(0, 1, None)),
-    ("who comes after the quorum is not named", [("ana", YES), ("ben", YES)], 1, Tally(1, 1, approved("ana", reason="fine"), ("ana",))),
-    ("one no is enough", [("ana", YES), ("ben", NO)], 2, Tally(1, 2, denied("ben", reason="wrong order"), ("ana",))),
-    ("a no after the quorum is too late", [("ana", YES), ("ben", NO)], 1, Tally(1, 1, approved("ana", reason="fine"), ("ana",))),
+    ("who comes after the quorum is not named", [("ana", YES), ("ben", YES)], 1,
+     Tally(1, 1, approved("ana", reason="fine"), ("ana",))),
+    ("one no is enough", [("ana", YES), ("ben", NO)], 2,
+     Tally(1, 2, denied("ben", reason="wrong order"), ("ana",))),
+    ("a no after the quorum is too late", [("ana", YES), ("ben", NO)], 1,
+     Tally(1, 1, approved("ana", reason="fine"), ("ana",))),
     ("about other bytes", [("ana", vote(digest="0" * 64))], 1, Tally(0, 1, None)),
     ("a no about other bytes", [("ana", vote("deny", digest="0" * 64))], 1, Tally(0, 1, None)),
-    ("an edit", [("ana", vote(arguments=EDIT))], 1, Tally(1, 1, approved("ana", arguments=EDIT), ("ana",))),
+    ("an edit", [("ana", vote(arguments=EDIT))], 1,
+     Tally(1, 1, approved("ana", arguments=EDIT), ("ana",))),
     ("two agree on an edit", [("ana", vote(arguments=EDIT)), ("ben", vote(arguments=EDIT))], 2,
      Tally(2, 2, approved("ana", "ben", arguments=EDIT), ("ana", "ben"))),
-    ("an edit and none are two things", [("ana", vote(arguments=EDIT)), ("ben", YES)], 2, Tally(1, 2, None, ("ben",))),
-    ("two spellings of one edit are two things", [("ana", vote(arguments=EDIT)), ("ben", vote(arguments=OTHER_EDIT))], 2,
+    ("an edit and none are two things", [("ana", vote(arguments=EDIT)), ("ben", YES)], 2,
      Tally(1, 2, None, ("ben",))),
-    ("handing back the same bytes is no edit", [("ana", vote(arguments=WISH.arguments)), ("ben", YES)], 2,
+    ("two spellings of one edit are two things",
+     [("ana", vote(arguments=EDIT)), ("ben", vote(arguments=OTHER_EDIT))], 2,
+     Tally(1, 2, None, ("ben",))),
+    ("handing back the same bytes is no edit",
+     [("ana", vote(arguments=WISH.arguments)), ("ben", YES)], 2,
      Tally(2, 2, approved("ana", "ben"), ("ana", "ben"))),
     ("a misfit edit does not count", [("ana", vote(arguments=MISFIT))], 1, Tally(0, 1, None)),
-    ("and spoils nothing", [("ana", vote(arguments=MISFIT)), ("ben", YES)], 1, Tally(1, 1, approved("ben", reason="fine"), ("ben",))),
-    ("a no with a misfit edit is still a no", [("ana", vote("deny", arguments=MISFIT))], 1, Tally(0, 1, denied("ana"))),
-    ("an answer", [("ana", vote("answer", answer="It left."))], 1, Tally(1, 1, answered("ana", answer="It left."), ("ana",))),
-    ("an empty answer", [("ana", vote("answer"))], 1, Tally(1, 1, answered("ana", answer=""), ("ana",))),
-    ("two answers", [("ana", vote("answer", answer="yes")), ("ben", vote("answer", answer="no"))], 2, Tally(1, 2, None, ("ben",))),
-    ("an answer is no approval", [("ana", vote("answer")), ("ben", YES)], 2, Tally(1, 2, None, ("ben",))),
+    ("and spoils nothing", [("ana", vote(arguments=MISFIT)), ("ben", YES)], 1,
+     Tally(1, 1, approved("ben", reason="fine"), ("ben",))),
+    ("a no with a misfit edit is still a no", [("ana", vote("deny", arguments=MISFIT))], 1,
+     Tally(0, 1, denied("ana"))),
+    ("an answer", [("ana", vote("answer", answer="It left."))], 1,
+     Tally(1, 1, answered("ana", answer="It left."), ("ana",))),
+    ("an empty answer", [("ana", vote("answer"))], 1,
+     Tally(1, 1, answered("ana", answer=""), ("ana",))),
+    ("two answers", [("ana", vote("answer", answer="yes")), ("ben", vote("answer", answer="no"))],
+     2, Tally(1, 2, None, ("ben",))),
+    ("an answer is no approval", [("ana", vote("answer")), ("ben", YES)], 2,
+     Tally(1, 2, None, ("ben",))),
 ]  # fmt: skip
 
 
@@ -302,20 +316,32 @@ HOPELESS = [
     ("and the other way round", TWO_OF_TWO, [("ben", NO)], ("ben",)),
     ("two things", TWO_OF_TWO, [("ana", YES), ("ben", vote(arguments=EDIT))], ()),
     ("an answer and a yes", TWO_OF_TWO, [("ana", ANSWER), ("ben", YES)], ()),
-    ("a vote that does not count is spent", TWO_OF_TWO, [("ana", YES), ("ben", vote(arguments=MISFIT))], ()),
+    ("a vote that does not count is spent", TWO_OF_TWO,
+     [("ana", YES), ("ben", vote(arguments=MISFIT))], ()),
     ("about other bytes too", TWO_OF_TWO, [("ana", YES), ("ben", vote(digest="0" * 64))], ()),
-    ("two of three can still agree", TWO_OF_TWO | {"voters": PEERS}, [("ana", YES), ("ben", NO)], None),
-    ("until the third says another thing", TWO_OF_TWO | {"voters": PEERS}, [("ana", YES), ("ben", NO), ("sam", ANSWER)], ("ben",)),
-    ("strangers may come", TWO_OF_TWO | {"voters": ("ana", "*")}, [("ana", YES), ("ben", NO)], None),
-    ("but not for security", {"denials_needed": 2, "also": (Quorum(("sam",)),)}, [("ana", YES), ("sam", NO)], ("sam",)),
-    ("nor for the workspace", {"denials_needed": 2, "besides": (Quorum(("sam",)),)}, [("sam", NO)], ("sam",)),
-    ("the excluded are not left", TWO_OF_TWO | {"voters": ("ana", "ben", "rita")}, [("ana", YES), ("ben", NO)], ("ben",)),
-    ("nor those of a pattern", TWO_OF_TWO | {"voters": PEERS, "excluded": ("s*",)}, [("ana", YES), ("ben", NO)], ("ben",)),
+    ("two of three can still agree", TWO_OF_TWO | {"voters": PEERS},
+     [("ana", YES), ("ben", NO)], None),
+    ("until the third says another thing", TWO_OF_TWO | {"voters": PEERS},
+     [("ana", YES), ("ben", NO), ("sam", ANSWER)], ("ben",)),
+    ("strangers may come", TWO_OF_TWO | {"voters": ("ana", "*")},
+     [("ana", YES), ("ben", NO)], None),
+    ("but not for security", {"denials_needed": 2, "also": (Quorum(("sam",)),)},
+     [("ana", YES), ("sam", NO)], ("sam",)),
+    ("nor for the workspace", {"denials_needed": 2, "besides": (Quorum(("sam",)),)},
+     [("sam", NO)], ("sam",)),
+    ("the excluded are not left", TWO_OF_TWO | {"voters": ("ana", "ben", "rita")},
+     [("ana", YES), ("ben", NO)], ("ben",)),
+    ("nor those of a pattern", TWO_OF_TWO | {"voters": PEERS, "excluded": ("s*",)},
+     [("ana", YES), ("ben", NO)], ("ben",)),
     ("more may be asked", TWO_OF_TWO | LATE, [("ana", YES), ("ben", NO)], None),
-    ("and be asked already", TWO_OF_TWO | LATE, [("ana", YES), ("ben", NO), e.Escalated(voters=("lea",))], None),
-    ("anybody then", TWO_OF_TWO | LATE, [("ana", YES), ("ben", NO), e.Escalated(voters=("l*",)), ("lea", NO)], ("ben", "lea")),
-    ("and no more", TWO_OF_TWO | LATE | {"denials_needed": 3}, [("ana", YES), ("ben", NO), e.Escalated(voters=("lea",)), ("lea", NO)], ("ben", "lea")),
-    ("unless a pattern stays", TWO_OF_TWO | LATE | {"denials_needed": 3}, [("ana", YES), ("ben", NO), e.Escalated(voters=("l*",)), ("lea", NO)], None),
+    ("and be asked already", TWO_OF_TWO | LATE,
+     [("ana", YES), ("ben", NO), e.Escalated(voters=("lea",))], None),
+    ("anybody then", TWO_OF_TWO | LATE,
+     [("ana", YES), ("ben", NO), e.Escalated(voters=("l*",)), ("lea", NO)], ("ben", "lea")),
+    ("and no more", TWO_OF_TWO | LATE | {"denials_needed": 3},
+     [("ana", YES), ("ben", NO), e.Escalated(voters=("lea",)), ("lea", NO)], ("ben", "lea")),
+    ("unless a pattern stays", TWO_OF_TWO | LATE | {"denials_needed": 3},
+     [("ana", YES), ("ben", NO), e.Escalated(voters=("l*",)), ("lea", NO)], None),
 ]  # fmt: skip
 
 
@@ -335,7 +361,7 @@ def test_a_vote_after_the_deadline_does_not_make_it_hopeless():
     """What was late changes nothing: the call expires, and is not denied (B36, I5)."""
     story = Story()
     story.tell(CALL.requested, ASKED)
-    gated = story.tell(CALL.gated, msgspec.structs.replace(question(WISH, 60), **TWO_OF_TWO))
+    gated = story.tell(CALL.gated, replace(question(WISH, 60), **TWO_OF_TWO))
     late = gated.recorded_at + timedelta(seconds=60)
     story.facts.append(Fact(3, late, CALL.vote("ana"), NO))
     assert count_votes(call_of(CALL, tuple(story.facts))) == Tally(0, 2, None)
@@ -346,22 +372,28 @@ def test_a_vote_after_the_deadline_does_not_make_it_hopeless():
 GLASS = BOTH | {"may_break_glass": ("sam", "fire-*"), "denials_needed": 3}
 BREAK = vote("break_glass", reason="the shop burns")
 BROKEN = e.Approved(
-    digest=ASKED.digest, ground="broken_glass", rule="money", policy_version=1, voters=("sam",), reason="the shop burns"
+    digest=ASKED.digest, ground="broken_glass", rule="money", policy_version=1,
+    voters=("sam",), reason="the shop burns",
 )  # fmt: skip
 BREAKING = [
     ("alone", [("sam", BREAK)], BROKEN),
-    ("who is no voter", [("fire-1", BREAK)], msgspec.structs.replace(BROKEN, voters=("fire-1",))),
+    ("who is no voter", [("fire-1", BREAK)], replace(BROKEN, voters=("fire-1",))),
     ("over a no", [("ana", NO), ("sam", BREAK)], BROKEN),
-    ("not with an edit: what would run is not what was meant", [("sam", vote("break_glass", reason="x", arguments=EDIT))], None),
-    ("nor with the bytes that wait", [("sam", vote("break_glass", reason="x", arguments=WISH.arguments))], None),
+    ("not with an edit: what would run is not what was meant",
+     [("sam", vote("break_glass", reason="x", arguments=EDIT))], None),
+    ("nor with the bytes that wait",
+     [("sam", vote("break_glass", reason="x", arguments=WISH.arguments))], None),
     ("a voter may not", [("ana", BREAK)], None),
     ("a stranger may not", [("eve", BREAK)], None),
     ("not without a reason", [("sam", vote("break_glass"))], None),
     ("nor with a blank one", [("sam", vote("break_glass", reason=" \n"))], None),
     ("not about other bytes", [("sam", vote("break_glass", reason="x", digest="0" * 64))], None),
-    ("not in another's place", [("ana", vote("break_glass", reason="x", on_behalf_of="sam"))], None),
-    ("nor with another's word", [("sam", vote("break_glass", reason="x", on_behalf_of="fire-1"))], None),
-    ("whoever may break the glass has no vote by that", [("fire-1", YES), ("ana", YES), ("ben", YES)], None),
+    ("not in another's place",
+     [("ana", vote("break_glass", reason="x", on_behalf_of="sam"))], None),
+    ("nor with another's word",
+     [("sam", vote("break_glass", reason="x", on_behalf_of="fire-1"))], None),
+    ("whoever may break the glass has no vote by that",
+     [("fire-1", YES), ("ana", YES), ("ben", YES)], None),
 ]  # fmt: skip
 
 
@@ -394,21 +426,33 @@ DELEGATED = [
     ("zoe for ana", {"voters": ("ana",)}, [("zoe", FOR_ANA)], ANA_ZOE, ("zoe",)),
     ("zoe for herself was not asked", {"voters": ("ana",)}, [("zoe", YES)], ANA_ZOE, None),
     ("without ana's word", {"voters": ("ana",)}, [("zoe", FOR_ANA)], held(), None),
-    ("with somebody else's word", {"voters": ("ana",)}, [("zoe", FOR_ANA)], held(("ben", "zoe")), None),
+    ("with somebody else's word", {"voters": ("ana",)}, [("zoe", FOR_ANA)],
+     held(("ben", "zoe")), None),
     ("ana was not asked", {"voters": ("ben",)}, [("zoe", FOR_ANA)], ANA_ZOE, None),
     ("ana asked for it", {"excluded": ("ana",)}, [("zoe", FOR_ANA)], ANA_ZOE, None),
     ("zoe asked for it", {"excluded": ("zoe",)}, [("zoe", FOR_ANA)], ANA_ZOE, None),
     ("zoe is behind the agent", {"excluded": ("rita", "z*")}, [("zoe", FOR_ANA)], ANA_ZOE, None),
-    ("both votes are used up: ana's", {"votes_needed": 2}, [("zoe", FOR_ANA), ("ana", YES)], ANA_ZOE, None),
-    ("both votes are used up: the other order", {"votes_needed": 2}, [("ana", YES), ("zoe", FOR_ANA)], ANA_ZOE, None),
-    ("both votes are used up: ben's", {"votes_needed": 2, "voters": ("ana", "ben")}, [("ben", FOR_ANA)], held(("ana", "ben")), ()),
-    ("two for ana are one", {"votes_needed": 2}, [("zoe", FOR_ANA), ("ben", FOR_ANA)], held(("ana", "zoe"), ("ana", "ben")), None),
-    ("a vote that did not count uses up nothing of ana's", {"votes_needed": 2}, [("eve", FOR_ANA), ("ana", YES), ("ben", YES)], held(), ("ana", "ben")),
-    ("zoe for ana, and ben", {"votes_needed": 2}, [("zoe", FOR_ANA), ("ben", YES)], ANA_ZOE, ("zoe", "ben")),
-    ("ana's seat, not zoe's", {"voters": ("zoe",), "also": (Quorum(("ana",)),)}, [("zoe", FOR_ANA)], ANA_ZOE, ()),
-    ("two no's for ana are one", {"denials_needed": 2}, [("zoe", NO_FOR_ANA), ("ben", NO_FOR_ANA)], held(("ana", "zoe"), ("ana", "ben")), None),
-    ("ana's own no and zoe's for her are one", {"denials_needed": 2}, [("ana", NO), ("zoe", NO_FOR_ANA)], ANA_ZOE, None),
-    ("who votes for another has no vote to give away", {"votes_needed": 2}, [("ben", FOR_ANA), ("zoe", vote(on_behalf_of="ben"))], held(("ana", "ben"), ("ben", "zoe")), None),
+    ("both votes are used up: ana's", {"votes_needed": 2}, [("zoe", FOR_ANA), ("ana", YES)],
+     ANA_ZOE, None),
+    ("both votes are used up: the other order", {"votes_needed": 2},
+     [("ana", YES), ("zoe", FOR_ANA)], ANA_ZOE, None),
+    ("both votes are used up: ben's", {"votes_needed": 2, "voters": ("ana", "ben")},
+     [("ben", FOR_ANA)], held(("ana", "ben")), ()),
+    ("two for ana are one", {"votes_needed": 2}, [("zoe", FOR_ANA), ("ben", FOR_ANA)],
+     held(("ana", "zoe"), ("ana", "ben")), None),
+    ("a vote that did not count uses up nothing of ana's", {"votes_needed": 2},
+     [("eve", FOR_ANA), ("ana", YES), ("ben", YES)], held(), ("ana", "ben")),
+    ("zoe for ana, and ben", {"votes_needed": 2}, [("zoe", FOR_ANA), ("ben", YES)],
+     ANA_ZOE, ("zoe", "ben")),
+    ("ana's seat, not zoe's", {"voters": ("zoe",), "also": (Quorum(("ana",)),)}, [("zoe", FOR_ANA)],
+     ANA_ZOE, ()),
+    ("two no's for ana are one", {"denials_needed": 2}, [("zoe", NO_FOR_ANA), ("ben", NO_FOR_ANA)],
+     held(("ana", "zoe"), ("ana", "ben")), None),
+    ("ana's own no and zoe's for her are one", {"denials_needed": 2},
+     [("ana", NO), ("zoe", NO_FOR_ANA)], ANA_ZOE, None),
+    ("who votes for another has no vote to give away", {"votes_needed": 2},
+     [("ben", FOR_ANA), ("zoe", vote(on_behalf_of="ben"))],
+     held(("ana", "ben"), ("ben", "zoe")), None),
     ("for oneself is nothing special", {"voters": ("ana",)}, [("ana", FOR_ANA)], held(), ("ana",)),
 ]  # fmt: skip
 
@@ -528,7 +572,7 @@ def test_until_when_a_vote_counts(asking, after_s, counts):
     """
     story = Story()
     story.tell(CALL.requested, ASKED)
-    gated = story.tell(CALL.gated, msgspec.structs.replace(question(WISH), **asking))
+    gated = story.tell(CALL.gated, replace(question(WISH), **asking))
     story.facts.append(
         Fact(3, gated.recorded_at + timedelta(seconds=after_s), CALL.vote("ana"), YES)
     )
@@ -541,7 +585,7 @@ def test_the_last_stage_s_time_counts_from_when_they_were_asked(after_s, counts)
     asking = {"expires_in_s": 60.0, "on_timeout": "escalate", "stages": (Stage(("lea",), 60.0),)}
     story = Story()
     story.tell(CALL.requested, ASKED)
-    gated = story.tell(CALL.gated, msgspec.structs.replace(question(WISH), **asking))
+    gated = story.tell(CALL.gated, replace(question(WISH), **asking))
     at = gated.recorded_at + timedelta(seconds=60)
     story.facts.append(
         Fact(3, at, CALL.escalated(1), e.Escalated(voters=("lea",), expires_in_s=60.0))

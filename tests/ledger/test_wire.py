@@ -138,8 +138,12 @@ async def test_what_no_server_says_is_a_protocol_error(said: bytes):
     subject,
     payload,
     st.just("") | subject,
-    st.lists(st.tuples(st.from_regex(r"[A-Za-z-]{1,9}", fullmatch=True), token), max_size=3, unique_by=lambda one: one[0]),
-)  # fmt: skip
+    st.lists(
+        st.tuples(st.from_regex(r"[A-Za-z-]{1,9}", fullmatch=True), token),
+        max_size=3,
+        unique_by=lambda one: one[0],
+    ),
+)
 async def test_a_frame_is_what_nats_py_publishes(
     to: str, data: bytes, reply: str, headers: list[tuple[str, str]]
 ):

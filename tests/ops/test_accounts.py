@@ -192,10 +192,10 @@ async def test_each_slot_has_its_writers(server, admin, role):
 
 
 API = {
-    "STREAM": ("CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "INFO", "MSG.GET", "MSG.DELETE",
-               "PEER.REMOVE", "LEADER.STEPDOWN"),
-    "CONSUMER": ("CREATE", "DURABLE.CREATE", "LIST", "NAMES", "INFO", "DELETE", "PAUSE", "RESET", "UNPIN",
-                 "MSG.NEXT", "LEADER.STEPDOWN"),
+    "STREAM": ("CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE", "INFO", "MSG.GET",
+               "MSG.DELETE", "PEER.REMOVE", "LEADER.STEPDOWN"),
+    "CONSUMER": ("CREATE", "DURABLE.CREATE", "LIST", "NAMES", "INFO", "DELETE", "PAUSE", "RESET",
+                 "UNPIN", "MSG.NEXT", "LEADER.STEPDOWN"),
 }  # fmt: skip
 STREAMS = ("LEDGER", "KV_pending", "TIMERS", "PARKED")
 SUBJECTS = (

@@ -49,7 +49,8 @@ from ayes.ops.lake.writer import LakeWriter
 from ayes.projections.lake import tables
 import pyarrow  # so that its time is not the first batch's
 
-directory, publishing, split, seed = Path(sys.argv[1]), sys.argv[2] == "1", sys.argv[3] == "1", int(sys.argv[4])
+directory, seed = Path(sys.argv[1]), int(sys.argv[4])
+publishing, split = sys.argv[2] == "1", sys.argv[3] == "1"
 chance = random.Random(seed)
 writer.SMALL_FILES = 4
 
@@ -59,7 +60,7 @@ class Split(LakeWriter):
         yield  # each statement by itself: rows and checkpoint apart
 
 class Slow:
-    """A connection that needs a while before it writes how far it came: most kills fall between the two."""
+    """A connection that waits before it writes its checkpoint: most kills fall between the two."""
 
     def __init__(self, db):
         self._db = db

@@ -175,7 +175,9 @@ def test_a_recording_is_taken_to_be_of_the_workspace_that_is_named():
 wishes = st.builds(
     CandidateCall,
     tool=st.sampled_from(["refund", "pay", "pay_all", "close"]),
-    arguments=st.sampled_from(['{"amount":5}', '{"amount":500}', '{"amount":5000}', "{}", '{"amount":"x"}', "[1]", "{"]),
+    arguments=st.sampled_from(
+        ['{"amount":5}', '{"amount":500}', '{"amount":5000}', "{}", '{"amount":"x"}', "[1]", "{"]
+    ),
     agent=st.sampled_from(["", "bot-1", "desk"]),
     requester=st.sampled_from(["", "ana", "ben", "lea"]),
     workspace=st.sampled_from(["shop", "other"]),
@@ -388,7 +390,8 @@ ENDS = {
 
 def wish(tool, version, arguments='{"amount":5}', **more):
     return e.ToolRequested(
-        tool=tool, tool_version=version, arguments=arguments, digest=call_digest(tool, version, arguments), **more
+        tool=tool, tool_version=version, arguments=arguments,
+        digest=call_digest(tool, version, arguments), **more,
     )  # fmt: skip
 
 
@@ -449,8 +452,9 @@ async def test_what_no_gate_has_judged_is_held_against_its_schema(ledger, argume
     will find (B66).
     """
     declared = await declare(ledger)
-    await record(ledger, PAST.call("c1"), wish("refund", version and declared, arguments)
-                 if version in ("", "declared") else wish("refund", version, arguments), "open")  # fmt: skip
+    if version == "declared":
+        version = declared
+    await record(ledger, PAST.call("c1"), wish("refund", version, arguments), "open")
     free = policy('[[rule]]\nname = "free"\ntools = ["*"]\nthen = "allow"\n')
     report, _ = await backtest_ledger(ledger, free)
     assert report.actual == {"open": counts(**{word: 1})}
@@ -688,7 +692,8 @@ SAID = [
     (["--tool", "close"], ("ask", "no rule")),
     (["--tool", "close", "-w", "other"], ("block", "only in the shop")),
     (["--tool", "pay", "--agent", "bot-1"], ("ask", "of bots")),
-    (["--tool", "pay", "--agent", "bot-1", "--label", "tier=vip1", "--label", "a=b"], ("allow", "vips pay freely")),
+    (["--tool", "pay", "--agent", "bot-1", "--label", "tier=vip1", "--label", "a=b"],
+     ("allow", "vips pay freely")),
     (["--tool", "pay", "--agent", "bot-1", "--requester", "lea"], ("block", "of bots")),
 ]  # fmt: skip
 

@@ -421,7 +421,7 @@ def test_arguments_may_come_from_stdin(shop, call):
 
 
 def test_a_grant_is_given_for_a_time_with_its_unit(shop, within):
-    """`--duration 8` would be eight seconds, and nobody means that: exit 2, and nothing is recorded."""
+    """`--duration 8` would be eight seconds, which nobody means: exit 2, nothing is recorded."""
     before = last_seq(shop)
     grant = ("grant", "give", "--tool", "pay", "--any-arguments", "-w", "shop", "--as", "ana")
     ended = within(*grant, "--duration", "8", store=shop)

@@ -66,13 +66,16 @@ def test_a_whole_message_is_a_verdict(message, waiting, comes_to):
 @pytest.mark.parametrize(
     "message",
     [
-        "", "yes?", "yes, but only half of it", "yes if she agrees", "not yes", "no yes", "yes no", "I approve of this",
-        "approve: but ask her first", "ok ok ok", "okay then", "sure", "👍", ":+1:", "y", "yess", "yes\nno", "yes\n\nno: wait",
-        "don't approve", "approve everything", "approve refund", "approve refund-", "approve order-17", "approve efund-1",
-        "> yes", "> 17\nyes", "> order-1\nyes", "> something else\nyes", "> A-1\nyes", "approve refund-1 cancel",
-        "yes", "  Approve. ", "LGTM!", "no", "ok", "deny: it was refunded before", "> refund\nok", "> shop\nok", ">\nok",
-        f"ok {ONE.digest[:11]}", f"ok {ONE.digest[1:]}", f"ok {CANCEL.digest}", f"> {ONE.digest[:11]}\nok",
-        "no, wait, yes", "deny order-17/refund-2", "yes <script>", "y e s", "ja", "approve *", "approve ?",
+        "", "yes?", "yes, but only half of it", "yes if she agrees", "not yes", "no yes", "yes no",
+        "I approve of this", "approve: but ask her first", "ok ok ok", "okay then", "sure", "👍",
+        ":+1:", "y", "yess", "yes\nno", "yes\n\nno: wait", "don't approve", "approve everything",
+        "approve refund", "approve refund-", "approve order-17", "approve efund-1", "> yes",
+        "> 17\nyes", "> order-1\nyes", "> something else\nyes", "> A-1\nyes",
+        "approve refund-1 cancel", "yes", "  Approve. ", "LGTM!", "no", "ok",
+        "deny: it was refunded before", "> refund\nok", "> shop\nok", ">\nok",
+        f"ok {ONE.digest[:11]}", f"ok {ONE.digest[1:]}", f"ok {CANCEL.digest}",
+        f"> {ONE.digest[:11]}\nok", "no, wait, yes", "deny order-17/refund-2", "yes <script>",
+        "y e s", "ja", "approve *", "approve ?",
     ],
 )  # fmt: skip
 def test_everything_else_is_none(message):

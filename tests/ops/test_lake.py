@@ -41,9 +41,13 @@ catalog, until = sys.argv[1], time.monotonic() + float(sys.argv[2])
 asked = last = 0
 while time.monotonic() < until:
     with duckdb.connect(catalog, read_only=True) as db:
-        rows, distinct, end = db.execute("SELECT count(*), count(DISTINCT seq), max(seq) FROM events").fetchall()[0]
+        counted = db.execute("SELECT count(*), count(DISTINCT seq), max(seq) FROM events")
+        rows, distinct, end = counted.fetchall()[0]
         assert rows == distinct == end >= last, (rows, distinct, end, last)
-        db.execute("SELECT tool, verdict, count(*), quantile_cont(epoch_ms(ended_at - requested_at), 0.9) FROM calls GROUP BY ALL")
+        db.execute(
+            "SELECT tool, verdict, count(*), quantile_cont(epoch_ms(ended_at - requested_at), 0.9) "
+            "FROM calls GROUP BY ALL"
+        )
         db.fetchall()
     asked, last = asked + 1, end
 print(asked)
@@ -186,7 +190,10 @@ CHANGES = {
         "fact 3 of the log",
     ),
     "moved": (
-        "SELECT * REPLACE (recorded_at + to_microseconds(seq::BIGINT // 9) AS recorded_at) FROM old",
+        (
+            "SELECT * REPLACE (recorded_at + to_microseconds(seq::BIGINT // 9) AS recorded_at) "
+            "FROM old"
+        ),
         "fact 9 of the log",
     ),
 }

@@ -161,11 +161,15 @@ async def left(admin: Ledger, durable: str) -> int:
 
 #: The most of each kind, for one cycle; what is not in it must not be sent at all.
 MOST: Counts = {
-    "service": {"facts": 1, "requests": 1, "handed": 2, "answers": 4, "bytes out": 680, "bytes in": 2300},
-    "gate": {"facts": 2, "requests": 0.1, "handed": 8, "acks": 2, "answers": 2.3, "bytes out": 1020, "bytes in": 3840},
-    f"reviewer-{REVIEWER}": {"facts": 1, "requests": 2, "answers": 11, "bytes out": 650, "bytes in": 5300},
+    "service": {"facts": 1, "requests": 1, "handed": 2, "answers": 4,
+                "bytes out": 680, "bytes in": 2300},
+    "gate": {"facts": 2, "requests": 0.1, "handed": 8, "acks": 2, "answers": 2.3,
+             "bytes out": 1020, "bytes in": 3840},
+    f"reviewer-{REVIEWER}": {"facts": 1, "requests": 2, "answers": 11,
+                             "bytes out": 650, "bytes in": 5300},
     "observer": {"requests": 0.5, "answers": 7, "bytes out": 100, "bytes in": 4000},
-    "executor": {"facts": 2, "handed": 2, "acks": 2, "answers": 2, "bytes out": 915, "bytes in": 1065},
+    "executor": {"facts": 2, "handed": 2, "acks": 2, "answers": 2,
+                 "bytes out": 915, "bytes in": 1065},
 }  # fmt: skip
 
 

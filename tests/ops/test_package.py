@@ -113,14 +113,18 @@ def test_a_project_with_folders_of_the_same_names_can_use_it(wheel: Path, tmp_pa
             check=False,
         )
 
-    up = subprocess.Popen([*ayes, "up", "--store", str(store)], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    up = subprocess.Popen(
+        [*ayes, "up", "--store", str(store)],
+        cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     try:
         assert up.stderr
         for line in up.stderr:
             if "Ctrl-C" in line:
                 break
         service = subprocess.Popen(
-            [str(python), "service.py", str(store)], cwd=project, env=environment, stdout=subprocess.PIPE, text=True
+            [str(python), "service.py", str(store)],
+            cwd=project, env=environment, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         # It cannot be approved before it was asked for and the gate has judged it.
         approve = (*ayes, "approve", "shop/t/c", "--as", "ana", "--yes", "--store", str(store))

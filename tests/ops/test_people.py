@@ -685,57 +685,59 @@ def calm(tmp_path_factory):
 
 BAD_INPUT = [
     # what is done, how it ends, what must be said
-    ("policy apply group.toml -w shop", 2, ("group.toml, line 5, rule 'x': there is no group "
-                                           "'nobody'. There are none.")),
-    ("policy apply condition.toml -w shop", 2, "condition.toml, line 5, rule 'x': |is no condition"),
-    ("policy apply contradicts.toml -w shop", 2, ("contradicts.toml, line 8, rule 'block': |to the "
-                                                 "very same calls")),
-    ("policy apply unending.toml -w shop", 2, ("unending.toml, line 5, rule 'x': |expires_in_s is "
-                                              "missing")),
-    ("policy apply many.toml -w shop", 2, ("many.toml, line 1: |1,001 entries. It can have 1,000 "
-                                          "at most.")),
-    ("policy apply policy.toml --organisation -w desk", 2, "holds in every workspace. Leave out -w"),
-    ("policy show --version 7", 2, ("there is no version 7 of the policy of shop. The versions are "
-                                   "1 to 1.")),
-    ("policy show -w desk", 2, ("there is no version of the policy of desk. |every call is asked "
-                               "about")),
-    (f"{GIVE} --duration 1h", 2, "which calls of the tool? Give --when CONDITION, or --any-arguments"),
-    (f"{GIVE} --duration soon --any-arguments", 2, ("--duration 'soon' is not a valid duration. Write a number and "
-                                              "its unit")),
+    ("policy apply group.toml -w shop", 2,
+     "group.toml, line 5, rule 'x': there is no group 'nobody'. There are none."),
+    ("policy apply condition.toml -w shop", 2,
+     "condition.toml, line 5, rule 'x': |is no condition"),
+    ("policy apply contradicts.toml -w shop", 2,
+     "contradicts.toml, line 8, rule 'block': |to the very same calls"),
+    ("policy apply unending.toml -w shop", 2,
+     "unending.toml, line 5, rule 'x': |expires_in_s is missing"),
+    ("policy apply many.toml -w shop", 2,
+     "many.toml, line 1: |1,001 entries. It can have 1,000 at most."),
+    ("policy apply policy.toml --organisation -w desk", 2,
+     "holds in every workspace. Leave out -w"),
+    ("policy show --version 7", 2,
+     "there is no version 7 of the policy of shop. The versions are 1 to 1."),
+    ("policy show -w desk", 2,
+     "there is no version of the policy of desk. |every call is asked about"),
+    (f"{GIVE} --duration 1h", 2,
+     "which calls of the tool? Give --when CONDITION, or --any-arguments"),
+    (f"{GIVE} --duration soon --any-arguments", 2,
+     "--duration 'soon' is not a valid duration. Write a number and its unit"),
     (f"{GIVE} --duration -5m --any-arguments", 2, "--duration '-5m' is not a valid duration"),
-    (f"{GIVE} --duration 0s --any-arguments", 2, ("a grant ends: between now and 366 days from now. 0 s "
-                                            "is not.")),
+    (f"{GIVE} --duration 0s --any-arguments", 2,
+     "a grant ends: between now and 366 days from now. 0 s is not."),
     (f"{GIVE} --duration 400d --any-arguments", 2, "--duration '400d' is too long: 366d at most."),
     (f"{GIVE} --duration 1h --any-arguments --uses 0", 2, "a grant has 1 to 1,000 uses, not 0."),
     (f"{GIVE} --duration 1h --when args.amount>", 2, "'args.amount>' is no condition"),
     (f"{GIVE} --duration 1h --when amount>5", 2, "names what is not there"),
-    (f"{GIVE} --duration 1h --when args.amount>5 --any-arguments", 2, ("say different things. Give one "
-                                                                 "of them.")),
+    (f"{GIVE} --duration 1h --when args.amount>5 --any-arguments", 2,
+     "say different things. Give one of them."),
     (f"{GIVE} --duration 1h --any-arguments --name a.b", 2, "name 'a.b' cannot be used"),
-    (f"grant give {OPEN} --tool pay --duration 1h --as ana", 2, "a grant is for calls like one CALL, or for a tool"),
-    ("grant give --duration 1h --any-arguments --as ana", 2, "a grant is for calls like one CALL, or for a tool"),
+    (f"grant give {OPEN} --tool pay --duration 1h --as ana", 2,
+     "a grant is for calls like one CALL, or for a tool"),
+    ("grant give --duration 1h --any-arguments --as ana", 2,
+     "a grant is for calls like one CALL, or for a tool"),
     ("grant give shop/t/nobody --duration 1h --as ana", 1, "shop/t/nobody was never requested"),
-    ("grant give --tool nail -w shop --duration 1h --any-arguments --as ana", 2, ("no tool 'nail' is "
-                                                                            "declared")),
-    (
-        "grant give --tool erase -w shop --duration 1h --any-arguments --as ana",
-        4,
-        ("no grant may cover erase: people look at each call of it, as never_grant in the policy "
-        "says."),
-    ),
-    ("grant revoke shop/ana/nothing --as ben", 2, ("there is no grant shop/ana/nothing. `ayes "
-                                                  "grant list`")),
+    ("grant give --tool nail -w shop --duration 1h --any-arguments --as ana", 2,
+     "no tool 'nail' is declared"),
+    ("grant give --tool erase -w shop --duration 1h --any-arguments --as ana", 4,
+     ("no grant may cover erase: people look at each call of it, "
+      "as never_grant in the policy says.")),
+    ("grant revoke shop/ana/nothing --as ben", 2,
+     "there is no grant shop/ana/nothing. `ayes grant list`"),
     ("grant revoke nothing --as ben", 2, "'nothing' is not of the form workspace/giver/name"),
     ("grant list -w a.b", 2, "workspace 'a.b' cannot be used"),
-    (f"{AWAY} --from 2020-01-01 --until 2020-02-01", 2, ("it was over at 2020-02-01 00:00 UTC. "
-                                                        "Give a later end.")),
+    (f"{AWAY} --from 2020-01-01 --until 2020-02-01", 2,
+     "it was over at 2020-02-01 00:00 UTC. Give a later end."),
     (
         f"{AWAY} --from 2101-02-01 --until 2101-01-01",
         2,
         "it ends (2101-01-01 00:00 UTC) before it starts (2101-02-01 00:00 UTC).",
     ),
-    (f"{AWAY} --from tomorrow --until 2101-01-01", 2, ("--from 'tomorrow' is not a valid time. Write it as "
-                                                      "in 2026-11-21T")),
+    (f"{AWAY} --from tomorrow --until 2101-01-01", 2,
+     "--from 'tomorrow' is not a valid time. Write it as in 2026-11-21T"),
     (f"{AWAY} --from 2101-01-01 --until 8h", 2, "--until '8h' is not a valid time."),
     (f"{AWAY} --from 2101-01-01 --until 2102-01-01 --tool a.b", 2, "tool 'a.b' cannot be used"),
     (
@@ -744,22 +746,22 @@ BAD_INPUT = [
         "ana has their own vote already. Name somebody else.",
     ),
     ("delegate end shop/ana/nothing --as ana", 2, "there is no delegation shop/ana/nothing."),
-    (f"approve {OPEN} --as ben --on-behalf-of ana", 4, ("ana gave ben no vote on pay that holds now. "
-                                              "Nothing was recorded.")),
+    (f"approve {OPEN} --as ben --on-behalf-of ana", 4,
+     "ana gave ben no vote on pay that holds now. Nothing was recorded."),
     (f"break-glass {OPEN} --as ana", 2, "Missing option '--reason'"),
-    (f"break-glass {OPEN} --as ana --reason fire", 4, ("may break the glass for shop/t/open. |asks "
-                                                      "nobody")),
+    (f"break-glass {OPEN} --as ana --reason fire", 4,
+     "may break the glass for shop/t/open. |asks nobody"),
     ("approve --as ana", 2, "name one CALL, or give --all for all pending calls."),
     (f"approve {OPEN} --all --as ana", 2, "name one CALL, or give --all for all pending calls."),
     (f"approve {OPEN} --tool pay --as ana", 2, "go with --all, not with one CALL."),
     ("approve --all --digest 0123456789ab --as ana", 2, "--digest is for one call."),
-    (f"approve {OPEN} --digest 0123 --as ana", 2, ("--digest '0123' is not a digest. It has 12 to "
-                                                  "64 hex digits")),
-    (f"approve {OPEN} --digest 0123456789ab --as ana", 1, ("waits with the digest |Nothing was "
-                                                          "recorded.")),
+    (f"approve {OPEN} --digest 0123 --as ana", 2,
+     "--digest '0123' is not a digest. It has 12 to 64 hex digits"),
+    (f"approve {OPEN} --digest 0123456789ab --as ana", 1,
+     "waits with the digest |Nothing was recorded."),
     ("approve --all --edit {} --yes --as ana", 2, "--edit is for one call. Name it"),
-    ("approve --all --as ana", 2, ("1 call waits. Nobody can be asked here, so nothing was "
-                                  "recorded. Add --yes")),
+    ("approve --all --as ana", 2,
+     "1 call waits. Nobody can be asked here, so nothing was recorded. Add --yes"),
     ("deny --all --thread shop --yes --as ana", 2, "'shop' is not of the form workspace/thread"),
     ("approve --all --as nobody --yes", 1, "nobody is none of those who may vote on shop/t/open"),
     (f"finish {OPEN}", 2, "ends with --output TEXT or with --error TEXT: give one of them."),

@@ -253,8 +253,8 @@ def test_without_a_policy_everything_is_asked_about(store, workspace):
         ("Nothing, thanks.", "Nothing at all."),
         (
             (
-                ', {"role": "user", "content": "Nothing, thanks."}, {"role": "assistant", "content": '
-                '""}'
+                ', {"role": "user", "content": "Nothing, thanks."}'
+                ', {"role": "assistant", "content": ""}'
             ),
             "",
         ),

@@ -157,8 +157,8 @@ LEGAL = [
     "PIVOT calls ON verdict IN ('Approved', 'Denied') USING count(*) GROUP BY tool",
     "FROM calls ANTI JOIN votes USING (workspace, thread, call) UNION ALL FROM calls LIMIT 1",
     (
-        "FROM calls ASOF JOIN votes ON calls.first_seq >= votes.seq UNION FROM calls ASOF JOIN votes "
-        "ON calls.first_seq < votes.seq"
+        "FROM calls ASOF JOIN votes ON calls.first_seq >= votes.seq "
+        "UNION FROM calls ASOF JOIN votes ON calls.first_seq < votes.seq"
     ),
     "SELECT DISTINCT ON (tool) * FROM calls ORDER BY tool LIMIT 100%",
     "SELECT count(*) FROM calls GROUP BY ROLLUP (tool, verdict)",
@@ -243,7 +243,10 @@ def test_nothing_is_lost_in_json(archive):
     """Columns of the same name, bytes that are no text, large numbers, maps, lists and
     intervals.
     """
-    query = r"SELECT 1 AS a, 2 AS a, '\xff'::BLOB AS b, 170141183460469231731687303715884105727 AS h, MAP {'k': [1]} AS m, INTERVAL 3 DAY AS i"
+    query = (
+        r"SELECT 1 AS a, 2 AS a, '\xff'::BLOB AS b, 170141183460469231731687303715884105727 AS h, "
+        "MAP {'k': [1]} AS m, INTERVAL 3 DAY AS i"
+    )
     done = approvals("sql", "--json", "--to", archive, query)
     assert done.one == {
         "a": 1,

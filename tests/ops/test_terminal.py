@@ -45,12 +45,16 @@ HOSTILE = "eve\x1b[2J\x1b[1A\x1b]8;;http://evil\x07\u202eyako\u3164\U000e0041"
 @pytest.mark.parametrize(
     ("one", "spelled"),
     [
-        ("\x1b", "\\u001b"), ("\x07", "\\u0007"), ("\r", "\\u000d"), ("\x7f", "\\u007f"), ("\x9b", "\\u009b"),
+        ("\x1b", "\\u001b"), ("\x07", "\\u0007"), ("\r", "\\u000d"),
+        ("\x7f", "\\u007f"), ("\x9b", "\\u009b"),
         ("\u202e", "\\u202e"), ("\u2066", "\\u2066"), ("\u061c", "\\u061c"),
-        ("\u200b", "\\u200b"), ("\u200d", "\\u200d"), ("\ufeff", "\\ufeff"), ("\xad", "\\u00ad"), ("\u2060", "\\u2060"),
+        ("\u200b", "\\u200b"), ("\u200d", "\\u200d"), ("\ufeff", "\\ufeff"),
+        ("\xad", "\\u00ad"), ("\u2060", "\\u2060"),
         ("\ufe0f", "\\ufe0f"), ("\U000e0100", "\\U000e0100"), ("\u180e", "\\u180e"),
-        ("\u3164", "\\u3164"), ("\u2800", "\\u2800"), ("\u034f", "\\u034f"), ("\uffa0", "\\uffa0"), ("\u115f", "\\u115f"),
-        ("\U000e0041", "\\U000e0041"), ("\ud800", "\\ud800"), ("\u2028", "\\u2028"), ("\ue000", "\\ue000"),
+        ("\u3164", "\\u3164"), ("\u2800", "\\u2800"), ("\u034f", "\\u034f"),
+        ("\uffa0", "\\uffa0"), ("\u115f", "\\u115f"),
+        ("\U000e0041", "\\U000e0041"), ("\ud800", "\\ud800"),
+        ("\u2028", "\\u2028"), ("\ue000", "\\ue000"),
     ],
 )  # fmt: skip
 def test_what_is_not_seen_is_spelled_and_flagged(one, spelled):
@@ -81,9 +85,11 @@ def test_a_word_of_mixed_scripts_is_flagged(text, scripts):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "refund", "na\xefve caf\xe9", "\u041f\u0440\u0438\u0432\u0435\u0442, world", "\u65e5\u672c\u8a9e\u30c6\u30b9\u30c8",
-        "T\u30b7\u30e3\u30c4", "API\u30ad\u30fc", "\u5fae\u4fe1pay", "K-POP \ud55c\uad6d\uc5b4", "\xb5s", "10 \u2126", "\U0001f44d",
-        "\u0645\u0631\u062d\u0628\u0627 hello", "\u0628\u064e", "\uff21\uff22\uff23\u65e5\u672c", "\u2192 \u2026",
+        "", "refund", "na\xefve caf\xe9", "\u041f\u0440\u0438\u0432\u0435\u0442, world",
+        "\u65e5\u672c\u8a9e\u30c6\u30b9\u30c8", "T\u30b7\u30e3\u30c4", "API\u30ad\u30fc",
+        "\u5fae\u4fe1pay", "K-POP \ud55c\uad6d\uc5b4", "\xb5s", "10 \u2126", "\U0001f44d",
+        "\u0645\u0631\u062d\u0628\u0627 hello", "\u0628\u064e",
+        "\uff21\uff22\uff23\u65e5\u672c", "\u2192 \u2026",
         '{"text":"\\n\u043f\u0440\u0438\u0432\u0435\u0442\\t\u0434\u0430"}',
     ],
 )  # fmt: skip
@@ -304,8 +310,9 @@ def test_changes(before, after, told):
 @pytest.mark.parametrize(
     ("text", "safe"),
     [
-        ("=cmd|'/c calc'!A1", "'=cmd|'/c calc'!A1"), ("+1", "'+1"), ("-1", "'-1"), ("@SUM(A1)", "'@SUM(A1)"),
-        ("\t=1", "'\t=1"), ("\r=1", "'\r=1"), ("\uff1d1", "'\uff1d1"), ("a=1", "a=1"), ("", ""), ("'=1", "'=1"),
+        ("=cmd|'/c calc'!A1", "'=cmd|'/c calc'!A1"), ("+1", "'+1"), ("-1", "'-1"),
+        ("@SUM(A1)", "'@SUM(A1)"), ("\t=1", "'\t=1"), ("\r=1", "'\r=1"),
+        ("\uff1d1", "'\uff1d1"), ("a=1", "a=1"), ("", ""), ("'=1", "'=1"),
     ],
 )  # fmt: skip
 def test_text_in_a_csv_is_not_a_formula(text, safe):

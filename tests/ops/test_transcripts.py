@@ -248,13 +248,15 @@ HI = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello
     ("name", "text", "found"),
     [
         ("a.jsonl", json.dumps(HI), [("line-1", "line 1")]),
-        ("a.jsonl", f"{json.dumps(HI)}\n{json.dumps({'messages': HI})}\n", [("line-1", "line 1"), ("line-2", "line 2")]),
+        ("a.jsonl", f"{json.dumps(HI)}\n{json.dumps({'messages': HI})}\n",
+         [("line-1", "line 1"), ("line-2", "line 2")]),
         ("a.jsonl", f"{json.dumps({'id': 'mine', 'messages': HI})}\r\n", [("mine", "line 1")]),
         ("a.jsonl", f"{json.dumps({'id': None, 'messages': HI})}\n", [("line-1", "line 1")]),
         ("a.jsonl", json.dumps(HI, indent=1), [("a", "")]),
         ("a.json", json.dumps(HI), [("a", "")]),
         ("a.json", json.dumps({"id": "mine", "messages": HI}, indent=1), [("mine", "")]),
-        ("a.json", f"{json.dumps(HI)}\n{json.dumps(HI)}\n", [("line-1", "line 1"), ("line-2", "line 2")]),
+        ("a.json", f"{json.dumps(HI)}\n{json.dumps(HI)}\n",
+         [("line-1", "line 1"), ("line-2", "line 2")]),
     ],
 )  # fmt: skip
 def test_each_conversation_has_a_name(tmp_path, name, text, found):
@@ -321,15 +323,16 @@ BAD = {
     "another form's list": (
         "gemini",
         json.dumps([HI[0], USE, USED]),
-        (", line 1: content 0: it is not a content: a role, user or model, and a list of "
-         "parts, at least one. "
-        "It can be read with --format anthropic."),
+        (", line 1: content 0: it is not a content: "
+         "a role, user or model, and a list of parts, at least one. "
+         "It can be read with --format anthropic."),
     ),
     "another form's object": (
         "anthropic",
         '{"contents": "hi"}',
-        (", line 1: this is not a list of messages, and not an object that has one under 'messages'. "
-        "It can be read with --format gemini."),
+        (", line 1: this is not a list of messages, "
+         "and not an object that has one under 'messages'. "
+         "It can be read with --format gemini."),
     ),
     "another form's words": (
         "openai-responses",
@@ -340,7 +343,7 @@ BAD = {
         "ai-sdk",
         json.dumps({"system": "Be kind.", "messages": HI}),
         (", line 1: 'system' is not read in this form. Put it among the messages. "
-        "It can be read with --format anthropic."),
+         "It can be read with --format anthropic."),
     ),
     "an answer beside the question": (
         "openai-responses",
@@ -352,12 +355,21 @@ BAD = {
         json.dumps([{"role": "user", "content": "x" * 600_000}]),
         ", line 1: the user's message, step 1 of the conversation, has 600,0",
     ),
-    "a tool's name": ("anthropic", json.dumps(called("a.b")), (", line 1: step 2 of the "
-                                                              "conversation: tool 'a.b' cannot be")),
-    "the model first": ("anthropic", f"{GOOD}\n{json.dumps(HI[1:])}", (", line 2 (line-2): the "
-                                                                      "model speaks without having")),
-    "the model twice": ("openai-chat", json.dumps([*HI, HI[1]]), (", line 1 (line-1): the model "
-                                                                 "speaks without having")),
+    "a tool's name": (
+        "anthropic",
+        json.dumps(called("a.b")),
+        ", line 1: step 2 of the conversation: tool 'a.b' cannot be",
+    ),
+    "the model first": (
+        "anthropic",
+        f"{GOOD}\n{json.dumps(HI[1:])}",
+        ", line 2 (line-2): the model speaks without having",
+    ),
+    "the model twice": (
+        "openai-chat",
+        json.dumps([*HI, HI[1]]),
+        ", line 1 (line-1): the model speaks without having",
+    ),
 }  # fmt: skip
 
 
@@ -396,7 +408,10 @@ def test_a_bad_document_is_refused(tmp_path, content, said):
         read_recordings(str(file), "anthropic")
 
 
-@pytest.mark.parametrize("case", ["bytes", "a line cut off", "half a call", "another form's list", "nothing", "the same id"])  # fmt: skip
+@pytest.mark.parametrize(
+    "case",
+    ["bytes", "a line cut off", "half a call", "another form's list", "nothing", "the same id"],
+)
 async def test_from_a_bad_file_nothing_is_recorded(store, tmp_path, case):
     """On the real program: exit code 2, no data, one sentence, and the log is as long as before."""
     form, file, said = bad_file(tmp_path, case)
@@ -469,7 +484,8 @@ def test_entries_are_the_history_that_the_steps_are():
     """Calls count from 0 in each turn, turns from 1; an error is a failure."""
     wishes = (e.Wish("cancel", "{}", "a"), e.Wish("cancel", "{}", "b"))
     entries = entries_of(
-        (Spoken("user", "hi"), RecordedReply(wishes), Output("a", "cancel", "done"), Output("b", "cancel", "no", is_error=True))
+        (Spoken("user", "hi"), RecordedReply(wishes), Output("a", "cancel", "done"),
+         Output("b", "cancel", "no", is_error=True))
     )  # fmt: skip
     assert [(one.call, one.kind, one.is_error) for one in entries[2:]] == [
         ("1-0", "returned", False),

@@ -191,13 +191,15 @@ VOID = {
         [*ASKED, (CALL.claim(1), STARTED), APPROVED], "approved", 3, "not decided before it",
     ),
     "denied and started": (
-        [*ASKED, (CALL.decided, DENIED), (CALL.claim(1), STARTED)], "denied", 4, ("not approved, "
-                                                                                 "but denied"),
+        [*ASKED, (CALL.decided, DENIED), (CALL.claim(1), STARTED)], "denied", 4,
+        "not approved, but denied",
     ),
-    "started, never requested": ([(CALL.claim(1), STARTED)], "unknown", 1, "not requested before it"),
+    "started, never requested": (
+        [(CALL.claim(1), STARTED)], "unknown", 1, "not requested before it",
+    ),
     "started with other bytes": (
-        [*ASKED, APPROVED, (CALL.claim(1), ELSEWHERE)], "approved", 4, ("other bytes than were "
-                                                                       "approved"),
+        [*ASKED, APPROVED, (CALL.claim(1), ELSEWHERE)], "approved", 4,
+        "other bytes than were approved",
     ),
     "started and refused": (
         [

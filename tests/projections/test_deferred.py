@@ -278,5 +278,8 @@ async def test_an_agent_asks_for_what_the_ledger_awaits():
 
 def test_the_library_is_not_needed():
     """The values are plain JSON, and nobody who hands them over loads pydantic-ai for it."""
-    program = "import sys, ayes.projections.formats.pydantic_ai.deferred; sys.exit('pydantic_ai' in sys.modules)"
+    program = (
+        "import sys, ayes.projections.formats.pydantic_ai.deferred; "
+        "sys.exit('pydantic_ai' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -401,8 +401,10 @@ def test_what_belongs_to_a_lost_call_is_lost_with_it():
     [
         # The service stored it: nothing of it is here but its id, so what came of it cannot be
         # named either.
-        ([{"type": "reasoning", "id": "rs_1", "summary": []}, {"id": "msg_1", "phase": "commentary"}],
-         [{"content": "x", "provider_details": {"phase": "commentary"}, "provider_name": "openai", "part_kind": "text"}]),
+        ([{"type": "reasoning", "id": "rs_1", "summary": []},
+          {"id": "msg_1", "phase": "commentary"}],
+         [{"content": "x", "provider_details": {"phase": "commentary"}, "provider_name": "openai",
+           "part_kind": "text"}]),
         ([{"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "c2ln"},
           {"type": "web_search_call", "id": "ws_1", "status": "completed"}],
          [{"content": "x", "part_kind": "text"}]),

@@ -151,8 +151,8 @@ def expected(recordings: Path) -> dict[str, int]:
     """What a rehearsal must come to, counted straight from the file."""
     found = read_conversations(recordings)
     changing = {
-        "book_reservation", "cancel_reservation", "update_reservation_flights", "update_reservation_baggages",
-        "update_reservation_passengers", "send_certificate",
+        "book_reservation", "cancel_reservation", "update_reservation_flights",
+        "update_reservation_baggages", "update_reservation_passengers", "send_certificate",
     }  # fmt: skip
     calls = [wish for one in found for step in one.steps for wish in getattr(step, "wishes", ())]
     gated = sum(wish.tool in changing for wish in calls)

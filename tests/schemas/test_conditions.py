@@ -324,7 +324,15 @@ RULES = st.lists(
             "tools": st.just(["refund"]),
             "then": st.sampled_from(["allow", "ask", "block"]),
             "when": st.sampled_from(
-                ["", "args.a > 1", "args.a / args.b > 1", "args.a", "args.a == 'x'", "has(args.a)", "args.c.all(x, x)"]
+                [
+                    "",
+                    "args.a > 1",
+                    "args.a / args.b > 1",
+                    "args.a",
+                    "args.a == 'x'",
+                    "has(args.a)",
+                    "args.c.all(x, x)",
+                ]
             ),
             "priority": st.integers(-1, 1),
             "shadow": st.booleans(),
@@ -378,5 +386,8 @@ def test_uncertainty_is_never_a_yes(rules, args):
 
 def test_the_library_is_loaded_only_for_a_condition():
     """A command that judges nothing does not wait for it."""
-    code = "import ayes.schemas.policy, sys; assert not any(name.split('.')[0] == 'cel' for name in sys.modules)"
+    code = (
+        "import ayes.schemas.policy, sys; "
+        "assert not any(name.split('.')[0] == 'cel' for name in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -438,8 +438,9 @@ GOOD_IDS = [
     "constructor", "proto", "toString", "None", "null", "true", "opened", "ledger", "call",
 ]  # fmt: skip
 BAD_IDS = [
-    "", ".", "a.b", "a b", " a", "a\n", "a\t", "a/b", "a\\b", "*", ">", "a*", "$a", "a:b", "_a", "_", "__proto__",
-    "_policy", "x" * 65, "ü", "\u0661", "\uff41", "a\u200b", "a\x00", "\ud800", None, 7, b"a", ["a"],
+    "", ".", "a.b", "a b", " a", "a\n", "a\t", "a/b", "a\\b", "*", ">", "a*", "$a", "a:b",
+    "_a", "_", "__proto__", "_policy", "x" * 65, "ü", "\u0661", "\uff41", "a\u200b", "a\x00",
+    "\ud800", None, 7, b"a", ["a"],
 ]  # fmt: skip
 
 

@@ -97,7 +97,8 @@ def _part_problem(part: Any, role: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in _ANTHROPIC:
         return (
-            f"a block of type {kind!r} is Anthropic's. Check these messages with `--format anthropic`."
+            f"a block of type {kind!r} is Anthropic's. "
+            "Check these messages with `--format anthropic`."
         )
     kinds = _PARTS.get(role, ("text",))
     if kind not in kinds:
