@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Final, Protocol, Self
 import msgspec
 
 from ayes.ledger import clock
-from ayes.ledger.descriptions import describe
+from ayes.ledger.descriptions import already_filled
 from ayes.ledger.grants import Delegation, Grant, delegations_of, grants_of
 from ayes.ledger.in_force import (
     VoidVersion,
@@ -270,9 +270,7 @@ class LedgerClient:
             OutcomeUnknown: no answer came.
         """
         if (first := await self.try_append(slot, event)) is not None:
-            raise AlreadyFilled(
-                f"{slot.subject} is taken: {describe(first)}. Nothing was recorded."
-            )
+            raise AlreadyFilled(already_filled(slot, first))
 
     async def record(self, call: Call, slot: Slot, event: e.Event) -> Call:
         """Record an event about a call that must be the first in its slot, and read the call back.

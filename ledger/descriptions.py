@@ -4,11 +4,44 @@ from typing import Final
 
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.slots import DELEGATION, GRANT, Slot
 
 #: Why an approval does not let a call run (`Call.flaw`).
 FLAWS: Final = {
     "digest_mismatch": "the arguments are not the ones that were approved",
     "people_were_asked": "a policy approved it although people had been asked and had not answered",
+}
+
+#: The state of a call whose slot is filled, by the slot's place.
+_FILLED: Final = {
+    "requested": "requested",
+    "gated": "put to people",
+    "escalated": "escalated",
+    "announced": "announced",
+    "withdrawn": "withdrawn",
+    "decided": "decided",
+    "revoked": "revoked",
+    "claim": "claimed",
+    "finished": "finished",
+    "late": "finished",
+    "reconciled": "reconciled",
+}
+#: What an event does to a call.
+_EFFECTS: Final[dict[type[e.Event], str]] = {
+    e.ToolRequested: "requested",
+    e.ApprovalRequested: "put to people",
+    e.Voted: "voted on",
+    e.Escalated: "escalated",
+    e.GlassBroken: "announced",
+    e.ToolStarted: "started",
+    e.Declined: "declined",
+    e.Revoked: "revoked",
+    e.ToolReturned: "finished",
+    e.ToolFailed: "finished",
+    e.ToolRefused: "closed",
+    e.InDoubt: "put in doubt",
+    e.Reconciled: "reconciled",
+    e.Withdrawn: "withdrawn",
 }
 
 
@@ -17,6 +50,32 @@ def describe(fact: Fact) -> str:
     event, by = fact.event, _author(fact)
     what = event.type if isinstance(event, e.Carried) else type(event).__name__
     return f"{what}{f' by {by}' if by else ''} at {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def describe_decision(decided: Fact, withdrawn: Fact | None) -> str:
+    """The decision on a call, as `describe`; a withdrawal with the name of its author."""
+    if withdrawn is not None and type(withdrawn.event) is type(decided.event):
+        return describe(withdrawn)
+    return describe(decided)
+
+
+def already_filled(slot: Slot, first: Fact) -> str:
+    """Which fact was first in a slot: `ana has already voted on shop/t1/c-1: Voted by ana at …`."""
+    match slot.tail:
+        case ("call", _, "vote", reviewer):
+            state = f"{reviewer} has already voted on {slot.call_ref}"
+        case ("call", _, place, *_):
+            state = f"{slot.call_ref} is already {_FILLED[place]}"
+        case (kind, giver, name, place, *_) if kind in (GRANT, DELEGATION):
+            state = f"{slot.workspace}/{giver}/{name} is already {place}"
+        case _:
+            state = f"{slot.subject} is already filled"
+    return f"{state}: {describe(first)}. Nothing was recorded."
+
+
+def cannot_be(event: type[e.Event]) -> str:
+    """What cannot happen to a call if this event may not follow: `it cannot be started`."""
+    return f"it cannot be {_EFFECTS.get(event, 'decided')}"
 
 
 def _author(fact: Fact) -> str:
@@ -37,6 +96,8 @@ def _author(fact: Fact) -> str:
             e.Approved(ground="policy", rule=rule) | e.Denied(ground="policy" | "limit", rule=rule)
         ):
             return f"policy rule {rule!r}"
+        case e.Expired() | e.Withdrawn() | e.Superseded() if tail[2] == "decided":
+            return ""  # the gate only records these
         case e.Denied(ground="repeated"):
             return "the gate, as it was before"
         case e.GlassBroken(reviewer=reviewer):

@@ -60,7 +60,13 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.descriptions import FLAWS, describe
+from ayes.ledger.descriptions import (
+    FLAWS,
+    already_filled,
+    cannot_be,
+    describe,
+    describe_decision,
+)
 from ayes.ledger.objections import (
     VOID_VOTE,
     may_reconcile,
@@ -671,15 +677,16 @@ def refusal(call: Call, slot: Slot, event: e.Event, now: datetime) -> Refused | 
         return UnknownCall(f"{call.ref} was never requested. `ayes pending` lists what waits.")
     may_follow = MAY_FOLLOW[call.status]
     if type(event) not in may_follow and call.decided is not None and slot.tail[2] in _DECIDING:
-        decided = f"{call.ref} is already decided: {describe(call.decided)}. Nothing was recorded."
+        decision = describe_decision(call.decided, call.withdrawn)
+        decided = f"{call.ref} is already decided: {decision}. Nothing was recorded."
         is_expired = isinstance(call.decided.event, e.Expired)
         return DeadlinePassed(decided) if is_expired else AlreadyDecided(decided)
     if taken is not None:
-        return AlreadyFilled(f"{slot.subject} is taken: {describe(taken)}. Nothing was recorded.")
+        return AlreadyFilled(already_filled(slot, taken))
     if type(event) not in may_follow:
-        status, kind = call.status.replace("_", " "), type(event).__name__
-        allowed = ", ".join(sorted(one.__name__ for one in may_follow)) or "nothing"
-        return NotOpen(f"{call.ref} is {status}, so {kind} cannot follow. What can: {allowed}.")
+        status = call.status.replace("_", " ")
+        judged = "" if call.status is not Status.REQUESTED else " No gate has judged it yet."
+        return NotOpen(f"{call.ref} is {status}, so {cannot_be(type(event))}.{judged}")
     if call.newer:
         found = f"{call.ref} holds a fact of a newer program: {describe(call.newer[0])}"
         return NotOpen(f"{found}. Upgrade this one, then try again.")

@@ -16,7 +16,7 @@ import msgspec
 
 from ayes.ledger import clock
 from ayes.ledger.client import LedgerClient, as_of_the_leader, call_ref, same_content
-from ayes.ledger.descriptions import FLAWS, describe
+from ayes.ledger.descriptions import FLAWS, already_filled, describe
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.log import EventLog
 from ayes.ledger.reviewers import Reviewer
@@ -214,8 +214,7 @@ class Ledger(LedgerClient):
         if not known.is_clients:
             raise NotOpen(_not_here(known))
         if known.starts:
-            claimed = describe(known.starts[-1])
-            raise AlreadyFilled(f"{ref} is claimed: {claimed}. Nothing was recorded.")
+            raise AlreadyFilled(already_filled(known.starts[-1].slot, known.starts[-1]))
         if (flaw := known.flaw) is not None:
             raise NotOpen(f"{ref}: {FLAWS[flaw]}. It will not run.")
         return known.claim_slot, self.with_envelope(started)

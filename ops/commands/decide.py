@@ -20,6 +20,7 @@ import typer
 
 from ayes.consumers import pending_client
 from ayes.consumers.pending_view import changes
+from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.services import Ledger
 from ayes.ops.commands import chat_vote
@@ -37,7 +38,6 @@ from ayes.ops.commands.options import (
 )
 from ayes.ops.commands.outcome import (
     GATE_S,
-    decision_words,
     is_for_the_gate,
     open_tally,
     report,
@@ -168,7 +168,8 @@ async def _how(ledger: Ledger, call: str) -> str:
     if known.decided is None or known.gated is None:
         return ""
     waited = known.decided.recorded_at - known.gated.recorded_at
-    return f"  {decision_words(known)}, after {waited.total_seconds():,.0f} s"
+    decision = describe_decision(known.decided, known.withdrawn)
+    return f"  {decision}, after {waited.total_seconds():,.0f} s"
 
 
 class VoteInput(NamedTuple):

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import aclosing
 from typing import Final
 
-from ayes.ledger.descriptions import describe
+from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.services import Ledger
 from ayes.ledger.votes import Tally
@@ -77,24 +77,11 @@ def standing(call: Call, stands: Tally | None) -> str:
         why = (
             f" The reason: {reason}" if isinstance(call.decided.event, e.Denied) and reason else ""
         )
-        return f"{call.ref}: {decision_words(call)}{f', {edited}' if edited else ''}.{why}"
+        decision = describe_decision(call.decided, call.withdrawn)
+        return f"{call.ref}: {decision}{f', {edited}' if edited else ''}.{why}"
     if stands is not None:
         return f"{call.ref} waits for people: {output.vote_words(call, stands)}"
     return f"{call.ref} is requested and not judged yet. Does a gate run? See ayes status."
-
-
-def decision_words(call: Call) -> str:
-    """The decision, by whom and when. A withdrawal is its author's, an expiry nobody's: the gate
-    only records them.
-    """
-    assert call.decided
-    match call.decided.event:
-        case e.Withdrawn() if call.withdrawn is not None:
-            return describe(call.withdrawn)
-        case e.Expired():
-            return f"Expired at {call.decided.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
-        case _:
-            return describe(call.decided)
 
 
 def exit_code(call: Call, wanted: type[e.Event]) -> int:

@@ -332,7 +332,7 @@ async def test_an_answer_that_cannot_be_read_is_as_good_as_none(
         assert time.monotonic() - begun > pending_client.PATIENCE_S
 
 
-# ----------------------------------------------------------------- no service answers, or not any more
+# ------------------------------------------------------------ no service answers, or not any more
 
 
 async def test_where_nobody_answers_the_bucket_is_read_at_once(ledger: Ledger):

@@ -368,10 +368,10 @@ REFUSALS = [
       "Nothing was recorded.")),
     ("4 taken before the deadline", [*PENDING, (CALL.vote("ana"), EARLIER)], CALL.vote("ana"),
      OTHER_BYTES, LATER, AlreadyFilled,
-     ("ledger.acme.t1.call.1-0.vote.ana is taken: Voted by ana at 2026-03-01 09:00:03 UTC. "
+     ("ana has already voted on acme/t1/1-0: Voted by ana at 2026-03-01 09:00:03 UTC. "
       "Nothing was recorded.")),
     ("4 claimed", life(CALL, WISH, "returned"), CALL.claim(1), e.Revoked(), LATER, AlreadyFilled,
-     ("ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. "
+     ("acme/t1/1-0 is already claimed: ToolStarted at 2026-03-01 09:00:04 UTC. "
       "Nothing was recorded.")),
     ("3 withdrawn, and a vote", life(CALL, WISH, "withdrawn"), CALL.vote("ana"), VOTE, SOON,
      AlreadyDecided,
@@ -391,39 +391,34 @@ REFUSALS = [
      "acme/t1/1-0 is already decided: Expired at 2026-03-01 09:00:03 UTC. Nothing was recorded."),
     ("4 started", life(CALL, WISH, "running"), CALL.claim(1), EXAMPLES[e.ToolStarted][1], LATER,
      AlreadyFilled,
-     ("ledger.acme.t1.call.1-0.claim.1 is taken: ToolStarted at 2026-03-01 09:00:04 UTC. "
+     ("acme/t1/1-0 is already claimed: ToolStarted at 2026-03-01 09:00:04 UTC. "
       "Nothing was recorded.")),
     ("5 taken back", life(CALL, WISH, "revoked")[:4], CALL.claim(1), EXAMPLES[e.ToolStarted][1],
      LATER, NotOpen,
-     "acme/t1/1-0 is revoked, so ToolStarted cannot follow. What can: ToolRefused."),
+     "acme/t1/1-0 is revoked, so it cannot be started."),
     ("4 asked as well already", [*STAGED, MORE], CALL.escalated(1), LAST[1], LATER, AlreadyFilled,
-     ("ledger.acme.t1.call.1-0.escalated.1 is taken: Escalated at 2026-03-01 09:00:03 UTC. "
+     ("acme/t1/1-0 is already escalated: Escalated at 2026-03-01 09:00:03 UTC. "
       "Nothing was recorded.")),
     ("4 announced already", [*MANY, EXAMPLES[e.GlassBroken]], *EXAMPLES[e.GlassBroken], LATER,
      AlreadyFilled,
-     ("ledger.acme.t1.call.1-0.announced is taken: "
+     ("acme/t1/1-0 is already announced: "
       "GlassBroken by ana at 2026-03-01 09:00:03 UTC. Nothing was recorded.")),
     ("5 nobody asked, and more are", [(CALL.requested, request(WISH))], *EXAMPLES[e.Escalated],
      LATER, NotOpen,
-     ("acme/t1/1-0 is requested, so Escalated cannot follow. What can: "
-      "ApprovalRequested, Approved, Denied, Superseded, Withdrawn.")),
+     ("acme/t1/1-0 is requested, so it cannot be escalated. No gate has judged it yet.")),
     ("5 nobody asked, and the glass is broken", [(CALL.requested, request(WISH))],
      *EXAMPLES[e.GlassBroken], LATER, NotOpen,
-     ("acme/t1/1-0 is requested, so GlassBroken cannot follow. What can: "
-      "ApprovalRequested, Approved, Denied, Superseded, Withdrawn.")),
+     ("acme/t1/1-0 is requested, so it cannot be announced. No gate has judged it yet.")),
     ("5 not asked yet", [(CALL.requested, request(WISH))], CALL.vote("ana"), OTHER_BYTES, LATER,
      NotOpen,
-     ("acme/t1/1-0 is requested, so Voted cannot follow. What can: "
-      "ApprovalRequested, Approved, Denied, Superseded, Withdrawn.")),
+     ("acme/t1/1-0 is requested, so it cannot be voted on. No gate has judged it yet.")),
     ("5 not approved", PENDING, CALL.claim(1), EXAMPLES[e.ToolStarted][1], SOON, NotOpen,
-     ("acme/t1/1-0 is pending, so ToolStarted cannot follow. What can: "
-      "Answered, Approved, Denied, Escalated, Expired, GlassBroken, Superseded, "
-      "Voted, Withdrawn.")),
+     ("acme/t1/1-0 is pending, so it cannot be started.")),
     ("7 in the form of an older log", life(CALL, WISH, "approved"), CALL.claim(2), e.Revoked(),
      LATER, NotAllowed,
      "ledger.acme.t1.call.1-0.claim.2 is a slot of older logs. Use the reviewer's own."),
     ("5 not in doubt", life(CALL, WISH, "returned"), *EXAMPLES[e.Reconciled], LATER, NotOpen,
-     "acme/t1/1-0 is returned, so Reconciled cannot follow. What can: nothing."),
+     "acme/t1/1-0 is returned, so it cannot be reconciled."),
     ("6 the deadline before the voter", PENDING, CALL.vote("rita"), OTHER_BYTES, LATER,
      DeadlinePassed, "acme/t1/1-0 expired at 2026-03-01 10:00:02 UTC. Nothing was recorded."),
     ("6 the deadline to the second", PENDING, CALL.vote("ana"), VOTE,
@@ -726,7 +721,7 @@ DESCRIBED = [
      f"Answered by ana, ben {AT}"),
     (CALL.decided, POLICY_YES, f"Approved by policy rule 'reading' {AT}"),
     (CALL.decided, DECISIONS["denied by policy"], f"Denied by policy rule 'no-refunds' {AT}"),
-    (CALL.decided, replace(DECISIONS["expired"], by=BY_GATE), f"Expired by gate {AT}"),
+    (CALL.decided, replace(DECISIONS["expired"], by=BY_GATE), f"Expired {AT}"),
     (CALL.decided, DECISIONS["expired"], f"Expired {AT}"),
     (CALL.vote("ana"), replace(VOTE, by=e.Author(kind="reviewer", name="a shared tablet")),
      f"Voted by ana {AT}"),

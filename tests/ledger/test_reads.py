@@ -134,7 +134,7 @@ async def test_what_nobody_recorded_is_refused_all_the_same():
         await desk.start(CALL)
     await desk.declare("shop", SPEC)
     await desk.request(CALL, "refund", {}, requester="rita")
-    with pytest.raises(NotOpen, match=r"is requested, so ToolStarted cannot follow"):
+    with pytest.raises(NotOpen, match=r"is requested, so it cannot be started"):
         await desk.start(CALL)
 
 

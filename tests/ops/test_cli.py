@@ -557,7 +557,7 @@ def test_expired(shop, within, call):
     before = last_seq(shop)
     late = within("approve", call, "--as", "ana", store=shop)
     assert late.code == 6
-    assert "already decided: Expired by gate at" in late.err
+    assert "already decided: Expired at" in late.err
     assert last_seq(shop) == before
 
 
@@ -923,7 +923,7 @@ BAD_INPUT = [
     ("policy apply policy-huge.toml -w shop", 2, "over the limit of 524,288"),
     ("policy apply policy.toml -w _shop", 2, "workspace '_shop' cannot be used"),
     ("tool declare tools.toml -w shop", 2, "tools.toml, line 2, tool 're fund': "),
-    (f"doubt {OPEN}", 1, "shop/t/open is pending, so InDoubt cannot follow"),
+    (f"doubt {OPEN}", 1, "shop/t/open is pending, so it cannot be put in doubt"),
     (
         "up",
         1,
@@ -989,8 +989,16 @@ BAD_INPUT = [
         'do not fit its schema: |"amount" is a required property',
     ),
     (f"approve {OPEN} --as ana --edit [", 2, "The arguments of pay cannot be read: it is no JSON"),
-    (f"approve {TWO} --as ana", 1, "vote.ana is taken: Voted by ana at 20|Nothing was recorded."),
-    (f"deny {TWO} --as ana", 1, "vote.ana is taken: Voted by ana at 20|Nothing was recorded."),
+    (
+        f"approve {TWO} --as ana",
+        1,
+        "ana has already voted on shop/t/two: Voted by ana at 20|Nothing was recorded.",
+    ),
+    (
+        f"deny {TWO} --as ana",
+        1,
+        "ana has already voted on shop/t/two: Voted by ana at 20|Nothing was recorded.",
+    ),
     (
         f"approve {DECIDED} --as ben",
         1,
@@ -1000,7 +1008,7 @@ BAD_INPUT = [
     (
         f"approve {EXPIRED} --as ana",
         6,
-        "already decided: Expired by gate at 20|Nothing was recorded.",
+        "already decided: Expired at 20|Nothing was recorded.",
     ),
     (
         "approve shop/t/nobody --as ana",
@@ -1011,11 +1019,11 @@ BAD_INPUT = [
     ("approve shop/t/1-0-call_abc --as ana", 1, "was never requested"),
     (f"withdraw {DECIDED}", 1, "already decided: Approved by ana at 20"),
     ("withdraw shop/t/nobody", 1, "was never requested"),
-    (f"revoke {OPEN} --as ana", 1, "shop/t/open is pending, so Revoked cannot follow"),
+    (f"revoke {OPEN} --as ana", 1, "shop/t/open is pending, so it cannot be revoked"),
     (
         f"reconcile {OPEN} --as ana --happened",
         1,
-        "shop/t/open is pending, so Reconciled cannot follow",
+        "shop/t/open is pending, so it cannot be reconciled",
     ),
     ("wait shop/t/nobody", 1, "was never requested"),
     ("show shop/t/nobody", 1, "was never requested"),

@@ -120,6 +120,14 @@ def test_mistakes_are_named(within, tmp_path, monkeypatch, words, said):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_named_store_overrides_the_environments_url(shop, within, monkeypatch):
+    """What is typed counts more than a variable; of two variables, the broker's URL does."""
+    monkeypatch.setenv("AYES_URL", "nats://127.0.0.1:1")
+    assert within("show", str(OPEN), "--store", str(shop)).code == 0
+    monkeypatch.setenv("AYES_STORE", str(shop))
+    assert "127.0.0.1:1" in within("show", str(OPEN)).err
+
+
 def test_a_duration_may_be_too_long():
     with pytest.raises(BadInput, match=r"--duration '999d' is too long: 366d at most"):
         parse_duration("--duration", "999d", most=366 * 86400)

@@ -590,7 +590,7 @@ def test_whoever_runs_it_says_how_it_went(shop, within, thread):
     started = within("start", done, "--json", store=shop)
     assert (started.code, started.one["status"], started.one["arguments"]) == (0, "running", FIVE)
     again = within("start", done, store=shop)
-    assert (again.code, "claim.client.1 is taken" in again.err) == (1, True)
+    assert (again.code, "is already claimed" in again.err) == (1, True)
     finished = approvals(
         "finish", done, "--output", "-", "--json", store=shop, typed="two\nlines\n"
     )
@@ -601,7 +601,7 @@ def test_whoever_runs_it_says_how_it_went(shop, within, thread):
     assert within("finish", failed, "--error", "no such order", store=shop).code == 0
     assert kinds(within("show", failed, "--json", store=shop))[-2:] == ["ToolStarted", "ToolFailed"]
     early = within("finish", waits, "--output", "done", store=shop)
-    assert (early.code, "is pending, so ToolStarted cannot follow" in early.err) == (1, True)
+    assert (early.code, "is pending, so it cannot be started" in early.err) == (1, True)
 
 
 # -------------------------------------------------------------------------------- the policy of all
@@ -766,7 +766,7 @@ BAD_INPUT = [
     ("approve --all --as nobody --yes", 1, "nobody is none of those who may vote on shop/t/open"),
     (f"finish {OPEN}", 2, "ends with --output TEXT or with --error TEXT: give one of them."),
     (f"finish {OPEN} --output a --error b", 2, "give one of them."),
-    (f"start {OPEN}", 1, "shop/t/open is pending, so ToolStarted cannot follow"),
+    (f"start {OPEN}", 1, "shop/t/open is pending, so it cannot be started"),
 ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Registered, idempotency_key
 from ayes.consumers.worker import Reaction, Worker
 from ayes.ledger import clock, log
-from ayes.ledger.descriptions import describe
+from ayes.ledger.descriptions import describe, describe_decision
 from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.log import Delivered, TimerFired
 from ayes.ledger.nats.connection import Connection
@@ -396,7 +396,8 @@ def check_answer(call: Call, slot: Slot, answer: object) -> None:
         case Refused() if slot.tail[2] == "revoked":
             assert call.starts, "a revocation is refused only where a start came before it"
             assert (standing is None) is isinstance(answer, NotOpen)
-            assert "was started before" in str(answer) or "so Revoked cannot follow" in str(answer)
+            told = ("was started before it", "had ended before it", "so it cannot be revoked")
+            assert any(words in str(answer) for words in told)
         case DeadlinePassed() if standing is None and "expired at" in str(answer):
             assert call.deadline
             assert f"{call.deadline:%Y-%m-%d %H:%M:%S}" in str(answer)
@@ -406,7 +407,7 @@ def check_answer(call: Call, slot: Slot, answer: object) -> None:
         case Refused():
             assert standing is None
             assert call.decided
-            assert describe(call.decided) in str(answer)
+            assert describe_decision(call.decided, call.withdrawn) in str(answer)
         case Call():
             assert standing
             assert answer.decided in (None, call.decided)

@@ -104,7 +104,9 @@ class Chain:
         replica = ReadReplica(beside(self.log))
         workers = [
             Worker(
-                Ledger(beside(self.log), e.Author(kind=kind, name=kind)), make[kind](), replica=replica
+                Ledger(beside(self.log), e.Author(kind=kind, name=kind)),
+                make[kind](),
+                replica=replica,
             )
             for kind in kinds or make
         ]
