@@ -77,7 +77,7 @@ async def measured(rounds: int, scratch: Path, *, before: int, seconds: float) -
                 without.append(_part(alone, 0.99))
                 with_them.append(_part(beside, 0.99))
                 ages += answered
-            facts, version = await ledger.log.last_seq(), logs.broker_version(ledger)
+            facts, version = await ledger.log.last_seq(), ledger.log.server_version
 
     def line(
         what: str,

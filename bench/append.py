@@ -87,7 +87,7 @@ async def _measured(
         return compared(
             WORKLOAD, named(what, sync), "facts/s", *measured, beside=beside, better="higher",
             sync=sync, target=target if sync == SYNC else None, facts=facts,
-            nats_server=logs.broker_version(ledger),
+            nats_server=ledger.log.server_version,
         )  # fmt: skip
 
     many = f"{AT_ONCE} writers"

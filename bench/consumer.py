@@ -48,11 +48,11 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     store, facts = scratch / "consumer", min(_MOST, log.facts)
     async with (
         broker(store, SYNC),
-        Ledger.connect(store, role="admin") as admin,
+        JetStream.connect(store, role="admin") as admin,
         bare(store) as (client, jetstream),
     ):
         await logs.append_all(
-            admin,
+            Ledger.on(admin, "admin"),
             (
                 next(
                     logs.calling(ThreadRef("bench", f"t{number // logs.TURNS}").call(f"c{number}"))
@@ -74,7 +74,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
             return rate
 
         rates, floors = await in_turns(rounds, ours, floor)
-        version = logs.broker_version(admin)
+        version = admin.server_version
 
     def line(beside: str, floor: list[float], target: float | None = None) -> Result:
         return compared(
@@ -150,13 +150,13 @@ async def _fetched(client: Client, jetstream: JetStreamContext, facts: int) -> f
     return facts / spent
 
 
-async def _anew(admin: Ledger, store: Path) -> None:
+async def _anew(admin: JetStream, store: Path) -> None:
     """Recreates the durable consumer, so that it delivers the whole log again."""
     await _asked(admin, f"CONSUMER.DELETE.{LEDGER}.{_DURABLE}")
     await declare_streams(store)
 
 
-async def _all_acknowledged(admin: Ledger, durable: str) -> None:
+async def _all_acknowledged(admin: JetStream, durable: str) -> None:
     for _ in range(100):  # the last acknowledgements may be under way
         consumer = await _asked(admin, f"CONSUMER.INFO.{LEDGER}.{durable}")
         if not consumer["num_ack_pending"]:
@@ -166,8 +166,7 @@ async def _all_acknowledged(admin: Ledger, durable: str) -> None:
         raise AssertionError(f"not every fact was delivered once and acknowledged: {consumer}")
 
 
-async def _asked(admin: Ledger, what: str) -> dict[str, Any]:
-    assert isinstance(admin.log, JetStream)
-    answer = await streams.info(admin.log.api, what)
+async def _asked(admin: JetStream, what: str) -> dict[str, Any]:
+    answer = await streams.info(admin.api, what)
     assert answer is not None, what
     return answer

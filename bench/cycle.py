@@ -137,7 +137,7 @@ async def _measured(
     ) -> Result:  # fmt: skip
         return compared(
             WORKLOAD, named(what, sync), unit, measured, beside, beside=than, better=better,
-            target=target, facts=facts, nats_server=logs.broker_version(clients.service), sync=sync,
+            target=target, facts=facts, nats_server=clients.service.log.server_version, sync=sync,
         )  # fmt: skip
 
     at_once = f"approval cycles, {AT_ONCE} at once"

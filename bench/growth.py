@@ -188,7 +188,7 @@ async def measured(growing: Growing, facts: int, rounds: int) -> tuple[int, Meas
             found |= await _read(growing, admin, ledger, facts, rounds)
             found[REPLAY] = [await peak_mb(growing.store, facts)]
             found |= await _appended(growing, admin, facts, rounds)
-            return facts, found, logs.broker_version(admin)
+            return facts, found, admin.log.server_version
 
 
 async def _started(growing: Growing) -> float:
@@ -325,7 +325,7 @@ async def at_processes(scratch: Path, count: int, cycles: int, rounds: int) -> t
                 VOTE_TO_START: waits,
                 WORKER: [statistics.mean(map(resident_mb, pids))],
             }
-            return found, logs.broker_version(clients.service)
+            return found, clients.service.log.server_version
 
 
 # ------------------------------------------------------------------------------------------ telling

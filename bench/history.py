@@ -70,7 +70,7 @@ async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
         ) -> Result:
             return compared(
                 WORKLOAD, what, "ms", _medians(ours), floor, beside=beside, better="lower",
-                target=target, facts=log.facts + facts, nats_server=logs.broker_version(ledger),
+                target=target, facts=log.facts + facts, nats_server=ledger.log.server_version,
             )  # fmt: skip
 
         size = f"{MESSAGES} messages from {facts} facts"

@@ -31,7 +31,6 @@ from ayes.ops.lake.writer import _SETTINGS, LakeWriter, _arrow, quoted
 from ayes.projections.lake import tables
 from ayes.projections.lake.counting import Judged
 from ayes.projections.lake.queries import QUESTIONS
-from bench import logs
 from bench.logs import Log
 from bench.replay import counted, own_peak_mb
 from bench.results import Better, Result, compared, in_turns
@@ -59,7 +58,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     times of questions.
     """
     async with Ledger.connect(log.store, role="admin") as ledger:
-        version = logs.broker_version(ledger)
+        version = ledger.log.server_version
 
         def line(
             what: str, unit: str, ours: list[float], floor: list[float], beside: str,

@@ -20,7 +20,6 @@ from msgspec import Struct
 from nats.aio.client import Client
 
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
@@ -195,10 +194,3 @@ async def plain_client(store: Path) -> AsyncGenerator[Client]:
         yield client
     finally:
         await client.close()
-
-
-def broker_version(ledger: Ledger) -> str:
-    """Of the broker at the other end."""
-    assert isinstance(ledger.log, JetStream)
-    version = ledger.log.connection.client.connected_server_version
-    return f"{version.major}.{version.minor}.{version.patch}"

@@ -70,7 +70,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
         async with Ledger.connect(store, role="admin") as admin:
             await logs.append_all(admin, _places(waiting))
             await _show(admin, waiting)
-            facts, version = await admin.log.last_seq(), logs.broker_version(admin)
+            facts, version = await admin.log.last_seq(), admin.log.server_version
         async with Ledger.connect(store, role="observer") as ledger, PendingView(ledger) as inbox:
             again = [_again(inbox, waiting) for _ in range(rounds)]
         read = [await _first(store, waiting) for _ in range(rounds)]

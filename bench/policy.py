@@ -103,7 +103,7 @@ async def _judging(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
 
     times, floors = await in_turns(rounds, ours, recorded)
     beside, plain_times = await in_turns(rounds, with_conditions, ours)
-    version = logs.broker_version(ledger)
+    version = ledger.log.server_version
     return [
         compared(
             WORKLOAD,
@@ -195,7 +195,7 @@ async def _backtests(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
         begun = time.perf_counter()
         report, _ = await backtest_ledger(ledger, plain)
         whole.append((time.perf_counter() - begun) / report.calls * 1e6)
-    version = logs.broker_version(ledger)
+    version = ledger.log.server_version
     return [
         compared(
             WORKLOAD,

@@ -43,7 +43,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
             return await counted(log.store, log.facts)
 
         rates, floors = await in_turns(rounds, ours, floor)
-        version = logs.broker_version(ledger)
+        version = ledger.log.server_version
     half = log.facts // 2
     whole, part = [[await peak_mb(log.store, facts)] for facts in (log.facts, half)]
     async with logs.written(scratch / "many", half, log.open * _MANY) as busy:

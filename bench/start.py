@@ -18,7 +18,6 @@ from ayes.ledger.services import Ledger
 from ayes.ops.broker.processes import die_with_parent, environment
 from ayes.schemas import events as e
 from ayes.schemas.slots import ThreadRef
-from bench import logs
 from bench.logs import Log
 from bench.results import Result, compared
 
@@ -84,7 +83,7 @@ async def _up(store: Path) -> tuple[float, str]:
             spent = time.perf_counter() - begun
             if answer != Recorded(1):
                 raise AssertionError(f"the first fact was not recorded: {answer}")
-            return spent, logs.broker_version(ledger)
+            return spent, ledger.log.server_version
     finally:
         if process.returncode is None:
             process.terminate()

@@ -99,6 +99,10 @@ class Memory:
         known = self._durables.get(durable)
         return None if known is None else known.progress()
 
+    @property
+    def server_version(self) -> str:
+        return "in memory"
+
     async def clock(self) -> datetime:
         return self._now()
 

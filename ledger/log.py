@@ -235,6 +235,11 @@ class EventLog(FactReader, Protocol):
         """The progress of a durable subscription to the facts; None if it does not exist."""
         ...
 
+    @property
+    def server_version(self) -> str:
+        """The version of the broker, such as `2.15.0`."""
+        ...
+
     async def clock(self) -> datetime:
         """The time on the broker's clock, which `recorded_at` uses."""
         ...

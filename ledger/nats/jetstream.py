@@ -255,6 +255,11 @@ class JetStream:
             in_hand=consumer["num_ack_pending"],
         )
 
+    @property
+    def server_version(self) -> str:
+        version = self.connection.client.connected_server_version
+        return f"{version.major}.{version.minor}.{version.patch}"
+
     async def clock(self) -> datetime:
         return _time((await self._ledger())["ts"])
 

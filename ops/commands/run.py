@@ -180,9 +180,8 @@ async def setup(
     await declare_streams(
         store, url=url, replicas=replicas, also=tuple(DURABLES), max_bytes=bytes_of(max_bytes)
     )
-    async with session.connect("admin") as ledger:
-        assert isinstance(ledger.log, JetStream)
-        differing = await replicas_differ(ledger.log.api, replicas) + await drift(ledger.log.api)
+    async with JetStream.connect(store, url=url, role="admin") as log:
+        differing = await replicas_differ(log.api, replicas) + await drift(log.api)
     if json:
         there: dict[str, Any] = {"streams": list(streams()), "consumers": list(DURABLES)}
         print_json(there | ({"differing": differing} if differing else {}))
