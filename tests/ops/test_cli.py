@@ -918,7 +918,7 @@ BAD_INPUT = [
     (
         "policy apply policy-pattern.toml -w shop",
         2,
-        "policy-pattern.toml, line 3, rule 'x': |'pay now' is no pattern",
+        "policy-pattern.toml, line 3, rule 'x': |'pay now' is not a valid pattern",
     ),
     ("policy apply policy-huge.toml -w shop", 2, "over the limit of 524,288"),
     ("policy apply policy.toml -w _shop", 2, "workspace '_shop' cannot be used"),

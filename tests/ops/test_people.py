@@ -687,11 +687,11 @@ BAD_INPUT = [
     # what is done, how it ends, what must be said
     ("policy apply group.toml -w shop", 2, ("group.toml, line 5, rule 'x': there is no group "
                                            "'nobody'. There are none.")),
-    ("policy apply condition.toml -w shop", 2, "condition.toml, line 5, rule 'x': |is no condition"),
-    ("policy apply contradicts.toml -w shop", 2, ("contradicts.toml, line 8, rule 'block': |to the "
-                                                 "very same calls")),
-    ("policy apply unending.toml -w shop", 2, ("unending.toml, line 5, rule 'x': |expires_in_s is "
-                                              "missing")),
+    ("policy apply condition.toml -w shop", 2, "condition.toml, line 5, rule 'x': |is not a valid condition"),
+    ("policy apply contradicts.toml -w shop", 2, ("contradicts.toml, line 8, rule 'block': |for the "
+                                                 "same calls")),
+    ("policy apply unending.toml -w shop", 2, ("unending.toml, line 5, rule 'x': |needs "
+                                              "expires_in_s")),
     ("policy apply many.toml -w shop", 2, ("many.toml, line 1: |1,001 entries. It can have 1,000 "
                                           "at most.")),
     ("policy apply policy.toml --organisation -w desk", 2, "holds in every workspace. Leave out -w"),
@@ -707,8 +707,8 @@ BAD_INPUT = [
                                             "is not.")),
     (f"{GIVE} --duration 400d --any-arguments", 2, "--duration '400d' is too long: 366d at most."),
     (f"{GIVE} --duration 1h --any-arguments --uses 0", 2, "a grant has 1 to 1,000 uses, not 0."),
-    (f"{GIVE} --duration 1h --when args.amount>", 2, "'args.amount>' is no condition"),
-    (f"{GIVE} --duration 1h --when amount>5", 2, "names what is not there"),
+    (f"{GIVE} --duration 1h --when args.amount>", 2, "'args.amount>' is not a valid condition"),
+    (f"{GIVE} --duration 1h --when amount>5", 2, "has unknown names"),
     (f"{GIVE} --duration 1h --when args.amount>5 --any-arguments", 2, ("say different things. Give one "
                                                                  "of them.")),
     (f"{GIVE} --duration 1h --any-arguments --name a.b", 2, "name 'a.b' cannot be used"),
