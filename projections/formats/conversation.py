@@ -84,7 +84,7 @@ def read_conversations(path: str | Path) -> list[RecordedConversation]:
             raise BadFile(
                 str(path),
                 f"line {number}",
-                f"the id {conversation.id!r} stands on line {first} already.",
+                f"the id {conversation.id!r} is on line {first} already.",
             )
         line_of[conversation.id] = number
         conversations.append(conversation)

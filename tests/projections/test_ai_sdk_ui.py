@@ -914,17 +914,17 @@ def test_a_chat_is_read():
     ("sentence", "messages"),
     [
         ("message 1: the approval of 'a' is open. Wait for it", [HELLO, saying(part(state="approval-requested"))]),
-        ("message 1: 'a' waits in approval-responded. Wait for its result", [HELLO, saying(part(state="approval-responded"))]),
-        ("message 1: 'a' waits in input-available. Wait for its result", [HELLO, saying(part(state="input-available"))]),
-        ("message 1: 'a' waits in input-streaming. Wait for its result", [HELLO, saying(part(state="input-streaming"))]),
+        ("message 1: 'a' is still in approval-responded. Wait for its result", [HELLO, saying(part(state="approval-responded"))]),
+        ("message 1: 'a' is still in input-available. Wait for its result", [HELLO, saying(part(state="input-available"))]),
+        ("message 1: 'a' is still in input-streaming. Wait for its result", [HELLO, saying(part(state="input-streaming"))]),
         ("message 1: the output of 'a' is preliminary. Wait", [HELLO, saying(part(preliminary=True))]),
         ("message 1: `content` is a field of another form", [HELLO, {**HELLO, "content": "hi"}]),
         ("message 0: the type of a part is one of text,", [saying({"type": "tool_use"})]),
-        ("message 0: a tool-<name> part stands with role user", [message("user", SAYS, part())]),
+        ("message 0: a tool-<name> part has role user", [message("user", SAYS, part())]),
         ("message 0: a part of type 'file' is not text", [message("user", {"type": "file", "url": "data:,x", "mediaType": "a"})]),
         ("message 0: a part of type 'data-x' is not text", [message("user", SAYS, {"type": "data-x", "data": 1})]),
         ("message 0: a call that the provider ran itself", [saying(part(providerExecuted=True))]),
-        ("message 0: nothing says what 'a' was called with", [saying(less(part(state="output-error"), "input"))]),
+        ("message 0: 'a' has no input", [saying(less(part(state="output-error"), "input"))]),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(sentence, messages):

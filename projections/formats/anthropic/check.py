@@ -1,7 +1,7 @@
-"""What Anthropic Messages refuses.
+"""Checks payloads by the rules of Anthropic Messages.
 
-Rules 1 to 10 as platform.claude.com says ("Handle tool calls", the Messages reference) or as
-the issue named reports:
+The sources of rules 1 to 10 are platform.claude.com ("Handle tool calls", the Messages reference)
+and the issues named:
 
 1.  Every `tool_use` is answered by a `tool_result` in the very next user message, all of a turn in
     that one message (anthropics/claude-code#2697).
@@ -18,8 +18,7 @@ the issue named reports:
 9.  Thinking is in assistant messages, with the signature or the data that it came with.
 10. A server tool's result comes after its `server_tool_use` (anthropics/claude-code#64383).
 11. The first message is a user's, and there is one (Messages reference).
-12. Roles alternate. The service itself joins neighbours; servers that copy its interface refuse
-    them.
+12. Roles alternate. The service itself merges neighbours; compatible servers refuse them.
 13. `input` is an object (Messages reference).
 14. A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - (Messages reference).
 15. A message is an object with role user or assistant, its content text or a list of blocks.

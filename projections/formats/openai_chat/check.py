@@ -1,4 +1,4 @@
-"""What OpenAI Chat Completions refuses.
+"""Checks messages by the rules of OpenAI Chat Completions.
 
 The sources are OpenAI's API reference and the issues named:
 
