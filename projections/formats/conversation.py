@@ -72,7 +72,7 @@ def read_conversations(path: str | Path) -> list[RecordedConversation]:
     if lines[-1] == "":
         lines.pop()
     if not lines:
-        raise BadFile(str(path), "", "is empty. It needs one conversation a line.")
+        raise BadFile(str(path), "", "is empty. It needs one conversation on each line.")
     line_of: dict[str, int] = {}
     conversations = []
     for number, line in enumerate(lines, 1):
@@ -84,7 +84,7 @@ def read_conversations(path: str | Path) -> list[RecordedConversation]:
             raise BadFile(
                 str(path),
                 f"line {number}",
-                f"the id {conversation.id!r} is on line {first} already.",
+                f"the id {conversation.id!r} is already used on line {first}.",
             )
         line_of[conversation.id] = number
         conversations.append(conversation)

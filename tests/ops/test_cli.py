@@ -1033,7 +1033,7 @@ BAD_INPUT = [
         2,
         "--until 'tomorrow' is neither a sequence number nor an ISO time such as 20",
     ),
-    ("pending --url nats://", 2, "It looks like nats://127.0.0.1:4222."),
+    ("pending --url nats://", 2, "An example is nats://127.0.0.1:4222."),
     (
         "pending --url nats://127.0.0.1:1",
         1,

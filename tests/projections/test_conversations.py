@@ -140,7 +140,7 @@ TALK = line(user()) + b"\n"
         (TALK + b'{"id": "\xff"}', ["line 2:", "not UTF-8", "0xff"]),
         (b"\xef\xbb\xbf" + TALK, ["line 1:", "no JSON"]),
         (TALK + b'{"id": "t2", ', ["line 2:", "no JSON", "(at character "]),
-        (TALK + TALK, ["line 2:", "'t1' is on line 1 already"]),
+        (TALK + TALK, ["line 2:", "'t1' is already used on line 1"]),
         # The conversation.
         (b"[]", ["line 1:", "JSON object"]),
         (b"3", ["line 1:", "JSON object"]),
