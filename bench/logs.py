@@ -1,10 +1,8 @@
-"""The logs that workloads are measured on: conversations as a service has them, many of them under
-way at once.
+"""The logs on which workloads are measured: typical conversations, many of them at the same time.
 
 A conversation has 20 turns, each with a call that a person approves and an executor runs: eight
 facts a turn, each caused by the one before it. The log mixes a few hundred of them, and ends with
-every one of those waiting for people, so that logs of any length have the same number of open
-approvals.
+each of them pending, so that logs of any length have the same number of pending calls.
 """
 
 import asyncio
@@ -40,7 +38,7 @@ type Place = tuple[Slot, e.Event]
 
 
 class Log(Struct, frozen=True):
-    """A log that runs, and how much it holds."""
+    """A running log, and its number of facts."""
 
     store: Path
     facts: int
@@ -186,7 +184,7 @@ def _arguments(call: CallRef) -> str:
 
 @asynccontextmanager
 async def plain_client(store: Path) -> AsyncGenerator[Client]:
-    """nats-py as it comes, for a floor: nothing of ours between it and the broker."""
+    """nats-py alone, for a floor."""
     login = Store.login_for("admin", store=store, url=None)
     client = await nats.connect(
         login.url, user=login.user, password=login.password, inbox_prefix=f"_INBOX.{login.user}"
@@ -198,7 +196,7 @@ async def plain_client(store: Path) -> AsyncGenerator[Client]:
 
 
 def broker_version(ledger: Ledger) -> str:
-    """Of the broker at the other end."""
+    """The version of the connected broker."""
     assert isinstance(ledger.log, JetStream)
     version = ledger.log.connection.client.connected_server_version
     return f"{version.major}.{version.minor}.{version.patch}"
