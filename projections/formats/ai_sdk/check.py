@@ -78,7 +78,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     seen = _ModelMessagesSeen(problems, CallPairing(_PAIRING, problems))
     opening = True
     if not messages:
-        problems.add(15, 0, "there is no message. Say something first.")
+        problems.add(15, 0, "there is no message. Add one.")
     for at, message in enumerate(messages):
         if wrong := _foreign(message):
             problems.add(15, at, wrong)

@@ -61,7 +61,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     messages = find_messages(payload)
     problems = Problems()
     if not messages:
-        problems.add(10, 0, "there is no message. Say something first.")
+        problems.add(10, 0, "there is no message. Add one.")
     pairing = CallPairing(_PAIRING, problems)
     for at, message in enumerate(messages):
         if not isinstance(message, dict) or message.get("role") not in _ROLES:

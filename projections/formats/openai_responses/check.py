@@ -67,7 +67,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     elsewhere = is_continued(payload)
     problems = Problems()
     if not items:
-        problems.add(15, 0, "there is no item in `input`. Say something first.")
+        problems.add(15, 0, "there is no item in `input`. Add one.")
     # The whole input is one turn, as an output may be anywhere after its call. A call's tool is the
     # type of its output.
     pairing = CallPairing(_PAIRING, problems)

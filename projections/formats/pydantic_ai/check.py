@@ -81,7 +81,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     problems = Problems()
     pairing = CallPairing(_PAIRING, problems)
     if not messages:
-        problems.add(11, 0, "there is no message. Say something first.")
+        problems.add(11, 0, "there is no message. Add one.")
     for at, message in enumerate(messages):
         kind = message.get("kind") if isinstance(message, dict) else None
         if kind not in ("request", "response") or not isinstance(message.get("parts"), list):
