@@ -237,7 +237,7 @@ async def measure(
             problems.append(f"{failure} Without it there is no {missing}." if missing else failure)
         elif missing:
             problems.append(
-                f"{program} told nothing of {missing}. See whether {peers.directory} is as old as "
+                f"{program} reported nothing about {missing}. See whether {peers.directory} is as old as "
                 "the table of rivals here."
             )
     return results, problems
