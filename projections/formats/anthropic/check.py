@@ -106,9 +106,7 @@ def _is_chat(message: JsonObject) -> bool:
 
 def shape_problem(message: Any) -> str:
     if isinstance(message, dict) and _is_chat(message):
-        return (
-            "this is a message for OpenAI Chat Completions. Check these with `--format openai-chat`."
-        )
+        return "this is a message for OpenAI Chat Completions. Check these with `--format openai-chat`."
     return "a message is a role, user or assistant, and text or a list of blocks."
 
 

@@ -96,9 +96,7 @@ def _part_problem(part: Any, role: str) -> str:
     """Why the role may not send the part; empty if it may."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in _ANTHROPIC:
-        return (
-            f"a block of type {kind!r} is Anthropic's. Check these messages with `--format anthropic`."
-        )
+        return f"a block of type {kind!r} is Anthropic's. Check these messages with `--format anthropic`."
     kinds = _PARTS.get(role, ("text",))
     if kind not in kinds:
         return f"a part is of type {kind!r}. One of role {role} can be {', '.join(kinds)}."
