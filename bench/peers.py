@@ -237,8 +237,8 @@ async def measure(
             problems.append(f"{failure} Without it there is no {missing}." if missing else failure)
         elif missing:
             problems.append(
-                f"{program} reported nothing about {missing}. See whether {peers.directory} is as old "
-                "as the table of rivals here."
+                f"{program} reported nothing about {missing}. See whether {peers.directory} is as "
+                "old as the table of rivals here."
             )
     return results, problems
 
