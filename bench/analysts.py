@@ -1,10 +1,9 @@
-"""Analysts who ask without pause while facts come in: how fresh their answers are, and what they do
-to the archivist.
+"""Analysts' queries while facts are appended: the age of the results, and the effect on the writer.
 
-A service appends 2,000 facts a second. The archivist follows, in a process of its own, as `ayes
-lake sync --follow` does. Two analysts, each a process, open the catalog anew and ask, one query
-after the other: the times to decision of all calls by tool, and when the newest fact was recorded.
-How old that is when the answer is there is how fresh the answer is. Then the same without analysts.
+A service appends 2,000 facts a second. The archivist follows in its own process, as `ayes lake sync
+--follow` does. Two analysts, each a process, reopen the catalog for each query without a pause: the
+times to decision of all calls by tool, and the time of the newest fact. The age of that fact is the
+age of the result. Then the same without analysts.
 
 Any error on either side ends the measurement.
 """
@@ -36,11 +35,11 @@ from bench.results import SYNC, Result, compared
 
 WORKLOAD: Final = "analysts"
 _ANALYSTS: Final = 2
-#: Facts a second, and in how many steps they are appended.
+#: Facts a second, and the number of steps a second in which they are appended.
 _RATE: Final = 2_000
 _STEPS: Final = 20
 _SECONDS: Final = 10.0
-#: What is there before: something to go through.
+#: The facts in the log at the start.
 _BEFORE: Final = 100_000
 _QUESTIONS: Final = (
     """
@@ -53,9 +52,7 @@ _QUESTIONS: Final = (
 
 
 async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
-    """Freshness, and what the analysts cost the archivist; on a log of its own, since these facts
-    are many.
-    """
+    """Ages, and the analysts' effect on the archivist. Uses its own log, since it appends a lot."""
     before = min(log.facts, _BEFORE)
     return await measured(
         rounds, scratch / "analysts", before=before, seconds=_SECONDS * before / _BEFORE + 1
@@ -63,7 +60,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
 
 
 async def measured(rounds: int, scratch: Path, *, before: int, seconds: float) -> list[Result]:
-    """Starts with `facts` facts; each of the two parts lasts `seconds`."""
+    """Start with `before` facts; each of the two parts lasts `seconds`."""
     ages, with_them, without = list[float](), list[float](), list[float]()
     store, archive = scratch / "store", scratch / "archive"
     async with EmbeddedServer(store, sync=SYNC):
@@ -176,7 +173,7 @@ async def _told(process: Process) -> list[float]:
 
 
 class _Timed(LakeWriter):
-    """An archive that tells how many milliseconds each of its transactions took."""
+    """An archive that records the milliseconds of each of its transactions."""
 
     transactions: list[float]
 
@@ -215,7 +212,7 @@ def _ask(lake: Path, seconds: float) -> None:
 
 
 def _part(values: list[float], part: float) -> float:
-    """The smallest value that so large a part of them does not exceed."""
+    """The quantile of the values: the smallest one that this part of them does not exceed."""
     return sorted(values)[min(len(values) - 1, int(part * len(values)))]
 
 

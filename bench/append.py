@@ -1,13 +1,13 @@
 """Appending facts, compared with nats-py publishing the same bytes to a plain stream of the broker.
 
-64 writers, each with one fact under way, share one connection: what waits while one commit is in
-flight becomes the next one (`ledger/nats/group_commit.py`). One floor is 64 bare publishes in
-flight, the other atomic batches of 100, one after the other. A single writer is held against a
-single bare publisher: a lone writer must not pay for batching.
+64 writers, each with one fact in flight, share one connection: appends that wait during one commit
+become the next one (`ledger/nats/group_commit.py`). One floor is 64 bare publishes in flight, the
+other atomic batches of 100, one after the other. A single writer is compared with a single bare
+publisher, since it must not pay for batching.
 
-Everything comes twice: flushed to disk before each acknowledgement, which is what the targets are
-about, and not. The brokers are of this workload's own, because it writes; so are those of the other
-workloads that take them from here.
+Everything is measured twice: flushed to disk before each acknowledgement, for which the targets
+are, and not flushed. The workload has its own brokers, because it writes; so have the other
+workloads that use the helpers below.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ async def _measured(
         what: str, measured: tuple[list[float], list[float]], beside: str, facts: int,
         target: float | None = None,
     ) -> Result:  # fmt: skip
-        # There is no promise without flushing, so there is no target either.
+        # Nothing is promised without flushing, so there is no target.
         return compared(
             WORKLOAD, named(what, sync), "facts/s", *measured, beside=beside, better="higher",
             sync=sync, target=target if sync == SYNC else None, facts=facts,
@@ -135,7 +135,7 @@ async def _published(
 async def _batched(
     client: Client, jetstream: JetStreamContext, payloads: list[tuple[str, bytes]]
 ) -> float:
-    """Only the commit of a batch is answered (ADR-50)."""
+    """Publish atomic batches (ADR-50), of which only the commit is acknowledged."""
     await afresh(jetstream)
     batches = [payloads[at : at + _BATCH] for at in range(0, len(payloads), _BATCH)]
     begun = time.perf_counter()
@@ -165,7 +165,7 @@ def _places(name: str, facts: int) -> Iterator[Place]:
 
 
 def _payloads(ledger: Ledger, facts: int) -> list[tuple[str, bytes]]:
-    """The bytes that ours would append, and twenty to a subject."""
+    """The bytes that ours would append, twenty to a subject."""
     return [
         (f"bare.{number // logs.TURNS}", encode(ledger.with_envelope(event)))
         for number, (_, event) in enumerate(_places("bare", facts))
@@ -191,7 +191,7 @@ async def broker(store: Path, sync: str, *also: str) -> AsyncGenerator[EmbeddedS
 
 @asynccontextmanager
 async def bare(store: Path) -> AsyncGenerator[tuple[Client, JetStreamContext]]:
-    """nats-py for a floor, as quick as its options make it."""
+    """nats-py for a floor, with its fastest options."""
     login = Store.login_for("admin", store=store)
     client = await nats.connect(
         login.url,
@@ -207,7 +207,7 @@ async def bare(store: Path) -> AsyncGenerator[tuple[Client, JetStreamContext]]:
 
 
 def named(what: str, sync: str) -> str:
-    """What was measured, of a store that was flushed so."""
+    """The name of a measurement, with its durability."""
     return what if sync == SYNC else f"{what}, not durable"
 
 

@@ -1,4 +1,4 @@
-"""Calculates from measured figures what three sizes of organisation need of one broker.
+"""Calculates the requirements of three sizes of organisation for one broker, from measured figures.
 
     python -m bench.capacity                          print the tables of docs/capacity.md
     python -m bench.capacity results.jsonl --write    update the page from these results
@@ -58,8 +58,7 @@ CYCLES: Final = f"approvals a second, {AT_ONCE} at once"
 REHEARSED: Final = "approvals a second in a rehearsal, with all that was said around them"
 FIGURES: Final = (MEMORY, DISK, PARQUET, START, KILLED, CYCLES, REHEARSED)
 _HEAD: Final = ("measured", "figure", "on")
-#: What the tables of the sizes are called, how many facts there are to an approval, and which rate
-#: was seen.
+#: By name of a table of the sizes: the facts of an approval, and the measured rate.
 _TABLES: Final = {
     "approvals alone": (ALONE, CYCLES),
     "with the conversations around them": (AROUND, REHEARSED),
@@ -70,9 +69,7 @@ _TABLES: Final = {
 
 
 def needs(approvals: float, facts: float, rate: float, slopes: dict[str, float]) -> dict[str, str]:
-    """Requirements of `approvals` a day of `facts` facts each, if one broker handles `rate` a
-    second.
-    """
+    """The requirements of `approvals` a day with `facts` facts each, at `rate` a second."""
     a_day = approvals * facts
     a_year = a_day * _YEAR
     busiest = approvals * BUSIEST / 3600
@@ -94,7 +91,7 @@ def needs(approvals: float, facts: float, rate: float, slopes: dict[str, float])
 
 
 def amount(size: float) -> str:
-    """Bytes, in the unit that suits them."""
+    """Bytes in a readable unit."""
     for unit, least in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size >= least:
             return f"{figure(size / least)} {unit}"
@@ -102,7 +99,7 @@ def amount(size: float) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A time, in the unit that suits it."""
+    """A duration in a readable unit."""
     for unit, least in (("years", _YEAR * _DAY_S), ("days", _DAY_S), ("h", 3600), ("min", 60)):
         if seconds >= 2 * least:
             return f"{figure(seconds / least)} {unit}"
@@ -110,7 +107,7 @@ def lasting(seconds: float) -> str:
 
 
 def slopes_of(results: Iterable[Result]) -> dict[str, Figure]:
-    """The figures that these results have."""
+    """The figures in these results."""
     every = list(results)
     found: dict[str, Figure] = {}
     for what, cost, factor in (
@@ -191,7 +188,7 @@ def figures_in(page: str) -> dict[str, Figure]:
 
 
 def tables(figures: dict[str, Figure]) -> list[str]:
-    """The page's tables: the figures, and what each size needs."""
+    """The page's tables: the figures, and the requirements of each size."""
     slopes = {what: one.value for what, one in figures.items()}
     measured = [(what, figure(figures[what].value), figures[what].on) for what in FIGURES]
     found = [_table(_HEAD, measured)]

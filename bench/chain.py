@@ -11,8 +11,8 @@ hand-written on nats-py, with the durability that a chain needs to lose no fact:
 * service and reviewer receive questions and results by following the stream.
 
 There is nothing else: no schema, policy or digest, no reads, a place takes more than one fact, and
-a redelivered fact is acted upon again. Each process has one connection,
-and both have the same credentials.
+a redelivered fact is processed again. Each process has one connection, and both have the same
+credentials.
 """
 
 import asyncio

@@ -4,9 +4,9 @@
     python -m bench.charts results.jsonl docs/charts
 
 A workload that was measured at several sizes of the log is drawn over them, one panel a cost; any
-other as ours beside its floor, one row a line. Of lines that say the same at the same size the last
-one counts. The same lines give the same bytes (no dates, no random ids, a font that the drawing
-brings along), and the colours can be read on white and on black.
+other as bars of ours and its floor, one row a line. Of several lines for the same measurement the
+last one counts. The same lines give the same bytes (no dates, no random ids, an embedded font), and
+the colours are readable on white and on black.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def chart(workload: str, results: Sequence[Result]) -> Spec:
     """
     series: defaultdict[tuple[str, str], dict[int, Result]] = defaultdict(dict)
     for one in results:
-        # What a floor is often says how large it was; it is the same floor at each size.
+        # A floor's name may contain the size; it is the same floor at each size.
         series[one.what, re.sub(r"\d[\d,]*", "", one.beside)][one.facts] = one
     lines = [[by_size[facts] for facts in sorted(by_size)] for by_size in series.values()]
     if any(len(line) > 1 for line in lines):
@@ -176,7 +176,7 @@ def _figures(dy: Any) -> Spec:
 
 
 def main() -> None:
-    """Draw what these files hold."""
+    """Draw the results in these files."""
     options = argparse.ArgumentParser(description="Draw a chart for each workload.")
     options.add_argument(
         "results", type=Path, nargs="+", help="JSON lines, as `make bench JSON=1` prints them"

@@ -1,9 +1,9 @@
 """Consuming facts: our worker with a reaction that does nothing, compared with nats-py's `fetch`.
 
-Both read the same requests off a durable consumer each, decode them, and acknowledge one by one;
-the clock stops when the broker has all acknowledgements. Ours is `consumers/worker.py` as every
-worker runs it: a task for each delivery, the room, the lease, what a log line would say. The floor
-fetches 500 at a time and decodes the event alone, without its place.
+Both read the same requests from their own durable consumer, decode them, and acknowledge one by
+one; the clock stops when the broker has all acknowledgements. Ours is `consumers/worker.py` as
+every worker runs it: a task for each delivery, the limits, the lease, the context of log lines. The
+floor fetches 500 at a time and decodes the event alone, without its slot.
 """
 
 import asyncio

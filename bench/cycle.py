@@ -1,10 +1,10 @@
 """Approvals from the request to the tool's result, and the time from the vote to the tool's start.
 
-A cycle is six facts: requested, gated, vote, decided, claim, finished. Four of us take part, each
-with a connection and the credentials of its own role: a service that asks, a reviewer who votes
-once the question is there, and gate and executor as `ayes work gate executor` runs them, together
-in one process of their own (so does `ayes up`). Service and reviewer share the process that
-measures, and receive questions and results by following the log.
+A cycle is six facts: requested, gated, vote, decided, claim, finished. Four parties take part, each
+with a connection and the credentials of its role: a service that requests, a reviewer who votes as
+soon as people are asked, and gate and executor in one process, as `ayes work gate executor` and
+`ayes up` run them. Service and reviewer share the process that measures, and receive approval
+requests and results by following the log.
 
 The floors are hand-written on nats-py. One is the same six facts, between the same four
 parties and processes, and nothing else (`bench/chain.py`): the difference is the price of our
@@ -12,8 +12,8 @@ features. The other is the minimal cycle: requested, approved and executed are p
 durable consumer runs the tool. It is in one process, and has no gate, no claim, no reads and no
 rules.
 
-A tool is an `async` function that answers with the time: the clock is the machine's, so it tells
-both processes the same.
+A tool is an `async` function that returns the time on the machine's clock, which both processes
+share.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ async def _measured(
 
     chains: list[float] = []
 
-    # What the chain has left is collected before the other floor begins, so that this does not pay
+    # The chain's garbage is collected before the other floor begins, so that this does not pay
     # for it.
     async def floors() -> float:
         rate, _ = await chain_cycles(store, jetstream, min(_MOST_CHAIN, log.facts), AT_ONCE)

@@ -5,7 +5,7 @@
 One store grows from size to size, so that nothing is written twice. It starts with the same
 facts at each size: a long conversation, and calls that are never decided. The log of the other
 workloads follows. At each size the broker is killed while it is busy, started, stopped, and started
-again, and then everything is measured anew.
+again, and then everything is measured again.
 
 Each line compares a cost with the same cost at the first size, so its ratio is its growth. Costs
 that must not grow have a target; for the others the table at the end has the growth for a million
@@ -69,7 +69,7 @@ _ENDLESS: Final = 10**12
 
 
 class Cost(Struct, frozen=True):
-    """Something that is measured at each size."""
+    """A cost that is measured at each size."""
 
     what: str
     unit: str
@@ -78,7 +78,7 @@ class Cost(Struct, frozen=True):
     flat: bool = False
 
 
-#: What was measured, round by round.
+#: The measured values, round by round.
 type Measured = dict[Cost, list[float]]
 
 WRITTEN: Final = Cost("broker memory, when all was just written", "MB")
@@ -111,7 +111,7 @@ def best(cost: Cost, rounds: list[float]) -> float:
 
 
 class Growing:
-    """A store whose log grows, always by what comes next in the same mix."""
+    """A store whose log grows by the same mix of facts."""
 
     def __init__(self, store: Path) -> None:
         self.store = store
@@ -152,12 +152,12 @@ class Growing:
             )
 
     def next(self, facts: int) -> Iterator[Place]:
-        """What comes next in the mix."""
+        """The next facts of the mix."""
         return itertools.islice(self._mix, max(0, facts))
 
 
 def _front() -> Iterator[Place]:
-    """What is read at each size."""
+    """The thread and calls that are read at each size."""
     yield from history.conversation()
     for number in range(_WAITING):
         call = ThreadRef("bench", f"w{number // logs.TURNS}").call(f"c{number}")
@@ -242,7 +242,7 @@ async def _medians(
 
 
 async def _queue(ledger: Ledger, facts: int) -> list[ProjectedRow]:
-    """The queue as of that many facts."""
+    """The queue after that number of facts."""
     state = ProjectionState(OPEN_APPROVALS)
 
     async def batch() -> None:
@@ -266,7 +266,7 @@ async def _show(admin: Ledger, rows: list[ProjectedRow]) -> None:
 
 
 async def _appended(growing: Growing, ledger: Ledger, facts: int, rounds: int) -> Measured:
-    """What comes next is written by one, then by many."""
+    """Append the next facts with one writer, then with many."""
     spent: list[float] = []
 
     async def one(place: Place) -> None:

@@ -1,12 +1,10 @@
-"""Making the history that a model goes on from: read the thread, put it together, write it for a
-provider.
+"""Building a model's history: read the thread, build the history, write it for a provider.
 
-The thread has 200 messages and 40 calls. The floor is the batched direct get that brings its facts,
-with nats-py alone: the answers are collected, and nothing in them is looked at but the status that
-ends them.
+The thread has 200 messages and 40 calls. The floor is the batched direct get of its facts, with
+nats-py alone: the answers are collected, and only the status at their end is read.
 
-The model's worker reads a thread from its mirror, which holds the facts decoded. Two lines are
-about that: the time until the history is made, and the time until it is written for a provider.
+The model's worker reads a thread from its replica, which holds decoded facts. Two lines measure
+that: the time until the history is built, and the time until it is written for a provider.
 """
 
 import asyncio
@@ -131,13 +129,13 @@ async def _timed(ledger: Ledger) -> float:
 
 
 async def written(ledger: Ledger) -> int:
-    """How many entries the history had that was written."""
+    """The number of entries in the written history."""
     entries = history(thread_of(THREAD, await ledger.read(THREAD))).entries
     return len(entries) if format_named(PROVIDER).write(entries) else 0
 
 
 async def _got(client: Client) -> int:
-    """How many answers the batched direct get brought."""
+    """The number of answers of the batched direct get."""
     body = msgspec.json.encode({"multi_last": [THREAD.subjects], "batch": 1000})
     inbox = client.new_inbox()
     ended = asyncio.Event()

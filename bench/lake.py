@@ -1,14 +1,12 @@
-"""Filling the lake from the log, compared with the cost of DuckDB and the broker alone; and
-asking it.
+"""Filling the lake from the log, compared with DuckDB and the broker alone; and querying it.
 
-Ours goes all the way: made durable, read, calls put together, Parquet, manifest, catalog. The floor
-of writing is the bare `json_transform` insert of the same messages into a file with the same
-settings and columns: no checkpoint row, no calls, nothing looked at twice. That of reading and
-writing is nats-py's reading alone, and nothing done.
+Ours does everything: staging, decoding, calls, Parquet, manifest, catalog. The floor of writing is
+the bare `json_transform` insert of the same messages into a file with the same settings and
+columns, without a checkpoint row or calls. The floor of reading and writing is nats-py's reading
+alone.
 
-A rebuild is what `ayes lake sync` does into an empty directory, in a process of its own: its rate,
-and its memory. The saved questions are asked as an analyst would, once the lake is whole; the floor
-is counting the calls.
+A rebuild is `ayes lake sync` into an empty directory, in its own process: its rate, and its memory.
+The saved questions run on the complete lake; their floor is counting the calls.
 """
 
 import asyncio
@@ -47,7 +45,7 @@ _ASKED: Final = 5
 
 
 class Run(Struct, frozen=True):
-    """What a process that goes through the whole log tells: facts a second, and its peak memory."""
+    """The result of a process that reads the whole log: facts a second, and its peak memory."""
 
     rate: float
     peak_mb: float
@@ -223,7 +221,7 @@ def _asked(lake: Path, line: Line) -> list[Result]:
 
 
 async def _from_the_broker(log: Log, rounds: int, scratch: Path, line: Line) -> list[Result]:
-    """Each in a process of its own, so that its memory is its own."""
+    """Measure each in its own process, for its own peak memory."""
     rebuilt, reading, counting = list[Run](), list[Run](), list[float]()
     for _ in range(rounds if log.facts < _LONG else 1):
         shutil.rmtree(scratch / "whole", ignore_errors=True)

@@ -123,7 +123,7 @@ RIVALS: Final[dict[tuple[str, str], tuple[str, ...]]] = {
         "openai-agents/sqlite/history.p50",
     ),
 }
-#: What one of their units is in ours.
+#: The size of one of their units in ours.
 _IN_OURS: Final = {
     ("events/s", "facts/s"): 1.0,
     ("cycles/s", "cycles/s"): 1.0,
@@ -196,7 +196,7 @@ def found(directory: Path, *, quick: bool = False) -> Peers:
     python = next((one for one in usual if one.is_file()), None)
     if python is None:
         raise BadInput(
-            f"there is no Python that has the rivals: neither {usual[0]} nor {usual[1]}. Make the "
+            f"there is no Python with the rivals: neither {usual[0]} nor {usual[1]}. Make the "
             "environment as "
             f"{directory / 'README.md'} says, or name its Python in PEERS_PYTHON."
         )
@@ -237,14 +237,14 @@ async def measure(
             problems.append(f"{failure} Without it there is no {missing}." if missing else failure)
         elif missing:
             problems.append(
-                f"{program} told nothing of {missing}. See whether {peers.directory} is as old as "
-                "the table of rivals here."
+                f"{program} reported nothing about {missing}. See whether {peers.directory} is as "
+                "old as the table of rivals here."
             )
     return results, problems
 
 
 def beside(ours: Result, line: Line) -> Result:
-    """Ours, with this rival in place of the floor. Their units are two of the table."""
+    """Our result with this rival instead of the floor. The units are a pair of the table."""
     scale = _IN_OURS[line.unit, ours.unit]
     runs = [run * scale for run in line.config.runs]
     best, median = (max if ours.better == "higher" else min)(runs), statistics.median(runs)
@@ -262,7 +262,7 @@ def beside(ours: Result, line: Line) -> Result:
 
 
 def lines_of(program: str, told: bytes) -> tuple[list[Line], list[str]]:
-    """What a program printed; and a sentence for each line that is not a result."""
+    """The results that a program printed, and a sentence for each line that is not a result."""
     lines: list[Line] = []
     problems: list[str] = []
     for number, line in enumerate(told.splitlines(), 1):
@@ -293,7 +293,7 @@ def _programs(rivals: Iterable[str]) -> dict[str, list[str]]:
 
 
 async def _run(peers: Peers, program: str, rivals: list[str], rounds: int) -> tuple[bytes, str]:
-    """What it printed, and how it failed, if it did."""
+    """The output of a program, and its failure, if any."""
     only = dict.fromkeys(_without_percentile(rival) for rival in rivals)
     process = await asyncio.create_subprocess_exec(
         str(peers.python.absolute()),

@@ -1,17 +1,15 @@
 """Reading the oldest 50 of 10,000 pending calls, among 100,000 that were decided.
 
-A service that asks again and again has an inbox, which is kept up by what changes, and takes no
-request to answer. A first request is what `ayes pending --limit 50` makes, over a connection that
-has just been made: it asks the page service, in a process of its own as in `ayes work queue`. Where
-there is none it reads the whole of the live queue (the key-value bucket), and decodes what is
-shown.
+A service that reads the queue repeatedly has a view of it, which is updated by changes and answers
+without a request. A first request is that of `ayes pending --limit 50` over a new connection: it
+asks the page service, in its own process as in `ayes work queue`. Without the service it reads the
+whole live queue (the key-value bucket), and decodes the entries that are shown.
 
 The page service runs alone here. The queue's worker would first receive all facts of the ledger,
-which takes long, and find each entry in place.
+which takes long, and find each entry unchanged.
 
-What is decided leaves a marker in the bucket for an hour. So these times are taken when all was
-decided longer ago, and the last lines say what it costs if all of it was decided within the hour.
-The ledger holds every one of the calls.
+A decided call leaves a marker in the bucket for an hour. These times are without markers, and the
+last lines show the cost if all calls were decided within the hour. The ledger holds all the calls.
 """
 
 import asyncio
@@ -62,7 +60,7 @@ _AT: Final = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
 
 async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
-    """Milliseconds until the oldest are at hand."""
+    """Milliseconds to read the oldest."""
     store = scratch / "pending"
     waiting = max(OLDEST, min(_MOST, log.facts // 20))
     # Reading waits for no disk, so writing it all need not either.
@@ -111,7 +109,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
 
 
 def _again(inbox: PendingView, waiting: int) -> float:
-    """Milliseconds until the oldest are at hand, of an inbox."""
+    """Milliseconds to read the oldest from a view."""
     times: list[float] = []
     for _ in range(_RUNS):
         begun = time.perf_counter()
@@ -122,7 +120,7 @@ def _again(inbox: PendingView, waiting: int) -> float:
 
 
 async def _begin(store: Path, waiting: int) -> float:
-    """Milliseconds until an inbox can be asked."""
+    """Milliseconds to start a view."""
     times: list[float] = []
     for _ in range(_RUNS):
         async with Ledger.connect(store, role="observer") as ledger:
@@ -134,7 +132,7 @@ async def _begin(store: Path, waiting: int) -> float:
 
 
 async def _first(store: Path, waiting: int) -> float:
-    """Milliseconds until the oldest are at hand, of a command."""
+    """Milliseconds to read the oldest in a command."""
     times: list[float] = []
     for _ in range(_RUNS):
         async with Ledger.connect(store, role="observer") as ledger:
@@ -209,7 +207,7 @@ def _call(number: int, thread: str = "t") -> CallRef:
 
 
 def _places(waiting: int) -> Iterator[Place]:
-    """Calls that wait, each followed by those that were decided meanwhile."""
+    """Pending calls, each followed by calls that were decided meanwhile."""
     for number in range(waiting):
         yield from itertools.islice(logs.calling(_call(number)), 2)
         for other in range(number * _DECIDED, (number + 1) * _DECIDED):

@@ -1,14 +1,13 @@
 """Judging a call by a policy, and trying a policy on the past.
 
-Judging is what the gate does before it records a verdict: the floor is that record, one durable
-append after the other on the same broker. The policy is a company's: 200 rules with names and
-patterns of their own, ten of which are about the tool that is called. With a condition on each of
-these ten it is measured for contrast.
+The floor of judging is recording the verdict, one durable append after the other on the same
+broker. The policy is that of a company: 200 rules with their own names and patterns, ten of which
+are about the called tool. For contrast it is measured with a condition on each of these ten, too.
 
-A backtest is what `ayes policy backtest` does with the facts once they are there: decode requests
-and decisions, put them together, judge, count. Its floor is msgspec's decoding of the same bytes.
-The facts are made as it goes, a piece of the log at a time, and both are measured on each piece in
-turns; with conditions, and read from the broker, for contrast.
+The backtest is that of `ayes policy backtest` with the facts in memory: decode requests and
+decisions, combine them, judge, count. Its floor is msgspec's decoding of the same bytes. The facts
+are generated in pieces, and both are measured on each piece in turns; for contrast, also with
+conditions, and with facts from the broker.
 """
 
 import gc
@@ -235,7 +234,7 @@ async def _backtests(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
 
 
 class _Tried:
-    """A policy on trial, and how long it took."""
+    """A backtest, and its duration."""
 
     def __init__(self, policy: Policy) -> None:
         self._calls, self._trial = Calls(), Backtest(policy)
@@ -254,7 +253,7 @@ class _Tried:
 
 
 def _pieces(calls: int) -> Iterator[Recorded]:
-    """So many calls as a ledger has them, requests and decisions, a piece of them at a time."""
+    """Requests and decisions of this number of calls, in pieces."""
     piece: list[tuple[str, bytes]] = []
     model, gate = e.Author("model", "model"), e.Author("gate", "gate")
     for number in range(calls):

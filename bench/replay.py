@@ -1,11 +1,11 @@
 """Replaying a whole log: our folds, compared with a reader that only counts.
 
-The floor is nats-py's own ordered consumer with a callback that does nothing but count. Ours reads
-the same log, decodes every fact, folds the queue and the histories, and writes out the history of
-every conversation that ends, as `ayes replay --projection histories` does.
+The floor is nats-py's own ordered consumer with a callback that only counts. Ours reads the same
+log, decodes every fact, folds the queue and the histories, and writes the history of every
+conversation that ends, as `ayes replay --projection histories` does.
 
-Memory is the peak of a process of its own that does the same; it should follow what is under way,
-not the log.
+Memory is the peak of a separate process that does the same; it should depend on the work in
+progress, not on the length of the log.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Start-up times: printing the help, and from `ayes up` to the first fact.
 
-Each run is a process of its own, as somebody at a terminal starts it. `up` begins with an empty
-directory, so it makes accounts, streams and consumers as well; the clock stops when a service has
-recorded something there.
+Each run is a process, started as from a terminal. `up` begins with an empty directory, so it
+creates accounts, streams and consumers as well; the clock stops when a service has recorded a fact.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Why a call stands as it does: what was said to it, which votes count, and what is in force now.
+"""Why a call has its status: the recorded judgement, the votes, and the policies in force now.
 
-Everything is read off the facts, by the functions that the gate asks too. The command line and the
-JSON output of `ayes policy explain` show an `Explained` as it is.
+All of it is computed from the facts, by the functions that the gate uses too. The output of
+`ayes policy explain` is an `Explained`.
 """
 
 from collections.abc import Collection, Sequence
@@ -31,25 +31,25 @@ _UNKNOWN: Final = Origin()
 
 
 class Seat(Struct, frozen=True):
-    """Of these people so many must agree."""
+    """A quorum, and the people who fill its seats."""
 
     voters: tuple[str, ...]
     votes_needed: int
     agree: tuple[str, ...] = ()
     missing: int = 0
-    #: What the policy calls them.
+    #: Its voters as the policy writes them.
     name: str = ""
 
 
 class ExplainedRequest(Struct, frozen=True):
-    """What people are asked."""
+    """The approval request of a verdict."""
 
     quorums: tuple[Seat, ...]
-    #: What the workspace's own rule asks for, where the organisation's asks too. The same votes
-    #: count once more here.
+    #: The quorums of the workspace's rule if the organisation's rule asks too. The same votes count
+    #: for both.
     besides: tuple[Seat, ...]
     denials_needed: int
-    #: Who never counts, and why.
+    #: People whose votes never count, with the reason.
     excluded: dict[str, str]
     may_break_glass: tuple[str, ...]
     expires_in_s: float | None
@@ -58,39 +58,39 @@ class ExplainedRequest(Struct, frozen=True):
 
 
 class ExplainedVerdict(Struct, frozen=True):
-    """What the policies say to a call."""
+    """The verdict of the policies on a call."""
 
-    #: `allow`, `ask` or `block`; `invalid` or `limit` where that comes before any rule.
+    #: `allow`, `ask` or `block`; `invalid` or `limit` if that comes before any rule.
     then: str
     rule: str
     policy_version: int
     organisation: bool
     reason: str
     asks: ExplainedRequest | None = None
-    #: What rules without effect would have said.
+    #: The verdicts of shadow rules.
     shadows: tuple[Shadow, ...] = ()
 
 
 class Vote(Struct, frozen=True):
-    """A vote that was cast, and whether it counts."""
+    """A vote, and whether it counts."""
 
     reviewer: str
     on_behalf_of: str
     verdict: str
     reason: str
-    #: Why it does not count; empty: it does.
+    #: Why it does not count; empty if it does.
     flaw: str
 
 
 class ExplainedStage(Struct, frozen=True):
-    """Who is asked as well next, and when."""
+    """The people to be asked in addition, and when."""
 
     voters: tuple[str, ...]
     at: datetime | None
 
 
 class Explained(Struct, frozen=True):
-    """Why a call stands as it does."""
+    """Why a call has its status."""
 
     call: str
     status: str
@@ -98,19 +98,19 @@ class Explained(Struct, frozen=True):
     arguments: str
     requester: str
     agent: str
-    #: What was said when it was judged. None: no gate has judged it.
+    #: The recorded verdict; None if no gate has judged the call.
     judged: ExplainedVerdict | None
     votes: tuple[Vote, ...]
     denied_by: tuple[str, ...]
-    #: Who was asked as well by now, since nobody decided in time.
+    #: People who were asked in addition, since nobody decided in time.
     asked_as_well: tuple[str, ...]
     next_stage: ExplainedStage | None
     expires_at: datetime | None
-    #: `giver/grant`: what was said in advance.
+    #: The grants used, as `giver/grant`.
     grants: tuple[str, ...]
     decision: str | None
     decided: str
-    #: What the policies in force now would say, where that is something else.
+    #: The verdict of the policies in force now, if it differs.
     by_now: ExplainedVerdict | None
 
 
@@ -124,14 +124,14 @@ def explained(
     *,
     names_requester: bool = True,
 ) -> Explained:
-    """Why a call that was requested stands as it does.
+    """Explain a requested call.
 
     Args:
         call: with requester, agent and labels of its thread (`policies.attributed`).
         policies: those in force now.
-        tool: as it is declared; None: it never was.
-        grants: `giver/grant` of each grant of which the call used one use.
-        names_requester: whether the request itself names who asked.
+        tool: the declaration; None if there is none.
+        grants: the grants that the call used, as `giver/grant`.
+        names_requester: whether the request itself names the requester.
     """
     assert call.requested
     wish, decision = call.wish, call.decided.event if call.decided else None
@@ -171,7 +171,7 @@ def _judged(
     stands: Tally | None,
     ballots: Sequence[CastVote],
 ) -> ExplainedVerdict | None:
-    """What was said to it when it was judged, with who agrees by now."""
+    """The recorded verdict, with the people who agree by now."""
     decision = call.decided.event if call.decided else None
     if call.approval_request is None:
         return (
@@ -241,13 +241,10 @@ def _why_excluded(name: str, wish: e.ToolRequested, accounts: Accounts) -> str:
 
 
 def _differ(then: ExplainedVerdict, now: ExplainedVerdict) -> bool:
-    """Is it another verdict, or are other people asked?
-
-    Versions, reasons and who has voted by now make no difference.
-    """
+    """Whether the verdict or the people asked differ, apart from versions, reasons and votes."""
     if then.then == now.then == "invalid":
         return False
-    if then.then == "limit":  # what the rule would have said was not recorded
+    if then.then == "limit":  # the verdict of the rule was not recorded
         return (then.rule, then.organisation) != (now.rule, now.organisation)
     if (then.then, then.rule, then.organisation) != (now.then, now.rule, now.organisation):
         return True
@@ -255,7 +252,7 @@ def _differ(then: ExplainedVerdict, now: ExplainedVerdict) -> bool:
 
 
 def _bare(question: ExplainedRequest) -> ExplainedRequest:
-    """The question alone, without who agrees."""
+    """The approval request without the people who agree."""
 
     def bare(seats: Sequence[Seat]) -> tuple[Seat, ...]:
         return tuple(Seat(one.voters, one.votes_needed) for one in seats)
@@ -271,7 +268,7 @@ def _vote(call: Call, cast: CastVote) -> Vote:
 
 
 def _flaw(call: Call, cast: CastVote) -> str:
-    """Why a vote does not count, in words for those who look at it; empty where it does."""
+    """Why a vote does not count, in words for people; empty if it does."""
     if cast.objection is None:
         return ""
     who, asking = cast.objection.person, call.approval_request
@@ -295,13 +292,11 @@ def _kind(event: object) -> str:
 
 
 def said_to(wish: e.ToolRequested, workspace: str, policy: Policy) -> ExplainedVerdict:
-    """What the gate would say to a wish if this policy were in force. Any object fits the
-    schema.
-    """
+    """The verdict on a wish if this policy were in force and any arguments were valid."""
     ref = ThreadRef(workspace, "t").call("c")
     now = datetime.fromtimestamp(0).astimezone()
     call = Call(ref, requested=Fact(1, now, ref.requested, wish))
-    if not wish.requester:  # somebody asks, and it does not matter who
+    if not wish.requester:  # any requester will do
         policy = policy.model_copy(update={"unmapped_requesters": "exclude_nobody"})
     case = Case(call, Policies(AppliedPolicy(0, policy)), Tool(wish.tool, wish.tool_version, _ANY))
     return _explained_verdict(verdict(case, now), wish)
@@ -313,15 +308,15 @@ _THEN: Final[dict[tuple[type, str], str]] = {
     (e.Denied, "invalid"): "invalid",
     (e.Denied, "limit"): "limit",
 }
-#: What is wrong with a vote, where it is not about who cast it.
+#: Flaws of a vote that do not depend on the voter.
 _FLAWS: Final[dict[VoteFlaw, str]] = {
     "not_asked": "nobody had been asked by then",
     "decided": "the call had been decided by then",
     "deadline": "it came after the deadline",
-    "other_bytes": "it is about other arguments than those that wait",
-    "glass_without_reason": "who breaks the glass must say why",
-    "glass_with_edit": "what it would have it run may not run",
-    "may_not_run": "what it would have it run may not run",
+    "other_bytes": "it is about other arguments than those of the call",
+    "glass_without_reason": "breaking the glass needs a reason",
+    "glass_with_edit": "breaking the glass allows no edited arguments",
+    "may_not_run": "its edited arguments may not run",
 }
 #: A tool that takes any object.
 _ANY: Final = e.ToolDeclared(description="", schema='{"type":"object"}')

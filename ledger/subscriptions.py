@@ -1,7 +1,7 @@
-"""Who receives which subjects: every durable subscription of the workers, in one table.
+"""The durable subscriptions of all workers, in one table.
 
-How JetStream is set up to deliver them stands in `nats/streams.py`; the twin in memory
-(`in_memory.py`) delivers the same from this table alone.
+`nats/streams.py` sets up JetStream from it; the twin in memory (`in_memory.py`) delivers the same
+from this table alone.
 """
 
 from typing import Final
@@ -10,16 +10,15 @@ from msgspec import Struct
 
 from ayes.schemas.slots import ROOT
 
-#: The streams that subscriptions read: the facts, the hints about deadlines, and what consumers
-#: gave up on.
+#: The streams that subscriptions read: the facts, the timers of deadlines, and parked deliveries.
 LEDGER: Final = "LEDGER"
 TIMERS: Final = "TIMERS"
 PARKED: Final = "PARKED"
 
-#: The role that says what becomes of what was parked.
+#: The role that decides about parked deliveries.
 OPERATOR: Final = "operator"
 
-#: How long a worker may be silent about a delivery, in seconds, before another one receives it.
+#: After this many seconds without an acknowledgement, another worker receives the delivery.
 ACK_WAIT_S: Final = 30.0
 
 
@@ -27,19 +26,19 @@ class Durable(Struct, frozen=True):
     """A subscription that survives its readers, shared by all processes of that name."""
 
     name: str
-    #: Whose credentials may receive it (`ops/broker/accounts.py`).
+    #: Only its credentials may receive deliveries (`ops/broker/accounts.py`).
     role: str
     subjects: tuple[str, ...]
     stream: str = LEDGER
-    #: Deliveries that are not acknowledged yet, over all processes. Bounds what is delivered a
-    #: second time after a crash.
+    #: The number of unacknowledged deliveries over all processes. Bounds the redeliveries after a
+    #: crash.
     at_once: int = 512
-    #: Created when it is first needed: the `-recorded` ones are those of `ayes rehearse`.
+    #: Created at its first use. `ayes rehearse` uses the `-recorded` ones.
     optional: bool = False
 
     @property
     def again(self) -> "Durable":
-        """The subscription to what this one parked, when it is to be tried again."""
+        """The subscription to this one's parked deliveries that are to be tried again."""
         subjects = tuple(f"parked.{role}.{self.name}.*" for role in (self.role, OPERATOR))
         return Durable(
             f"{self.name}-parked", self.role, subjects, PARKED, at_once=64, optional=self.optional
@@ -58,15 +57,15 @@ _MODEL: Final = (
     f"{ROOT}.*.*.opened",
     _SAID,
     _REPLIED,
-    # `late` too: where a void fact stands in `finished`, the end stands there.
+    # The end is in `late` if a void fact is in `finished`.
     *_call("finished", "finished.client", "late.>", "reconciled", "reconciled.*"),
 )
 
-#: Claims for the sake of those that decline a call, in older logs also revoke it: the model must
-#: be told.
+#: Claims too, since a claim can decline a call, and in older logs revoke it: then a result for the
+#: model must be recorded.
 _EXECUTOR: Final = _call("decided", "claim.*", "revoked.*")
 
-#: By name: the subscriptions of working consumers, and for each the one to what it parked.
+#: By name: the subscription of each worker, and the one to its parked deliveries.
 DURABLES: Final[dict[str, Durable]] = {
     durable.name: durable
     for working in (
@@ -75,7 +74,7 @@ DURABLES: Final[dict[str, Durable]] = {
         Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
         Durable("model", "model", _MODEL, at_once=256),
         Durable("executor", "executor", _EXECUTOR, at_once=256, optional=True),
-        # Closes what will never run, where no executor with tools does.
+        # Closes calls that will never run, if no executor with tools does.
         Durable("closer", "executor", _EXECUTOR, at_once=256, optional=True),
         Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True),
         Durable("model-recorded", "model", _MODEL, at_once=256, optional=True),

@@ -1,13 +1,13 @@
-"""What the gate says to a call: the judgement, apart from how it is loaded and recorded.
+"""The gate's judgement of a call, apart from loading its state and recording the result.
 
-A `Case` is a call and what it is judged by. Three questions are asked of it:
+A `Case` is a call and all facts by which it is judged. Three functions judge it:
 
-* `policy_verdict` tells what the policies say to the wish by itself.
-* `verdict` adds what the thread went through before and what people said in advance.
-* `decision` adds what came later: votes, a withdrawal, the deadline, a user's message.
+* `policy_verdict` applies the policies to the call alone.
+* `verdict` adds the earlier calls of the thread, and grants.
+* `decision` adds later facts: votes, a withdrawal, the deadline, a user's message.
 
-Nothing here reads a clock or the log, so the same case always gives the same answer: the gate, the
-backtest of a policy and the explanation of a call ask the same functions.
+Nothing here reads a clock or the log, so the same case always gives the same result: the gate, the
+backtest of a policy and the explanation of a call use the same functions.
 """
 
 from datetime import datetime
@@ -74,7 +74,7 @@ def decision(case: Case, now: datetime) -> e.Event | None:
     if case.newer is None:
         return _decided(case, now)
     first = _decided(replace(case, call=_before(case.call, case.newer)), case.newer.recorded_at)
-    if first is not None and not isinstance(first, e.Escalated):  # nobody more is asked when moot
+    if first is not None and not isinstance(first, e.Escalated):  # a moot call is not escalated
         return first
     return e.Superseded(reason=f"The user said something new, message {case.newer.slot.tail[1]!r}.")
 
@@ -132,11 +132,11 @@ def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
        another side, the arguments break the schema, or the requester could not be kept from voting:
        denied as invalid;
     2. the thread has reached the policy's limit of calls: denied;
-    3. the rule that counts blocks or allows (for a tool that can change policy people are asked
-       instead of allowing);
-    4. too few people may vote and count: denied, since nobody could ever decide;
-    5. grants make up the votes that it needs: approved;
-    6. people denied this call in this thread and the user has said nothing since: denied again,
+    3. the rule that counts blocks or allows (people are asked instead if the tool can change the
+       policy);
+    4. too few people are eligible to vote: denied, since nobody could ever decide;
+    5. grants supply the needed votes: approved;
+    6. people denied this call in this thread, and the user has sent no message since: denied again,
        `deny_repeats` times;
     7. the thread has reached the policy's limit of questions to people: denied;
     8. people are asked.
@@ -206,7 +206,7 @@ def policy_verdict(case: Case) -> PolicyVerdict:
 
 
 def _unasked(case: Case, approved: e.Approved) -> e.Approved:
-    """Add the people who are excluded, may revoke and may reconcile, since there is no question.
+    """Add the people who are excluded, may revoke and may reconcile, as an approval request would.
 
     A requester whom the request itself names is excluded anyway, and omitted.
     """
@@ -239,7 +239,7 @@ def _invalid(wish: e.ToolRequested, tool: Tool | None) -> str | None:
     return tool.problems(wish.arguments)
 
 
-#: Which layouts of a request's slots the gate knows.
+#: The layouts of a request's slots that the gate knows.
 _LAYOUTS: Final = (1, 2)
 
 
@@ -266,7 +266,7 @@ def question(
     (own, *also), *besides = required(policies, ruling)
     beside = ruling.beside.rule if ruling.beside is not None else rule
     reason = ruling.judged.reason
-    if ruling.judged.then == "allow":  # of a tool that can change policy
+    if ruling.judged.then == "allow":  # the tool can change the policy
         own, also = e.Quorum(("*",)), []
         reason = "It can change what is asked about, so a person must look."
     # The organisation's rule keeps the time, if it has any.
@@ -329,7 +329,7 @@ def _granted(case: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Gr
             # Two accounts of one person are one giver.
             by_giver.setdefault(person(grant.ref.giver, asking.people), grant)
     counting: dict[str, Grant] = {}
-    for grant in by_giver.values():  # those alone that bring it nearer
+    for grant in by_giver.values():  # only those that fill a seat
         giver = grant.ref.giver
         with_giver = (*counting, giver)
         if any(filled(one, with_giver) > filled(one, counting) for one in asked(asking)):

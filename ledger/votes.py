@@ -1,16 +1,16 @@
-"""Counting votes: what the people who were asked have decided, if anything.
+"""The count of the votes on a call, and the decision of the people who were asked.
 
-A vote counts where `objections.objection` finds nothing against it: it was recorded after the
-question and before the deadline, by somebody who was asked by then and did not ask for it, about
-the very bytes that wait. If it approves with edited arguments, they must be ones that may run.
-Nobody counts twice: the slot gives each reviewer one vote, two accounts of one person are one
-person, and who votes in another's place uses up both votes.
+A vote counts if `objections.objection` has none: it was recorded after the approval request and
+before the deadline, the voter had been asked by then and is not the requester, and it is about
+exactly the bytes of the call. Edited arguments must be allowed to run. Nobody counts twice: the
+slot gives each reviewer one vote, two accounts of one person are one person, and a delegate's vote
+uses up the votes of both people.
 
-Approvals and answers need people who say the same and meet every quorum. The first person to
-approve with edited arguments is their editor, and does not count towards them unless the question
-says so: somebody else must agree, by approving with exactly the same arguments. `denials_needed`
-people end it with a no, and so does it when those who are left could no longer agree. Who breaks
-the glass decides alone.
+An approval or an answer needs people who vote the same and meet every quorum. The first person to
+approve with edited arguments is their editor, who does not count towards them unless the approval
+request allows it: somebody else must approve exactly the same arguments. The call is denied by
+`denials_needed` people, or as soon as the remaining people could no longer agree. A person who
+breaks the glass decides alone.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -34,34 +34,34 @@ from ayes.schemas.tools import Tool
 
 #: Sets of quorums; each of them must be met, by the same votes.
 type Required = tuple[tuple[Quorum, ...], ...]
-#: Who else must agree to edited arguments; None: they may not run.
+#: The additional quorums for edited arguments; None if they may not run.
 type _Edited = Callable[[str], Required | None]
-#: Does the delegation hold by which this vote was cast in another's place?
+#: Whether the delegation behind a delegate's vote is valid.
 type _Delegated = Callable[[Fact], bool]
 
 
 class Tally(Struct, frozen=True):
-    """How the vote stands. `verdict` is None while it is open."""
+    """The count so far. `verdict` is None while the vote is open."""
 
-    #: Of the set of quorums that lacks the most.
+    #: Of the set of quorums that lacks the most votes.
     approvals: int
     needed: int
     verdict: e.Approved | e.Denied | e.Answered | None
-    #: Those who say what most say.
+    #: The people who hold the position with the most votes.
     people: tuple[str, ...] = ()
-    #: Edited arguments that nobody but their editor agrees to yet, and who that is.
+    #: Edited arguments that only their editor has approved, with the editor.
     edits: dict[str, str] = {}
 
 
 class CastVote(Struct, frozen=True):
-    """A vote that was recorded, and whether it counts."""
+    """A recorded vote, and whether it counts."""
 
     reviewer: str
-    #: In whose place; mostly the reviewer's own.
+    #: The person whose vote it is: the reviewer, or the giver of a delegation.
     person: str
     vote: e.Voted
     seq: int
-    #: Why it does not count; None: it does.
+    #: Why it does not count; None if it does.
     objection: Objection | None = None
 
 
@@ -76,12 +76,12 @@ def _nobody(_vote: Fact) -> bool:
 def tally(
     call: Call, policies: Policies, tool: Tool | None, delegations: Collection[Delegation] = ()
 ) -> Tally:
-    """How the vote stands on a call that people were asked about.
+    """Count the votes on a call that people were asked about.
 
     Args:
         call: with requester, agent and labels of its thread (`policies.attributed`).
-        policies: those in force, by which an edit is judged.
-        tool: as it is declared; None: it never was, and no edit may run.
+        policies: those in force, by which edits are judged.
+        tool: the declaration; if None, no edit may run.
         delegations: those of the workspace.
     """
     edited = _edit_rules(policies, tool, call)
@@ -91,7 +91,7 @@ def tally(
 def cast_votes(
     call: Call, policies: Policies, tool: Tool | None, delegations: Collection[Delegation] = ()
 ) -> list[CastVote]:
-    """Every recorded vote in the order of the log, each with why it does not count, by `tally`."""
+    """Every recorded vote in the order of the log, with the objection that `tally` has to it."""
     edited = _edit_rules(policies, tool, call)
     return [
         replace(one, objection=Objection("may_not_run", one.person))
@@ -114,12 +114,12 @@ def count_votes(
     edited: _Edited = _as_asked,
     delegated: _Delegated = _nobody,
 ) -> Tally:
-    """Count the votes on a pending call. Only for calls that people were asked about.
+    """Count the votes on a call that people were asked about.
 
     Args:
-        edited: who else must agree to edited arguments; None: they may not run, so the vote does
-            not count.
-        delegated: does the delegation hold by which this vote was cast in another's place?
+        edited: the additional quorums for edited arguments; None if they may not run, so that the
+            vote does not count.
+        delegated: whether the delegation behind a delegate's vote is valid.
     """
     asking = call.approval_request
     assert asking, f"{call.ref} was never put to people"
@@ -131,7 +131,7 @@ def count_votes(
     edits: dict[str, str] = {}
     for fact in _in_time(call):
         ballot = ballots.get(fact.seq)
-        # A vote that does not count has taken its slot all the same.
+        # A vote that does not count occupies its slot all the same.
         spent.add(person(fact.slot.tail[3], asking.people))
         match ballot:
             case None:
@@ -174,7 +174,7 @@ def count_votes(
 
 
 def asked(asking: e.ApprovalRequested) -> Required:
-    """Who must agree, as the question says."""
+    """The quorums of the approval request."""
     own = (Quorum(asking.voters, asking.votes_needed), *asking.also)
     return (own, asking.besides) if asking.besides else (own,)
 
@@ -182,7 +182,7 @@ def asked(asking: e.ApprovalRequested) -> Required:
 def _agreeing(
     asking: e.ApprovalRequested, said: "_Position", ballots: Sequence[CastVote]
 ) -> Sequence[CastVote]:
-    """The votes that count for a position; the first for an edit is its editor's."""
+    """The votes that count for a position; the first one for an edit is its editor's."""
     verdict, content = said
     is_edit = verdict == "approve" and content is not None
     return ballots[1:] if is_edit and not asking.editor_counts else ballots
@@ -194,7 +194,7 @@ def empty_seats(
     excluded: Collection[str],
     accounts: Accounts = NO_ACCOUNTS,
 ) -> int:
-    """The number of needed votes that nobody can cast, since some people do not count."""
+    """The number of needed votes that nobody can cast, given the excluded people."""
     later = [voter for stage in stages for voter in stage.voters]
     if not all(map(is_plain, later)):
         return 0
@@ -217,7 +217,7 @@ def _people(names: Iterable[str], accounts: Accounts) -> Collection[str]:
 
 
 def counted(call: Call, delegated: _Delegated = _nobody) -> list[CastVote]:
-    """The votes that count, in the order in which they were recorded."""
+    """The votes that count, in the order of the log."""
     return [one for one in _cast(call, delegated) if one.objection is None]
 
 
@@ -244,7 +244,7 @@ def _cast(call: Call, delegated: _Delegated) -> Iterable[CastVote]:
 
 
 def _more(call: Call, vote: e.Voted, edited: _Edited) -> Required | None:
-    """Who else must agree to what a vote would have run; None: it may not run."""
+    """The additional quorums for the edit of a vote; None if the edit may not run."""
     edit = _edit(call, vote) if vote.verdict == "approve" else None
     if edit is None:
         return ()
@@ -258,7 +258,7 @@ _DISAGREE: Final = "Those who were asked do not agree, and too few are left who 
 
 
 def _stands(required: Required, people: Sequence[str], anywhere: Collection[str]) -> Tally:
-    """How many agree and how many must, of the set of quorums that lacks the most."""
+    """The numbers of votes and needed votes, of the set of quorums that lacks the most."""
     each = [(filled(quorums, people, anywhere), needed(quorums)) for quorums in required]
     agree, must = max(each, key=lambda one: one[1] - one[0])
     return Tally(agree, must, None, tuple(people))
@@ -274,7 +274,7 @@ def _hopeless(
     assert asking
     later = call.escalated_to()
     if call.next_stage is not None or not all(map(is_plain, later)):
-        # an unknown person may still vote, and count wherever a vote is lacking
+        # A person who is not known yet may still vote, and count for any quorum.
         return False
     left = [
         name
@@ -312,12 +312,12 @@ def _in_time(call: Call) -> tuple[Fact, ...]:
 
 
 def _anywhere(call: Call, ballots: Sequence[CastVote]) -> set[str]:
-    """Those who were asked as well when nobody had decided in time."""
+    """Voters who were asked in addition, when nobody had decided in time."""
     return {one.person for one in ballots if is_among(one.person, call.escalated_to(one.seq))}
 
 
 def is_edit(call: Call, vote: Fact) -> bool:
-    """Does this vote approve with other arguments than those that wait?"""
+    """Whether this vote approves other arguments than those of the call."""
     event = vote.event
     return (
         isinstance(event, e.Voted) and event.verdict == "approve" and _edit(call, event) is not None
@@ -325,7 +325,7 @@ def is_edit(call: Call, vote: Fact) -> bool:
 
 
 def _edit(call: Call, vote: e.Voted) -> str | None:
-    """What the vote would change. Handing back the very bytes that wait is no edit."""
+    """The edited arguments of a vote; None if they are exactly those of the call."""
     return None if vote.arguments == call.wish.arguments else vote.arguments
 
 

@@ -1,9 +1,9 @@
-"""How many steps a condition takes, counted from its text before it is evaluated.
+"""The cost of a condition in steps, estimated from its text before it is evaluated.
 
-The library that evaluates conditions shows no tree and cannot be interrupted, so this reads the
-text itself, as CEL's grammar has it, and follows the sizes of values through it: of what it goes
-through (`all`, `map`), joins (`+`), compares and searches. Where it cannot know, it takes the
-larger number.
+The library that evaluates conditions exposes no syntax tree and cannot be interrupted. So this
+module parses the text by CEL's grammar, and follows the sizes of values through it: of the lists it
+iterates over (`all`, `map`), and of values that it joins (`+`), compares and searches. The estimate
+is an upper bound.
 
 A step takes the library 55 ns or less (docs/decisions/0018).
 """
@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 
 from ayes.schemas import regex_cost
 
-#: Macros in macros, no more than that.
+#: The depth of macros in macros.
 MAX_NESTED: Final = 5
 _MACROS: Final = frozenset({"all", "exists", "exists_one", "map", "filter"})
-#: The engine refuses a pattern that is heavier.
+#: The engine refuses heavier patterns.
 _HEAVIEST_PATTERN: Final = 50_000
 
 _TOKEN: Final = re.compile(
@@ -35,14 +35,14 @@ _TOKEN: Final = re.compile(
 
 
 class Size(NamedTuple):
-    """Of a value: all values in it, itself included, and the characters of its texts."""
+    """The size of a value: the number of values in it, itself included, and of characters."""
 
     values: float = 1
     text: float = 0
 
     @property
     def steps(self) -> float:
-        """What it takes to look at all of it once."""
+        """The cost of one pass over the value."""
         return self.values + self.text / 100
 
     def with_(self, other: "Size") -> "Size":
@@ -55,19 +55,19 @@ class ConditionCost(NamedTuple):
 
 
 type _Scope = dict[str, Size]
-#: What an expression takes where names stand for values of these sizes.
+#: The cost of an expression, given the sizes of the values that names refer to.
 type Counted = Callable[[_Scope], ConditionCost]
 
 
 class Unreadable(ValueError):
-    """The text is not CEL as it is known here; the message fits into a sentence."""
+    """The text is not CEL that is understood here; the message is part of a sentence."""
 
 
 def read(text: str) -> Counted:
-    """The effort of a condition, by the sizes of what its names stand for; an unknown name is data.
+    """The cost of a condition as a function of the sizes of its names. An unknown name is data.
 
     Raises:
-        Unreadable: with what is wrong.
+        Unreadable: with the problem.
     """
     try:
         parser = _Parser(text)
@@ -75,7 +75,7 @@ def read(text: str) -> Counted:
     except RecursionError:
         raise Unreadable("its brackets are nested too deep") from None
     if parser.sign():
-        raise Unreadable(f"nothing can follow before {parser.sign()!r}")
+        raise Unreadable(f"{parser.sign()!r} is not expected there")
     return found
 
 
@@ -102,7 +102,7 @@ class _Parser:
 
     def _need(self, sign: str) -> None:
         if not self._take(sign):
-            raise Unreadable(f"there is no {sign!r} where one must be")
+            raise Unreadable(f"{sign!r} is missing")
 
     def expression(self) -> Counted:
         first = self._compared()
@@ -171,7 +171,7 @@ class _Parser:
                     return _called(self._list(")"))
                 return _named(token)
             case _:
-                raise Unreadable(f"{token!r} cannot stand there")
+                raise Unreadable(f"{token!r} is not expected there")
 
     def _list(self, end: str) -> list[Counted]:
         found = []
@@ -179,7 +179,7 @@ class _Parser:
             self._take("?")
             found.append(self.expression())
             if not self._take(",", ":") and self.sign() != end:
-                raise Unreadable(f"there is no {end!r} where one must be")
+                raise Unreadable(f"{end!r} is missing")
         return found
 
     def _method(self, on: Counted, name: str) -> Counted:
@@ -188,7 +188,7 @@ class _Parser:
             self._at += 2
             self._nested += 1
             if self._nested > MAX_NESTED:
-                raise Unreadable(f"it goes through lists nested more than {MAX_NESTED} deep")
+                raise Unreadable(f"it iterates over lists in more than {MAX_NESTED} levels")
             bodies = self._list(")")
             self._nested -= 1
             return _gone_through(on, name, after[0][1], _joined(bodies, copies=False))
@@ -199,7 +199,7 @@ class _Parser:
 
 
 class _TextLiteral:
-    """A text that stands in the condition."""
+    """A text in the condition."""
 
     def __init__(self, token: str) -> None:
         self.text = _unescaped(token)
@@ -217,7 +217,7 @@ def _unescaped(token: str) -> str:
     try:
         return text.encode("ascii", "backslashreplace").decode("unicode_escape")
     except UnicodeDecodeError:
-        raise Unreadable(f"there is a wrong escape in {token[:60]}") from None
+        raise Unreadable(f"{token[:60]} has a wrong escape") from None
 
 
 def _literal(text: int) -> Counted:
@@ -230,7 +230,7 @@ def _named(name: str) -> Counted:
 
 
 def _both(one: Counted, other: Counted) -> Counted:
-    """Compared, or both true: a boolean comes of it."""
+    """The cost of a comparison or a logical operator, whose value is a boolean."""
 
     def count(scope: _Scope) -> ConditionCost:
         first, second = one(scope), other(scope)
@@ -241,7 +241,7 @@ def _both(one: Counted, other: Counted) -> Counted:
 
 
 def _joined(parts: list[Counted], *, copies: bool) -> Counted:
-    """All of them in one value. With `copies` each of them is added to a copy of those before."""
+    """The cost of one value made of the parts. With `copies`, each part copies those before it."""
 
     def count(scope: _Scope) -> ConditionCost:
         steps, size = 0.0, Size(0, 0)
@@ -275,7 +275,7 @@ def _looked_up(on: Counted, key: Counted) -> Counted:
 
 
 def _matched(on: Counted, pattern: Counted) -> Counted:
-    """The pattern is compiled each time, and the text is gone through for each part of it."""
+    """The cost of a match: the pattern is compiled each time, and each part of it searches."""
     known = isinstance(pattern, _TextLiteral)
     weight = (
         regex_cost.weight(pattern.text) if isinstance(pattern, _TextLiteral) else _HEAVIEST_PATTERN
@@ -292,9 +292,10 @@ def _matched(on: Counted, pattern: Counted) -> Counted:
 
 
 def _gone_through(on: Counted, macro: str, name: str, body: Counted) -> Counted:
-    """A macro. The body's effort grows at least as much as its value does, so what all the elements
-    take together is at most what one as large as the list would take, and the rest of it once for
-    each.
+    """The cost of a macro.
+
+    The body's cost grows at least linearly with its value. So all elements together cost at most as
+    much as one element of the list's size, plus the fixed part of the body for each element.
     """
 
     def count(scope: _Scope) -> ConditionCost:
@@ -306,7 +307,7 @@ def _gone_through(on: Counted, macro: str, name: str, body: Counted) -> Counted:
             return ConditionCost(steps, through.size)
         if macro != "map":
             return ConditionCost(steps, Size())
-        # The library adds each element to a copy of those before.
+        # The library adds each element to a copy of the list so far.
         small, large = least.size, most.size
         made = Size(
             1 + times * small.values + large.values - small.values,

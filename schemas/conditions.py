@@ -1,20 +1,18 @@
 """Conditions of rules, in the Common Expression Language (https://cel.dev): `args.amount > 100 &&
 agent == "desk"`.
 
-A condition sees what is judged and nothing else: it has no side effects, no clock and no network,
-so it may be evaluated as often as anybody likes and always says the same. It says yes, or no, or it
-cannot say: a key that is not there, a comparison of a number with a text. Whoever asks must take
-the last for "a person should look at this", never for yes or no; hence it is an exception.
+A condition sees only the call that is judged: it has no side effects, no clock and no network, so
+its result is always the same. The result is true, false, or an exception if it cannot be evaluated:
+a missing key, a comparison of a number with a text. Callers must take the exception for "a person
+should look at this", never for true or false.
 
-The library stands behind `check`, `Scope` and `holds` alone, so that another one can take its
-place. What it would answer wrongly or too slowly is held back from it: whole numbers beyond 64
-bits, which it rounds, and conditions that would take more than `MAX_STEPS` with these arguments. It
-cannot be interrupted, so the steps are counted first (`ayes.schemas.condition_cost`,
-docs/decisions/0018).
+Only `check`, `Scope` and `holds` use the library, so that it can be replaced. Two kinds of input
+never reach it: whole numbers beyond 64 bits, which it rounds, and conditions that would take more
+than `MAX_STEPS` with these arguments. It cannot be interrupted, so the steps are counted first
+(`ayes.schemas.condition_cost`, docs/decisions/0018).
 
-Two things to know when writing one: `size` of a text counts its bytes in UTF-8, as this library
-does it, not its characters; and a table has no order, so a condition must not ask for the first of
-its keys.
+Two hints for authors: `size` of a text counts its bytes in UTF-8, not its characters; and a table
+has no order, so a condition must not use the first of its keys.
 """
 
 import re
@@ -24,21 +22,19 @@ from typing import Any, Final
 
 from ayes.schemas import condition_cost as effort
 
-#: So long may a condition be: one that nobody can read should be several rules.
+#: Of characters in a condition: one that nobody can read should be several rules.
 MAX_LENGTH: Final = 2000
-#: So many values may be in what is judged by a condition that goes through lists: it takes their
-#: square.
+#: Of values in the arguments, for a condition that iterates over lists: its cost is quadratic.
 MAX_VALUES: Final = 1000
-#: How many steps an evaluation may take: less than 100 ms.
+#: Of one evaluation, which then takes less than 100 ms.
 MAX_STEPS: Final = 1_500_000
-#: How many steps all conditions together may take that are held against one call: of a policy, or
-#: of the grants.
+#: Of all conditions that are evaluated for one call: those of a policy, or of the grants.
 MAX_STEPS_TOGETHER: Final = 4 * MAX_STEPS
 
-#: What a condition can name.
+#: The names that a condition can use.
 NAMES: Final = ("args", "tool", "agent", "requester", "workspace", "thread", "labels")
 
-#: What the library knows beside: functions, and types for `type(args.x) == int`.
+#: The functions of the library, and its types for `type(args.x) == int`.
 _FUNCTIONS: Final = frozenset({
     "size", "contains", "startsWith", "endsWith", "matches", "int", "uint", "double", "string",
     "bytes", "timestamp", "duration", "type", "dyn", "getFullYear", "getMonth", "getDate",
@@ -50,7 +46,7 @@ _TYPES: Final = frozenset({
 })  # fmt: skip
 #: The `x` of `args.lines.all(x, x.count > 0)`.
 _BOUND: Final = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*(\w+)\s*,")
-#: How its parser tells a mistake: where, what, and what it had expected instead.
+#: An error of its parser: the place, the mistake, and what it expected instead.
 _SYNTAX: Final = re.compile(
     r"ERROR: <input>:(\d+):(\d+): (?:Syntax error: )?(.*?)(?: expecting .*)?"
 )
@@ -60,11 +56,11 @@ _NOTHING: Final[dict[str, Any]] = {"args": {}, "labels": {}} | dict.fromkeys(
 
 
 class BadCondition(ValueError):
-    """It is no condition."""
+    """The text is not a valid condition."""
 
 
 class CannotSay(Exception):
-    """The condition does not fit what is judged. A person should look at it."""
+    """The condition cannot be evaluated for this call. A person should look at it."""
 
 
 def check(condition: str) -> None:
@@ -72,59 +68,56 @@ def check(condition: str) -> None:
     if len(condition) > MAX_LENGTH:
         raise BadCondition(
             f"a condition may have {MAX_LENGTH:,} characters; this one has {len(condition):,}. "
-            "Make it several rules."
+            "Split it into several rules."
         )
     try:
         program = _compiled(condition)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as problem:  # noqa: BLE001 - a panic of its parser is no Exception
+    except BaseException as problem:  # noqa: BLE001 - a panic of its parser is not an Exception
         raise BadCondition(
-            f"{_cited(condition)} is no condition: {_syntax(condition, problem)}."
+            f"{_cited(condition)} is not a valid condition: {_syntax(condition, problem)}."
         ) from None
     if unknown := _unknown(condition, program):
         raise BadCondition(
-            f"{_cited(condition)} names what is not there: {', '.join(unknown)}. "
-            f"A condition knows {', '.join(NAMES)}, and the functions of CEL."
+            f"{_cited(condition)} has unknown names: {', '.join(unknown)}. "
+            f"A condition can use {', '.join(NAMES)}, and the functions of CEL."
         )
     try:
         steps = _steps(condition, 2, 0)
     except effort.Unreadable as problem:
-        raise BadCondition(
-            f"{_cited(condition)} cannot be used: {problem}. Write it more simply."
-        ) from None
+        raise BadCondition(f"{_cited(condition)} cannot be used: {problem}. Simplify it.") from None
     if steps > MAX_STEPS:
         raise BadCondition(
-            f"{_cited(condition)} takes {_figure(steps)} steps by itself, and {MAX_STEPS:,} is "
-            "the limit. Nest fewer all(), exists() and map(), over shorter lists, or write several "
-            "rules."
+            f"{_cited(condition)} takes {_figure(steps)} steps by itself, over the limit of "
+            f"{MAX_STEPS:,}. Nest fewer all(), exists() and map(), over shorter lists, or write "
+            "several rules."
         )
     try:
         said = program.execute(_NOTHING)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # noqa: BLE001 - empty arguments fit few conditions
+    except BaseException:  # noqa: BLE001 - few conditions can be evaluated without arguments
         return
     if not isinstance(said, bool):
         raise BadCondition(
-            f"{_cited(condition)} is neither true nor false but {_kind(said)}. Write a comparison."
+            f"{_cited(condition)} is {_kind(said)} and not true or false. Write a comparison."
         )
 
 
 class Scope:
-    """What conditions see of one call. The library copies it, which costs fifty times what a
-    condition does: so, once.
+    """The data of one call that conditions see.
+
+    The library copies it once for all conditions, since a copy costs fifty times an evaluation.
     """
 
     def __init__(self, about: dict[str, Any]) -> None:
-        """Take what the `NAMES` stand for."""
+        """Keep the values of the `NAMES`."""
         self._about = about
         self._steps = 0.0
 
     def spend(self, steps: float) -> bool:
-        """Take so many steps of those that all conditions have together; False where so many are
-        not left.
-        """
+        """Deduct steps from the budget of all conditions; False if it is exceeded."""
         self._steps += steps
         return self._steps <= MAX_STEPS_TOGETHER
 
@@ -136,20 +129,19 @@ class Scope:
 
     @cached_property
     def unfit(self) -> str:
-        """What about the arguments the library would get wrong."""
+        """Why the library would get the arguments wrong; empty if it would not."""
         return _beyond(self._about["args"])
 
     @cached_property
     def is_long(self) -> bool:
-        """Are there more values than a condition may go through?"""
+        """Whether there are more than `MAX_VALUES` values in the arguments."""
         return sum(1 for _ in _values(self._about["args"])) > MAX_VALUES
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        """How many values it has, and how many characters are in them; both rounded up to a power
-        of two.
+        """The numbers of values and of their characters, rounded up to a power of two.
 
-        So the steps of a condition need not be counted for each call.
+        So the counted steps of a condition can be cached.
         """
         values = text = 0
         for value in _values(self._about):
@@ -160,10 +152,10 @@ class Scope:
 
 
 def holds(condition: str, about: Scope) -> bool:
-    """Does it hold for this?
+    """Whether the condition is true for this call.
 
     Raises:
-        CannotSay: with what is the matter.
+        CannotSay: with the problem.
     """
     too_long = about.is_long and _BOUND.search(condition)
     if unfit := about.unfit or (
@@ -177,7 +169,7 @@ def holds(condition: str, about: Scope) -> bool:
     if steps > MAX_STEPS:
         raise CannotSay(
             f"{_cited(condition)} cannot be evaluated: it would take {_figure(steps)} steps with "
-            f"these arguments, and {MAX_STEPS:,} is the limit"
+            f"these arguments, over the limit of {MAX_STEPS:,}"
         )
     if not about.spend(steps):
         raise CannotSay(
@@ -188,10 +180,10 @@ def holds(condition: str, about: Scope) -> bool:
         said = _compiled(condition).execute(about.context)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as problem:  # noqa: BLE001 - a panic of the library is no Exception, and no yes either
+    except BaseException as problem:  # noqa: BLE001 - a panic of the library is not an Exception
         raise CannotSay(f"{_cited(condition)} cannot be evaluated: {_matter(problem)}") from None
     if not isinstance(said, bool):
-        raise CannotSay(f"{_cited(condition)} is neither true nor false but {_kind(said)}")
+        raise CannotSay(f"{_cited(condition)} is {_kind(said)} and not true or false")
     return said
 
 
@@ -209,7 +201,7 @@ def _read(condition: str) -> effort.Counted:
 
 @lru_cache(maxsize=16384)
 def _steps(condition: str, values: int, text: int) -> float:
-    """What an evaluation takes where each name stands for no more than this."""
+    """The steps of an evaluation if no name refers to a larger value than this."""
     size = effort.Size(values, text)
     return _read(condition)(dict.fromkeys(NAMES, size)).steps
 
@@ -219,9 +211,7 @@ def _figure(steps: float) -> str:
 
 
 def _unknown(condition: str, program: Any) -> list[str]:
-    """Names and functions that nothing could ever be behind, also where an evaluation would not get
-    to them.
-    """
+    """The names and functions that do not exist, including those that evaluation may not reach."""
     known = {*NAMES, *_TYPES, *_BOUND.findall(condition)}
     names = [name for name in program.variables() if name not in known]
     # Operators are listed among the functions, as `_+_` or `@in`.
@@ -264,9 +254,7 @@ def _syntax(condition: str, problem: BaseException) -> str:
 
 
 def _kind(value: object) -> str:
-    """What it is, and not which: the library hands tables back in any order, and a value may be a
-    secret.
-    """
+    """The type of a value. The value itself may be secret, and a table has no order."""
     kinds = {
         dict: "a table",
         list: "a list",
@@ -283,11 +271,11 @@ def _matter(problem: BaseException) -> str:
         case KeyError(args=(str(key),)):
             return f"there is no {key!r}"
         case TypeError() if "overload" in str(problem):
-            return "two values in it are of kinds that do not go together"
+            return "it combines two values of types that do not fit"
         case _:
             return _first_line(str(problem))
 
 
 def _first_line(text: str) -> str:
     first = text.strip().partition("\n")[0].partition(". Check ")[0].rstrip(".")
-    return first[:200] or "it says nothing more"
+    return first[:200] or "the library gives no reason"

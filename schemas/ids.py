@@ -1,7 +1,7 @@
-"""Ids: the tokens people choose, and the event ids that we mint.
+"""Ids: the tokens that people choose, and generated event ids.
 
-A token becomes one token of a NATS subject, so it may hold neither dots nor wildcards nor spaces. A
-leading underscore is ours (`_policy`, `_tool`, `_grant`).
+A token becomes one token of a NATS subject, so it has no dots, wildcards or spaces. A leading
+underscore is reserved (`_policy`, `_tool`, `_grant`).
 """
 
 import re
@@ -21,7 +21,7 @@ type NewId = Callable[[], str]
 
 
 def token(what: str, value: object) -> str:
-    """Hand back `value` if it can be part of a subject; `what` names it in the error.
+    """Return `value` if it can be part of a subject; `what` names it in the error.
 
     Raises:
         BadId: it is not 1 to 64 characters of `[A-Za-z0-9_-]`, or starts with `_`.
@@ -32,5 +32,5 @@ def token(what: str, value: object) -> str:
 
 
 def new_id() -> str:
-    """A new event id: a UUIDv7 (RFC 9562), so that ids sort by the time they were minted."""
+    """A new event id: a UUIDv7 (RFC 9562), so that ids sort by their time of creation."""
     return str(uuid7())

@@ -1,10 +1,9 @@
-"""Limits of what people write, so that every fact which follows from it fits the limit of one fact.
+"""Limits of people's texts, so that every fact made of them fits the limit of one fact.
 
-A reason is copied into the decision, into what the model reads, and joined with the reasons of
-others; an answer and edited arguments are copied into the decision. Sizes are those on the wire, in
-bytes of JSON. A longer text is refused where it is written (`check`). Programs that write facts by
-themselves are not stopped by that, so what is copied from a recorded text is cut (`cut`), and says
-so.
+A reason is joined with other reasons and copied into the decision and the model's history; an
+answer and edited arguments are copied into the decision. Sizes are in bytes of JSON, as on the
+wire. A longer text is refused before it is recorded (`check`). Other programs may record it all the
+same, so a copy of a recorded text is cut, with a mark (`cut`).
 """
 
 from typing import Final
@@ -15,7 +14,7 @@ from ayes.schemas.errors import TooLarge
 
 #: Of a reason.
 MAX_REASON: Final = 16 * 1024
-#: Of an answer in place of a tool's output, and of edited arguments.
+#: Of an answer instead of a tool's output, and of edited arguments.
 MAX_TEXT: Final = 256 * 1024
 _CUT: Final = "\N{HORIZONTAL ELLIPSIS} (cut)"
 
@@ -24,23 +23,23 @@ def check(what: str, text: str, most: int) -> None:
     """Refuse a text that is too long to be recorded.
 
     Raises:
-        TooLarge: it is over the limit.
+        TooLarge: it exceeds the limit.
     """
     if not fits(text, most):
         raise TooLarge(
-            f"{what} has {_size(text):,} bytes, over the limit of {most:,}. Write less, or a "
-            "reference to it."
+            f"{what} has {_size(text):,} bytes, over the limit of {most:,}. "
+            "Shorten it, or write a reference."
         )
 
 
 def fits(text: str, most: int) -> bool:
     """Whether a text is within a limit."""
-    # A character has at most 6 bytes (as an escape), so short texts need not be written out.
+    # A character has at most 6 bytes (as an escape), so short texts need not be encoded.
     return len(text) * 6 + 2 <= most or _size(text) <= most
 
 
 def cut(text: str, most: int) -> str:
-    """The text, or as much of its beginning as the limit allows with a mark that says so."""
+    """The text, or its beginning and a mark, within the limit."""
     if fits(text, most):
         return text
     low, high = 0, len(text)
@@ -51,5 +50,5 @@ def cut(text: str, most: int) -> str:
 
 
 def _size(text: str) -> int:
-    # Half a surrogate pair cannot be encoded; the codec refuses it in words of its own.
+    # Half a surrogate pair cannot be encoded; the codec refuses it with its own message.
     return len(msgspec.json.encode(text.encode("utf-8", "replace").decode()))

@@ -1,15 +1,14 @@
-"""People and the accounts that they have: who is the same person as whom.
+"""People and their accounts.
 
-A reviewer is named by a token, which stands in the subject that only that reviewer's credentials
-can publish. A requester is named by the application, in any form: `Ben`, `ben `,
-`ben@corp.example`. Both are compared as people: without case, without white space, and through a
-table of the policy:
+A reviewer is named by a token of the subject to which only that reviewer's credentials can publish.
+A requester is named by the application, in any form: `Ben`, `ben `, `ben@corp.example`. Both are
+compared as people: without case, without white space, and through a table of the policy:
 
     [people]
     ben = ["ben@corp.example", "slack:U17"]     # the accounts of the reviewer `ben`
 
-An account that is not in the table and could not be a reviewer's name is *unmapped*: nobody can say
-whose it is, so nobody could be kept from approving their own request.
+An account that is not in the table and could not be a reviewer's name is *unmapped*: its person is
+unknown, and could not be kept from approving their own request.
 """
 
 import unicodedata
@@ -23,28 +22,26 @@ from ayes.schemas.events import Quorum
 from ayes.schemas.ids import token
 from ayes.schemas.quorums import is_among, is_plain
 
-#: An account, as `plain` writes it, to the person whose it is.
+#: By account in the form of `plain`: its person.
 type Accounts = Mapping[str, str]
 NO_ACCOUNTS: Final[Accounts] = MappingProxyType({})
 
 
 def plain(account: str) -> str:
     """An account without case and white space, in one form of Unicode (NFKC)."""
-    if not account.isascii():  # what is ASCII is in that form already
+    if not account.isascii():  # ASCII is in that form already
         account = unicodedata.normalize("NFKC", account)
     return "".join(account.casefold().split())
 
 
 def person(account: str, accounts: Accounts = NO_ACCOUNTS) -> str:
-    """The person behind an account: the one that the table names, else the account itself,
-    plainly.
-    """
+    """The person of an account in the form of `plain`: by the table, else the account itself."""
     name = plain(account)
     return plain(accounts.get(name, name))
 
 
 def is_mapped(account: str, accounts: Accounts = NO_ACCOUNTS) -> bool:
-    """Whether an account leads to somebody who could be a reviewer. An empty one does not."""
+    """Whether the person of an account could be a reviewer. Not so if it is empty."""
     try:
         token("person", person(account, accounts))
     except BadId:
@@ -70,9 +67,9 @@ def is_excluded(account: str, excluded: Iterable[str], accounts: Accounts = NO_A
 def by_person(
     quorums: Sequence[Quorum], names: Iterable[str], accounts: Accounts
 ) -> tuple[Sequence[Quorum], list[str]]:
-    """The same quorums with people in place of their accounts, and the people behind these names.
+    """The quorums and names with people instead of accounts.
 
-    So two accounts of one person fill one seat, and it is one that either of them may fill.
+    Two accounts of one person then fill one seat, which either of them may fill.
     """
     names = tuple(names)
     if not accounts:

@@ -90,9 +90,9 @@ _MOST_TOOLS: Final = 10_000
 def _checked(pattern: str) -> str:
     if not _PATTERN.fullmatch(pattern):
         raise ValueError(
-            f"{pattern!r} is no pattern: a name or pattern is made of A-Z a-z 0-9 _ - and the "
-            "wildcards * and ?."
-            f"{' A group can stand only among voters.' if pattern.startswith('@') else ''}"
+            f"{pattern!r} is not a valid pattern: it may have A-Z a-z 0-9 _ - and the wildcards * "
+            "and ?."
+            f"{' A group can only be among voters.' if pattern.startswith('@') else ''}"
         )
     if is_plain(pattern):
         try:
@@ -198,8 +198,8 @@ class Rule(TomlModel):
         for key in _OF_ALL if isinstance(data, dict) else ():
             if key in data:
                 raise mistake(
-                    f"{key!r} is no key of a rule. Write it above the first [[rule]]; it is the "
-                    "same for all.",
+                    f"{key!r} is not a key of a rule. Write it above the first [[rule]]; it holds "
+                    "for all.",
                     key,
                 )
         return data
@@ -210,43 +210,40 @@ class Rule(TomlModel):
         if not name.strip():
             raise ValueError("a rule needs a name, since every decision cites its rule.")
         if name == NO_RULE_NAME:
-            raise ValueError(
-                f"{name!r} is what stands in the ledger when no rule matches. Choose another."
-            )
+            raise ValueError(f"{name!r} is recorded when no rule matches. Choose another name.")
         return name
 
     @field_validator(*_OF_QUESTIONS)
     @classmethod
     def _only_when_asking[T](cls, value: T, info: ValidationInfo) -> T:
         if (then := info.data.get("then", "ask")) != "ask":
-            raise ValueError(f'only a rule with then = "ask" has this; here it is {then!r}.')
+            raise ValueError(f'only a rule with then = "ask" has this key; here it is {then!r}.')
         return value
 
     @model_validator(mode="after")
     def _ends_are_possible(self) -> "Rule":
         if self.on_timeout != "deny" and self.expires_in_s is None:
             raise mistake(
-                f"on_timeout = {self.on_timeout!r} says what happens when the time is over, and "
-                "expires_in_s is missing. Give it, or leave on_timeout out.",
+                f"on_timeout = {self.on_timeout!r} needs expires_in_s, which is missing. Write it, "
+                "or omit on_timeout.",
                 "on_timeout",
             )
         if self.stages and self.on_timeout != "escalate":
             raise mistake(
-                "stages say who is asked as well when the time is over. Write on_timeout = "
-                '"escalate", and expires_in_s.',
+                "stages are used only with escalation. Write "
+                'on_timeout = "escalate", and expires_in_s.',
                 "stages",
             )
         if self.on_timeout == "escalate" and not self.stages:
             raise mistake(
-                'on_timeout = "escalate" asks more people, and none are named. Write stages = '
-                "[{voters = [...]}].",
+                'on_timeout = "escalate" needs people to escalate to. '
+                "Write stages = [{voters = [...]}].",
                 "on_timeout",
             )
         for index, stage in enumerate(self.stages[:-1]):
             if stage.expires_in_s is None:
                 raise mistake(
-                    "this stage never ends, so the ones behind it are never asked. Give it "
-                    "expires_in_s.",
+                    "this stage never ends, so later stages are never asked. Give it expires_in_s.",
                     "stages",
                     index,
                 )
@@ -319,14 +316,14 @@ class Policy(TomlModel):
         for reviewer, named in accounts.items():
             for account in named:
                 if not plain(account):
-                    raise mistake("an account needs a name. Leave the empty one out.", reviewer)
+                    raise mistake("an account needs a name. Remove the empty one.", reviewer)
                 if (other := whose.setdefault(plain(account), reviewer)) != reviewer:
                     belongs = f"the account {account!r} belongs to {other!r} too"
                     raise mistake(f"{belongs}. Give it to one of them.", reviewer)
         if sum(map(_is_name, whose)) - len(accounts) > MAX_SECOND_NAMES:
             raise mistake(
-                f"more than {MAX_SECOND_NAMES:,} accounts could be names of reviewers. Write those "
-                'that are of another system with its name in front, such as "slack:U17".'
+                f"more than {MAX_SECOND_NAMES:,} accounts could be names of reviewers. "
+                'Put the name of their system in front, as in "slack:U17".'
             )
         return accounts
 
@@ -348,9 +345,8 @@ class Policy(TomlModel):
             first = said.setdefault(rule.matches, rule)
             if first.then != rule.then:
                 raise mistake(
-                    f"this rule says {rule.then}, and {first.name!r} says {first.then} to the "
-                    "very same calls. "
-                    "Take one away, or give one a higher priority.",
+                    f"this rule says {rule.then}, but {first.name!r} says {first.then} for the "
+                    "same calls. Remove one, or give one a higher priority.",
                     index,
                     "then",
                 )
@@ -373,7 +369,7 @@ class Policy(TomlModel):
         return self
 
     def people(self, voters: Iterable[str]) -> tuple[str, ...]:
-        """Names and patterns, with each group as who is in it."""
+        """Names and patterns, with groups replaced by their members."""
         found: dict[str, None] = {}
         for voter in voters:
             found |= dict.fromkeys(self.groups[voter[1:]] if voter.startswith("@") else (voter,))
@@ -381,7 +377,7 @@ class Policy(TomlModel):
 
     @cached_property
     def persons(self) -> dict[str, str]:
-        """Each account of [people], as `plain` writes it, to the person whose it is."""
+        """By account of [people] in the form of `plain`: its person."""
         return {
             plain(account): plain(reviewer)
             for reviewer, accounts in self.accounts.items()
@@ -391,11 +387,11 @@ class Policy(TomlModel):
 
     @cached_property
     def second_names(self) -> dict[str, str]:
-        """Those of the accounts that could be names of reviewers."""
+        """Those of `persons` whose account could be a reviewer's name."""
         return {account: whose for account, whose in self.persons.items() if _is_name(account)}
 
     def quorums(self, rule: Rule) -> tuple[Quorum, ...]:
-        """All who must agree where this rule asks; the rule's own voters first."""
+        """The quorums that this rule requires, the rule's own voters first."""
         asked = (
             (rule.voters, rule.votes_needed),
             *((one.voters, one.votes_needed) for one in rule.also),
@@ -405,11 +401,11 @@ class Policy(TomlModel):
         )
 
     def stages(self, rule: Rule) -> tuple[Stage, ...]:
-        """Who is asked as well, one after the other, where this rule asks."""
+        """The escalation stages of this rule, in order."""
         return tuple(Stage(self.people(stage.voters), stage.expires_in_s) for stage in rule.stages)
 
     def behind(self, agent: str) -> tuple[str, ...]:
-        """Who owns an agent."""
+        """The owners of an agent."""
         owners = [
             voters
             for pattern, voters in self.owners.items()
@@ -422,7 +418,7 @@ class Policy(TomlModel):
         return is_among(tool, self.never_grant)
 
     def about(self, tool: str) -> tuple[Rule, ...]:
-        """The rules that name this tool, in their order. Looked up once a tool."""
+        """The rules that name this tool, in their order. Cached by tool."""
         if (found := self._by_tool.get(tool)) is None:
             found = tuple(rule for rule in self.rules if is_among(tool, rule.tools))
             if len(self._by_tool) < _MOST_TOOLS:
@@ -468,8 +464,8 @@ class Policy(TomlModel):
         everyone = everybody(quorums)
         if everyone is not None and rule.denials_needed > len(everyone):
             raise mistake(
-                f"{rule.denials_needed} must say no, but only {', '.join(sorted(everyone))} may "
-                "vote. Name more voters.",
+                f"{rule.denials_needed} denials are needed, but only "
+                f"{', '.join(sorted(everyone))} may vote. Name more voters.",
                 "rule",
                 index,
                 "denials_needed",
@@ -480,7 +476,7 @@ NO_RULE_NAME: Final = "no rule"
 
 
 def read_policy(text: str, path: str) -> Policy:
-    """Read the text of a policy file; `path` is only named in errors.
+    """Read the text of a policy file; `path` is only used in errors.
 
     Raises:
         BadFile: with the line and the rule of each mistake.
@@ -489,7 +485,7 @@ def read_policy(text: str, path: str) -> Policy:
 
 
 def applied(text: str) -> PolicyApplied:
-    """The fact that makes this text the policy."""
+    """The fact that applies this text as the policy."""
     return PolicyApplied(text=text, digest=text_digest(text))
 
 

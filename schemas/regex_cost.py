@@ -1,14 +1,14 @@
-r"""How much work a regular expression is, estimated from its text.
+r"""The cost of a regular expression, estimated from its text.
 
-The engines behind JSON Schema and conditions do not backtrack without end, but a repeated group is
-compiled once for each repetition: `(\p{L}{1,100}){1,100}` is a program of megabytes.
+The engines behind JSON Schema and conditions limit backtracking, but compile a repeated group once
+for each repetition: `(\p{L}{1,100}){1,100}` becomes a program of megabytes.
 """
 
 import re
 from functools import lru_cache
 from typing import Final
 
-#: Classes of characters of all alphabets; each is a table of ranges.
+#: The weight of a character class of all alphabets, which is a table of ranges.
 _TABLE: Final = 40
 _PIECE: Final = re.compile(
     r"""
@@ -26,7 +26,7 @@ _LOOKS: Final = re.compile(r"\(\?(?:[=!>]|<[=!])|\\[1-9]|\\k<|[*+?}]\+")
 
 @lru_cache(maxsize=4096)
 def weight(pattern: str) -> int:
-    """The size of what the pattern is compiled to, in about the microseconds that it takes."""
+    """The size of the compiled pattern, roughly the microseconds to compile it."""
     groups: list[list[int]] = [[]]
     for found in _PIECE.finditer(pattern):
         last = groups[-1]
@@ -56,5 +56,5 @@ def _table(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def backtracks(pattern: str) -> bool:
-    """Does it look around or back at a group? Then it may take the square of the text's length."""
+    """Whether look-around or references may make a match quadratic in the text's length."""
     return _LOOKS.search(pattern) is not None

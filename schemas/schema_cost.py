@@ -1,9 +1,9 @@
-"""How many steps a JSON Schema takes, counted before it is ever used.
+"""The cost of a JSON Schema in steps, counted before it is used.
 
 A schema of a few kilobytes can take 2^40 steps (each level refers to the next one twice), and a
-small recursive one can take 2^depth steps of deep arguments. Nothing in a validator can be
-interrupted, so both are counted first (docs/decisions/0018). A step is the evaluation of one
-subschema at one value; what a keyword adds to it is in `_weight`.
+small recursive one can take 2^depth steps for deep arguments. A validator cannot be interrupted, so
+both are counted first (docs/decisions/0018). A step is the evaluation of one subschema at one
+value; `_weight` has the additional cost of keywords.
 """
 
 import json
@@ -15,22 +15,22 @@ from urllib.parse import unquote
 
 from ayes.schemas import regex_cost
 
-#: How many steps one value may take, by the subschemas that apply to the value itself.
+#: Of one value, by the subschemas that apply to the value itself.
 MAX_STEPS_PER_VALUE: Final = 20_000
-#: How many steps arguments may take as a whole: below 100 ms on the machine of the decision.
+#: Of the arguments as a whole: below 100 ms on the machine of the decision.
 MAX_STEPS: Final = 500_000
-#: How many steps may be taken to find out where arguments do not fit. An error is 100 times a step.
+#: To locate the errors in arguments. An error costs as much as 100 steps.
 MAX_STEPS_EXPLAINED: Final = 5_000
-#: How many subschemas a schema may have, and how heavy its patterns may be as a whole.
+#: Of a schema: the number of its subschemas, and the weight of its patterns together.
 MAX_SUBSCHEMAS: Final = 3_000
 MAX_PATTERN_WEIGHT: Final = 50_000
-#: How many steps the counting itself may take, which is done in Python.
+#: Of the counting itself, which is done in Python.
 _MAX_COUNTED: Final = 25_000
 
 _SCHEMA: Final = ("not", "if", "then", "else")
 _LISTS: Final = ("allOf", "anyOf", "oneOf")
 _MAPS: Final = ("dependentSchemas", "dependencies")
-#: A level with one of these evaluates what applies to the same value again.
+#: A level with one of these evaluates the subschemas for the same value again.
 _UNEVALUATED: Final = ("unevaluatedProperties", "unevaluatedItems")
 _UNEVALUATED_WEIGHT: Final = 30
 
@@ -38,24 +38,24 @@ type _Node = dict[str, Any]
 
 
 class TooMuchWork(ValueError):
-    """The schema may take more steps than is allowed; the message is a sentence."""
+    """The schema may take too many steps; the message is a sentence."""
 
 
 class SchemaCost:
-    """What a schema costs.
+    """The cost of a schema.
 
     Args:
-        schema: as it was read.
+        schema: the parsed schema.
 
     Raises:
-        TooMuchWork: it is beyond a limit, refers to itself without going into a value, or refers to
-            another place than one in this document.
+        TooMuchWork: it exceeds a limit, refers to itself at the same value, or refers to another
+            document.
     """
 
     def __init__(self, schema: _Node) -> None:
         self._root = schema
-        #: A name may stand where no validator looks, in a default for instance: so each place
-        #: counts.
+        #: Every place with the name, since a name may also occur where validators do not look, such
+        #: as in a default.
         self._anchors: defaultdict[str, list[Any]] = defaultdict(list)
         for node in _tables(schema):
             for key in ("$anchor", "$dynamicAnchor"):
@@ -66,22 +66,19 @@ class SchemaCost:
         self._costs: dict[int, int] = {}
         self._looked_at = 0
         self._reach()
-        #: Steps that a value takes at most, wherever it stands; infinite where a schema is
-        #: recursive.
+        #: The maximum of steps for a value at any place; infinite if the schema is recursive.
         self._whole = self._expanded()
         self._backtracks = any(regex_cost.backtracks(one) for one in self._patterns())
 
     def steps(self, value: Any) -> float:
-        """How many steps these arguments take at most; infinite where that is beyond
-        `MAX_STEPS`.
-        """
+        """The maximum of steps for these arguments; infinite if it exceeds `MAX_STEPS`."""
         most = self._whole * self._size(value)
         return most if most <= MAX_STEPS else self.counted(value)
 
     # ----------------------------------------------------------------------------------- the schema
 
     def _reach(self) -> None:
-        """Visit every subschema that can be evaluated, and see that none takes too much."""
+        """Visit every subschema that can be evaluated, and check the limits."""
         weight, waiting = 0, [self._root]
         while waiting:
             node = waiting.pop()
@@ -89,22 +86,22 @@ class SchemaCost:
                 continue
             if isinstance(node.get("$id"), str) and node is not self._root:
                 raise TooMuchWork(
-                    f"a subschema has an $id, {_cited(node['$id'])}. Only the schema itself may "
-                    'have one: leave it out, and refer to the place, such as "#/$defs/address".'
+                    f"a subschema has an $id, {_cited(node['$id'])}, and only the schema itself "
+                    'may have one. Omit it, and refer to the place, such as "#/$defs/address".'
                 )
             self._nodes[id(node)] = node
             self._costs[id(node)] = _weight(node)
             if len(self._nodes) > MAX_SUBSCHEMAS:
                 raise TooMuchWork(
                     f"the schema has more than {MAX_SUBSCHEMAS:,} subschemas. Make it smaller, or "
-                    "several tools."
+                    "split the tool."
                 )
             weight += sum(map(regex_cost.weight, _patterns(node)))
             if weight > MAX_PATTERN_WEIGHT:
                 raise TooMuchWork(
-                    "the patterns of the schema repeat too much: their counted repetitions come to "
-                    f"a weight of {weight:,}, and {MAX_PATTERN_WEIGHT:,} is the limit. Use "
-                    "maxLength instead of {1,1000}."
+                    "the patterns of the schema have too many counted repetitions: their weight is "
+                    f"{weight:,}, over the limit of {MAX_PATTERN_WEIGHT:,}. Use maxLength instead "
+                    "of {1,1000}."
                 )
             waiting += self._applied(node)
             waiting += _children(node)
@@ -130,8 +127,8 @@ class SchemaCost:
             fragment = reference.removeprefix(base.rstrip("#"))
         if fragment and not fragment.startswith("#"):
             raise TooMuchWork(
-                f"the schema refers to {_cited(reference)}, and a reference can only be to a place "
-                'in the schema itself, such as "#/$defs/address".'
+                f"the schema refers to {_cited(reference)}, but can only refer to a place in "
+                'itself, such as "#/$defs/address".'
             )
         fragment = unquote(fragment[1:])
         if fragment and not fragment.startswith("/"):
@@ -153,7 +150,7 @@ class SchemaCost:
         return (found,)
 
     def _closure(self, start: _Node) -> dict[int, int]:
-        """Which subschemas apply to a value to which this one applies, and how many times each."""
+        """By subschema that applies to the same value as this one: the number of times."""
         # Without recursion: a chain of references may be as long as the schema.
         under_way: set[int] = set()
         waiting = [(start, False)]
@@ -184,22 +181,20 @@ class SchemaCost:
             self._looked_at += len(self._in_place[id(one)])
             if self._looked_at > _MAX_COUNTED:
                 raise TooMuchWork(
-                    "the references of the schema lead on to too many others at the same value. "
+                    "the references of the schema lead to too many others at the same value. "
                     "Refer to fewer subschemas from allOf, anyOf, oneOf and $ref."
                 )
         steps = sum(number * self._costs[place] for place, number in found.items())
         if steps > MAX_STEPS_PER_VALUE:
             raise TooMuchWork(
-                f"the schema takes {steps:,} steps for a single value once its references are "
-                f"expanded, and {MAX_STEPS_PER_VALUE:,} is the limit. Refer to the same subschema "
-                "fewer times."
+                f"the schema takes {steps:,} steps for a single value, with references expanded, "
+                f"over the limit of {MAX_STEPS_PER_VALUE:,}. Refer to the same subschema fewer "
+                "times."
             )
         return found
 
     def _expanded(self) -> float:
-        """The weight of the schema with every reference written out; infinite where one is
-        recursive.
-        """
+        """The weight of the schema with all references expanded; infinite if it is recursive."""
         known: dict[int, float] = {}
         looked_at, waiting = 0, [(self._root, False)]
         while waiting:
@@ -220,7 +215,7 @@ class SchemaCost:
                 )
                 known[id(node)] = own + sum(number * known[id(child)] for child, number in inner)
             else:
-                known[id(node)] = math.inf  # and so it stays for those that come back to it
+                known[id(node)] = math.inf  # and remains so if the schema refers back to it
                 waiting.append((node, True))
                 waiting += [(child, False) for child, _ in inner if id(child) not in known]
         return known[id(self._root)]
@@ -250,9 +245,7 @@ class SchemaCost:
         return values + _of_text(text, backtracks=self._backtracks)
 
     def counted(self, value: Any) -> float:
-        """The same more exactly: each evaluation that would be made, which takes longer to find
-        out.
-        """
+        """A closer bound than `steps`, by a count of all evaluations, which takes longer."""
         total, counted = 0.0, 0
         waiting: list[tuple[Any, dict[int, int]]] = [(value, {id(self._root): 1})]
         while waiting:
@@ -289,7 +282,7 @@ class SchemaCost:
         return total
 
     def _below(self, active: dict[int, int], key: str | int) -> dict[int, int]:
-        """What applies to the value at this key, or at this place of a list."""
+        """The subschemas that apply to the value at this key, or at this place of a list."""
         found: dict[int, int] = {}
         for place, times in active.items():
             node = self._nodes[place]
@@ -306,12 +299,12 @@ class SchemaCost:
 
 
 def _of_text(length: int, *, backtracks: bool) -> float:
-    """What a pattern takes of a text, in steps."""
+    """The steps that a pattern takes for a text."""
     return length / 20 + (length * length / 100 if backtracks else 0)
 
 
 def _weight(node: _Node) -> int:
-    """How many steps the keywords of a subschema are, apart from what they apply."""
+    """The steps of a subschema's own keywords, without the subschemas that they apply."""
     weight = 1
     for key in ("const", "enum", "required", "dependentRequired"):
         if key in node:
@@ -350,7 +343,7 @@ def _patterns(node: _Node) -> Iterator[str]:
 
 
 def _children(node: _Node) -> list[_Node]:
-    """The subschemas that apply to what is in the value."""
+    """The subschemas that apply to the values inside a value."""
     found = list(_at_place(node, None))
     for key in ("properties", "patternProperties"):
         if isinstance(several := node.get(key), dict):
@@ -372,7 +365,7 @@ def _at_key(node: _Node, key: str) -> Iterator[_Node]:
 
 
 def _at_place(node: _Node, place: int | None) -> Iterator[_Node]:
-    """What applies to the value at this place of a list; None: at any of them."""
+    """The subschemas for the value at this place of a list; at any place if it is None."""
     first = node["prefixItems"] if isinstance(node.get("prefixItems"), list) else []
     if place is None:
         yield from _schemas(*first)
@@ -384,7 +377,7 @@ def _at_place(node: _Node, place: int | None) -> Iterator[_Node]:
 
 
 def _schemas(*values: Any) -> Iterator[_Node]:
-    """Those that are tables; `true` and `false` take no step worth counting."""
+    """Those that are tables; `true` and `false` cost nothing."""
     for value in values:
         if isinstance(value, dict):
             yield value

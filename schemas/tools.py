@@ -1,10 +1,10 @@
-"""Tools: how one is declared, and whether arguments fit its schema.
+"""Tools: their declarations, and the check of arguments against a schema.
 
 A declaration is recorded under its version, a digest of everything in it. So a changed contract is
 another version, and the same contract declared twice is one fact.
 
-The schema is JSON Schema (draft 2020-12) and stays the raw text that was handed in. No reference in
-it is ever fetched.
+The schema is JSON Schema (draft 2020-12) and is kept as raw text. References in it are never
+fetched.
 """
 
 import hashlib
@@ -35,13 +35,13 @@ class ToolSpec(TomlModel):
 
     name: str
     description: str = ""
-    #: JSON Schema of the arguments, raw text. A TOML table is taken too and written out once.
+    #: JSON Schema of the arguments, raw text. A TOML table is converted to text.
     schema_text: str = Field(alias="schema")
-    #: May be run again after a crash, under the same idempotency key.
+    #: Whether it may run again after a crash, under the same idempotency key.
     repeatable: bool = False
     #: The group of executors that runs it; `client` if the requesting program does.
     run_by: str = "client"
-    #: It can change a policy or a grant, so people are asked about each call, whatever rules say.
+    #: Whether it can change a policy or a grant; people are asked about each call then.
     governs: bool = False
 
     @field_validator("name", "run_by")
@@ -84,7 +84,7 @@ class _Tools(TomlModel):
 
 
 class Tool:
-    """A recorded declaration, ready to check arguments."""
+    """A recorded declaration with a compiled schema."""
 
     def __init__(self, name: str, version: str, declared: ToolDeclared) -> None:
         """Compile the schema.
@@ -111,15 +111,15 @@ class Tool:
             return f"The arguments of {self.name} cannot be read: {problem}."
         if (steps := self._effort.steps(value)) > MAX_STEPS:
             return (
-                f"The arguments of {self.name} hold too much for its schema: they would take more "
-                f"than {MAX_STEPS:,} steps to check. Give fewer values in one call."
+                f"The arguments of {self.name} are too large for its schema: to check them would "
+                f"take more than {MAX_STEPS:,} steps. Give fewer values in one call."
             )
         if self._validator.is_valid(value):
             return None
         if min(steps, self._effort.counted(value)) > MAX_STEPS_EXPLAINED:
             return (
-                f"The arguments of {self.name} do not fit its schema, and they hold too much to "
-                "say where. Give fewer values in one call."
+                f"The arguments of {self.name} do not fit its schema, and they are too large to "
+                "find out where. Give fewer values in one call."
             )
         found = [
             (_pointer(error.instance_path), error.message)
@@ -150,10 +150,10 @@ def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
 
 
 def version_of(name: str, declared: ToolDeclared) -> str:
-    """The version under which a declaration of this tool stands; anything else there is not one.
+    """The version of a declaration, under which it is recorded.
 
     The first 16 hex digits of SHA-256 over `<length>:<text>` of the name, description, schema,
-    `yes` or `no` for repeatable, and who runs it, and `governs` if it does; so no two declarations
+    `yes` or `no` for `repeatable`, `run_by`, and `governs` if it is true; so no two declarations
     have the same encoding.
     """
     repeatable = "yes" if declared.repeatable else "no"
@@ -171,7 +171,7 @@ def version_of(name: str, declared: ToolDeclared) -> str:
 
 
 def read_tools(text: str, path: str) -> tuple[ToolSpec, ...]:
-    """Read the text of a TOML file of `[[tool]]` tables; `path` is only named in errors.
+    """Read the text of a TOML file of `[[tool]]` tables; `path` is only used in errors.
 
     A tool's `schema` is a table or a string of JSON.
 
@@ -214,8 +214,8 @@ def schema_of(function: Callable[..., Any]) -> str:
     """The JSON Schema of a function's parameters, raw text.
 
     Raises:
-        BadInput: a parameter has no annotation, cannot be given by name, or has a type that JSON
-            has not.
+        BadInput: a parameter has no annotation, cannot be given by name, or has a type that has no
+            JSON form.
     """
     name = getattr(function, "__qualname__", repr(function))
     try:
@@ -230,42 +230,42 @@ def _schema_of(function: Callable[..., Any], name: str) -> str:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise BadInput(
-                f"{name}: parameter {str(parameter).partition(':')[0]!r} has no name in a call. "
-                "A tool's arguments are named; write each one out."
+                f"{name}: parameter {str(parameter).partition(':')[0]!r} cannot be given by name. "
+                "Name each parameter of a tool."
             )
         if parameter.annotation is parameter.empty:
             raise BadInput(
                 f"{name}: parameter {parameter.name!r} has no type. Annotate it, as in "
-                f"{parameter.name}: str; the schema that the model reads is made of it."
+                f"{parameter.name}: str; the model's schema is made of the annotations."
             )
-    # To pydantic a function is as good as a type; its annotations do not say so.
+    # Pydantic accepts functions too, which its annotations omit.
     adapter: TypeAdapter[Any] = TypeAdapter(function)  # type: ignore[arg-type]
     schema = adapter.json_schema(schema_generator=_Untitled)
     return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
 
 
 class _Untitled(GenerateJsonSchema):
-    """Without titles: they only repeat the names, and the model pays for each word."""
+    """Omits titles, which only repeat the names and cost the model tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
     def emit_warning(self, kind: Any, detail: str) -> None:
-        """A default that JSON has not is left out, and that is all there is to say."""
+        """Drop the warning that a default without a JSON form is omitted."""
 
 
-#: A pattern that backtracks more does not match. The library's 1,000,000 takes 2 ms a text.
+#: A pattern that backtracks more does not match. The library's 1,000,000 would take 2 ms a text.
 _PATTERNS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
 
 
 def _compiled(text: str) -> tuple[jsonschema_rs.Draft202012Validator, SchemaCost]:
-    """The validator of a schema, and what it takes; ValueError says what is wrong with it."""
+    """The validator of a schema and its cost; ValueError has the problem as its message."""
     schema = strict_json.read(text)
     if not isinstance(schema, dict) or schema.get("type") != "object":
-        raise ValueError('the schema must be of an object: write "type": "object".')
+        raise ValueError('the schema must describe an object: write "type": "object".')
     if str(schema.get("$schema", DIALECT)).rstrip("#") != DIALECT:
-        raise ValueError(f"the schema says it is {schema['$schema']}, but it must be {DIALECT}.")
-    effort = SchemaCost(schema)  # first: compiling takes its time as well
+        raise ValueError(f"the $schema is {schema['$schema']}, but it must be {DIALECT}.")
+    effort = SchemaCost(schema)  # first, since compiling takes time too
     try:
         validator = jsonschema_rs.Draft202012Validator(
             schema, mask="the value", offline=True, pattern_options=_PATTERNS
@@ -273,13 +273,14 @@ def _compiled(text: str) -> tuple[jsonschema_rs.Draft202012Validator, SchemaCost
     except jsonschema_rs.ValidationError as problem:
         message = problem.message.replace("the value", json.dumps(problem.instance)[:60], 1)
         raise ValueError(
-            f"this is no JSON Schema (draft 2020-12): {_pointer(problem.instance_path)} {message}."
+            "this is not a valid JSON Schema (draft 2020-12): "
+            f"{_pointer(problem.instance_path)} {message}."
         ) from None
     return validator, effort
 
 
 def _pointer(path: list[str | int]) -> str:
-    """The place as a JSON pointer (RFC 6901), in words for the whole."""
+    """The place as a JSON pointer (RFC 6901), or `at the top`."""
     if not path:
         return "at the top,"
     return (

@@ -1,8 +1,8 @@
-"""Where a broker is, and how to sign on to it as a role.
+"""The address of a broker, and the logins of its roles.
 
-A store is a directory that a broker runs from. It says so in `address.json`, which only its owner
-can read: the URL while the broker runs, and a password for each user name. A broker that runs
-elsewhere is named by its URL.
+A store is a directory that a broker runs from. Its `address.json`, which only the owner can read,
+has the URL while the broker runs, and a password for each user name. A broker that runs elsewhere
+is named by its URL.
 """
 
 import errno
@@ -23,14 +23,14 @@ ADDRESS: Final = "address.json"
 
 
 class Login(Struct, frozen=True):
-    """What it takes to connect. User and password are empty where a broker asks for none."""
+    """URL and credentials. User and password are empty if the broker requires none."""
 
     url: str
     user: str = ""
     password: str = ""
 
     def __repr__(self) -> str:
-        """Without the password: this ends up in logs."""
+        """Omit the password, since this ends up in logs."""
         return f"Login({self.url!r}, user={self.user!r})"
 
     @classmethod
@@ -38,7 +38,7 @@ class Login(Struct, frozen=True):
         """Read `nats://user:password@host:port`; the login's own URL is without user and password.
 
         Raises:
-            BadInput: it is no such URL.
+            BadInput: it is not such a URL.
         """
         try:
             parts = urlsplit(url if "://" in url else f"nats://{url}")
@@ -48,7 +48,7 @@ class Login(Struct, frozen=True):
         if not host:
             # Without citing it: it may hold a password.
             raise BadInput(
-                "the broker's URL has no host, or no sound port. It looks like "
+                "the broker's URL has no host or no valid port. An example is "
                 "nats://127.0.0.1:4222."
             )
         host = f"[{host}]" if ":" in host else host
@@ -60,13 +60,13 @@ class Login(Struct, frozen=True):
 
 
 class Address(Struct, frozen=True):
-    """What `address.json` holds."""
+    """The content of `address.json`."""
 
     #: Empty while no broker runs.
     url: str = ""
-    #: By user name. Kept when the broker stops, so that clients find their way back.
+    #: By user name. Kept when the broker stops, so that clients can reconnect.
     passwords: dict[str, str] = {}
-    #: The last one used, kept for the same reason.
+    #: The last port, kept for the same reason.
     port: int = 0
 
 
@@ -83,13 +83,12 @@ class Store:
     def login_for(
         cls, role: str, *, store: Path | str | None = None, url: str | None = None
     ) -> Login:
-        """The login for the broker at `url` if one is given, else for `role` at the one that runs
-        from `store`.
+        """The login for the broker at `url`; without one, for `role` at the broker of `store`.
 
         With neither, `$AYES_URL` names the broker if it is set.
 
         Raises:
-            BadInput: the URL is none.
+            BadInput: the URL is not valid.
             BrokerAway: no broker runs from the store.
             BrokerRefused: the store has no such role.
         """
@@ -97,10 +96,10 @@ class Store:
         return Login.parse(url) if url else cls(store).login(role)
 
     def login(self, role: str) -> Login:
-        """How to sign on as `role` to the broker that runs from here.
+        """The login for `role` at the broker that runs from here.
 
         Raises:
-            BrokerAway: none does, as far as the store knows.
+            BrokerAway: no broker does, according to `address.json`.
             BrokerRefused: it has no such role.
         """
         address = self.read()
@@ -112,38 +111,38 @@ class Store:
             raise BrokerRefused(
                 f"the broker in {self.path} has no account {role!r}, only "
                 f"{', '.join(sorted(address.passwords))}. "
-                "Use one of these; a reviewer's is made by `ayes approve --as NAME` on the "
-                "machine it runs on."
+                "Use one of these; a reviewer's account is created by `ayes approve --as NAME` on "
+                "the broker's machine."
             )
         return Login(address.url, role, address.passwords[role])
 
     def read(self) -> Address:
-        """What `address.json` says; an empty address where there is none.
+        """Read `address.json`; an empty address if there is none.
 
         Raises:
-            BadInput: the file is somebody else's, or a symbolic link.
+            BadInput: the file is another user's, or a symbolic link.
             BadFile: it is broken.
         """
         file = self.path / ADDRESS
         try:
             with os.fdopen(open_own(file, os.O_RDONLY), "rb") as content:
-                # Empty: a store that is just being made.
+                # The file is empty while a store is being created.
                 return msgspec.json.decode(content.read() or b"{}", type=Address)
         except (FileNotFoundError, NotADirectoryError):
             return Address()
         except PermissionError:
             raise BrokerRefused(
-                f"{file} belongs to somebody else. Ask its owner, or name another with --store."
+                f"{file} belongs to another user. Ask them, or name another store with --store."
             ) from None
         except msgspec.MsgspecError as problem:
-            raise BadFile(str(file), "", f"not an address of ours: {problem}") from None
+            raise BadFile(str(file), "", f"not a broker's address: {problem}") from None
 
     def check(self) -> None:
-        """Refuse a store that somebody else prepared, or could exchange.
+        """Refuse a store that another user prepared or could replace.
 
         Raises:
-            BadInput: the directory, or what is in it, is another user's or a symbolic link; or
-                others may rename it.
+            BadInput: the directory or a file in it is another user's or a symbolic link, or other
+                users may rename the directory.
         """
         if self.path.is_symlink():
             raise BadInput(
@@ -153,16 +152,15 @@ class Store:
             try:
                 there = one.lstat()
             except FileNotFoundError:
-                continue  # another process has just renamed what it wrote
+                continue  # another process has just renamed its temporary file
             _refuse_foreign(one, there)
             if stat.S_ISLNK(there.st_mode):
                 raise _a_link(one)
         for parent in self.path.resolve().parents:
             if _others_may_write(parent.stat()):
                 raise BadInput(
-                    f"{parent} can be written by other users, who could put another store in "
-                    f"place of {self.path}. Make it "
-                    "private (chmod go-w), or name another with --store."
+                    f"{parent} can be written by other users, who could replace {self.path}. "
+                    "Make it private (chmod go-w), or name another store with --store."
                 )
 
     def write(self, address: Address) -> None:
@@ -170,8 +168,8 @@ class Store:
         self.write_private(ADDRESS, msgspec.json.format(msgspec.json.encode(address)))
 
     def write_private(self, name: str, content: bytes) -> None:
-        """Replace a file that only its owner may read: written beside it, then renamed onto it."""
-        # mkstemp's files are 0600 from the first moment on.
+        """Replace a file that only its owner may read, by renaming a temporary file onto it."""
+        # mkstemp creates its files with mode 0600.
         handle, beside = tempfile.mkstemp(prefix=f".{name}-", dir=self.path)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -188,7 +186,7 @@ def open_own(file: Path, flags: int) -> int:
     """Open a file of a store, or create it, private to its owner.
 
     Raises:
-        BadInput: it is somebody else's, or a symbolic link.
+        BadInput: it is another user's, or a symbolic link.
         OSError: it cannot be opened.
     """
     try:
@@ -208,20 +206,17 @@ def open_own(file: Path, flags: int) -> int:
 def _refuse_foreign(path: Path, there: os.stat_result) -> None:
     if there.st_uid != os.geteuid():
         raise BadInput(
-            f"{path} belongs to another user (id {there.st_uid}), who may know its passwords. Run "
-            "this as that user, or name "
-            "another store with --store."
+            f"{path} belongs to another user (id {there.st_uid}), who may know its passwords. "
+            "Run this as that user, or name another store with --store."
         )
 
 
 def _a_link(path: Path) -> BadInput:
-    return BadInput(f"{path} is a symbolic link, and nothing in a store may be one. Remove it.")
+    return BadInput(f"{path} is a symbolic link, which a store must not contain. Remove it.")
 
 
 def _others_may_write(there: os.stat_result) -> bool:
-    """May anybody but its owner, root and the members of our own group rename what is in this
-    directory?
-    """
+    """Whether users other than the owner, root and our own group may rename the files in it."""
     if there.st_mode & stat.S_ISVTX:
         return False
     by_group = there.st_mode & stat.S_IWGRP and there.st_gid not in {0, os.getegid()}

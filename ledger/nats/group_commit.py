@@ -1,10 +1,10 @@
-"""Group commit: while one commit is in flight, the next one collects.
+"""Group commit: while one commit is in flight, appends are collected for the next one.
 
-The broker fsyncs each single publish by itself, but an atomic batch (ADR-50) once. A batch costs
-about 2 ms whatever its size, so it pays from about 15 waiting appends. A lone append is published
-at once; there is no timer.
+The broker fsyncs every single publish, but an atomic batch (ADR-50) only once. A batch costs about
+2 ms whatever its size, so it pays from about 15 appends. A single append is published at once;
+there is no timer.
 
-A batch is all or nothing. When one of its slots is taken the broker refuses it whole, and its
+A batch is all or nothing. If one of its slots is taken, the broker refuses all of it, and its
 members are published one by one, so that each gets its own answer.
 """
 
@@ -19,11 +19,11 @@ from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.ids import new_id
 
 BATCH_FROM: Final = 15
-#: The server's limits: 1,000 messages a batch. The bytes are ours, so that staging one stays small.
+#: The server's limit of messages a batch. The limit of bytes is ours: it bounds a staged batch.
 BATCH_MOST: Final = 1000
 BATCH_BYTES: Final = 8 * 1024 * 1024
-#: So many passes at most, though each brings more. From being handed a fact to appending one takes
-#: about three.
+#: The number of passes of the event loop to wait at most. A worker needs about three from receiving
+#: a fact to appending one.
 _PASSES: Final = 8
 
 
@@ -38,14 +38,14 @@ class GroupCommit:
         self._requests = requests
         self._waiting: list[_PendingPublish] = []
         self._committing = False
-        #: Commits for several; kept, since a task that nobody holds may be collected.
+        #: A reference, since a task without one may be garbage collected.
         self._others: asyncio.Task[None] | None = None
 
     async def publish(self, subject: str, raw: bytes) -> Ack:
-        """Publish, alone or with whatever else waits.
+        """Publish a message, alone or in a batch.
 
         Raises:
-            Unavailable: no answer came. Whether the broker has it must be read.
+            BrokerAway: no answer came. The broker may have the message all the same.
         """
         ack: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
         self._waiting.append(_PendingPublish(subject, raw, ack))
@@ -53,7 +53,7 @@ class GroupCommit:
             self._committing = True
             try:
                 await self._gathered()
-                if len(self._waiting) == 1:  # whoever is alone needs no task of its own
+                if len(self._waiting) == 1:  # a single append needs no task
                     await self._commit(self._next_group())
             finally:
                 self._committing = bool(self._waiting)
@@ -70,9 +70,7 @@ class GroupCommit:
             self._committing = False
 
     async def _gathered(self) -> None:
-        """Wait as long as each pass of the event loop brings more: whoever was woken together with
-        us.
-        """
+        """Wait while each pass of the event loop adds appends of tasks woken together with us."""
         count = 0
         for _ in range(_PASSES):
             if count == len(self._waiting):
@@ -86,7 +84,7 @@ class GroupCommit:
                 await self._commit_singly(group)
             else:
                 await self._commit_batch(group)
-        except Exception as problem:  # noqa: BLE001 - whoever waits must hear it, whatever it is
+        except Exception as problem:  # noqa: BLE001 - reported to every waiting caller
             _fail(group, problem)
 
     def _next_group(self) -> list[_PendingPublish]:
@@ -137,8 +135,7 @@ class GroupCommit:
         except TimeoutError:
             raise _no_answer(last.subject) from None
         except BrokerRefused:
-            # These credentials may not write the last one's slot. That says nothing about the
-            # others.
+            # The credentials may not write the slot of the last one. The others may be allowed.
             await self._commit_singly(group)
             return
         if ack.error is not None:
@@ -155,7 +152,7 @@ def _tell(one: _PendingPublish, ack: Ack) -> None:
 
 
 def _no_answer(subject: str) -> BrokerAway:
-    return BrokerAway(f"the broker did not say within {PATIENCE_S:g} s whether it has {subject}.")
+    return BrokerAway(f"the broker did not confirm {subject} within {PATIENCE_S:g} s.")
 
 
 def _fail(group: list[_PendingPublish], problem: BaseException) -> None:

@@ -177,7 +177,7 @@ async def test_a_workload_without_rivals_is_followed_by_nothing(directory):
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("", "there is no Python that has the rivals: neither "),
+        ("", "there is no Python with the rivals: neither "),
         ("/no/python", "PEERS_PYTHON names /no/python, which does not exist."),
     ],
 )
@@ -277,13 +277,14 @@ async def test_what_is_no_result_is_said_and_the_others_stand(directory):
         "compared."
     )
     assert missing.startswith(
-        "pydantic_ai_peer.py told nothing of pydantic-ai/sqlite/approval_cycle.c64. See whether"
+        "pydantic_ai_peer.py reported nothing about pydantic-ai/sqlite/approval_cycle.c64. "
+        "See whether"
     )
 
 
 @pytest.mark.parametrize("runs", ["[]", "[0.0]", "[-1.0]"])
 def test_a_figure_that_nothing_can_be_divided_by_is_no_result(runs):
-    """A rival that did nothing is said to have told nothing, instead of being infinitely slow."""
+    """A rival that did nothing is reported as without results, instead of being infinitely slow."""
     told = (
         '{"peer": "p", "metric": "m", "value": 1, "unit": "ms", "n": 1, '
         f'"config": {{"runs": {runs}}}}}'

@@ -363,11 +363,11 @@ async def test_what_cannot_be_read_is_parked_at_once(port: EventLog, ledger: Led
     assert stumbling.handed == [ONE]
     found = await port.parked()
     reasons = {one.subject.split(".")[4]: one.reason for one in found}
-    assert reasons.pop("bytes").startswith("b'\\xff' is no fact: ")
+    assert reasons.pop("bytes").startswith("b'\\xff' is not a fact: ")
     assert reasons == {
         "future": "a ToolRequested of version 99 is newer than this program",
         "unknown": "a Postponed of version 1 is newer than this program",
-        "elsewhere": "a Denied cannot stand in ledger.shop.t1.call.elsewhere.requested",
+        "elsewhere": "a Denied cannot be in ledger.shop.t1.call.elsewhere.requested",
     }
     assert {one.tries for one in found} == {1}
 

@@ -333,7 +333,10 @@ FAILURES = [
     (ValueError(), "ValueError"),
     (RuntimeError("half a pair \ud800"), "RuntimeError: half a pair ?"),
     (ModelReply((e.Text("x" * 600_000),)), "TooLarge: a ModelReplied of 600,"),
-    (ModelReply((e.Text("\ud800"),)), "BadFact: a ModelReplied holds text that is no Unicode"),
+    (
+        ModelReply((e.Text("\ud800"),)),
+        "BadFact: a ModelReplied has a text that is not valid Unicode",
+    ),
 ]
 
 

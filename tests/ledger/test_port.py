@@ -422,7 +422,7 @@ async def test_foreign_bytes_do_not_hide_what_comes_after_them(port: EventLog, l
     )
     foreign, future, fact = [one.event async for one in ledger.replay()]
     assert isinstance(foreign, e.Carried)
-    assert "is no fact" in foreign.problem
+    assert "is not a fact" in foreign.problem
     assert future == e.Carried(
         type="FromTheFuture", raw=b'{"type":"FromTheFuture","v":9,"id":"y"}', id="y", v=9
     )

@@ -918,7 +918,7 @@ BAD_INPUT = [
     (
         "policy apply policy-pattern.toml -w shop",
         2,
-        "policy-pattern.toml, line 3, rule 'x': |'pay now' is no pattern",
+        "policy-pattern.toml, line 3, rule 'x': |'pay now' is not a valid pattern",
     ),
     ("policy apply policy-huge.toml -w shop", 2, "over the limit of 524,288"),
     ("policy apply policy.toml -w _shop", 2, "workspace '_shop' cannot be used"),
@@ -1041,7 +1041,7 @@ BAD_INPUT = [
         2,
         "--until 'tomorrow' is neither a sequence number nor an ISO time such as 20",
     ),
-    ("pending --url nats://", 2, "It looks like nats://127.0.0.1:4222."),
+    ("pending --url nats://", 2, "An example is nats://127.0.0.1:4222."),
     (
         "pending --url nats://127.0.0.1:1",
         1,

@@ -447,7 +447,7 @@ FLAWS = [
     (
         "other bytes",
         [("ana", vote(digest="0" * 64))],
-        "it is about other arguments than those that wait",
+        "it is about other arguments than those of the call",
     ),
     ("who asked", [("rita", vote())], "rita asked for it"),
     ("who is behind the agent", [("olga", vote())], "olga is behind the agent desk"),
@@ -466,12 +466,12 @@ FLAWS = [
     (
         "glass without a word",
         [("sam", vote("break_glass", reason=" "))],
-        "who breaks the glass must say why",
+        "breaking the glass needs a reason",
     ),
     (
         "an edit that fits no schema",
         [("ana", vote(arguments="{}"))],
-        "what it would have it run may not run",
+        "its edited arguments may not run",
     ),
     ("an edit that is none", [("ana", vote(arguments=WISH.arguments))], ""),
 ]

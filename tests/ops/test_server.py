@@ -301,7 +301,7 @@ async def test_a_foreign_directory_is_left_alone(tmp_path):
             pass
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "address.json").write_text('["Main Street 1"]')
-    with pytest.raises(BadFile, match="not an address of ours"):
+    with pytest.raises(BadFile, match="not a broker's address"):
         async with EmbeddedServer(tmp_path / "other"):
             pass
 

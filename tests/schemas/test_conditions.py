@@ -1,4 +1,4 @@
-"""Conditions: what holds, what does not, what cannot be said, and what is no condition at all."""
+"""Conditions: true, false, impossible to evaluate, and not valid."""
 
 import copy
 import subprocess
@@ -75,13 +75,13 @@ UNSAID = [
     ("args.a.b.c > 1", {"a": {"b": {}}}, "there is no 'c'"),
     ("args.constructor == 1", {}, "there is no 'constructor'"),
     ("args.__class__ == 1", {}, "there is no '__class__'"),
-    ("args.amount > 100", {"amount": "150"}, "do not go together"),
-    ("args.amount > 100", {"amount": None}, "do not go together"),
-    ("args.amount > 100", {"amount": True}, "do not go together"),
-    ("args.amount > 100", {"amount": [150]}, "do not go together"),
-    ("args.amount > 100", {"amount": {"amount": 150}}, "do not go together"),
-    ("args.lines.exists(line, line > 3)", {"lines": [1, [2], 5]}, "do not go together"),
-    ("args.amount > 100", None, "do not go together"),
+    ("args.amount > 100", {"amount": "150"}, "of types that do not fit"),
+    ("args.amount > 100", {"amount": None}, "of types that do not fit"),
+    ("args.amount > 100", {"amount": True}, "of types that do not fit"),
+    ("args.amount > 100", {"amount": [150]}, "of types that do not fit"),
+    ("args.amount > 100", {"amount": {"amount": 150}}, "of types that do not fit"),
+    ("args.lines.exists(line, line > 3)", {"lines": [1, [2], 5]}, "of types that do not fit"),
+    ("args.amount > 100", None, "of types that do not fit"),
     ("args.lines[7] == 1", {"lines": [1]}, "out of bounds"),
     ("args.lines[-1] == 1", {"lines": [1]}, "out of bounds"),
     ("args.a / args.b > 1", {"a": 1, "b": 0}, "division by zero"),
@@ -97,11 +97,11 @@ UNSAID = [
     ("int(args.a) > 1", {"a": 1e300}, "overflow"),
     ("uint(args.a) > 1u", {"a": -1}, "overflow"),
     ('timestamp(args.a) > timestamp("2026-01-01T00:00:00Z")', {"a": "soon"}, "timestamp"),
-    ("args.amount", {"amount": 1}, "neither true nor false but a number"),
-    ("args.amount", {"amount": "true"}, "neither true nor false but a text"),
-    ("args.amount", {"amount": None}, "neither true nor false but null"),
-    ("args.amount", {"amount": []}, "neither true nor false but a list"),
-    ("args.amount ? true : false", {"amount": 1}, "do not go together"),
+    ("args.amount", {"amount": 1}, "is a number and not true or false"),
+    ("args.amount", {"amount": "true"}, "is a text and not true or false"),
+    ("args.amount", {"amount": None}, "is null and not true or false"),
+    ("args.amount", {"amount": []}, "is a list and not true or false"),
+    ("args.amount ? true : false", {"amount": 1}, "of types that do not fit"),
     ("args.text.matches(args.pattern)", {"text": "a", "pattern": "("}, "not a valid regex"),
     (
         "args.text.matches(args.pattern)",
@@ -206,44 +206,44 @@ def test_deep_arguments_are_read():
     assert holds("args.deep == args.deep", scope({"deep": deep})) is True
 
 
-# ----------------------------------------------------------------------------- what is no condition
+# -------------------------------------------------------------------------- conditions not valid
 
 
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
-        (" ", "is no condition: at character 2"),
-        ("args.amount >", "is no condition: at character 14, mismatched input '<EOF>'."),
+        (" ", "is not a valid condition: at character 2"),
+        ("args.amount >", "is not a valid condition: at character 14, mismatched input '<EOF>'."),
         ("args.amount > 100 & true", "at character 19"),
         ("args.amount >\n  100 &&\n", "at line 3 of it, character 1"),
         ("args.amount = 3", "at character 13"),
-        ("(", "is no condition"),
-        ("'abc", "is no condition"),
+        ("(", "is not a valid condition"),
+        ("'abc", "is not a valid condition"),
         ("args.amount > 99999999999999999999", "invalid int literal"),
         ("import os", "reserved identifier"),
         ("argsä == 1", "at character 5"),
-        ("\x00", "is no condition"),
-        ("[" * 999 + "]" * 999, "is no condition"),
-        ("nope > 1", "names what is not there: nope. A condition knows args, tool, agent"),
-        ("arg.amount > 1 || amount > 1", "not there: amount, arg."),
+        ("\x00", "is not a valid condition"),
+        ("[" * 999 + "]" * 999, "is not a valid condition"),
+        ("nope > 1", "has unknown names: nope. A condition can use args, tool, agent"),
+        ("arg.amount > 1 || amount > 1", "has unknown names: amount, arg."),
         # Also where it would not be looked at.
-        ("false && nope", "not there: nope."),
-        ("true || nope", "not there: nope."),
-        ("has(args.x) && nope == 1", "not there: nope."),
-        ("args.x > 1 ? nope : true", "not there: nope."),
-        ("args.l.exists(x, x == y)", "not there: y."),
-        ("args.x.nope()", "not there: nope()."),
-        ("has(args.x) && args.x.lowerAscii() == 'a'", "not there: lowerAscii()."),
-        ("now() > timestamp(args.at)", "not there: now()."),
-        ("optional.of(1) == optional.of(1)", "not there: optional, of()."),
-        ("1", "neither true nor false but a number. Write a comparison."),
-        ("size(args)", "neither true nor false but a number"),
-        ("labels", "neither true nor false but a table"),
-        ("tool", "neither true nor false but a text"),
+        ("false && nope", "has unknown names: nope."),
+        ("true || nope", "has unknown names: nope."),
+        ("has(args.x) && nope == 1", "has unknown names: nope."),
+        ("args.x > 1 ? nope : true", "has unknown names: nope."),
+        ("args.l.exists(x, x == y)", "has unknown names: y."),
+        ("args.x.nope()", "has unknown names: nope()."),
+        ("has(args.x) && args.x.lowerAscii() == 'a'", "has unknown names: lowerAscii()."),
+        ("now() > timestamp(args.at)", "has unknown names: now()."),
+        ("optional.of(1) == optional.of(1)", "has unknown names: optional, of()."),
+        ("1", "is a number and not true or false. Write a comparison."),
+        ("size(args)", "is a number and not true or false"),
+        ("labels", "is a table and not true or false"),
+        ("tool", "is a text and not true or false"),
     ],
 )
 def test_what_could_never_be_evaluated_is_refused(condition, words):
-    """A text that is no condition is told what is wrong, and where."""
+    """A text that is not a valid condition is refused with the problem and its place."""
     with pytest.raises(BadCondition) as raised:
         check(condition)
     assert words in str(raised.value)
@@ -259,11 +259,11 @@ def test_every_name_is_known(name):
 
 
 def test_a_condition_has_a_length_that_can_be_read():
-    """At the limit it is read; one character over it, it is told to become several rules."""
+    """At the limit it is read; one character over it, it is refused."""
     longest = "args.x == 1 " + " " * (MAX_LENGTH - 12)
     check(longest)
     with pytest.raises(
-        BadCondition, match=r"2,000 characters; this one has 2,001\. Make it several rules\."
+        BadCondition, match=r"2,000 characters; this one has 2,001\. Split it into several rules\."
     ):
         check(longest + " ")
 

@@ -110,22 +110,22 @@ def test_unknown_field_of_a_known_fact_is_skipped():
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
-        (b"", "is no fact"),
-        (b"hello", "is no fact"),
-        (b"[]", "is no fact"),
-        (b"{}", "is no fact"),
-        (b"null", "is no fact"),
-        (b'{"type":3}', "is no fact"),
-        (b'{"type":"Said","role":"user"', "is no fact"),
+        (b"", "is not a fact"),
+        (b"hello", "is not a fact"),
+        (b"[]", "is not a fact"),
+        (b"{}", "is not a fact"),
+        (b"null", "is not a fact"),
+        (b'{"type":3}', "is not a fact"),
+        (b'{"type":"Said","role":"user"', "is not a fact"),
         (b'{"type":"Said","role":"user"}', "a Said (version 1) is malformed"),
         (b'{"type":"Said","role":"robot","text":"x"}', "a Said (version 1) is malformed"),
         (b'{"type":"Voted","verdict":"perhaps","digest":"x"}', "a Voted (version 1) is malformed"),
         (b'{"type":"Denied","ground":"people","rule":"a"}', "policy_version"),
-        (b'{"type":"Withdrawn","v":"1"}', "is no fact"),
+        (b'{"type":"Withdrawn","v":"1"}', "is not a fact"),
     ],
 )
 def test_foreign_bytes_fail_loudly(raw, expected):
-    """What is no fact says so, event by event, and is never an empty one (B14)."""
+    """Bytes that are not a fact are reported, and never read as an empty one (B14)."""
     with pytest.raises(BadFact) as raised:
         decode(raw)
 
@@ -136,11 +136,11 @@ def test_foreign_bytes_fail_loudly(raw, expected):
     ("subject", "raw", "expected"),
     [
         ("ledger.acme.t1.closed", sample("Said"), "there is no slot 'closed'"),
-        ("ledger.acme.t1.said.m1", b"hello", "is no fact"),
+        ("ledger.acme.t1.said.m1", b"hello", "is not a fact"),
         (
             "ledger.acme.t1.said.m1",
             sample("Denied"),
-            "a Denied cannot stand in ledger.acme.t1.said.m1",
+            "a Denied cannot be in ledger.acme.t1.said.m1",
         ),
     ],
 )
@@ -229,7 +229,7 @@ def test_old_version_that_cannot_be_lifted_fails_loudly(monkeypatch):
     monkeypatch.setitem(VERSION, "Withdrawn", 2)
     monkeypatch.setitem(codec.UPCASTS, ("Withdrawn", 1), lambda old: old | {"reason": 3})
 
-    with pytest.raises(BadFact, match=r"a Withdrawn \(version 1, lifted to 2\) is malformed"):
+    with pytest.raises(BadFact, match=r"a Withdrawn \(version 1, converted to 2\) is malformed"):
         decode(b'{"type":"Withdrawn"}')
 
 
@@ -256,8 +256,8 @@ def test_fact_over_the_limit_is_refused():
 
 
 def test_half_a_surrogate_pair_is_refused():
-    """Text that is no Unicode cannot be recorded; the sentence says so."""
-    with pytest.raises(BadFact, match=r"a Denied holds text that is no Unicode"):
+    """A text that is not valid Unicode cannot be recorded; the message says so."""
+    with pytest.raises(BadFact, match=r"a Denied has a text that is not valid Unicode"):
         encode(Denied(ground="people", rule="a", policy_version=1, reason="\ud800"))
 
 

@@ -402,9 +402,9 @@ def unknown(order: "Nowhere"): ...  # type: ignore[name-defined] # noqa: F821
     ("function", "expected"),
     [
         (no_type, "parameter 'order' has no type. Annotate it, as in order: str"),
-        (star, "parameter '*orders' has no name in a call"),
-        (double_star, "parameter '**orders' has no name in a call"),
-        (by_position, "parameter 'order' has no name in a call"),
+        (star, "parameter '*orders' cannot be given by name"),
+        (double_star, "parameter '**orders' cannot be given by name"),
+        (by_position, "parameter 'order' cannot be given by name"),
         (no_json, "no JSON Schema can be made of its parameters"),
         (unknown, "'Nowhere' is not defined"),
         (lambda: None, "'<lambda>' cannot be used"),

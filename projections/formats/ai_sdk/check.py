@@ -1,35 +1,35 @@
-"""What the Vercel AI SDK, or a provider behind it, refuses of a `ModelMessage` list.
+"""Checks `ModelMessage` lists by the rules of the Vercel AI SDK and the providers behind it.
 
-The SDK stands before many providers, so rules 5, 8, 9 and 10 are those of the strictest behind it.
-Sources are the SDK's own (`packages/ai/src`, version 6) unless named:
+Rules 5, 8, 9 and 10 are those of the strictest provider behind the SDK. Sources are the SDK's own
+(`packages/ai/src`, version 6) unless named:
 
 1.  Every call has its result in the tool messages directly after it; consecutive ones count as one
     message (`MissingToolResultsError` in `prompt/convert-to-language-model-prompt.ts`). The SDK
-    would run a call that is approved and has no result. Nothing here is run because a payload says
-    so, so such a call lacks its result.
+    would run a call that is approved and has no result. Here a payload is no reason to run a call,
+    so it lacks its result.
 2.  A result answers a call of the assistant message before it.
 3.  A call is answered once.
-4.  A `toolCallId` is text, not empty, and stands for one call of the whole list: the SDK looks
+4.  A `toolCallId` is text, not empty, and belongs to one call of the whole list: the SDK looks
     calls up by it (`generate-text/collect-tool-approvals.ts`).
 5.  A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - .
 6.  A result has the name of its call's tool (`@ai-sdk/google` sends only the name).
 7.  Content is of the shape for its role: text for system; text or parts for user and assistant;
-    parts for tool (`prompt/message.ts`). Each part is of a type that may stand there, with its
-    fields (`prompt/content-part.ts`).
+    parts for tool (`prompt/message.ts`). Each part is of a type for that role, with its fields
+    (`prompt/content-part.ts`).
 8.  A text has a visible character, and a list of parts has a part: the SDK drops empty parts
-    without a word.
-9.  System messages open the list: later ones are refused by `@ai-sdk/google` (vercel/ai#2384) and
-    others.
-10. A call's `input` is an object, whatever the schema allows: Anthropic takes no other.
+    silently.
+9.  System messages are first in the list: `@ai-sdk/google` (vercel/ai#2384) and others refuse later
+    ones.
+10. A call's `input` is an object, whatever the schema allows: Anthropic accepts nothing else.
 11. An output is text, json, execution-denied, error-text, error-json or content, with its fields,
-    and an error text says something.
-12. An approval is asked for a call that stands before it in the same message, under an id that is
-    not used yet (`ToolCallNotFoundForApprovalError`; the SDK would take any order).
-13. An approval is answered once, and only where it was asked (`InvalidToolApprovalError`).
+    and an error text is not blank.
+12. An approval request follows its call in the same message, under an id that is not used yet
+    (`ToolCallNotFoundForApprovalError`; the SDK would accept any order).
+13. An approval is answered once, and only if it was requested (`InvalidToolApprovalError`).
 14. No approval is left open.
 15. There is a message (`prompt/standardize-prompt.ts`), and each is an object with a role that
     exists and without the fields of other forms (`tool_calls`, `tool_call_id`, `parts`), which the
-    SDK drops without a word.
+    SDK drops silently.
 """
 
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     seen = _ModelMessagesSeen(problems, CallPairing(_PAIRING, problems))
     opening = True
     if not messages:
-        problems.add(15, 0, "there is no message. Say something first.")
+        problems.add(15, 0, "there is no message. Add one.")
     for at, message in enumerate(messages):
         if wrong := _foreign(message):
             problems.add(15, at, wrong)
@@ -169,7 +169,7 @@ def _check_result(at: int, role: str, result: JsonObject, seen: _ModelMessagesSe
     """Check a result. An assistant message has only those of tools that the provider ran."""
     id_ = result["toolCallId"]
     if role == "assistant" and id_ not in seen.served:
-        wrong = f"the result of {id_!r} stands with the assistant, which did not run it."
+        wrong = f"the result of {id_!r} is in an assistant message, but no provider ran it."
         seen.problems.add(2, at, f"{wrong} Put it into a tool message.")
         return
     if wrong := _output_problem(result["output"]):

@@ -1,21 +1,21 @@
 """Writes `ModelMessage` lists for the Vercel AI SDK.
 
 A settled call is written as call and result, without approval parts. A denial is
-`execution-denied`; every other ending without a result is an `error-text`, so that a person's no
-and nobody's answer stay two things.
+`execution-denied`; every other end without a result is an `error-text`, so that a denial differs
+from an expiry.
 
-What the form cannot carry, and is lost from entries to steps:
+This form loses:
 
-* the arguments' text: their value is kept, and texts that are not an object or are ambiguous (a key
-  twice) are wrapped (`MALFORMED`); blank ones become `{}`;
-* ids that are empty or stand for two calls, and tool names that rule 5 refuses;
-* texts without a visible character, in a turn with something else; alone they say so (`BLANK`);
-* who speaks (`name`), and that a note, or a system text after the opening, is not the user's: it is
-  a user message that says so in words;
-* opaque parts of other providers. One of ours (`Opaque.provider == "ai-sdk"`) holds the JSON of a
+* the spelling of arguments: their value is kept, but texts that are not an object or are ambiguous
+  (a key twice) are wrapped (`MALFORMED`), and blank ones become `{}`;
+* ids that are empty or repeat, and tool names that rule 5 refuses;
+* texts without a visible character, unless they are alone in a turn and become `BLANK`;
+* the speaker (`name`), and the role of notes and of later system texts, which become user messages
+  marked as notes;
+* opaque parts of other providers. Ours (`Opaque.provider == "ai-sdk"`) hold the JSON of a
   `reasoning` or `file` part;
-* that an outcome was a denial: `read` has one word, `is_error`, so a second writing has
-  `error-text` there.
+* that an outcome was a denial: `read` returns it as an error, which is then written as
+  `error-text`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,31 +1,29 @@
-"""What Gemini's `generateContent` refuses.
+"""Checks payloads by the rules of Gemini's `generateContent`.
 
-As ai.google.dev says, as Google's own types (the `google-genai` package) say, or as the issues
-named report it:
+Sources are ai.google.dev, Google's own types (the `google-genai` package), and the issues named:
 
 1.  A content with calls is answered by the very next one, with as many responses as there are calls
     (google-gemini/gemini-cli#4217, continuedev/continue#9562).
 2.  Responses follow a content with calls (GoogleCloudPlatform/generative-ai#368).
-3.  Each response names its call: the name, and the id where the call has one. Ids are optional and
+3.  Each response names its call: the name, and the id if the call has one. Ids are optional and
     not repeated within a content; without them calls and responses pair by name, in order.
 4.  A content with responses holds nothing else (vellum-ai/vellum-assistant#39495,
     anomalyco/opencode#43479).
 5.  A content with calls follows a user's (google-gemini/gemini-cli#11814).
 6.  The first content is a user's, and there is one.
-7.  In the current turn, which begins at the last thing a user said, the first call of each content
-    has a thought signature (ai.google.dev, "Thought signatures"; Gemini 3 answers 400, Gemini 2.5
-    does not ask).
+7.  In the current turn, which begins at the user's last text, the first call of each content has a
+    thought signature (ai.google.dev, "Thought signatures"; Gemini 3 answers 400, Gemini 2.5 does
+    not require it).
 8.  A part has exactly one of the data fields (`DATA`).
-9.  A text is not empty, except beside a thought signature (zuisong/gemini-openai-proxy#86).
-10. `args`, where it stands, is an object.
+9.  A text is not empty, except next to a thought signature (zuisong/gemini-openai-proxy#86).
+10. `args`, if present, is an object.
 11. `response` is an object.
 12. A function's name is 1 to 64 characters of A-Z a-z 0-9 _ . : - and begins with a letter or _ .
-    (Reported of declarations, google-gemini/gemini-cli#6704; the newest types speak of 128, but 64
-    is taken everywhere.)
-13. A content is an object with role user or model and a list of parts, each an object, at least
-    one.
-14. A thought signature is base64, and stands in a model's content, as calls do.
-15. `systemInstruction` is a content too, of texts; its role is not asked.
+    (Reported of declarations, google-gemini/gemini-cli#6704; the newest types allow 128, but 64 is
+    accepted everywhere.)
+13. A content is an object with role user or model and a list of one or more parts, each an object.
+14. A thought signature is base64 and in a model's content, as calls are.
+15. `systemInstruction` is a content too, of texts; its role does not matter.
 
 Not checked: that a request ends with the user's side, which only some models require, and whether
 the model gave a signature. Both spellings of a field, `functionCall` and `function_call`, are read;

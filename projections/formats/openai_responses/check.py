@@ -1,4 +1,4 @@
-"""What OpenAI Responses refuses.
+"""Checks payloads by the rules of OpenAI Responses.
 
 The sources are the issues named, or OpenAI's own types (the `openai` package):
 
@@ -14,9 +14,8 @@ The sources are the issues named, or OpenAI's own types (the `openai` package):
 8.  No two items have the same `id` (vercel/ai#7883).
 9.  An `id` has the prefix of its kind: `fc` for a function call, `rs` for reasoning, `msg` for a
     message (nodetool-ai/nodetool#4252 for the first).
-10. A function's name is 1 to 128 characters of A-Z a-z 0-9 _ - . (The characters are certain, the
-    length is what diegosouzapw/OmniRoute#4317 clamps to; 64 is documented for Chat Completions, and
-    never exceeded here.)
+10. A function's name is 1 to 128 characters of A-Z a-z 0-9 _ - . (The length is that of
+    diegosouzapw/OmniRoute#4317; 64 is documented for Chat Completions, and never exceeded here.)
 11. Arguments are text. They need not be JSON.
 12. An output is text of at most 10,485,760 characters (OpenAI's reference), or a list of
     input_text, input_image and input_file.
@@ -68,7 +67,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     elsewhere = is_continued(payload)
     problems = Problems()
     if not items:
-        problems.add(15, 0, "there is no item in `input`. Say something first.")
+        problems.add(15, 0, "there is no item in `input`. Add one.")
     # The whole input is one turn, as an output may be anywhere after its call. A call's tool is the
     # type of its output.
     pairing = CallPairing(_PAIRING, problems)

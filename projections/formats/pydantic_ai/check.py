@@ -1,4 +1,4 @@
-"""What Pydantic AI refuses, or silently changes on the way to a model.
+"""Checks for messages that Pydantic AI refuses, or silently changes on the way to a model.
 
 The sources are the library's own, version 2.68, in `messages.py` unless named:
 
@@ -8,17 +8,17 @@ The sources are the library's own, version 2.68, in `messages.py` unless named:
 2.  A return answers a call of the response before it; others are dropped
     (`_drop_orphaned_tool_results`).
 3.  A call is answered once.
-4.  A `tool_call_id` is text, not empty, and stands for one call of the whole list. Where it is left
-    out, the library mints a random one; where it repeats, the earlier call can no longer be
+4.  A `tool_call_id` is text, not empty, and belongs to one call of the whole list. If it is
+    missing, the library generates a random one; if it repeats, the earlier call can no longer be
     answered (`_open_tool_calls`).
-5.  A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - , as the providers behind it want it.
+5.  A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - , as the providers behind it require.
 6.  A return has the name of its call's tool (Gemini is sent only the name).
 7.  Arguments are text, an object, or nothing.
 8.  A part is of a kind that a request, or a response, may have, with its fields.
-9.  A return's outcome is success, failed, denied, interrupted or retried, and all but success say
-    something.
-10. The list does not end with a response that is `suspended`: the provider still works on it
-    (`_agent_graph.py`).
+9.  A return's outcome is success, failed, denied, interrupted or retried, and all but success have
+    a text that is not blank.
+10. The list does not end with a response that is `suspended`, since the provider has not finished
+    it (`_agent_graph.py`).
 11. There is a message, and each is an object of kind request or response with a list of parts.
 12. A timestamp, if present, is text.
 
@@ -81,7 +81,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     problems = Problems()
     pairing = CallPairing(_PAIRING, problems)
     if not messages:
-        problems.add(11, 0, "there is no message. Say something first.")
+        problems.add(11, 0, "there is no message. Add one.")
     for at, message in enumerate(messages):
         kind = message.get("kind") if isinstance(message, dict) else None
         if kind not in ("request", "response") or not isinstance(message.get("parts"), list):

@@ -1,28 +1,26 @@
 """Writes histories for Pydantic AI.
 
-What is written is as the adapter would dump it, without the fields that have their default. That
-goes for the timestamps too: none is made up here, and the adapter fills in the time of loading. No
-model is sent it.
+The output is that of the adapter's dump, without fields that have their default. So it has no
+timestamps: the adapter fills in the time of loading, which is not sent to a model.
 
-Requests hold what was said and the returns; what follows directly goes into the same request. A
-denial has the outcome `denied`, every other ending without a result `failed`; an answer in place of
-the tool is a `success`.
+Requests hold prompts and returns; consecutive ones share a request. A denial has the outcome
+`denied`, every other end without a result `failed`; an answer instead of the tool's output is a
+`success`.
 
-What the form cannot carry, and is lost from entries to steps:
+This form loses:
 
-* ids that are empty or stand for two calls, and tool names that rule 5 refuses;
-* who speaks (`name`), and that a note is not the user's: it is a prompt that says so in words. (The
-  library hoists system prompts to the front for some providers, so a note made one would lose its
+* ids that are empty or repeat, and tool names that rule 5 refuses;
+* the speaker (`name`), and that a note is not the user's: it is a prompt marked as a note. (The
+  library moves system prompts to the front for some providers, so a note made one would lose its
   place.)
-* opaque parts that this form has no part for: of the services' own tools as their wire forms have
-  them, OpenAI's reasoning without a summary and without its encrypted content, any data that is
-  broken. The id of the item that came of such reasoning goes with it, and so does reasoning that
-  such a tool's item came of: OpenAI takes neither alone;
-* the id of an item that holds a call, where the call goes under another id than its own;
-* of an item of OpenAI's, `status` and `caller`; the spelling of a thought signature's base64; and a
-  `provider_name` of a text or a call that has nothing else to be named for;
-* that an outcome was a denial: `read` has one word, `is_error`, so a second writing has `failed`
-  there.
+* opaque parts that have no equivalent here: items of the services' own tools, OpenAI's reasoning
+  with neither a summary nor its encrypted content, and broken data. The id of an item that resulted
+  from such reasoning is lost too, and so is reasoning that resulted in such a tool's item, since
+  OpenAI refuses either without the other;
+* the id of an item that holds a call, if the call is written under another id than its own;
+* of an item of OpenAI's, `status` and `caller`; the spelling of a thought signature's base64; and
+  the `provider_name` of a text or a call without other provider fields;
+* that an outcome was a denial: `read` returns it as an error, which is then written as `failed`.
 """
 
 from collections.abc import Sequence
@@ -47,7 +45,7 @@ def write(entries: Sequence[Entry]) -> Payload:
 
 
 def written(entries: Sequence[Entry], used: set[str]) -> list[JsonObject]:
-    """The messages. The ids of their calls are in `used` then."""
+    """The messages. The ids of their calls are added to `used`."""
     messages: list[JsonObject] = []
     for step in pair_turns(entries):
         match step:
@@ -64,7 +62,7 @@ def written(entries: Sequence[Entry], used: set[str]) -> list[JsonObject]:
 
 
 def _ask(messages: list[JsonObject], part: JsonObject) -> None:
-    """One more request, or more of the last one."""
+    """Add a part to the last request, or to a new one."""
     append_or_merge(messages, {"parts": [part], "kind": "request"}, by="kind", into="parts")
 
 

@@ -1,8 +1,8 @@
-"""Histories as the Vercel AI SDK shows them: its `UIMessage` list, which a chat keeps and sends.
+"""The `UIMessage` list of the Vercel AI SDK, which a chat keeps and sends.
 
-A checker and a reader can recognise the form, so those of `ai-sdk` take both (`check_either`,
-`read_either`). A writer cannot, so UIMessages are written for `ai-sdk-ui`. Its checker and reader
-take nothing else, so that a ModelMessage among stored UIMessages is reported.
+The checker and the reader of `ai-sdk` recognise both forms (`check_either`, `read_either`). A
+writer cannot, so UIMessages are written for `ai-sdk-ui`, whose checker and reader accept only this
+form and report a ModelMessage among stored UIMessages.
 """
 
 from ayes.projections.formats.ai_sdk.ui.check import check, check_either

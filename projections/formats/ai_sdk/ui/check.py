@@ -1,49 +1,46 @@
-"""What the Vercel AI SDK, or a provider behind it, refuses of a `UIMessage` list.
+"""Checks `UIMessage` lists by the rules of the Vercel AI SDK and the providers behind it.
 
-A call and its end are one part here, with one state, and these fields for each:
+A call and its end are one part here. The fields of the part depend on its state:
 
     state                 input   output   errorText   approval
     input-streaming       may     no       no          no              ┐
-    input-available       yes     no       no          no              │ it waits: somebody must
-    approval-requested    yes     no       no          open            │ go on with it
+    input-available       yes     no       no          no              │ open: somebody must
+    approval-requested    yes     no       no          open            │ continue it
     approval-responded    yes     no       no          answered        ┘
     output-available      yes     yes      no          may: approved   ┐
-    output-error          may     no       yes         may: approved   │ it has ended
+    output-error          may     no       yes         may: approved   │ ended
     output-denied         yes     no       no          denied          ┘
 
 The list is checked as if it were sent now. The numbers continue those of `ai_sdk`, because
 `--format ai-sdk` accepts both forms and a number must have one meaning. Sources are the SDK's own
-(`packages/ai/src`, version 6) unless named; the SDK stands before many providers, so rules 25 and
-30 to 34 are those of the strictest behind it:
+(`packages/ai/src`, version 6) unless named. Rules 25 and 30 to 34 are those of the strictest
+provider behind the SDK:
 
 21. There is a message, and each is an object with a text `id`, a role of system, user or assistant,
     and a list of `parts` (`ui/validate-ui-messages.ts`), without the fields of other forms
-    (`content`, `toolInvocations`, `tool_calls`, `tool_call_id`), which the SDK drops without a
-    word.
-22. An `id` is not empty and stands for one message: the chat looks messages up by it
+    (`content`, `toolInvocations`, `tool_calls`, `tool_call_id`), which the SDK drops silently.
+22. An `id` is not empty and belongs to one message: the chat looks messages up by it
     (`ui/chat.ts`).
 23. A part is of a type that exists (text, reasoning, file, source-url, source-document, step-start,
     data-<name>, tool-<name>, dynamic-tool) and has its fields (`ui/validate-ui-messages.ts`).
-24. A part stands with a role that can say it: text with system; text, file and data-<name> with
-    user; calls and the rest only with assistant. The SDK drops others without a word
-    (`ui/convert-to-model-messages.ts`).
+24. A part fits the role: text for system; text, file and data-<name> for user; calls and the rest
+    only for assistant. The SDK drops others silently (`ui/convert-to-model-messages.ts`).
 25. A message has a part that is sent (text, reasoning, file or a call), and a text has a visible
-    character: the SDK drops such messages without a word.
+    character: the SDK drops other messages silently.
 26. A call has a known `state`, and the fields that its state needs and none that it forbids, as in
     the table (`ui/validate-ui-messages.ts`).
 27. A call has ended (`MissingToolResultsError` in `prompt/convert-to-language-model-prompt.ts`; the
     SDK drops one that is still streamed, and sends a preliminary output as if it were the last).
-    The SDK would run a call that is approved and has no output. Nothing here is run because a
-    payload says so, so such a call waits. A provider's own call may go without an output.
+    The SDK would run a call that is approved and has no output. Here a payload is no reason to run
+    a call, so it counts as open. A provider's own call may have no output.
 28. No approval is left open.
-29. An approval's `id` is not empty and stands for one approval
+29. An approval's `id` is not empty and belongs to one approval
     (`generate-text/collect-tool-approvals.ts`).
-30. A `toolCallId` is not empty and stands for one call of the whole list (the same file).
+30. A `toolCallId` is not empty and belongs to one call of the whole list (the same file).
 31. A tool's name is 1 to 64 characters of A-Z a-z 0-9 _ - .
-32. A call's `input` is an object; where there is none in output-error, its `rawInput` is what is
-    sent.
+32. A call's `input` is an object; without one in output-error, its `rawInput` is sent.
 33. An `errorText`, or the reason of a denial, has a visible character.
-34. System messages open the list (vercel/ai#2384).
+34. System messages are first in the list (vercel/ai#2384).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +65,7 @@ _FOREIGN: Final = ("content", "toolInvocations", "tool_calls", "tool_call_id")
 
 
 def is_sent(part: JsonObject) -> bool:
-    """Whether the model is sent it."""
+    """Whether the part is sent to the model."""
     return kind_of(part) in ("text", "reasoning", "file", *CALLS)
 
 
@@ -87,7 +84,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
     messages = find_messages(payload)
     seen = _UIMessagesSeen()
     if not messages:
-        seen.problems.add(21, 0, "there is no message. Say something first.")
+        seen.problems.add(21, 0, "there is no message. Add one.")
     for at, message in enumerate(messages):
         if wrong := _misshapen(message):
             seen.problems.add(21, at, wrong)
@@ -97,7 +94,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
 
 
 def check_either(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
-    """A list of either form, by the rules of that form."""
+    """Check a list of either form by the rules of that form."""
     return check(payload) if is_ui(payload) else check_model_messages(payload)
 
 
@@ -129,13 +126,13 @@ def _check_message(at: int, message: JsonObject, seen: _UIMessagesSeen) -> None:
     problems.check_new_id(22, at, "message", message["id"], seen.messages)
     if role == "system" and not seen.opening:
         wrong = "a system message comes late."
-        problems.add(34, at, f"{wrong} Put it first, or make it a user's that says so.")
+        problems.add(34, at, f"{wrong} Put it first, or make it a user's message.")
     seen.opening = seen.opening and role == "system"
     before = len(problems)
     for part in parts:
         _check_part(at, role, part, seen)
     if len(problems) == before and not any(is_sent(part) for part in parts):
-        problems.add(25, at, "no part of it is for the model. Leave the message out.")
+        problems.add(25, at, "no part of it is for the model. Remove the message.")
 
 
 def _check_part(at: int, role: str, part: Any, seen: _UIMessagesSeen) -> None:
@@ -143,14 +140,14 @@ def _check_part(at: int, role: str, part: Any, seen: _UIMessagesSeen) -> None:
     problems, kind = seen.problems, kind_of(part)
     if not kind:
         wrong = f"the type of a part is one of {', '.join(_FIELDS)}."
-        problems.add(23, at, f"{wrong} Write one of these.")
+        problems.add(23, at, f"{wrong} Use one of these.")
     elif lacking := lacks(part):
-        problems.add(23, at, f"a {kind} part needs {lacking}. Write it, or leave the part out.")
+        problems.add(23, at, f"a {kind} part needs {lacking}. Add it, or remove the part.")
     elif kind not in _ROLES.get(role, _FIELDS):
-        wrong = f"a {kind} part stands with role {role}, which the SDK does not send."
-        problems.add(24, at, f"{wrong} Leave it out, or put it where it belongs.")
+        wrong = f"a {kind} part has role {role}, for which the SDK does not send it."
+        problems.add(24, at, f"{wrong} Remove it, or move it to the right message.")
     elif kind == "text" and not part["text"].strip():
-        problems.add(25, at, "a text has no visible character. Leave it out.")
+        problems.add(25, at, "a text has no visible character. Remove it.")
     elif kind in CALLS:
         _check_call(at, part, seen)
 
@@ -166,7 +163,7 @@ def _check_call(at: int, part: JsonObject, seen: _UIMessagesSeen) -> None:
         approval = part["approval"]["id"]
         if not approval or approval in seen.approvals:
             wrong = f"the approval id {approval!r} is empty or used already."
-            problems.add(29, at, f"{wrong} Mint another.")
+            problems.add(29, at, f"{wrong} Use another.")
         seen.approvals.add(approval)
     _check_end(at, part, problems)
 
@@ -180,7 +177,7 @@ def _check_end(at: int, part: JsonObject, problems: Problems) -> None:
         wrong = f"the approval of {id_!r} is open."
         problems.add(28, at, f"{wrong} Wait for it, and send the message whole.")
     elif state == "input-streaming" or (not served and state in waits):
-        wrong = f"{id_!r} waits in {state}."
+        wrong = f"{id_!r} is still in {state}."
         problems.add(27, at, f"{wrong} Wait for its result, and send the message whole.")
     elif part.get("preliminary") is True:
         wrong = f"the output of {id_!r} is preliminary."
@@ -191,26 +188,26 @@ def _check_end(at: int, part: JsonObject, problems: Problems) -> None:
             case {"errorText": said} | {"state": "output-denied", "approval": {"reason": said}} if (
                 not said.strip()
             ):
-                problems.add(33, at, f"the end of {id_!r} says nothing. Say what went wrong.")
+                problems.add(33, at, f"the end of {id_!r} has no text. Describe the error.")
 
 
 def _misfit(part: JsonObject) -> str:
     """Why a call's fields do not fit its state; empty if they do."""
     state = part["state"]
     if not isinstance(state, str) or state not in _STATES:
-        return f"is in a state that is none of {', '.join(_STATES)}. Write one of these."
+        return f"is in a state that is none of {', '.join(_STATES)}. Use one of these."
     needs, may = _STATES[state]
     for field in needs:
         if field not in part:
-            return f"is in {state} and has no `{field}`. Write it, or the state that it is in."
+            return f"is in {state} and has no `{field}`. Add it, or correct the state."
     for field in ("output", "errorText", "approval"):
         if field in part and field not in (*needs, *may):
             wrong = f"is in {state}, which has no `{field}`."
-            return f"{wrong} Leave it out, or write the state that it is in."
+            return f"{wrong} Remove it, or correct the state."
     if field := misfit(part, _only_given(part, _STATE_FIELDS.get(state, {}))):
-        return f"has a `{field}` that does not fit {state}. Write it so that it does."
+        return f"has a `{field}` that does not fit {state}. Correct it."
     if "approval" in part and not _fits(part["approval"], state):
-        return f"has an approval that does not fit {state}. Write its `id`, and what was answered."
+        return f"has an approval that does not fit {state}. Write its `id` and the answer."
     return ""
 
 
@@ -306,7 +303,7 @@ _FIELDS: Final[dict[str, tuple[_Fields, _Fields]]] = {
         {"dynamic": lambda value: value is False, **_OF_CALL},
     ),
 }
-#: The types of parts of the roles that may not have all.
+#: The types of parts for the roles that cannot have all of them.
 _ROLES: Final = {"system": ("text",), "user": ("text", "file", "data-<name>")}
 #: By state: the fields that a call needs, and those that it may have.
 _STATES: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {

@@ -1,20 +1,19 @@
-"""A thread as it stands, as `UIMessage`s: each call in the state that its facts bear out.
+"""Writes the current state of a thread as `UIMessage`s, open calls included.
 
-    its facts                                                  its part
-    a wish, requested or not, and nobody was asked about it    input-available
-    put to people, and not decided                             approval-requested
-    decided, after people were asked, and it has not ended     approval-responded
-    it has ended                                               as `write` writes it
+    facts of a call                                            its part
+    a wish, requested or not, without an approval request      input-available
+    an approval request without a decision                     approval-requested
+    a decision after an approval request, and no end           approval-responded
+    an end                                                     as `write` writes it
 
-*   `approved` is true only for an approval that fits exactly what would run (`Call.flaw`) and was
-    not taken back; `input` is then what was approved, edits included. Whatever else was decided is
-    false, and `reason` says what it was, since nobody's answer is nobody's no.
+*   `approved` is true only for an approval that fits exactly the bytes that would run (`Call.flaw`)
+    and was not revoked; `input` then has the approved arguments, edits included. With any other
+    decision it is false, and `reason` names the decision, since an expiry is not a denial.
 *   An approval's id is the call's name, `workspace/thread/call`, by which a person votes.
-*   A message's id is the subject of the slot that it shows, so that a thread which grows gives the
-    same messages, and more of them at the end. A turn has its message from the moment its model is
-    asked: a `step-start`, as the SDK begins each step. That is all there is of a turn whose model
-    failed.
-*   Nobody may run a call because of such a list. The SDK would run what is approved in it.
+*   A message's id is the subject of its slot, so a growing thread gives the same messages, and more
+    of them at the end. A turn has a message as soon as its model is asked: a `step-start`, as in
+    the SDK. A turn whose model failed has nothing else.
+*   Such a list is no reason to run a call, although the SDK would run the approved calls in it.
 """
 
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from ayes.schemas.events import Approved, Wish
 
 
 def messages(thread: Thread) -> list[JsonObject]:
-    """The UIMessages of the whole thread, waiting calls included; later texts come after them."""
+    """The UIMessages of the thread. Texts that came after an open call follow it."""
     said = zip(thread.said, _said(thread), strict=True)
     steps: list[tuple[int, str, System | User | Note | Turn]] = [
         *((fact.seq, fact.slot.subject, entry) for fact, entry in said),
@@ -56,14 +55,14 @@ def messages(thread: Thread) -> list[JsonObject]:
 
 
 def _said(thread: Thread) -> Iterator[System | User | Note]:
-    """What was said, as a history tells it."""
+    """The texts of the thread, as they are in a history."""
     for entry in history(Thread(thread.ref, said=thread.said)).entries:
         assert isinstance(entry, System | User | Note), f"{entry} was not said"
         yield entry
 
 
 def _calls(thread: Thread) -> dict[int, list[JsonObject]]:
-    """The calls of each turn, under the ids that they have when all is settled."""
+    """The calls of each turn, with the ids that they keep when all calls are settled."""
     used: set[str] = set()
     return {
         number: [
@@ -75,7 +74,7 @@ def _calls(thread: Thread) -> dict[int, list[JsonObject]]:
 
 
 def _call(call: Call, wish: Wish, id_: str) -> JsonObject:
-    """A call as it stands."""
+    """The part of a call in its current state."""
     approval = {"id": str(call.ref)}
     if call.status in SETTLED:
         return ended_part(wish, id_, outcome(call, wish), approval["id"])
@@ -90,7 +89,7 @@ def _call(call: Call, wish: Wish, id_: str) -> JsonObject:
 
 
 def _answer(call: Call) -> JsonObject:
-    """What came of asking people."""
+    """The answer to an approval request."""
     if call.status in NOT_RUN:
         return {"approved": False, "reason": refusal_texts.tool_not_run(call).text}
     if call.flaw is not None:

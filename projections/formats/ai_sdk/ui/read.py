@@ -1,12 +1,11 @@
 """Reads `UIMessage` lists of the Vercel AI SDK.
 
-What is lost from UIMessages to entries: ids and `metadata` of messages, and which turns stood in
-one message (a `step-start` ends a turn; each turn is written as a message); the state of texts;
-`title`, `toolMetadata` and whether a tool was static or dynamic; approvals of calls that ended,
-since a payload's word decides nothing here; an output that was no text comes back as its JSON.
-`providerMetadata` of texts and calls is not read; a `reasoning` or `file` part keeps its own, as an
-opaque part of `ai-sdk`. What a provider ran itself, and files and data of users, are refused, not
-skipped.
+Reading loses ids and `metadata` of messages, and which turns were in one message (a `step-start`
+ends a turn; each turn is written as a message); the state of texts; `title`, `toolMetadata` and
+whether a tool was static or dynamic; and approvals of ended calls, since a payload decides nothing
+here. An output that is not text becomes its JSON. `providerMetadata` of texts and calls is not
+read; a `reasoning` or `file` part keeps its own, as an opaque part of `ai-sdk`. Calls that a
+provider ran itself, and files and data of users, are refused, not skipped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +34,7 @@ from ayes.projections.formats.conversation import ConversationStep, Output, Reco
 from ayes.schemas.events import Opaque, Part, Text, Wish
 
 PROVIDER: Final = "ai-sdk-ui"
-#: The rules that a readable payload keeps. The others are about sending it.
+#: Rules that must hold to read a payload. The others are about sending it.
 _UNREADABLE: Final = frozenset({21, 23, 24, 26, 27, 28, 29})
 
 
@@ -50,7 +49,7 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
 
 
 def read_either(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
-    """A list of either form.
+    """Read a list of either form.
 
     Raises:
         BadInput: as `read` of that form.
@@ -61,7 +60,7 @@ def read_either(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...
 def _read_message(at: int, message: JsonObject) -> Iterator[ConversationStep]:
     match message:
         case {"role": "system", "parts": parts}:
-            # The SDK sends them as one text, with nothing in between.
+            # The SDK sends them as one text, without a separator.
             yield Spoken("system", "".join(part["text"] for part in parts))
         case {"role": "user", "parts": parts}:
             yield Spoken("user", read_texts(at, parts))
@@ -72,7 +71,7 @@ def _read_message(at: int, message: JsonObject) -> Iterator[ConversationStep]:
 
 
 def _turns(parts: list[JsonObject]) -> list[list[JsonObject]]:
-    """The parts between the starts of steps. Parts that are only for people make no turn."""
+    """The parts between step-starts. Parts that are only for people are not a turn."""
     turns: list[list[JsonObject]] = [[]]
     for part in parts:
         if part["type"] != "step-start":
@@ -116,13 +115,13 @@ def _read_part(at: int, part: JsonObject) -> Part:
         case _ if (
             part["state"] == "output-error" and "input" not in part and "rawInput" not in part
         ):
-            raise unreadable(at, f"nothing says what {part['toolCallId']!r} was called with.")
+            raise unreadable(at, f"{part['toolCallId']!r} has no input.")
         case _:
             return Wish(tool_of(part), read_input(at, input_sent(part)), part["toolCallId"])
 
 
 def _options(part: JsonObject) -> JsonObject:
-    """What the SDK calls them where it sends them."""
+    """The provider metadata, under the name that the SDK sends it with."""
     return {"providerOptions": part["providerMetadata"]} if "providerMetadata" in part else {}
 
 

@@ -1,12 +1,9 @@
 """Writes `UIMessage` lists for the Vercel AI SDK.
 
-What the form cannot carry, and is lost from entries to steps, besides what `ai_sdk` says of
-arguments, ids, names, blank texts, notes and denials (`read` has one word, `is_error`, so a second
-writing has `output-error` there):
-
-* opaque parts of others, also of `ai-sdk`: they are for models. One of ours (`Opaque.provider ==
-  "ai-sdk-ui"`) holds the JSON of a `source-url`, `source-document` or `data-<name>` part, which is
-  for people alone.
+This form loses the same as `ai_sdk` of arguments, ids, names, blank texts and notes. `read` returns
+a denial as an error, which is then written as `output-error`. Opaque parts of other providers, also
+of `ai-sdk`, are for models and left out. Ours (`Opaque.provider == "ai-sdk-ui"`) hold the JSON of a
+`source-url`, `source-document` or `data-<name>` part, which is for people alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,10 +24,9 @@ from ayes.schemas.events import Opaque, Part, Text, Wish
 
 
 def write(entries: Sequence[Entry]) -> Payload:
-    """`{"messages": [...]}`: UIMessages, numbered from m1, in which each call is one part with its
-    state.
+    """`{"messages": [...]}`: UIMessages, numbered from m1. A call and its result are one part.
 
-    A part's `approval` stands where the SDK asks for one, and only there: in `output-denied`.
+    A part has an `approval` only if the SDK requires one, in `output-denied`.
     """
     messages: list[JsonObject] = []
     for step, ids in numbered(entries):
