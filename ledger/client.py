@@ -198,7 +198,7 @@ class LedgerClient:
             BrokerRefused: these credentials may not write there.
         """
         if not isinstance(event, slot.filled_by):
-            raise BadSlot(f"a {type(event).__name__} cannot stand in {slot.subject}")
+            raise BadSlot(f"a {type(event).__name__} cannot be in {slot.subject}")
         event = self.with_envelope(event, cause)
         result = await self.log.append(slot, encode(event), event.id)
         if isinstance(result, SlotTaken) and fallback_slot is not None:

@@ -248,7 +248,7 @@ class Reviewer:
         after = await self._ledger.tally(evolve(known, vote))
         if isinstance(after.verdict, e.Denied):
             raise NotAllowed(
-                f"{ref} cannot run so: whoever edits does not count, and too few are left who "
+                f"{ref} cannot run so: the person who edits does not count, and too few others "
                 "could agree. Nothing was recorded. Deny it and say what it should be, so that it "
                 "is requested anew."
             )

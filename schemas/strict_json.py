@@ -31,7 +31,7 @@ def read(text: str) -> Any:
     except json.JSONDecodeError as problem:
         raise BadJson(f"it is no JSON: {problem.msg} (at character {problem.pos + 1})") from None
     except UnicodeEncodeError:
-        raise BadJson("it holds half a surrogate pair, which is no Unicode") from None
+        raise BadJson("it holds half a surrogate pair, which is not valid Unicode") from None
     except RecursionError:
         raise BadJson(_TOO_DEEP) from None
     if text.count("[") + text.count("{") > MAX_DEPTH and _deeper_than(MAX_DEPTH, value):

@@ -245,7 +245,7 @@ async def test_an_edit_that_nobody_could_agree_to_is_refused(ledger: Ledger):
     no (H7, B37).
     """
     call = await asked(ledger, ASK + 'voters = ["ana"]\n')
-    with pytest.raises(NotAllowed, match="whoever edits does not count, and too few are left"):
+    with pytest.raises(NotAllowed, match="the person who edits does not count, and too few others"):
         await ledger.reviewer("ana").approve(CALL, arguments=EDIT)
     assert call.approval_request is not None
     await ledger.try_append(

@@ -403,7 +403,7 @@ async def test_what_is_parked_changes_by_its_number(port: EventLog):
 async def test_what_cannot_stand_there_is_refused_before_it_is_sent(ledger: Ledger):
     """A fact in a slot of another kind, and one that is too large, record nothing."""
     with pytest.raises(
-        BadSlot, match=r"a Voted cannot stand in ledger\.shop\.t1\.call\.refund-1\.decided"
+        BadSlot, match=r"a Voted cannot be in ledger\.shop\.t1\.call\.refund-1\.decided"
     ):
         await ledger.append(CALL.decided, voted())
     with pytest.raises(TooLarge, match=r"a Said of 600,\d+ bytes is over the limit of 524,288"):

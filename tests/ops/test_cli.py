@@ -319,7 +319,7 @@ def test_demo_holds_everything_while_it_asks(tmp_path):
     with at_a_terminal("demo", store=tmp_path) as terminal:
         terminal.read_until("Approve it? [y/n]")
         terminal.type("maybe")
-        terminal.read_until("Please answer y or n; Ctrl-D ends the demo.\r\nApprove it? [y/n]")
+        terminal.read_until("Please answer y or n; Ctrl-D ends the demo.\r\n  Approve it? [y/n]")
         terminal.type("y")
         terminal.read_until('"draft-report.tmp"} waits for ana.')
         asked = terminal.told.partition("Approve it? [y/n]")[2].partition("ana approved")[0]

@@ -1,4 +1,4 @@
--- Which arguments do reviewers change, by tool? No field: one of the two is no JSON object.
+-- Which arguments do reviewers change, by tool? No field: one of the two is not a JSON object.
 
 -- Nested values are compared as text, so their keys in another order count as an edit.
 WITH edited AS (
