@@ -51,7 +51,7 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
     return [
         compared(
             WORKLOAD,
-            "state queue and histories",
+            "folding queue and histories",
             "facts/s",
             rates,
             floors,
