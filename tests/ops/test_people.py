@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from program import approvals, ask, at_a_terminal, last_seq, until, up
+from program import approvals, ask, at_a_terminal, entry_of, last_seq, until, up
 
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
@@ -533,7 +533,7 @@ def test_all_is_what_was_shown(shop, within, thread):
     async def doctored():
         async with Ledger.connect(shop, role="queue") as queue:
             key = f"{call.workspace}.{call.thread}.{call.call}"
-            value, revision = await queue.log.pending.get(key)
+            value, revision = await entry_of(queue.log.pending, key)
             assert await queue.log.pending.put(key, value.replace(b": 6", b": 5"), revision)
 
     asyncio.run(doctored())

@@ -14,7 +14,7 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from program import approvals, ask, at_a_terminal, last_seq, started, up
+from program import approvals, ask, at_a_terminal, entry_of, last_seq, started, up
 from stories import START, Story, approval, life, question, request
 
 from ayes.ledger.lifecycle import call_of
@@ -382,16 +382,6 @@ def as_queue(store, change):
     asyncio.run(changed())
 
 
-async def written(bucket, key):
-    """The entry, once the queue's worker has written it: some time after the gate's fact."""
-    async with asyncio.timeout(20):
-        while True:
-            value, _ = await bucket.get(key)
-            if value:
-                return value
-            await asyncio.sleep(0.01)
-
-
 async def put(bucket, key, value):
     while True:
         _, revision = await bucket.get(key)
@@ -474,7 +464,7 @@ def test_what_is_shown_is_what_is_approved(shop, within, thread):
     key = f"{call.workspace}.{call.thread}.{call.call}"
 
     async def doctored(bucket):
-        value = await written(bucket, key)
+        value, _ = await entry_of(bucket, key)
         entry = json.loads(value) | {"arguments": '{"amount": 1}'}
         await put(bucket, key, msgspec.json.encode(entry))
 
@@ -486,7 +476,7 @@ def test_what_is_shown_is_what_is_approved(shop, within, thread):
     )
 
     async def consistent(bucket):
-        value = await written(bucket, key)
+        value, _ = await entry_of(bucket, key)
         entry = json.loads(value)
         entry["digest"] = call_digest("pay", entry["tool_version"], entry["arguments"])
         await put(bucket, key, msgspec.json.encode(entry))
@@ -590,7 +580,7 @@ def test_one_bad_value_in_the_bucket_hinders_nobody(shop, within, thread):
     async def spoiled(bucket):
         # An entry that the queue's worker writes later would mend what is spoiled here.
         for call in calls:
-            await written(bucket, f"shop.{thread.thread}.{call.call}")
+            await entry_of(bucket, f"shop.{thread.thread}.{call.call}")
         for key, value in zip(keys, values, strict=True):
             await put(bucket, key, value)
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 import structlog
 
+from ayes.ledger.log import Pending
 from ayes.ledger.services import Ledger
 from ayes.ops import cli
 from ayes.schemas.events import Event
@@ -292,6 +293,18 @@ def until(store: Path, *slots: Slot) -> None:
                     await anext(facts)
 
     asyncio.run(filled())
+
+
+async def entry_of(bucket: Pending, key: str) -> tuple[bytes, int]:
+    """An entry of the queue and its revision, once the queue's worker has written it: some time
+    after the gate's fact.
+    """
+    async with asyncio.timeout(20):
+        while True:
+            value, revision = await bucket.get(key)
+            if value:
+                return value, revision
+            await asyncio.sleep(0.01)
 
 
 def record(store: Path, *facts: tuple[Slot, Event]) -> None:
