@@ -459,6 +459,7 @@ async def test_a_consumer_cannot_deliver_into_a_slot(server, admin, service):
     """
     async with signed_on(server, "queue") as queue:
         await queue.ask("$KV.pending.forged", b'{"type":"Approved"}')
+    await service.ask("ledger.around.t2.call.1-0.requested", b'{"type":"ToolRequested"}')
     for stream, target in (
         ("KV_pending", "ledger.around.t2.call.1-0.decided"),
         ("LEDGER", "$KV.pending.forged"),
