@@ -19,7 +19,6 @@ for one call: pass it to the systems that the tool calls, so that they recognise
 import asyncio
 import importlib
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -97,7 +96,7 @@ class Tools(Mapping[str, Registered]):
             Unavailable: the broker did not confirm them within `patience_s`.
             BrokerRefused: these credentials may not declare tools.
         """
-        until = time.monotonic() + patience_s
+        until = asyncio.get_running_loop().time() + patience_s
         return tuple(
             [await _declared(ledger, workspace, tool.spec, until) for tool in self._tools.values()]
         )
@@ -119,7 +118,7 @@ async def _declared(ledger: Ledger, workspace: str, spec: ToolSpec, until: float
         except BrokerRefused:
             raise
         except Unavailable as problem:
-            if time.monotonic() >= until:
+            if asyncio.get_running_loop().time() >= until:
                 raise Unavailable(
                     f"it is not known whether tool {spec.name} is declared in {workspace}: "
                     f"{problem} Start this again when the broker answers: it is safe."
