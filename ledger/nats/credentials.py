@@ -8,7 +8,6 @@ is named by its URL.
 import errno
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -18,6 +17,7 @@ from msgspec import Struct
 from platformdirs import user_data_path
 
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
+from ayes.schemas.files import write_atomically
 
 ADDRESS: Final = "address.json"
 
@@ -169,17 +169,7 @@ class Store:
 
     def write_private(self, name: str, content: bytes) -> None:
         """Replace a file that only its owner may read, by renaming a temporary file onto it."""
-        # mkstemp creates its files with mode 0600.
-        handle, beside = tempfile.mkstemp(prefix=f".{name}-", dir=self.path)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(beside).replace(self.path / name)
-        except BaseException:
-            Path(beside).unlink(missing_ok=True)
-            raise
+        write_atomically(self.path / name, content)
 
 
 def open_own(file: Path, flags: int) -> int:
