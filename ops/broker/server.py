@@ -393,7 +393,7 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
 
 async def _reload(system: Login) -> None:
     """Have the server read its configuration again. Unlike a signal, this waits until it has."""
-    async with _signed_on(system) as client:
+    async with signed_on(system) as client:
         subject = f"$SYS.REQ.SERVER.{server_id(client)}.RELOAD"
         answer = json.loads((await client.request(subject, timeout=5)).data)
     if refusal := answer.get("error"):
@@ -402,7 +402,7 @@ async def _reload(system: Login) -> None:
 
 async def _works(login: Login) -> bool:
     """Whether this login reaches the ledger's account."""
-    async with _signed_on(login) as client:
+    async with signed_on(login) as client:
         try:
             await client.request("$JS.API.INFO", timeout=2)
         except nats.errors.NoRespondersError:
@@ -411,7 +411,7 @@ async def _works(login: Login) -> bool:
 
 
 @asynccontextmanager
-async def _signed_on(login: Login) -> AsyncGenerator[Client]:
+async def signed_on(login: Login) -> AsyncGenerator[Client]:
     client = Client()
 
     async def on_error(problem: Exception) -> None:
