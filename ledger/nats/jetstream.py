@@ -64,13 +64,22 @@ class JetStream:
         role: str = "service",
         name: str = "",
         timeout_s: float = 3.0,
+        any_level: bool = False,
     ) -> AsyncGenerator[Self]:
-        """The log on a new connection; parameters and errors as of `LedgerClient.connect`."""
+        """The log on a new connection; parameters and errors as of `LedgerClient.connect`.
+
+        Args:
+            any_level: do not ask for the level of the log. For programs that administer the broker,
+                and work while no node can answer.
+        """
         connection = Connection(Store.login_for(role, store=store, url=url))
         await connection.open(name=f"ayes {role} {name}".strip(), timeout_s=timeout_s)
         try:
             jetstream = cls(connection)
             await jetstream.open()
+            if not any_level:
+                stream = await streams.info(jetstream.api, f"STREAM.INFO.{subscriptions.LEDGER}")
+                streams.check_level(stream)
             yield jetstream
         finally:
             await connection.close()

@@ -8,6 +8,7 @@ it a ledger, and an administrator can still switch them off, so drift is an alar
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from typing import Any, Final
 
 from msgspec import Struct
@@ -15,10 +16,16 @@ from msgspec import Struct
 from ayes.ledger.nats.api import Api, ApiError
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED, TIMERS, Durable
 from ayes.schemas.codec import MAX_BYTES
-from ayes.schemas.errors import BadInput, BrokerRefused
+from ayes.schemas.errors import BadInput, BrokerRefused, NewerLog
 from ayes.schemas.slots import ROOT
 
 PENDING: Final = "KV_pending"
+
+#: The level of the log, in the metadata of its stream (ADR-33). It is raised by a version whose log
+#: earlier programs would misread or damage; they refuse it (docs/upgrading.md). A log without it is
+#: of level 1. A fact of an unknown type or version does not need a new level.
+LEVEL: Final = 1
+_LEVEL_KEY: Final = "ayes-level"
 
 _SECOND_NS: Final = 1_000_000_000
 
@@ -83,6 +90,7 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             # Batches of group commit (ADR-50). Room for their headers beside the payload.
             "allow_atomic": True,
             "max_msg_size": MAX_BYTES + 1024,
+            "metadata": {_LEVEL_KEY: str(LEVEL)},
         },
         # A stream of its own, since `discard: new` excludes schedules (ADR-51). A work queue:
         # handled hints are deleted. No max_age: it would drop deadlines that are further away.
@@ -128,6 +136,24 @@ def bucket(name: str, replicas: int = 1) -> dict[str, Any]:
 def bucket_stream(name: str) -> str:
     """The stream behind a bucket."""
     return f"KV_{name}"
+
+
+def level_of(stream: dict[str, Any]) -> str:
+    """The level of the log, by the description of its stream."""
+    return str((stream["config"].get("metadata") or {}).get(_LEVEL_KEY, "1"))
+
+
+def check_level(stream: dict[str, Any] | None) -> None:
+    """Refuse a log that this program would misread. No log yet, or an older one, is fine.
+
+    Raises:
+        NewerLog: it is at a level that this program does not know.
+    """
+    if stream is not None and level_of(stream) not in map(str, range(1, LEVEL + 1)):
+        raise NewerLog(
+            f"this log is at level {level_of(stream)}; this program "
+            f"(ayes {metadata.version('ayes')}) knows levels up to {LEVEL}: upgrade it."
+        )
 
 
 async def ensure_empty(requests: Api, name: str, description: str) -> None:
@@ -459,7 +485,10 @@ async def drift(requests: Api, *, replicas: int = 1) -> list[str]:
             found.append(f"stream {name} is missing; `ayes up` or an administrator creates it")
             continue
         found += _differences(
-            f"stream {name}", declared, stream["config"], ignore={"num_replicas", *_BOUNDS}
+            f"stream {name}",
+            declared,
+            stream["config"],
+            ignore={"num_replicas", "metadata", *_BOUNDS},
         )
         found += [
             f"stream {name}: {key} is {stream['config'].get(key)!r}, wider than the declared "

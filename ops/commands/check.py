@@ -10,7 +10,7 @@ from ayes.ledger import clock
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import drift, info, uses
+from ayes.ledger.nats.streams import check_level, drift, info, uses
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED
 from ayes.ops.audit.verify import rebuild
@@ -95,7 +95,8 @@ async def doctor(
 async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
     store, url, _ = session
     checks: list[Check] = []
-    async with JetStream.connect(store, url=url, role="admin") as port:
+    async with JetStream.connect(store, url=url, role="admin", any_level=True) as port:
+        check_level(await info(port.api, f"STREAM.INFO.{LEDGER}"))
         ledger = Ledger.on(port, "admin")
         version = port.connection.client.connected_server_version
         named = f"{version.major}.{version.minor}.{version.patch}"
@@ -267,8 +268,9 @@ async def _skew_s(log: JetStream) -> float:
 async def status(session: Session) -> None:
     """Show the size of the log, how far each consumer is behind, what is parked and pending."""
     store, url, json = session
-    async with JetStream.connect(store, url=url, role="operator") as port:
+    async with JetStream.connect(store, url=url, role="operator", any_level=True) as port:
         stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
+        check_level(stream)
         if stream is None:
             raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
         consumers = [await _consumer(port.api, name) for name in DURABLES]
