@@ -148,6 +148,7 @@ _OF_QUESTIONS: Final = (
     "stages",
 )
 
+
 class Rule(TomlModel):
     """What happens to the tools it names."""
 
