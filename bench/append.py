@@ -83,7 +83,7 @@ async def _measured(
         what: str, measured: tuple[list[float], list[float]], beside: str, facts: int,
         target: float | None = None,
     ) -> Result:  # fmt: skip
-        # Nothing is promised without flushing, so there is no target.
+        # The targets are for a log that is flushed before each acknowledgement.
         return compared(
             WORKLOAD, named(what, sync), "facts/s", *measured, beside=beside, better="higher",
             sync=sync, target=target if sync == SYNC else None, facts=facts,

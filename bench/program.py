@@ -72,7 +72,7 @@ def main() -> None:
     names = tuple(given.workloads or WORKLOADS)
     if unknown := [name for name in names if name not in WORKLOADS]:
         options.error(
-            f"there is no workload {', '.join(unknown)}. There are {', '.join(WORKLOADS)}."
+            f"unknown workload {', '.join(unknown)}. The workloads are {', '.join(WORKLOADS)}."
         )
     setup(verbose=False)
     try:

@@ -38,6 +38,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
     "Run": {
         "up": _Entry("run", "Run a broker and all workers in this process."),
         "work": _Entry("run", "Run some workers in a process of their own."),
+        "cluster": _Entry("cluster", "Run a cluster, or make the files for one.", is_group=True),
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),
         "rehearse": _Entry("run", "Drive recorded conversations through the real workers."),
         "setup": _Entry("setup", "Create the streams and consumers on a broker of your own."),

@@ -7,6 +7,7 @@ ever.
 
 import asyncio
 import re
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -60,7 +61,8 @@ class Connection:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.client.connect(
-                    login.url,
+                    login.url.split(","),
+                    tls=ssl.create_default_context(cafile=login.ca) if login.ca else None,
                     user=login.user or None,
                     password=login.password or None,
                     name=name,

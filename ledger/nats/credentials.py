@@ -8,7 +8,6 @@ is named by its URL.
 import errno
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -18,6 +17,7 @@ from msgspec import Struct
 from platformdirs import user_data_path
 
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
+from ayes.schemas.files import write_atomically
 
 ADDRESS: Final = "address.json"
 
@@ -25,9 +25,12 @@ ADDRESS: Final = "address.json"
 class Login(Struct, frozen=True):
     """URL and credentials. User and password are empty if the broker requires none."""
 
+    #: Of a cluster: those of its nodes, separated by commas.
     url: str
     user: str = ""
     password: str = ""
+    #: The file with the certificate of the authority that signs the broker's; empty: the system's.
+    ca: str = ""
 
     def __repr__(self) -> str:
         """Omit the password, since this ends up in logs."""
@@ -68,6 +71,8 @@ class Address(Struct, frozen=True):
     passwords: dict[str, str] = {}
     #: The last port, kept for the same reason.
     port: int = 0
+    #: The file in the store with the authority's certificate; empty without TLS.
+    ca: str = ""
 
 
 class Store:
@@ -114,7 +119,8 @@ class Store:
                 "Use one of these; a reviewer's account is created by `ayes approve --as NAME` on "
                 "the broker's machine."
             )
-        return Login(address.url, role, address.passwords[role])
+        ca = str(self.path / address.ca) if address.ca else ""
+        return Login(address.url, role, address.passwords[role], ca)
 
     def read(self) -> Address:
         """Read `address.json`; an empty address if there is none.
@@ -169,17 +175,7 @@ class Store:
 
     def write_private(self, name: str, content: bytes) -> None:
         """Replace a file that only its owner may read, by renaming a temporary file onto it."""
-        # mkstemp creates its files with mode 0600.
-        handle, beside = tempfile.mkstemp(prefix=f".{name}-", dir=self.path)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(beside).replace(self.path / name)
-        except BaseException:
-            Path(beside).unlink(missing_ok=True)
-            raise
+        write_atomically(self.path / name, content)
 
 
 def open_own(file: Path, flags: int) -> int:

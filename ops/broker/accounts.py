@@ -51,7 +51,8 @@ MAX_CONSUMERS: Final = 10_000
 
 #: May do everything in the ledger's account. For set-up and drift detection only.
 ADMIN: Final = "admin"
-#: May only tell the server to reload its configuration; it is in another account than the streams.
+#: May only have the server reload its configuration, and ask whether it is healthy; it is in
+#: another account than the streams.
 SYSTEM: Final = "system"
 #: The roles of workers and programs. People vote as `reviewer-<name>`.
 WORKERS: Final = ("gate", "model", "executor", "queue")
@@ -264,7 +265,7 @@ def accounts_config(
         f"system_account: {SYSTEM}\n"
         "accounts {\n"
         f"  {SYSTEM} {{users: [{{user: {SYSTEM}, password: {_quoted(passwords[SYSTEM])}, "
-        'permissions: {publish: ["$SYS.REQ.SERVER.*.RELOAD"], '
+        'permissions: {publish: ["$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.HEALTHZ"], '
         f'subscribe: ["_INBOX.{SYSTEM}.>"]}}}}]}}\n'
         f"  {LEDGER} {{\n"
         f"    jetstream: {{max_streams: {MAX_STREAMS}, max_consumers: {MAX_CONSUMERS}}}\n"

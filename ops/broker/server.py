@@ -26,8 +26,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -35,9 +35,9 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from ayes.ledger.nats.credentials import ADDRESS, Address, Login, Store, open_own
+from ayes.ledger.nats.credentials import ADDRESS, Login, Store, open_own
 from ayes.ledger.nats.protocol import server_id
-from ayes.ops.broker.accounts import ADMIN, ROLES, SYSTEM, accounts_config, permissions
+from ayes.ops.broker.accounts import ADMIN, REVIEWER, ROLES, SYSTEM, accounts_config, permissions
 from ayes.ops.broker.processes import die_with_parent
 from ayes.schemas.errors import BadInput, BrokerAway, Defect, StoreHeld
 from ayes.schemas.logs import get_logger
@@ -68,14 +68,24 @@ class EmbeddedServer:
     Args:
         sync: when the log is flushed to disk: `always` before each acknowledgement, or an interval
             such as `2m` (nats-server's default), whose facts a power failure may lose.
+        name: its name in a cluster; by default a new one at each start.
+        more: further lines of its configuration. If there are any, it takes connections with TLS.
     """
 
     def __init__(
-        self, store: Path | str | None = None, *, sync: str = "always", max_payload: int = 1 << 20
+        self,
+        store: Path | str | None = None,
+        *,
+        sync: str = "always",
+        max_payload: int = 1 << 20,
+        name: str = "",
+        more: str = "",
     ) -> None:
         self.store = Store(store)
         self.sync = sync
         self.max_payload = max_payload
+        self.name = name
+        self.more = more
         self.url = ""
         self._lock = -1
         self._process: asyncio.subprocess.Process | None = None
@@ -89,8 +99,13 @@ class EmbeddedServer:
             BrokerAway: it does not start; with the last lines of its log.
         """
         binary = await asyncio.to_thread(find_binary)
-        _adopt(self.store)
-        self._lock = await _take(self.store.path)
+        if (self.store.path / "n1").exists():
+            raise BadInput(
+                f"{self.store.path} is the store of a cluster. Start that with `ayes cluster up`, "
+                "or name another store with --store."
+            )
+        adopt(self.store)
+        self._lock = await take(self.store.path)
         try:
             await self._start(binary)
         except BaseException:
@@ -126,16 +141,18 @@ class EmbeddedServer:
 
     async def _start(self, binary: Path) -> None:
         before = self.store.read()
-        port = _free_port(before.port)
-        address = Address(url="", port=port, passwords=_passwords(before.passwords))
+        (port,) = free_ports(before.port)
+        address = msgspec.structs.replace(
+            before, url="", port=port, passwords=passwords(before.passwords)
+        )
         # While it starts, clients must not be sent to its last address.
         self.store.write(address)
-        name = f"approvals-{secrets.token_hex(4)}"
+        name = self.name or f"approvals-{secrets.token_hex(4)}"
         self.store.write_private("accounts.conf", accounts_config(address.passwords).encode())
         self.store.write_private("server.conf", self._config(name, port).encode())
         await self._spawn(binary)
         await self._answers(name, port)
-        self.url = f"nats://{HOST}:{port}"
+        self.url = f"{'tls' if self.more else 'nats'}://{HOST}:{port}"
         self.store.write(msgspec.structs.replace(address, url=self.url))
         _log.debug("broker started", url=self.url, store=str(self.store.path), pid=self.pid)
 
@@ -155,6 +172,7 @@ class EmbeddedServer:
             f"log_file: {quoted(self.store.path / 'server.log')}\n"
             "logfile_size_limit: 10MB\n"
             "logfile_max_num: 3\n"
+            f"{self.more}"
             'include "accounts.conf"\n'
         )
 
@@ -238,9 +256,14 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
     async with _alone(store.path):
         address = store.read()
         if role not in address.passwords:
-            passwords = address.passwords | {role: secrets.token_urlsafe(32)}
-            store.write_private("accounts.conf", accounts_config(passwords).encode())
-            login = Login(system.url, role, passwords[role])
+            if "," in address.url:
+                raise BadInput(
+                    f"the cluster in {store.path} has no account {role!r}. Start it again with "
+                    f"`ayes cluster up --people {role.removeprefix(REVIEWER)}`, which adds it."
+                )
+            known = passwords(address.passwords, [role])
+            store.write_private("accounts.conf", accounts_config(known).encode())
+            login = Login(system.url, role, known[role])
             for _ in range(_RELOADS):
                 await _reload(system)
                 if await _works(login):
@@ -251,7 +274,7 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
                     "server.log."
                 )
             # Only now: every login in the address must work.
-            store.write(msgspec.structs.replace(store.read(), passwords=passwords))
+            store.write(msgspec.structs.replace(store.read(), passwords=known))
     return store.login(role)
 
 
@@ -321,7 +344,7 @@ def _version(binary: str) -> tuple[int, ...]:
     return tuple(map(int, numbers.groups())) if numbers else ()
 
 
-def _adopt(store: Store) -> None:
+def adopt(store: Store) -> None:
     """Make the directory a store unless it is one; refuse a directory with other files."""
     path = store.path
     try:
@@ -343,7 +366,7 @@ def _adopt(store: Store) -> None:
     store.read()
 
 
-async def _take(path: Path) -> int:
+async def take(path: Path) -> int:
     """Lock the store, waiting a moment for the child of a killed process."""
     lock = open_own(path / "lock", os.O_RDWR | os.O_CREAT)
     try:
@@ -393,7 +416,7 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
 
 async def _reload(system: Login) -> None:
     """Have the server read its configuration again. Unlike a signal, this waits until it has."""
-    async with _signed_on(system) as client:
+    async with signed_on(system) as client:
         subject = f"$SYS.REQ.SERVER.{server_id(client)}.RELOAD"
         answer = json.loads((await client.request(subject, timeout=5)).data)
     if refusal := answer.get("error"):
@@ -402,7 +425,7 @@ async def _reload(system: Login) -> None:
 
 async def _works(login: Login) -> bool:
     """Whether this login reaches the ledger's account."""
-    async with _signed_on(login) as client:
+    async with signed_on(login) as client:
         try:
             await client.request("$JS.API.INFO", timeout=2)
         except nats.errors.NoRespondersError:
@@ -411,7 +434,7 @@ async def _works(login: Login) -> bool:
 
 
 @asynccontextmanager
-async def _signed_on(login: Login) -> AsyncGenerator[Client]:
+async def signed_on(login: Login) -> AsyncGenerator[Client]:
     client = Client()
 
     async def on_error(problem: Exception) -> None:
@@ -438,18 +461,21 @@ async def _signed_on(login: Login) -> AsyncGenerator[Client]:
             await client.close()
 
 
-def _passwords(known: dict[str, str]) -> dict[str, str]:
+def passwords(known: dict[str, str], also: Sequence[str] = ()) -> dict[str, str]:
     """The known passwords, and new ones for roles without."""
-    return {role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, *ROLES)} | known
+    return {role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, *ROLES, *also)} | known
 
 
-def _free_port(wanted: int) -> int:
-    """The previous port if it is free, so that clients can reconnect; or else any."""
+def free_ports(*wanted: int) -> list[int]:
+    """A port for each: the wanted one if it is free, so that clients can reconnect; or else any."""
+    with ExitStack() as probes:
+        return [probes.enter_context(_bound(port)).getsockname()[1] for port in wanted]
+
+
+def _bound(wanted: int) -> socket.socket:
     for port in (wanted, 0):
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, port))
-            return int(probe.getsockname()[1])
+        with suppress(OSError):
+            return socket.create_server((HOST, port))
     raise BrokerAway(f"{HOST} has no free port.")
 
 
