@@ -27,6 +27,7 @@ from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import Ack, Api, ApiError, NatsReply
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.drift import check_own
 from ayes.ledger.nats.group_commit import GroupCommit
 from ayes.ledger.nats.key_value import REPLACES, KeyValue
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
@@ -320,6 +321,7 @@ class JetStream:
     @asynccontextmanager
     async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[log.Delivery]]:
         consumer = subscriptions.DURABLES[durable]
+        await check_own(self.api, consumer)
         arrived: deque[NatsMessage] = deque()
         something = asyncio.Event()
         own = f".{consumer.stream}.{consumer.name}.".encode()
