@@ -57,6 +57,7 @@ class JetStream:
         #: The last fact of the log that this client knows to be recorded.
         self._known_seq = 0
         self.pending = self.bucket("pending")
+        self.running = self.bucket("running")
 
     @classmethod
     @asynccontextmanager
@@ -105,7 +106,7 @@ class JetStream:
     async def open(self) -> None:
         await self.api.start()
 
-    def bucket(self, name: str) -> log.Pending:
+    def bucket(self, name: str) -> log.Bucket:
         """An existing key-value bucket."""
         return KeyValue(self, name)
 
