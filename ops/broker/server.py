@@ -78,6 +78,8 @@ class EmbeddedServer:
         self.max_payload = max_payload
         self.url = ""
         self._lock = -1
+        self._binary = Path()
+        self._name = f"approvals-{secrets.token_hex(4)}"
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
@@ -88,11 +90,11 @@ class EmbeddedServer:
             StoreHeld: another process runs a server from it.
             BrokerAway: it does not start; with the last lines of its log.
         """
-        binary = await asyncio.to_thread(find_binary)
+        self._binary = await asyncio.to_thread(find_binary)
         _adopt(self.store)
         self._lock = await _take(self.store.path)
         try:
-            await self._start(binary)
+            await self._start()
         except BaseException:
             await self._stop()
             raise
@@ -124,27 +126,46 @@ class EmbeddedServer:
     async def ensure_account(self, role: str) -> Login:
         return await ensure_account(self.store, role)
 
-    async def _start(self, binary: Path) -> None:
+    async def restart(self) -> None:
+        """Start the server again on the same port, after ending it if it still runs.
+
+        Raises:
+            BrokerAway: it does not start; with the last lines of its log.
+        """
+        await self._end()
+        try:
+            await self._run()
+        except BrokerAway:
+            await self._end()
+            raise
+
+    async def _start(self) -> None:
         before = self.store.read()
         port = _free_port(before.port)
         address = Address(url="", port=port, passwords=_passwords(before.passwords))
         # While it starts, clients must not be sent to its last address.
         self.store.write(address)
-        name = f"approvals-{secrets.token_hex(4)}"
         self.store.write_private("accounts.conf", accounts_config(address.passwords).encode())
-        self.store.write_private("server.conf", self._config(name, port).encode())
-        await self._spawn(binary)
-        await self._answers(name, port)
+        self.store.write_private("server.conf", self._config(port).encode())
+        await self._run()
         self.url = f"nats://{HOST}:{port}"
         self.store.write(msgspec.structs.replace(address, url=self.url))
         _log.debug("broker started", url=self.url, store=str(self.store.path), pid=self.pid)
 
-    def _config(self, name: str, port: int) -> str:
+    async def _run(self) -> None:
+        await self._spawn()
+        await self._answers(self.store.read().port)
+
+    async def _end(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            await _end(self._process)
+
+    def _config(self, port: int) -> str:
         def quoted(value: object) -> str:
             return json.dumps(str(value), ensure_ascii=False)
 
         return (
-            f"server_name: {name}\n"
+            f"server_name: {self._name}\n"
             f"listen: {quoted(f'{HOST}:{port}')}\n"
             f"max_payload: {self.max_payload}\n"
             "jetstream {\n"
@@ -158,11 +179,11 @@ class EmbeddedServer:
             'include "accounts.conf"\n'
         )
 
-    async def _spawn(self, binary: Path) -> None:
+    async def _spawn(self) -> None:
         log = open_own(self.store.path / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             self._process = await asyncio.create_subprocess_exec(
-                str(binary),
+                str(self._binary),
                 "-c",
                 str(self.store.path / "server.conf"),
                 stdin=subprocess.DEVNULL,
@@ -179,11 +200,11 @@ class EmbeddedServer:
             os.close(log)
         _note(self._lock, self.pid)
 
-    async def _answers(self, name: str, port: int) -> None:
+    async def _answers(self, port: int) -> None:
         while True:
             try:
                 async with asyncio.timeout(_READY_S):
-                    while (await _server_name(port)) != name:
+                    while (await _server_name(port)) != self._name:
                         if self._process is None or self._process.returncode is not None:
                             raise BrokerAway(
                                 "nats-server ended while starting. The end of "
@@ -213,8 +234,7 @@ class EmbeddedServer:
 
     async def _stop(self) -> None:
         try:
-            if self._process is not None and self._process.returncode is None:
-                await _end(self._process)
+            await self._end()
             if self.url:
                 self.store.write(msgspec.structs.replace(self.store.read(), url=""))
                 _log.debug("broker stopped", store=str(self.store.path))
@@ -488,7 +508,7 @@ _CRASHES: Final = ("panic:", "fatal error:", "SIG", "unexpected fault address")
 def _tail(file: Path, lines: int) -> str:
     try:
         with file.open("rb") as log:
-            log.seek(max(0, file.stat().st_size - 64 * 1024))
+            log.seek(max(0, file.stat().st_size - 512 * 1024))
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return "(nothing)"
