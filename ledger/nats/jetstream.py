@@ -31,12 +31,15 @@ from ayes.ledger.nats.group_commit import GroupCommit
 from ayes.ledger.nats.key_value import REPLACES, KeyValue
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage
+from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BadId, BrokerAway, BrokerRefused, LedgerFull, Unavailable
 from ayes.schemas.slots import ROOT, CallRef, Slot, subject_text
 
 #: How long an append tries to find out whether it was recorded.
 APPEND_PATIENCE_S: Final = 10.0
+#: How long one attempt to connect to all servers may take, before the address is looked up again.
+_ROUND_S: Final = 3.0
 #: How long replicas may take to catch up with the last fact that this client knows of.
 _CATCH_UP_S: Final = 5.0
 #: The server's limit of subjects for `multi_last` (ADR-31); larger results are read in pages.
@@ -63,17 +66,29 @@ class JetStream:
         url: str | None = None,
         role: str = "service",
         name: str = "",
-        timeout_s: float = 3.0,
+        timeout_s: float | None = 3.0,
     ) -> AsyncGenerator[Self]:
         """The log on a new connection; parameters and errors as of `LedgerClient.connect`."""
-        connection = Connection(Store.login_for(role, store=store, url=url))
-        await connection.open(name=f"ayes {role} {name}".strip(), timeout_s=timeout_s)
+
+        async def connect() -> Self:
+            # Each time anew: a store has no address before its broker runs, and may have another.
+            connection = Connection(Store.login_for(role, store=store, url=url))
+            await connection.open(
+                name=f"ayes {role} {name}".strip(), timeout_s=min(timeout_s or _ROUND_S, _ROUND_S)
+            )
+            try:
+                jetstream = cls(connection)
+                await jetstream.open()
+            except BaseException:
+                await connection.close()
+                raise
+            return jetstream
+
+        jetstream: Self = await while_away(connect, timeout_s=timeout_s)
         try:
-            jetstream = cls(connection)
-            await jetstream.open()
             yield jetstream
         finally:
-            await connection.close()
+            await jetstream.connection.close()
 
     async def open(self) -> None:
         await self.api.start()
