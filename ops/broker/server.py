@@ -27,7 +27,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -36,10 +36,18 @@ import nats.errors
 from nats.aio.client import Client
 
 from ayes.ledger.nats.credentials import ADDRESS, Address, Login, Store, open_own
-from ayes.ledger.nats.protocol import server_id
-from ayes.ops.broker.accounts import ADMIN, ROLES, SYSTEM, accounts_config, permissions
+from ayes.ops.broker.accounts import (
+    ADMIN,
+    CALLOUT,
+    ROLES,
+    SYSTEM,
+    Callout,
+    accounts_config,
+    permissions,
+)
+from ayes.ops.broker.callout import Issuer, answering
 from ayes.ops.broker.processes import die_with_parent
-from ayes.schemas.errors import BadInput, BrokerAway, Defect, StoreHeld
+from ayes.schemas.errors import BadInput, BrokerAway, StoreHeld
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ops.broker.server")
@@ -56,9 +64,6 @@ BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, timeo
 #: per million facts after a kill, 1 s otherwise.
 _READY_S: Final = 10.0
 _STOPPING_S: Final = 30.0
-#: A reload lets a new account sign on, but only the next one connects its imports (always so on
-#: 2.15.0).
-_RELOADS: Final = 5
 
 
 class EmbeddedServer:
@@ -79,6 +84,7 @@ class EmbeddedServer:
         self.url = ""
         self._lock = -1
         self._binary = Path()
+        self._logins = AsyncExitStack()
         self._name = f"approvals-{secrets.token_hex(4)}"
         self._process: asyncio.subprocess.Process | None = None
 
@@ -145,10 +151,15 @@ class EmbeddedServer:
         address = Address(url="", port=port, passwords=_passwords(before.passwords))
         # While it starts, clients must not be sent to its last address.
         self.store.write(address)
-        self.store.write_private("accounts.conf", accounts_config(address.passwords).encode())
+        issuer = Issuer()
+        callout = Callout(issuer.public, secrets.token_urlsafe(32))
+        accounts = accounts_config(address.passwords, callout=callout)
+        self.store.write_private("accounts.conf", accounts.encode())
         self.store.write_private("server.conf", self._config(port).encode())
         await self._run()
         self.url = f"nats://{HOST}:{port}"
+        service = Login(self.url, CALLOUT, callout.password)
+        await self._logins.enter_async_context(answering(self.store, issuer, service))
         self.store.write(msgspec.structs.replace(address, url=self.url))
         _log.debug("broker started", url=self.url, store=str(self.store.path), pid=self.pid)
 
@@ -234,6 +245,7 @@ class EmbeddedServer:
 
     async def _stop(self) -> None:
         try:
+            await self._logins.aclose()
             await self._end()
             if self.url:
                 self.store.write(msgspec.structs.replace(self.store.read(), url=""))
@@ -244,9 +256,10 @@ class EmbeddedServer:
 
 
 async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
-    """The login of `role` on the broker of this store; creates the account if there is none.
+    """The login of `role` on the broker of this store; adds the person if there is none.
 
-    Any process of the store's owner may call this, not only the one that runs the server.
+    Any process of the store's owner may call this, not only the one that runs the server, which
+    reads the passwords whenever somebody signs on (callout.py).
 
     Raises:
         BadInput: there is no such role.
@@ -254,24 +267,12 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
     """
     store = store if isinstance(store, Store) else Store(store)
     permissions(role)
-    system = store.login(SYSTEM)
+    store.login(ADMIN)  # fails if no broker runs there
     async with _alone(store.path):
         address = store.read()
         if role not in address.passwords:
             passwords = address.passwords | {role: secrets.token_urlsafe(32)}
-            store.write_private("accounts.conf", accounts_config(passwords).encode())
-            login = Login(system.url, role, passwords[role])
-            for _ in range(_RELOADS):
-                await _reload(system)
-                if await _works(login):
-                    break
-            else:
-                raise Defect(
-                    f"the broker in {store.path} does not accept the account {role!r}; see its "
-                    "server.log."
-                )
-            # Only now: every login in the address must work.
-            store.write(msgspec.structs.replace(store.read(), passwords=passwords))
+            store.write(msgspec.structs.replace(address, passwords=passwords))
     return store.login(role)
 
 
@@ -409,25 +410,6 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
         yield
     finally:
         os.close(lock)
-
-
-async def _reload(system: Login) -> None:
-    """Have the server read its configuration again. Unlike a signal, this waits until it has."""
-    async with signed_on(system) as client:
-        subject = f"$SYS.REQ.SERVER.{server_id(client)}.RELOAD"
-        answer = json.loads((await client.request(subject, timeout=5)).data)
-    if refusal := answer.get("error"):
-        raise Defect(f"the broker refuses the accounts that were written for it: {refusal}")
-
-
-async def _works(login: Login) -> bool:
-    """Whether this login reaches the ledger's account."""
-    async with signed_on(login) as client:
-        try:
-            await client.request("$JS.API.INFO", timeout=2)
-        except nats.errors.NoRespondersError:
-            return False
-        return True
 
 
 @asynccontextmanager
