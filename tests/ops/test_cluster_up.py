@@ -18,7 +18,7 @@ from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.cluster.certificates import issue, new_authority
 from ayes.ops.cluster.local import LocalCluster
-from ayes.schemas.errors import BadInput, BrokerAway, StoreHeld
+from ayes.schemas.errors import BadInput, StoreHeld
 from ayes.schemas.tools import ToolSpec
 
 STREAMS = ("LEDGER", "TIMERS", "PARKED", "KV_pending")
@@ -132,7 +132,7 @@ async def test_clients_verify_the_nodes(ready, tmp_path):
     stranger = Store(tmp_path)
     stranger.write(Store(ready["store"]).read())
     stranger.write_private("ca.pem", new_authority().certificate)
-    with pytest.raises(BrokerAway):
+    with pytest.raises(BrokerRefused, match="certificate .* is not valid"):
         await Ledger.connect(stranger.path).__aenter__()
 
 
