@@ -19,6 +19,7 @@ from ayes.schemas.errors import BadInput, BrokerRefused, NewerLog
 from ayes.schemas.slots import ROOT
 
 PENDING: Final = "KV_pending"
+RUNNING: Final = "KV_running"
 
 #: The level of the log, in the metadata of its stream (ADR-33). It is raised by a version whose log
 #: earlier programs would misread or damage; they refuse it (docs/upgrading.md). A log without it is
@@ -35,6 +36,7 @@ MAX_BYTES_OF: Final[dict[str, int]] = {
     TIMERS: 256 << 20,
     PARKED: 256 << 20,
     PENDING: 2 << 30,
+    RUNNING: 64 << 20,
 }
 #: The lowest limit of a stream.
 LEAST_BYTES: Final = 16 << 20
@@ -112,13 +114,14 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "discard": "old",
         },
         PENDING: bucket("pending", replicas),
+        RUNNING: bucket("running", replicas, MAX_BYTES_OF[RUNNING]),
     }
 
 
-def bucket(name: str, replicas: int = 1) -> dict[str, Any]:
+def bucket(name: str, replicas: int = 1, max_bytes: int = MAX_BYTES_OF[PENDING]) -> dict[str, Any]:
     """A standard key-value bucket (ADR-8). Deleted keys leave a marker that expires."""
     return (
-        _common(replicas, MAX_BYTES_OF[PENDING])
+        _common(replicas, max_bytes)
         | _READERS_ONLY
         | {
             "subjects": [f"$KV.{name}.>"],
