@@ -24,6 +24,8 @@ from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
 
 app: Final = commands()
 
+#: How long a broker may take to accept the connection: a probe asks again soon.
+_CONNECT_S: Final = 1.0
 #: How long all questions to the broker may take together.
 _PATIENCE_S: Final = 5.0
 #: How long an HTTP client may take to send its request.
@@ -87,7 +89,11 @@ async def _obstacle(roles: Sequence[str], session: Session) -> str:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             connecting = JetStream.connect(
-                session.store, url=session.url, role=OPERATOR, any_level=True
+                session.store,
+                url=session.url,
+                role=OPERATOR,
+                timeout_s=_CONNECT_S,
+                any_level=True,
             )
             async with connecting as log, explained(log):
                 return await _obstacle_of(log, roles, session)
