@@ -76,6 +76,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "replay": _Entry("replay", "Rebuild the projections from the log, and compare them."),
         "doctor": _Entry("check", "Check that everything is as it should be."),
         "status": _Entry("check", "Show how far each consumer is behind, and what is pending."),
+        "ready": _Entry("ready", "Say whether calls get decided, for probes."),
         "parked": _Entry(
             "parked", "List, retry and drop what consumers gave up on.", is_group=True
         ),
