@@ -38,6 +38,7 @@ from msgspec import Struct
 from ayes.consumers.pending_client import ROLE as QUEUE
 from ayes.consumers.pending_client import SERVICE, SUBJECT
 from ayes.ledger.nats.streams import PENDING, RUNNING
+from ayes.ledger.services import RENEWED
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
@@ -112,8 +113,9 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # No workspace can weaken the organisation's policy, so its operators may not write it.
     f"{ROOT}.{ORGANISATION}.{POLICY}.*": ("organisation",),
     "$KV.pending.>": ("queue",),
-    # Services renew their claims; the queue keeps the index of calls that may be in doubt.
-    "$KV.running.>": ("queue", "service"),
+    # The index of calls that may be in doubt. No service can take a call out of it.
+    "$KV.running.>": ("queue",),
+    f"$KV.running.{RENEWED}>": ("service",),
     # Deadlines: set, and cancelled by purging their subject.
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),

@@ -228,6 +228,7 @@ SUBJECTS = (
     *(f"$JS.ACK.{stream}.{name}.1.1.1.1.1" for stream in STREAMS for name in ("gate", "other")),
     "$KV.pending.shop.t1.1-0",
     "$KV.running.shop.t1.1-0",
+    "$KV.running._renewed.shop.t1.1-0",
     "$KV.other.shop.t1.1-0",
     "timer.set.shop.t1.1-0",
     "timer.due.shop.t1.1-0",
@@ -385,7 +386,8 @@ async def test_side_streams_have_their_writers(server):
     """
     writers = {
         "$KV.pending.shop.t1.1-0": {"queue"},
-        "$KV.running.shop.t1.1-0": {"queue", "service"},
+        "$KV.running.shop.t1.1-0": {"queue"},
+        "$KV.running._renewed.shop.t1.1-0": {"queue", "service"},
         "timer.set.shop.t1.1-0": {"gate"},
         "timer.due.shop.t1.1-0": set(),
         "parked.gate.gate.7": {"gate"},
@@ -462,7 +464,7 @@ async def test_a_consumer_cannot_deliver_into_a_slot(server, admin, service):
     """
     async with signed_on(server, "queue") as queue:
         await queue.ask("$KV.pending.forged", b'{"type":"Approved"}')
-    await service.ask("$KV.running.forged", b'{"type":"Approved"}')
+    await service.ask("$KV.running._renewed.forged", b'{"type":"Approved"}')
     await service.ask("ledger.around.t2.call.1-0.requested", b'{"type":"ToolRequested"}')
     for stream, target in (
         ("KV_pending", "ledger.around.t2.call.1-0.decided"),
@@ -717,6 +719,7 @@ async def test_the_queue_s_answer_cannot_be_sent_into_a_slot(server, admin, role
         f"ledger.{ORGANISATION}._policy.99",
         "$KV.pending.acme.t1.c1",
         "$KV.running.acme.t1.c1",
+        "$KV.running._renewed.acme.t1.c1",
         "timer.set.acme.t1.c1",
     ]
     targets += [
