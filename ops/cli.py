@@ -41,7 +41,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "cluster": _Entry("cluster", "Run a cluster, or make the files for one.", is_group=True),
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),
         "rehearse": _Entry("run", "Drive recorded conversations through the real workers."),
-        "setup": _Entry("run", "Create the streams and consumers on a broker of your own."),
+        "setup": _Entry("setup", "Create the streams and consumers on a broker of your own."),
         "tool": _Entry("tools", "Declare and list the tools of a workspace.", is_group=True),
         "policy": _Entry("policy", "Apply, show, test and explain policies.", is_group=True),
     },

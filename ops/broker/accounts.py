@@ -37,13 +37,13 @@ from msgspec import Struct
 
 from ayes.consumers.pending_client import ROLE as QUEUE
 from ayes.consumers.pending_client import SERVICE, SUBJECT
-from ayes.ledger.nats.streams import PENDING
+from ayes.ledger.nats.streams import PENDING, RUNNING
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.slots import CLIENT, DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL
 
-#: Limits of the ledger's account: room for buckets that are rebuilt next to the four streams, and
+#: Limits of the ledger's account: room for buckets that are rebuilt next to the five streams, and
 #: more consumers than all streams may have together, so that one stream's readers cannot use up
 #: another's. Bytes are bounded by stream.
 MAX_STREAMS: Final = 64
@@ -108,6 +108,8 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # No workspace can weaken the organisation's policy, so its operators may not write it.
     f"{ROOT}.{ORGANISATION}.{POLICY}.*": ("organisation",),
     "$KV.pending.>": ("queue",),
+    # Services renew their claims; the queue keeps the index of calls that may be in doubt.
+    "$KV.running.>": ("queue", "service"),
     # Deadlines: set, and cancelled by purging their subject.
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),
@@ -143,7 +145,7 @@ READING: Final = (
     "$JS.API.STREAM.INFO.*",
     *(
         subject
-        for stream in (LEDGER, PENDING)
+        for stream in (LEDGER, PENDING, RUNNING)
         for subject in (
             f"$JS.API.STREAM.MSG.GET.{stream}",
             f"$JS.API.DIRECT.GET.{stream}",
@@ -172,6 +174,7 @@ _EXPORTS: Final = """\
       {service: "$JS.API.>"}
       {service: "$JS.API.DIRECT.GET.LEDGER", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.KV_pending", response_type: stream, response_threshold: "5s"}
+      {service: "$JS.API.DIRECT.GET.KV_running", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.PARKED", response_type: stream, response_threshold: "5s"}
       {stream: "deliver.>"}
       {stream: "_INBOX.>"}"""

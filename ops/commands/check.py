@@ -1,5 +1,6 @@
 """Commands for operators: is everything as it should be, and how far behind is each consumer."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -7,20 +8,22 @@ import typer
 from msgspec import Struct
 
 from ayes.ledger import clock
-from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.drift import drift
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import check_level, drift, info, uses
+from ayes.ledger.nats.streams import check_level, info, uses
 from ayes.ledger.services import Ledger
-from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED
+from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import alarms, readers
+from ayes.ops.broker.nodes import Copies, copies, explained, trouble
+from ayes.ops.broker.progress import ESSENTIAL, Progress, progress, seconds
 from ayes.ops.broker.server import OLDEST
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.terminal.output import print_json, print_line
 from ayes.ops.terminal.tables import print_table
-from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
+from ayes.schemas.errors import ApprovalsError, BrokerAway, BrokerRefused, Unavailable
 from ayes.schemas.ids import new_id
 from ayes.schemas.slots import ROOT
 
@@ -95,7 +98,8 @@ async def doctor(
 async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
     store, url, _ = session
     checks: list[Check] = []
-    async with JetStream.connect(store, url=url, role="admin", any_level=True) as port:
+    connecting = JetStream.connect(store, url=url, role="admin", any_level=True)
+    async with connecting as port, explained(port):
         check_level(await info(port.api, f"STREAM.INFO.{LEDGER}"))
         ledger = Ledger.on(port, "admin")
         version = port.connection.client.connected_server_version
@@ -108,6 +112,9 @@ async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
                 f"nats-server {named}; needed is {oldest}",
             )
         )
+        nodes = await copies(port)
+        troubled = trouble(nodes)
+        checks.append(Check("nodes", not troubled, troubled or _led(nodes)))
         differing = await drift(port.api)
         checks.append(
             Check("streams and consumers", not differing, "; ".join(differing) or "as declared")
@@ -154,6 +161,12 @@ async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
     return checks
 
 
+def _led(nodes: Sequence[Copies]) -> str:
+    if not any(one.cluster for one in nodes):
+        return "a server by itself"
+    return "; ".join(map(str, nodes))
+
+
 def _joined(sentences: list[str], most: int = 5) -> str:
     more = len(sentences) - most
     return "; ".join(sentences[:most]) + (f"; and {more:,} more" if more > 0 else "")
@@ -168,15 +181,14 @@ async def _without_listeners(port: JetStream) -> list[str]:
     needed = [
         name
         for name, durable in DURABLES.items()
-        if durable.role in {"gate", "queue"} and durable.stream != PARKED
+        if durable.role in ESSENTIAL and durable.stream != PARKED
     ]
-    found = [await _consumer(port.api, name) for name in needed]
+    found = [await progress(port, name) for name in needed]
     return [
-        f"{one['name']}: {one['waiting']:,} {'waits' if one['waiting'] == 1 else 'wait'} and "
-        "nobody listens; start it "
-        f"with `ayes work {DURABLES[one['name']].role}`"
+        f"{one.name}: {one.waiting:,} {'waits' if one.waiting == 1 else 'wait'} and "
+        f"nobody listens; start it with `ayes work {DURABLES[one.name].role}`"
         for one in found
-        if one["waiting"] and not one["listening"]
+        if one.waiting and not one.listening
     ]
 
 
@@ -266,23 +278,17 @@ async def _skew_s(log: JetStream) -> float:
 
 @command(app)
 async def status(session: Session) -> None:
-    """Show the size of the log, how far each consumer is behind, what is parked and pending."""
+    """Show the size of the log, its nodes, how far each consumer is behind, what is parked and
+    pending.
+    """
     store, url, json = session
-    async with JetStream.connect(store, url=url, role="operator", any_level=True) as port:
+    connecting = JetStream.connect(store, url=url, role="operator", any_level=True)
+    async with connecting as port, explained(port):
         stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
         check_level(stream)
         if stream is None:
             raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
-        consumers = [await _consumer(port.api, name) for name in DURABLES]
-        consumers = [
-            one for one in consumers if one["exists"] or not DURABLES[one["name"]].optional
-        ]
-        # Those for parked deliveries only if something is to be tried again.
-        consumers = [
-            one
-            for one in consumers
-            if DURABLES[one["name"]].stream != PARKED or one["waiting"] or one["in_hand"]
-        ]
+        nodes = await copies(port)
         found: dict[str, Any] = {
             "url": port.connection.login.url,
             "facts": stream["state"]["messages"],
@@ -290,35 +296,72 @@ async def status(session: Session) -> None:
             "bytes": stream["state"]["bytes"],
             # With nothing waiting, a log that does not grow looks healthy; people know whether it
             # should.
-            "head_age_s": _seconds(stream["state"]["last_ts"], stream["ts"])
+            "head_age_s": seconds(stream["state"]["last_ts"], stream["ts"])
             if stream["state"]["messages"]
             else None,
-            "pending": len(await port.pending.entries()),
-            "consumers": consumers,
-            "alarms": await alarms(port.api),
+            "pending": await _pending(port),
+            "consumers": await _consumers(port),
+            "streams": nodes,
+            "alarms": [*filter(None, [trouble(nodes)]), *await alarms(port.api)],
         }
         if url is None and not (log := await _witnessed(port, Store(store), deep=False)).ok:
             found["alarms"].insert(0, f"the log is not what it was: {log.detail}")
         found["alarms"] += await _void_facts(Ledger.on(port, "operator"))
-        parked = await port.parked()
+        found["parked"] = await port.parked()
     if json:
-        print_json(found | {"parked": parked})
-        return
-    age = found["head_age_s"]
+        print_json(found)
+    else:
+        _print_status(found)
+
+
+async def _pending(port: JetStream) -> int | None:
+    """The length of the queue; None if its bucket cannot be read.
+
+    A consumer for reading it may be placed on a node that has just gone away, and never answers.
+    """
+    try:
+        return len(await port.pending.entries())
+    except BrokerAway:
+        return None
+
+
+async def _consumers(port: JetStream) -> list[Progress]:
+    """Those that are needed; those for parked deliveries only if something is to be retried."""
+    found = [await progress(port, name) for name in DURABLES]
+    return [one for one in found if _is_shown(one)]
+
+
+def _is_shown(one: Progress) -> bool:
+    if DURABLES[one.name].stream == PARKED:
+        return bool(one.waiting or one.in_hand)
+    return one.used or not DURABLES[one.name].optional
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    age, pending = found["head_age_s"], found["pending"]
     print_line(
         f"{found['url']}   {found['facts']:,} facts, {found['bytes'] / 1e6:,.1f} MB   "
-        f"{found['pending']:,} pending"
+        + ("the queue cannot be read" if pending is None else f"{pending:,} pending")
         + ("" if age is None else f"   the last fact came {age:,.0f} s ago")
     )
-    keys = ("waiting", "in_hand", "redelivered", "ack_floor")
+    if any(one.cluster for one in found["streams"]):
+        for one in found["streams"]:
+            print_line(f"nodes   {one}")
     print_table(
         ("consumer", "waiting", "in hand", "again", "at", ""),
-        [(one["name"], *(f"{one[key]:,}" for key in keys), _standing(one)) for one in consumers],
+        [
+            (
+                one.name,
+                *(f"{n:,}" for n in (one.waiting, one.in_hand, one.redelivered, one.ack_floor)),
+                one.problem,
+            )
+            for one in found["consumers"]
+        ],
         (False, True, True, True, True, False),
     )
     for alarm in found["alarms"]:
         print_line(f"ALARM {alarm}")
-    for given_up in parked:
+    for given_up in found["parked"]:
         print_line(
             f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), "
             f"{given_up.reason}"
@@ -333,49 +376,3 @@ async def _void_facts(ledger: Ledger) -> list[str]:
         ]
     except Unavailable as problem:
         return [f"policies and tools cannot be read: {problem}"]
-
-
-def _standing(consumer: dict[str, Any]) -> str:
-    """What a person should look at."""
-    if consumer["frozen"]:
-        return f"frozen: nothing was delivered for {consumer['quiet_s']:,.0f} s"
-    if consumer["waiting"] and not consumer["listening"]:
-        return "nobody listens"
-    return ""
-
-
-async def _consumer(requests: Api, name: str) -> dict[str, Any]:
-    """How far one consumer is behind, and since when it received nothing.
-
-    It is frozen if facts wait, and none was delivered or acknowledged for longer than a worker may
-    be silent.
-    """
-    consumer = await info(requests, f"CONSUMER.INFO.{DURABLES[name].stream}.{name}")
-    there = consumer or {"delivered": {}, "ack_floor": {"stream_seq": 0}}
-    active = [
-        there[one]["last_active"]
-        for one in ("delivered", "ack_floor")
-        if "last_active" in there[one]
-    ]
-    quiet_s = (
-        min(_seconds(since, there["ts"]) for since in (*active, there["created"]))
-        if consumer
-        else 0.0
-    )
-    waiting = there.get("num_pending", 0)
-    return {
-        "name": name,
-        "exists": consumer is not None,
-        "listening": there.get("push_bound", False),
-        "waiting": waiting,
-        "in_hand": there.get("num_ack_pending", 0),
-        "redelivered": there.get("num_redelivered", 0),
-        "ack_floor": there["ack_floor"]["stream_seq"],
-        "quiet_s": quiet_s,
-        "frozen": waiting > 0 and quiet_s > ACK_WAIT_S,
-    }
-
-
-def _seconds(since: str, now: str) -> float:
-    """Between two times in the broker's format."""
-    return round((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds(), 3)
