@@ -47,6 +47,7 @@ from ayes.ops.broker.accounts import (
     permissions,
 )
 from ayes.ops.broker.callout import Issuer, answering
+from ayes.ops.broker.config import quoted, server_config
 from ayes.ops.broker.processes import die_with_parent
 from ayes.schemas.errors import BadInput, BrokerAway, StoreHeld
 from ayes.schemas.logs import get_logger
@@ -58,9 +59,6 @@ OLDEST: Final = (2, 14)
 HOST: Final = "127.0.0.1"
 #: How long the child of a killed process may take to end.
 _DYING_S: Final = 3.0
-#: How many batches may be open, and for how long (security review, M2). One idle client can use up
-#: nats-server's default of 50 for ten seconds; ours are sent whole, so each ends at once.
-BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, timeout: "5s"'
 #: How long a server may take to answer before we check whether it is still reading its store: 3 s
 #: per million facts after a kill, 1 s otherwise.
 _READY_S: Final = 10.0
@@ -199,23 +197,18 @@ class EmbeddedServer:
             await _end(self._process)
 
     def _config(self, port: int) -> str:
-        def quoted(value: object) -> str:
-            return json.dumps(str(value), ensure_ascii=False)
-
+        path = self.store.path
         return (
-            f"server_name: {self.name}\n"
-            f"listen: {quoted(f'{HOST}:{port}')}\n"
-            f"max_payload: {self.max_payload}\n"
-            "jetstream {\n"
-            f"  store_dir: {quoted(self.store.path / 'jetstream')}\n"
-            f"  sync_interval: {quoted(self.sync)}\n"
-            f"  limits {{batch {{{BATCHES}}}}}\n"
-            "}\n"
-            f"log_file: {quoted(self.store.path / 'server.log')}\n"
+            server_config(
+                self.name,
+                f"{HOST}:{port}",
+                path / "jetstream",
+                sync=self.sync,
+                max_payload=self.max_payload,
+            )
+            + f"log_file: {quoted(str(path / 'server.log'))}\n"
             "logfile_size_limit: 10MB\n"
-            "logfile_max_num: 3\n"
-            f"{self.more}"
-            'include "accounts.conf"\n'
+            "logfile_max_num: 3\n" + self.more
         )
 
     async def _spawn(self) -> None:
