@@ -128,12 +128,12 @@ def the_queue_trusts_the_order() -> Iterator[Change]:
 def a_claim_is_forgotten() -> Iterator[Change]:
     """D3: a claim that cannot be read back is not run, and is taken for another's afterwards."""
 
-    async def start(self: Ledger, ref: Any) -> Call:
-        slot, started = await self._new_claim(ref)
+    async def start(self: Ledger, ref: Any, lease_s: float) -> Call:
+        slot, started = await self._new_claim(ref, lease_s)
         await self.append_exclusive(slot, started)
         return await self.call(ref, must_include=slot)
 
-    yield Ledger, "_start", start
+    yield Ledger, "_claim_once", start
 
 
 @bug
@@ -146,7 +146,7 @@ def an_unknown_claim_is_tried_again() -> Iterator[Change]:
 def a_service_passes_over_claims() -> Iterator[Change]:
     """A service claims the next attempt if somebody has claimed the call."""
 
-    async def new_claim(self: Ledger, ref: Any) -> Any:
+    async def new_claim(self: Ledger, ref: Any, lease_s: float) -> Any:
         known = await self.known_call(ref)
         started = e.ToolStarted(digest=known.digest, idempotency_key=str(ref))
         self.check(known, known.claim_slot, started)

@@ -24,17 +24,18 @@ from ayes.ledger.in_memory import Lagging, Memory
 from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
+    Bucket,
     Change,
     Delivered,
     Delivery,
     Mark,
     Parked,
-    Pending,
     Progress,
     RawMessage,
     Recorded,
     SlotTaken,
     Unconfirmed,
+    Written,
 )
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.schemas.codec import Fact
@@ -211,7 +212,8 @@ class Connection(Lagging):
         self.broker = process.broker
         self.process = process
         self._told = told
-        self.pending = _Bucket(process)
+        self.pending = _Bucket(process, process.broker.pending)
+        self.running = _Bucket(process, process.broker.running)
 
     async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         answer = await self._append(slot, raw, event_id)
@@ -362,11 +364,11 @@ class _Delivery:
 
 
 class _Bucket:
-    """The bucket of pending approvals as one process sees it: the leader answers."""
+    """A bucket as one process sees it: the leader answers."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, bucket: Bucket) -> None:
         self._process = process
-        self._bucket: Pending = process.broker.pending
+        self._bucket = bucket
 
     async def get(self, key: str) -> tuple[bytes, int]:
         return await self._process.ask(lambda: self._bucket.get(key))
@@ -379,6 +381,12 @@ class _Bucket:
 
     async def entries(self) -> dict[str, bytes]:
         return await self._process.ask(self._bucket.entries)
+
+    async def overwrite(self, key: str, value: bytes) -> None:
+        await self._process.ask(lambda: self._bucket.overwrite(key, value))
+
+    async def written(self) -> dict[str, Written]:
+        return await self._process.ask(self._bucket.written)
 
     async def last_revision(self) -> int:
         return await self._process.ask(self._bucket.last_revision)

@@ -33,6 +33,7 @@ import simulated_time
 from hostile import CALM, HOSTILE, Broker, Connection, Hostility, Process
 from msgspec import Struct, structs
 
+from ayes.consumers.doubt import in_doubt, keep_index
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
@@ -340,7 +341,10 @@ class World:
             "model": lambda: ModelWorker({"test": _Script(self, process)}),
         }
         workers = [Worker(ledgers[kind], make[kind](), replica=replica) for kind in kinds]
-        await asyncio.gather(following, *(worker.run() for worker in workers))
+        running = [following, *(worker.run() for worker in workers)]
+        if "queue" in kinds:
+            running.append(keep_index(ledgers["queue"]))
+        await asyncio.gather(*running)
 
     def _tool(self, process: Process, name: str) -> Callable[..., Awaitable[str]]:
         async def tool(**arguments: Any) -> str:
@@ -403,29 +407,21 @@ class World:
                 return
 
     async def _operate(self, process: Process) -> None:
-        """Sees to calls in doubt, and says so of calls whose service died in the middle."""
+        """Sees to calls in doubt, those of services that died included."""
         ledger = self._ledger(process, "service-operator")
-        people = {name: self._ledger(process, f"reviewer-{name}").reviewer(name) for name in PEOPLE}
-        while True:
-            dead = {line["process"] for line in self.journal if line["kind"] == "died"}
-            for ref in await self._calls():
-                call = await ledger.call(ref)
-                if call.status == "running" and call.is_clients:
-                    by = call.starts[-1].event.by
-                    if isinstance(by, e.Author) and by.name in dead:
-                        await self._try(process, "doubt", ref, lambda ref=ref: ledger.doubt(ref))
-                elif call.status == "in_doubt":
-                    await self._try(
-                        process,
-                        "reconcile",
-                        ref,
-                        lambda ref=ref: people["cai"].reconcile(ref, happened=True, output="seen"),
-                    )
-            await process.sleep(15)
+        reviewer = self._ledger(process, "reviewer-cai").reviewer("cai")
 
-    async def _calls(self) -> list[CallRef]:
-        facts = await self.broker.read("ledger.*.*.call.*.requested")
-        return [ref for fact in facts if (ref := fact.slot.call_ref)]
+        while True:
+            for found in await in_doubt(ledger):
+                ref = CallRef(found.workspace, found.thread, found.call)
+                await self._try(process, "doubt", ref, lambda ref=ref: ledger.doubt(ref))
+                await self._try(
+                    process,
+                    "reconcile",
+                    ref,
+                    lambda ref=ref: reviewer.reconcile(ref, happened=True, output="seen"),
+                )
+            await process.sleep(15)
 
     # ------------------------------------------------------------------------------------- people
 
@@ -595,7 +591,7 @@ class World:
             }
             for raw in self.broker._raw
         ]
-        queue = sorted(key for key, (value, _) in self.broker.pending._values.items() if value)
+        queue = sorted(key for key, one in self.broker.pending._values.items() if one.value)
         parked = [f"{one.subject}: {one.reason}" for one in self.broker._parked.values()]
         self._note("end", queue=queue, parked=parked)
         trace = hashlib.sha256(json.dumps([log, self.journal]).encode()).hexdigest()
