@@ -96,15 +96,10 @@ def the_queue_reads_its_entry_anywhere() -> Iterator[Change]:
 
 
 @bug
-def the_queue_reads_older_facts() -> Iterator[Change]:
-    """D2: the facts may be older than the revision that the entry replaces."""
-
-    async def load(self: PendingProjector, ledger: Ledger, handed: Any) -> PendingState:
-        ref = handed.slot.call_ref
-        value, revision = await ledger.log.pending.get(pending.key(ref))
-        return PendingState(await ledger.call(ref, must_include=handed.slot), value, revision)
-
-    yield PendingProjector, "load", load
+def the_queue_looks_once() -> Iterator[Change]:
+    """D2: after it has put an entry it does not look whether the call was decided meanwhile."""
+    decide = PendingProjector.decide
+    yield PendingProjector, "decide", lambda self, seen, handed: decide(self, seen, handed)[:1]
 
 
 @bug

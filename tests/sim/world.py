@@ -27,6 +27,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import simulated_time
@@ -125,6 +126,7 @@ then = "block"
 """
 #: The workspaces, and what happens to a message while a call is pending.
 WORKSPACES = {"shop": "supersede", "bank": "queue"}
+_WORKERS = ("gate", "executor", "queue", "model")
 PEOPLE = ("ana", "ben", "ben-mobile", "cai")
 
 
@@ -207,9 +209,9 @@ class World:
     def _cast(self) -> dict[str, Callable[[Process], Awaitable[None]]]:
         """All programs, by name."""
         cast: dict[str, Callable[[Process], Awaitable[None]]] = {
-            "up": lambda process: self._work(process, ("gate", "executor", "queue", "model")),
+            "up": lambda process: self._work(process, _WORKERS),
         }
-        for kind in ("gate", "executor", "queue", "model"):
+        for kind in _WORKERS:
             cast[kind] = lambda process, kind=kind: self._work(process, (kind,))
         for workspace in WORKSPACES:
             for twin in (1, 2):
@@ -250,11 +252,15 @@ class World:
     # --------------------------------------------------------------------------------- processes
 
     def _ledger(self, process: Process, role: str) -> Ledger:
-        told = lambda slot, event_id, answer: self._acknowledged(process, slot, event_id, answer)  # noqa: E731
         author = e.Author(kind=role.partition("-")[0], name=process.name)
-        return Ledger(
-            Connection(process, told), author, now=simulated_time.now, new_id=self._new_id
-        )
+        connection = Connection(process, partial(self._acknowledged, process))
+        # No decision may rest on a worker's clock. People's clients refuse by their own.
+        wrong_by_s = process.lot.uniform(-3600, 3600) if role in _WORKERS else 0.0
+
+        def now() -> datetime:
+            return simulated_time.now() + timedelta(seconds=wrong_by_s)
+
+        return Ledger(connection, author, now=now, new_id=self._new_id)
 
     def _new_id(self) -> str:
         self._ids += 1
@@ -451,7 +457,7 @@ class World:
     async def _vote_late(self, process: Process, reviewer: Any, entry: dict[str, Any]) -> None:
         """Vote at about the deadline."""
         left = datetime.fromisoformat(entry["expires_at"]) - simulated_time.now()
-        await process.sleep(max(0.0, left.total_seconds() - process.lot.uniform(-0.02, 0.1)))
+        await process.sleep(max(0.0, left.total_seconds() - process.lot.uniform(0.02, 0.1)))
         await self._vote(process, reviewer, entry)
 
     async def _vote(self, process: Process, reviewer: Any, entry: dict[str, Any]) -> bool:
@@ -544,7 +550,7 @@ class World:
         self.journal.append({"kind": kind, "at": at, **what})
 
     def _acknowledged(
-        self, process: Process, slot: Slot, event_id: str, answer: AppendResult
+        self, process: Process, slot: Slot, event_id: str, raw: bytes, answer: AppendResult
     ) -> None:
         if isinstance(answer, Recorded | AlreadyRecorded):
             self._note(
@@ -553,6 +559,7 @@ class World:
                 slot=slot.subject,
                 id=event_id,
                 seq=answer.seq,
+                sha256=hashlib.sha256(raw).hexdigest(),
             )
 
     async def _do[T](
