@@ -24,7 +24,6 @@ from ayes.ledger.lifecycle import Call
 from ayes.ledger.log import Unconfirmed
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
-from ayes.projections import pending
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
 from ayes.schemas import people
@@ -93,13 +92,6 @@ def the_queue_reads_its_entry_anywhere() -> Iterator[Change]:
         return structs.replace(seen, value=b"", revision=0) if is_behind else seen
 
     yield PendingProjector, "load", stale
-
-
-@bug
-def the_queue_looks_once() -> Iterator[Change]:
-    """D2: after it has put an entry it does not look whether the call was decided meanwhile."""
-    decide = PendingProjector.decide
-    yield PendingProjector, "decide", lambda self, seen, handed: decide(self, seen, handed)[:1]
 
 
 @bug
