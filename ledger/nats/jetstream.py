@@ -27,6 +27,7 @@ from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import Ack, Api, ApiError, NatsReply
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.drift import check_own
 from ayes.ledger.nats.group_commit import GroupCommit
 from ayes.ledger.nats.key_value import REPLACES, KeyValue
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
@@ -56,6 +57,7 @@ class JetStream:
         #: The last fact of the log that this client knows to be recorded.
         self._known_seq = 0
         self.pending = self.bucket("pending")
+        self.running = self.bucket("running")
 
     @classmethod
     @asynccontextmanager
@@ -67,8 +69,14 @@ class JetStream:
         role: str = "service",
         name: str = "",
         timeout_s: float | None = 3.0,
+        any_level: bool = False,
     ) -> AsyncGenerator[Self]:
-        """The log on a new connection; parameters and errors as of `LedgerClient.connect`."""
+        """The log on a new connection; parameters and errors as of `LedgerClient.connect`.
+
+        Args:
+            any_level: do not ask for the level of the log. For programs that administer the broker,
+                and work while no node can answer.
+        """
 
         async def connect() -> Self:
             # Each time anew: a store has no address before its broker runs, and may have another.
@@ -79,6 +87,11 @@ class JetStream:
             try:
                 jetstream = cls(connection)
                 await jetstream.open()
+                if not any_level:
+                    stream = await streams.info(
+                        jetstream.api, f"STREAM.INFO.{subscriptions.LEDGER}"
+                    )
+                    streams.check_level(stream)
             except BaseException:
                 await connection.close()
                 raise
@@ -93,7 +106,7 @@ class JetStream:
     async def open(self) -> None:
         await self.api.start()
 
-    def bucket(self, name: str) -> log.Pending:
+    def bucket(self, name: str) -> log.Bucket:
         """An existing key-value bucket."""
         return KeyValue(self, name)
 
@@ -311,6 +324,7 @@ class JetStream:
     @asynccontextmanager
     async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[log.Delivery]]:
         consumer = subscriptions.DURABLES[durable]
+        await check_own(self.api, consumer)
         arrived: deque[NatsMessage] = deque()
         something = asyncio.Event()
         own = f".{consumer.stream}.{consumer.name}.".encode()

@@ -39,13 +39,14 @@ from msgspec import Struct
 
 from ayes.consumers.pending_client import ROLE as QUEUE
 from ayes.consumers.pending_client import SERVICE, SUBJECT
-from ayes.ledger.nats.streams import PENDING
+from ayes.ledger.nats.streams import PENDING, RUNNING
+from ayes.ledger.services import RENEWED
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.slots import CLIENT, DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL
 
-#: Limits of the ledger's account: room for buckets that are rebuilt next to the four streams, and
+#: Limits of the ledger's account: room for buckets that are rebuilt next to the five streams, and
 #: more consumers than all streams may have together, so that one stream's readers cannot use up
 #: another's. Bytes are bounded by stream.
 MAX_STREAMS: Final = 64
@@ -114,6 +115,9 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # No workspace can weaken the organisation's policy, so its operators may not write it.
     f"{ROOT}.{ORGANISATION}.{POLICY}.*": ("organisation",),
     "$KV.pending.>": ("queue",),
+    # The index of calls that may be in doubt. No service can take a call out of it.
+    "$KV.running.>": ("queue",),
+    f"$KV.running.{RENEWED}>": ("service",),
     # Deadlines: set, and cancelled by purging their subject.
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),
@@ -149,7 +153,7 @@ READING: Final = (
     "$JS.API.STREAM.INFO.*",
     *(
         subject
-        for stream in (LEDGER, PENDING)
+        for stream in (LEDGER, PENDING, RUNNING)
         for subject in (
             f"$JS.API.STREAM.MSG.GET.{stream}",
             f"$JS.API.DIRECT.GET.{stream}",
@@ -178,6 +182,7 @@ _EXPORTS: Final = """\
       {service: "$JS.API.>"}
       {service: "$JS.API.DIRECT.GET.LEDGER", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.KV_pending", response_type: stream, response_threshold: "5s"}
+      {service: "$JS.API.DIRECT.GET.KV_running", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.PARKED", response_type: stream, response_threshold: "5s"}
       {stream: "deliver.>"}
       {stream: "_INBOX.>"}"""

@@ -26,16 +26,14 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
-import nats.errors
-from nats.aio.client import Client
 
-from ayes.ledger.nats.credentials import ADDRESS, Address, Login, Store, open_own
+from ayes.ledger.nats.credentials import ADDRESS, Login, Store, open_own
 from ayes.ops.broker.accounts import (
     ADMIN,
     CALLOUT,
@@ -47,6 +45,7 @@ from ayes.ops.broker.accounts import (
     permissions,
 )
 from ayes.ops.broker.callout import Issuer, answering
+from ayes.ops.broker.config import quoted, server_config
 from ayes.ops.broker.processes import die_with_parent
 from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused, StoreHeld
 from ayes.schemas.logs import get_logger
@@ -58,9 +57,6 @@ OLDEST: Final = (2, 14)
 HOST: Final = "127.0.0.1"
 #: How long the child of a killed process may take to end.
 _DYING_S: Final = 3.0
-#: How many batches may be open, and for how long (security review, M2). One idle client can use up
-#: nats-server's default of 50 for ten seconds; ours are sent whole, so each ends at once.
-BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, timeout: "5s"'
 #: How long a server may take to answer before we check whether it is still reading its store: 3 s
 #: per million facts after a kill, 1 s otherwise.
 _READY_S: Final = 10.0
@@ -74,19 +70,28 @@ class EmbeddedServer:
     Args:
         sync: when the log is flushed to disk: `always` before each acknowledgement, or an interval
             such as `2m` (nats-server's default), whose facts a power failure may lose.
+        name: its name in a cluster; by default a new one at each start.
+        more: further lines of its configuration. If there are any, it takes connections with TLS.
     """
 
     def __init__(
-        self, store: Path | str | None = None, *, sync: str = "always", max_payload: int = 1 << 20
+        self,
+        store: Path | str | None = None,
+        *,
+        sync: str = "always",
+        max_payload: int = 1 << 20,
+        name: str = "",
+        more: str = "",
     ) -> None:
         self.store = Store(store)
         self.sync = sync
         self.max_payload = max_payload
+        self.more = more
         self.url = ""
         self._lock = -1
         self._binary = Path()
         self._logins = AsyncExitStack()
-        self._name = f"approvals-{secrets.token_hex(4)}"
+        self.name = name or f"approvals-{secrets.token_hex(4)}"
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
@@ -98,8 +103,13 @@ class EmbeddedServer:
             BrokerAway: it does not start; with the last lines of its log.
         """
         self._binary = await asyncio.to_thread(find_binary)
-        _adopt(self.store)
-        self._lock = await _take(self.store.path)
+        if (self.store.path / "n1").exists():
+            raise BadInput(
+                f"{self.store.path} is the store of a cluster. Start that with `ayes cluster up`, "
+                "or name another store with --store."
+            )
+        adopt(self.store)
+        self._lock = await take(self.store.path)
         try:
             await self._start()
         except BaseException:
@@ -158,21 +168,33 @@ class EmbeddedServer:
 
     async def _start(self) -> None:
         before = self.store.read()
-        port = _free_port(before.port)
-        address = Address(url="", port=port, passwords=_passwords(before.passwords))
+        (port,) = free_ports(before.port)
+        address = msgspec.structs.replace(
+            before, url="", port=port, passwords=passwords(before.passwords)
+        )
         # While it starts, clients must not be sent to its last address.
         self.store.write(address)
+        self.store.write_private("server.conf", self._config(port).encode())
+        if self.more:
+            # The nodes of a cluster have one list of accounts, which is known when they start.
+            accounts = accounts_config(address.passwords)
+            self.store.write_private("accounts.conf", accounts.encode())
+            await self._run()
+            self.url = f"tls://{HOST}:{port}"
+        else:
+            await self._run_with_callout(address.passwords, port)
+        self.store.write(msgspec.structs.replace(address, url=self.url))
+        _log.debug("broker started", url=self.url, store=str(self.store.path), pid=self.pid)
+
+    async def _run_with_callout(self, known: dict[str, str], port: int) -> None:
         issuer = Issuer()
         callout = Callout(issuer.public, secrets.token_urlsafe(32))
-        accounts = accounts_config(address.passwords, callout=callout)
+        accounts = accounts_config(known, callout=callout)
         self.store.write_private("accounts.conf", accounts.encode())
-        self.store.write_private("server.conf", self._config(port).encode())
         await self._run()
         self.url = f"nats://{HOST}:{port}"
         service = Login(self.url, CALLOUT, callout.password)
         await self._logins.enter_async_context(answering(self.store, issuer, service))
-        self.store.write(msgspec.structs.replace(address, url=self.url))
-        _log.debug("broker started", url=self.url, store=str(self.store.path), pid=self.pid)
 
     async def _run(self) -> None:
         await self._spawn()
@@ -183,22 +205,18 @@ class EmbeddedServer:
             await _end(self._process)
 
     def _config(self, port: int) -> str:
-        def quoted(value: object) -> str:
-            return json.dumps(str(value), ensure_ascii=False)
-
+        path = self.store.path
         return (
-            f"server_name: {self._name}\n"
-            f"listen: {quoted(f'{HOST}:{port}')}\n"
-            f"max_payload: {self.max_payload}\n"
-            "jetstream {\n"
-            f"  store_dir: {quoted(self.store.path / 'jetstream')}\n"
-            f"  sync_interval: {quoted(self.sync)}\n"
-            f"  limits {{batch {{{BATCHES}}}}}\n"
-            "}\n"
-            f"log_file: {quoted(self.store.path / 'server.log')}\n"
+            server_config(
+                self.name,
+                f"{HOST}:{port}",
+                path / "jetstream",
+                sync=self.sync,
+                max_payload=self.max_payload,
+            )
+            + f"log_file: {quoted(str(path / 'server.log'))}\n"
             "logfile_size_limit: 10MB\n"
-            "logfile_max_num: 3\n"
-            'include "accounts.conf"\n'
+            "logfile_max_num: 3\n" + self.more
         )
 
     async def _spawn(self) -> None:
@@ -226,7 +244,7 @@ class EmbeddedServer:
         while True:
             try:
                 async with asyncio.timeout(_READY_S):
-                    while (await _server_name(port)) != self._name:
+                    while (await _server_name(port)) != self.name:
                         if self._process is None or self._process.returncode is not None:
                             raise BrokerAway(
                                 "nats-server ended while starting. The end of "
@@ -283,14 +301,19 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
     async with _alone(store.path):
         address = store.read()
         if role not in address.passwords:
+            if "," in address.url:
+                raise BadInput(
+                    f"the cluster in {store.path} has no account {role!r}. Start it again with "
+                    f"`ayes cluster up --people {role.removeprefix(REVIEWER)}`, which adds it."
+                )
             accounts = await asyncio.to_thread((store.path / "accounts.conf").read_text)
             if not role.startswith(REVIEWER) or "auth_callout" not in accounts:
                 raise BrokerRefused(
                     f"an earlier version of ayes started the broker in {store.path}, without "
                     f"{role!r}. Stop that `ayes up` and start it again; nothing is lost."
                 )
-            passwords = address.passwords | {role: secrets.token_urlsafe(32)}
-            store.write(msgspec.structs.replace(address, passwords=passwords))
+            known = passwords(address.passwords, [role])
+            store.write(msgspec.structs.replace(address, passwords=known))
     return store.login(role)
 
 
@@ -360,7 +383,7 @@ def _version(binary: str) -> tuple[int, ...]:
     return tuple(map(int, numbers.groups())) if numbers else ()
 
 
-def _adopt(store: Store) -> None:
+def adopt(store: Store) -> None:
     """Make the directory a store unless it is one; refuse a directory with other files."""
     path = store.path
     try:
@@ -382,7 +405,7 @@ def _adopt(store: Store) -> None:
     store.read()
 
 
-async def _take(path: Path) -> int:
+async def take(path: Path) -> int:
     """Lock the store, waiting a moment for the child of a killed process."""
     lock = open_own(path / "lock", os.O_RDWR | os.O_CREAT)
     try:
@@ -430,46 +453,21 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
         os.close(lock)
 
 
-@asynccontextmanager
-async def signed_on(login: Login) -> AsyncGenerator[Client]:
-    client = Client()
-
-    async def on_error(problem: Exception) -> None:
-        _log.debug("a short connection failed", user=login.user, problem=str(problem))
-
-    try:
-        async with asyncio.timeout(10):
-            await client.connect(
-                login.url,
-                user=login.user,
-                password=login.password,
-                inbox_prefix=f"_INBOX.{login.user}".encode(),
-                max_reconnect_attempts=1,
-                error_cb=on_error,
-            )
-            yield client
-    except (nats.errors.Error, OSError, TimeoutError) as problem:
-        raise BrokerAway(
-            f"the broker at {login.url} does not answer ({problem!r}); "
-            "start it again with `ayes up`."
-        ) from None
-    finally:
-        if not client.is_closed:
-            await client.close()
-
-
-def _passwords(known: dict[str, str]) -> dict[str, str]:
+def passwords(known: dict[str, str], also: Sequence[str] = ()) -> dict[str, str]:
     """The known passwords, and new ones for roles without."""
-    return {role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, *ROLES)} | known
+    return {role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, *ROLES, *also)} | known
 
 
-def _free_port(wanted: int) -> int:
-    """The previous port if it is free, so that clients can reconnect; or else any."""
+def free_ports(*wanted: int) -> list[int]:
+    """A port for each: the wanted one if it is free, so that clients can reconnect; or else any."""
+    with ExitStack() as probes:
+        return [probes.enter_context(_bound(port)).getsockname()[1] for port in wanted]
+
+
+def _bound(wanted: int) -> socket.socket:
     for port in (wanted, 0):
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, port))
-            return int(probe.getsockname()[1])
+        with suppress(OSError):
+            return socket.create_server((HOST, port))
     raise BrokerAway(f"{HOST} has no free port.")
 
 

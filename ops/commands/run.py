@@ -7,17 +7,14 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.table import Table
 
 from ayes.consumers.tools import Tools, load
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import drift, replicas_differ, streams
 from ayes.ledger.services import Ledger
-from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker import witness
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
 from ayes.ops.broker.setup import declare_streams
@@ -30,7 +27,6 @@ from ayes.ops.commands.options import (
     GivenStoreOption,
     GivenUrlOption,
     JsonOption,
-    MaxBytesOption,
     PolicyOption,
     RecordingOption,
     ToolsOption,
@@ -41,7 +37,7 @@ from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, 
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import print_json, print_line, print_message
+from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.terminal.times import parse_duration
 from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
@@ -92,40 +88,6 @@ async def work(
         await until_signalled(
             failed, *watched.ends, ready=lambda: _report_working(chosen, json=json)
         )
-
-
-@command(app)
-async def setup(
-    replicas: Annotated[
-        int,
-        typer.Option(
-            "--replicas", help="Copies of each stream: 1, or 3 in a cluster.", min=1, max=5
-        ),
-    ] = 1,
-    max_bytes: MaxBytesOption = None,
-    *,
-    session: Session,
-) -> int:
-    """Create the streams and consumers on a broker of your own, as its administrator. `up` does it
-    automatically.
-    """
-    store, url, json = session
-    await declare_streams(
-        store, url=url, replicas=replicas, also=tuple(DURABLES), max_bytes=bytes_of(max_bytes)
-    )
-    async with JetStream.connect(store, url=url, role="admin") as log:
-        differing = await replicas_differ(log.api, replicas) + await drift(log.api)
-    if json:
-        there: dict[str, Any] = {"streams": list(streams()), "consumers": list(DURABLES)}
-        print_json(there | ({"differing": differing} if differing else {}))
-    elif differing:
-        for one in differing:
-            print_line(one)
-        print_message("The streams and consumers exist, but not as they should be.")
-    else:
-        copies = "1 replica" if replicas == 1 else f"{replicas} replicas"
-        print_message(f"The streams and consumers exist, with {copies} each. Next: ayes doctor")
-    return 1 if differing else 0
 
 
 @command(app, examples="ayes rehearse examples/recorded.jsonl --policy examples/airline.toml")

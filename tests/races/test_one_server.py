@@ -242,7 +242,9 @@ async def test_readers_that_are_stopped_go_on_where_they_were(tmp_path):
     with (
         up(store, tmp_path / "up.log", "--workers", "queue"),
         started("work", "gate", "--store", store, "--json", log=tmp_path / "gate.log") as gate,
-        started("watch", "--store", store, "--json", log=tmp_path / "watch.log") as watch,
+        started(
+            "watch", "--from", "1", "--store", store, "--json", log=tmp_path / "watch.log"
+        ) as watch,
     ):
         gate.stdout.readline()
         async with Ledger.connect(store) as ledger:
