@@ -27,7 +27,10 @@ def _url(ctx: typer.Context, text: str | None) -> str | None:
 _STORE_NAMED: Final = ["COMMANDLINE", "ENVIRONMENT"]
 
 
-_URL_HELP: Final = "A broker that runs elsewhere, as nats://user:password@host:port."
+_URL_HELP: Final = (
+    "A broker that runs elsewhere, as nats://user:password@host:port; of a cluster, several "
+    "servers, comma-separated."
+)
 
 StoreOption = Annotated[
     Path | None,

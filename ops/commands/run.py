@@ -16,6 +16,7 @@ from ayes.consumers.tools import Tools, load
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import drift, replicas_differ, streams
+from ayes.ledger.patience import while_away
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker import witness
@@ -134,11 +135,21 @@ async def work(
     workspace: WorkspaceOption = "default",
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="DURATION",
+            help="How long to wait for a broker at the start; by default as long as it takes.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     session: Session,
 ) -> None:
-    """Run some workers in a process of their own, for a broker that runs already."""
+    """Run some workers in a process of their own, for a broker that runs elsewhere."""
     ack_wait_s = _ack_wait_s(ack_wait)
+    wait_s = None if wait is None else parse_duration("--wait", wait)
     chosen = _kinds(kinds)
     registry = load(tools) if tools is not None else None
     recordings = (
@@ -147,6 +158,7 @@ async def work(
         else {name: one for name, (_, one) in read_recordings(recording).items()}
     )
     store, url, json = session
+    await _wait_for_broker(session, chosen[0], wait_s)
     if registry is not None:
         await _declare(registry, workspace, session)
     started = reactions(chosen, tools=registry, recordings=recordings)
@@ -310,6 +322,16 @@ def bytes_of(text: str | None) -> int | None:
 async def _declare(tools: Tools, workspace: str, session: Session) -> None:
     async with session.connect("executor") as ledger:
         await tools.declare(ledger, workspace)
+
+
+async def _wait_for_broker(session: Session, role: str, timeout_s: float | None) -> None:
+    """Wait until the broker answers, and has a leader for the ledger if it is a cluster."""
+
+    async def ask() -> None:
+        async with session.connect(role) as ledger:
+            await ledger.log.at(1)  # the leader alone answers this, and each role may ask
+
+    await while_away(ask, timeout_s=timeout_s)
 
 
 def _kinds(named: Sequence[str]) -> list[str]:
