@@ -9,7 +9,6 @@ import errno
 import os
 import ssl
 import stat
-import tempfile
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -19,6 +18,7 @@ from msgspec import Struct, structs
 from platformdirs import user_data_path
 
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
+from ayes.schemas.files import write_atomically
 
 ADDRESS: Final = "address.json"
 
@@ -225,17 +225,7 @@ class Store:
 
     def write_private(self, name: str, content: bytes) -> None:
         """Replace a file that only its owner may read, by renaming a temporary file onto it."""
-        # mkstemp creates its files with mode 0600.
-        handle, beside = tempfile.mkstemp(prefix=f".{name}-", dir=self.path)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(beside).replace(self.path / name)
-        except BaseException:
-            Path(beside).unlink(missing_ok=True)
-            raise
+        write_atomically(self.path / name, content)
 
 
 def open_own(file: Path, flags: int) -> int:

@@ -34,7 +34,10 @@ async def answering(
     path: Path, answers: dict[str, Iterable[dict[str, Any]]], config: str = ""
 ) -> AsyncIterator[JetStream]:
     """The log on a broker that gives these answers, by subject, in this order."""
-    async with bare(path, config) as url, JetStream.connect(url=url, timeout_s=20) as log:
+    async with (
+        bare(path, config) as url,
+        JetStream.connect(url=url, timeout_s=20, any_level=True) as log,
+    ):
         client = Client()
         await client.connect(url)
         for subject, given in answers.items():

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
@@ -13,7 +12,6 @@ from ayes.consumers.pending_view import PendingView
 from ayes.consumers.tools import Tools
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.services import Ledger
-from ayes.ops.broker.server import find_binary
 from ayes.ops.workers import reactions, working
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.policy import applied
@@ -36,31 +34,16 @@ def tools() -> Tools:
     return registry
 
 
-def kill(*nodes: Path) -> None:
-    for node in nodes:
-        pids = re.findall(r"^\[(\d+)\]", (node / "server.log").read_text(), re.MULTILINE)
-        os.kill(int(pids[-1]), signal.SIGKILL)
-
-
-async def start(stack: AsyncExitStack, *nodes: Path) -> None:
-    for node in nodes:
-        process = await asyncio.create_subprocess_exec(
-            str(find_binary()), "-c", str(node / "server.conf")
-        )
-        stack.push_async_callback(process.wait)
-        stack.callback(process.kill)
-
-
 async def test_workers_and_readers_outlive_the_loss_of_two_nodes(tmp_path: Path):
     """Two of three nodes are killed and come back: no worker ends, and whoever waits for a
     decision, watches the log or shows the queue goes on by itself (D4, B53).
     """
     async with (
-        cluster(tmp_path, "ana") as stores,
-        AsyncExitStack() as nodes,
+        cluster(tmp_path, "ana") as running,
         AsyncExitStack() as stack,
         asyncio.timeout(110),
     ):
+        stores = [node.store.path for node in running.nodes]
         enter = stack.enter_async_context
         desk = await enter(Ledger.connect(stores[0], timeout_s=20))
         operator = await enter(Ledger.connect(stores[0], role="operator", timeout_s=20))
@@ -79,9 +62,10 @@ async def test_workers_and_readers_outlive_the_loss_of_two_nodes(tmp_path: Path)
         deciding = asyncio.create_task(desk.decision(first))
         finished = asyncio.create_task(anext(facts))
         await shows(view, [str(first)])
-        kill(*stores[1:])
+        for node in running.nodes[1:]:
+            os.kill(node.pid, signal.SIGKILL)
         await asyncio.sleep(OUTAGE_S)
-        await start(nodes, *stores[1:])
+        await asyncio.gather(*(node.restart() for node in running.nodes[1:]))
         ana = await enter(Ledger.connect(stores[0], role="reviewer-ana", timeout_s=60))
         await patiently(lambda: ana.reviewer("ana").approve(first))
         assert (await deciding).status in {Status.APPROVED, Status.RUNNING, Status.RETURNED}
