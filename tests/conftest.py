@@ -60,6 +60,7 @@ TOGETHER = {
     ),
     # Each file has a running `ayes up`, or two.
     "cli": ("tests/ops/test_cli.py",),
+    "one server": ("tests/races/test_one_server.py",),
     "people": ("tests/ops/test_people.py",),
     "rehearse": ("tests/ops/test_rehearse.py",),
     "terminal": ("tests/ops/test_terminal.py",),
