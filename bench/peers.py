@@ -187,18 +187,16 @@ def found(directory: Path, *, quick: bool = False) -> Peers:
     if named := os.environ.get("PEERS_PYTHON"):
         if not Path(named).is_file():
             raise BadInput(
-                f"PEERS_PYTHON names {named}, which does not exist. Name the Python of an "
-                "environment as "
-                f"{directory / 'README.md'} has one make, or unset it."
+                f"PEERS_PYTHON names {named}, which does not exist. Name the Python of the "
+                f"environment that {directory / 'README.md'} describes, or unset it."
             )
         return Peers(directory, Path(named), quick)
     usual = (directory / _ENVIRONMENT, _ENVIRONMENT)
     python = next((one for one in usual if one.is_file()), None)
     if python is None:
         raise BadInput(
-            f"there is no Python with the rivals: neither {usual[0]} nor {usual[1]}. Make the "
-            "environment as "
-            f"{directory / 'README.md'} says, or name its Python in PEERS_PYTHON."
+            f"the rivals' Python environment is missing: neither {usual[0]} nor {usual[1]} exists. "
+            f"Create it as {directory / 'README.md'} says, or name its Python in PEERS_PYTHON."
         )
     return Peers(directory, python, quick)
 

@@ -124,8 +124,9 @@ class PendingView:
 
 
 async def changes(ledger: Ledger) -> AsyncGenerator[list[tuple[str, Entry | BadEntry | None]]]:
-    """The pending entries by key, and then the changes, for ever; `None` if a call is no longer
-    pending.
+    """Yield the pending entries with their keys, then each change, without end.
+
+    `None` in place of an entry means that the call is no longer pending.
     """
     index = PendingIndex()
     async with aclosing(ledger.log.pending.follow()) as coming:

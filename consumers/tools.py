@@ -162,7 +162,7 @@ def load(place: str) -> Tools:
     """Import a registry from `module:name`, also from the current directory.
 
     Raises:
-        BadInput: there is no such module or name, or it is not a registry.
+        BadInput: the module or the name does not exist, or is not a registry.
     """
     module_name, _, name = place.partition(":")
     if str(Path.cwd()) not in sys.path:

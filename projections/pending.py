@@ -220,28 +220,11 @@ class Listed(NamedTuple):
 def oldest(
     values: Mapping[str, bytes], most: int | None = None, chosen: PendingFilter = NO_FILTER
 ) -> Listed:
-    """The matching entries, oldest first. Only the age of the others is decoded."""
-    ages: list[tuple[int, str]] = []
-    bad: dict[str, BadEntry] = {}
-    for name, raw in values.items():
-        if chosen.covers(name):
-            try:
-                ages.append((_age_decoder.decode(raw).seq, name))
-            except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
-                bad[name] = BadEntry(name, str(problem))
-    ages.sort()
-    entries: list[Entry] = []
-    for _, name in ages:
-        # The tool is not in the key, so all entries are decoded to count those of a tool.
-        if not chosen.tool and most is not None and len(entries) == most:
-            break
-        found = read(name, values[name])
-        if isinstance(found, BadEntry):
-            bad[name] = found
-        elif chosen.fits(found):
-            entries.append(found)
-    waiting = len(entries) if chosen.tool else len(ages) - sum(name in bad for _, name in ages)
-    return Listed(entries[:most], waiting, [bad[name] for name in sorted(bad)])
+    """The matching entries of the bucket, oldest first."""
+    index = PendingIndex()
+    index.apply(Change(dict(values), whole=True))
+    entries = index.oldest(None, chosen)
+    return Listed(entries[:most], len(entries), index.unreadable(chosen))
 
 
 class PendingIndex:
@@ -394,15 +377,8 @@ def _row(question: ApprovalFacts) -> ProjectedRow | None:
     return ProjectedRow(key(ref), encode(found)) if found else None
 
 
-class _Age(Struct):
-    """The part of an entry that orders it; the rest is not decoded."""
-
-    seq: int
-
-
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Entry)
-_age_decoder: Final = msgspec.json.Decoder(_Age)
 
 #: The queue over the whole log.
 OPEN_APPROVALS: Final = Projection[ApprovalFacts](

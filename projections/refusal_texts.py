@@ -20,92 +20,70 @@ def tool_not_run(call: Call) -> e.ToolRefused:
     Raises:
         Defect: the call may run.
     """
-    tool = f"`{call.wish.tool}`"
+    ending, text = _declined(call) or _decided(call)
+    return e.ToolRefused(ending=ending, text=cut(text, MAX_TEXT))
+
+
+def _declined(call: Call) -> tuple[e.Ending, str] | None:
+    """The words for a call that an executor or a person stopped after its approval."""
+    none = f"`{call.wish.tool}` did not run:"
     match call.declined or (call.revoked and call.revoked.event):
         case e.Declined(why="unknown_tool"):
-            return _refused(
-                "unknown_tool", f"{tool} did not run: there is no such tool here any more."
-            )
+            return "unknown_tool", f"{none} there is no such tool here any more."
         case e.Declined(why="digest_mismatch"):
-            return _refused(
-                "digest_mismatch",
-                f"{tool} did not run: what was about to run was not exactly what had been "
-                "approved.",
-            )
+            what = "what was about to run was not exactly what had been approved."
+            return "digest_mismatch", f"{none} {what}"
         case e.Declined(why="people_were_asked"):
-            return _refused(
-                "people_were_asked",
-                f"{tool} did not run: people were asked about this call, and before they answered "
-                "it was let through without them.",
-            )
+            what = "people were asked about this call, and before they answered it was let through"
+            return "people_were_asked", f"{none} {what} without them."
         case e.Revoked(reason=reason):
-            return _refused(
-                "revoked",
-                f"{tool} did not run: it was approved, and a person took the approval back before "
-                "it started." + _why("Their reason", reason),
-            )
+            what = "it was approved, and a person took the approval back before it started."
+            return "revoked", f"{none} {what}{_why('Their reason', reason)}"
         case _:
-            pass
+            return None
+
+
+def _decided(call: Call) -> tuple[e.Ending, str]:
+    """The words for a call that was not approved."""
+    tool = f"`{call.wish.tool}`"
+    none = f"{tool} did not run:"
     match call.decided and call.decided.event:
         case e.Denied(ground="people", reason=reason):
             because = _why("Their reason", reason) or " They gave no reason."
-            return _refused(
-                "denied", f"{tool} did not run: a person reviewed this call and said no.{because}"
-            )
+            return "denied", f"{none} a person reviewed this call and said no.{because}"
         case e.Denied(ground="policy", rule=rule, reason=reason):
             asked = "" if call.gated else " No person was asked."
-            return _refused(
-                "denied",
-                f"{tool} did not run: rule {rule!r} of the policy does not allow this call.{asked}"
-                + _why("The rule says", reason),
-            )
+            what = f"rule {rule!r} of the policy does not allow this call.{asked}"
+            return "denied", f"{none} {what}{_why('The rule says', reason)}"
         case e.Denied(ground="repeated", reason=reason):
-            return _refused(
-                "denied",
-                f"{tool} did not run: a person has said no to this very call before, and nothing "
-                "was said since, so no person was asked again." + _why("In detail", reason),
+            what = (
+                "a person has said no to this very call before, and nothing was said since, so no "
+                "person was asked again."
             )
+            return "denied", f"{none} {what}{_why('In detail', reason)}"
         case e.Denied(ground="limit", reason=reason):
-            return _refused(
-                "denied",
-                f"{tool} did not run: this conversation has used up what the policy lets it do."
-                + _why("In detail", reason),
-            )
+            what = "this conversation has used up what the policy lets it do."
+            return "denied", f"{none} {what}{_why('In detail', reason)}"
         case e.Denied(reason=reason) if not call.wish.tool_version:
-            return _refused(
-                "unknown_tool",
-                f"{tool} did not run: no tool of that name is offered here."
-                + _why("In detail", reason),
-            )
+            what = "no tool of that name is offered here."
+            return "unknown_tool", f"{none} {what}{_why('In detail', reason)}"
         case e.Denied(reason=reason):
-            return _refused(
-                "denied",
-                f"{tool} did not run: the call is not valid, and nobody was asked about it."
-                + _why("What is wrong with it", reason),
-            )
-        case e.Answered(answer=answer):
-            empty = (
-                f"A person answered in place of {tool}, which did not run. Their answer was empty."
-            )
-            return _refused("answered", answer if answer.strip() else empty)
+            what = "the call is not valid, and nobody was asked about it."
+            return "denied", f"{none} {what}{_why('What is wrong with it', reason)}"
+        case e.Answered(answer=answer) if answer.strip():
+            return "answered", answer
+        case e.Answered():
+            what = f"A person answered in place of {tool}, which did not run."
+            return "answered", f"{what} Their answer was empty."
         case e.Expired(after_s=after_s):
-            return _refused(
-                "expired",
-                f"{tool} did not run: a person had to approve this call and nobody decided within "
-                f"{_span(after_s)}. Nobody said no either.",
-            )
+            what = "a person had to approve this call and nobody decided within"
+            return "expired", f"{none} {what} {_span(after_s)}. Nobody said no either."
         case e.Withdrawn(reason=reason):
-            return _refused(
-                "withdrawn",
-                f"{tool} did not run: the request was taken back before it was decided."
-                + _why("The reason", reason),
-            )
+            what = "the request was taken back before it was decided."
+            return "withdrawn", f"{none} {what}{_why('The reason', reason)}"
         case e.Superseded(reason=reason):
-            return _refused(
-                "superseded",
-                f"{tool} did not run: something newer came before it was decided, and the call no "
-                "longer stands." + _why("What came", reason),
-            )
+            what = "something newer came before it was decided, and the call no longer stands."
+            return "superseded", f"{none} {what}{_why('What came', reason)}"
         case _:
             raise Defect(f"{call.ref} is {call.status}: there is no refusal to put into words.")
 
@@ -140,10 +118,6 @@ def reconciled_in_silence(tool: str, happened: bool) -> str:
     if happened:
         return f"A person checked: this call of `{tool}` did take place. What it gave is not known."
     return f"A person checked: this call of `{tool}` did not take place."
-
-
-def _refused(ending: e.Ending, text: str) -> e.ToolRefused:
-    return e.ToolRefused(ending=ending, text=cut(text, MAX_TEXT))
 
 
 def _why(what: str, reason: str) -> str:

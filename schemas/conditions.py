@@ -16,11 +16,11 @@ has no order, so a condition must not use the first of its keys.
 """
 
 import re
-from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from ayes.schemas import condition_cost as effort
+from ayes.schemas.strict_json import values_in
 
 #: Of characters in a condition: one that nobody can read should be several rules.
 MAX_LENGTH: Final = 2000
@@ -135,7 +135,7 @@ class Scope:
     @cached_property
     def is_long(self) -> bool:
         """Whether there are more than `MAX_VALUES` values in the arguments."""
-        return sum(1 for _ in _values(self._about["args"])) > MAX_VALUES
+        return sum(1 for _ in values_in(self._about["args"])) > MAX_VALUES
 
     @cached_property
     def size(self) -> tuple[int, int]:
@@ -144,7 +144,7 @@ class Scope:
         So the counted steps of a condition can be cached.
         """
         values = text = 0
-        for value in _values(self._about):
+        for value in values_in(self._about):
             values += 1
             if isinstance(value, str):
                 text += len(value)
@@ -221,21 +221,8 @@ def _unknown(condition: str, program: Any) -> list[str]:
     return [*names, *functions]
 
 
-def _values(args: Any) -> Iterator[Any]:
-    waiting = [args]
-    while waiting:
-        yield (value := waiting.pop())
-        match value:
-            case dict():
-                waiting += value.values()
-            case list():
-                waiting += value
-            case _:
-                pass
-
-
 def _beyond(args: Any) -> str:
-    if any(isinstance(value, int) and not -(2**63) < value < 2**64 for value in _values(args)):
+    if any(isinstance(value, int) and not -(2**63) < value < 2**64 for value in values_in(args)):
         return "a whole number in the arguments is beyond 64 bits"
     return ""
 

@@ -31,6 +31,10 @@ def token(what: str, value: object) -> str:
     raise BadId(what, value)
 
 
+def is_token(value: str) -> bool:
+    return _TOKEN.fullmatch(value) is not None
+
+
 def new_id() -> str:
     """A new event id: a UUIDv7 (RFC 9562), so that ids sort by their time of creation."""
     return str(uuid7())

@@ -17,9 +17,8 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final
 
-from ayes.schemas.errors import BadId
 from ayes.schemas.events import Quorum
-from ayes.schemas.ids import token
+from ayes.schemas.ids import is_token
 from ayes.schemas.quorums import is_among, is_plain
 
 #: By account in the form of `plain`: its person.
@@ -42,11 +41,7 @@ def person(account: str, accounts: Accounts = NO_ACCOUNTS) -> str:
 
 def is_mapped(account: str, accounts: Accounts = NO_ACCOUNTS) -> bool:
     """Whether the person of an account could be a reviewer. Not so if it is empty."""
-    try:
-        token("person", person(account, accounts))
-    except BadId:
-        return False
-    return True
+    return is_token(person(account, accounts))
 
 
 def is_excluded(account: str, excluded: Iterable[str], accounts: Accounts = NO_ACCOUNTS) -> bool:

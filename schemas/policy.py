@@ -71,10 +71,16 @@ from ayes.schemas import conditions
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import BadId
 from ayes.schemas.events import OnTimeout, PolicyApplied, Quorum, Stage, WhilePending
-from ayes.schemas.ids import token
+from ayes.schemas.ids import is_token, token
 from ayes.schemas.people import plain
 from ayes.schemas.quorums import everybody, is_among, is_plain, lacking, needed
-from ayes.schemas.toml_files import TomlModel, mistake, read_toml
+from ayes.schemas.toml_files import (
+    TomlModel,
+    check_names_differ,
+    checked_token,
+    mistake,
+    read_toml,
+)
 
 type Then = Literal["allow", "ask", "block"]
 type UnmappedRequesters = Literal["deny", "exclude_nobody"]
@@ -94,12 +100,7 @@ def _checked(pattern: str) -> str:
             "and ?."
             f"{' A group can only be among voters.' if pattern.startswith('@') else ''}"
         )
-    if is_plain(pattern):
-        try:
-            token("name", pattern)
-        except BadId as problem:
-            raise ValueError(str(problem)) from None
-    return pattern
+    return checked_token("name", pattern) if is_plain(pattern) else pattern
 
 
 #: A name, or a pattern with `*` (any text) and `?` (any character).
@@ -146,21 +147,6 @@ _OF_QUESTIONS: Final = (
     "on_timeout",
     "stages",
 )
-#: Keys that belong above the first rule, since they hold for all.
-_OF_ALL: Final = (
-    "while_pending",
-    "deny_repeats",
-    "calls_per_thread",
-    "questions_per_thread",
-    "never_grant",
-    "may_revoke",
-    "may_reconcile",
-    "unmapped_requesters",
-    "policies_need_approval",
-    "people",
-    "groups",
-    "owners",
-)
 
 
 class Rule(TomlModel):
@@ -195,8 +181,9 @@ class Rule(TomlModel):
     @classmethod
     def _not_of_one_rule(cls, data: Any) -> Any:
         # In TOML a key below [[rule]] belongs to that rule, whatever its author intended.
-        for key in _OF_ALL if isinstance(data, dict) else ():
-            if key in data:
+        of_all = {field.alias or name for name, field in Policy.model_fields.items()}
+        for key in data if isinstance(data, dict) else ():
+            if key in of_all:
                 raise mistake(
                     f"{key!r} is not a key of a rule. Write it above the first [[rule]]; it holds "
                     "for all.",
@@ -320,7 +307,7 @@ class Policy(TomlModel):
                 if (other := whose.setdefault(plain(account), reviewer)) != reviewer:
                     belongs = f"the account {account!r} belongs to {other!r} too"
                     raise mistake(f"{belongs}. Give it to one of them.", reviewer)
-        if sum(map(_is_name, whose)) - len(accounts) > MAX_SECOND_NAMES:
+        if sum(map(is_token, whose)) - len(accounts) > MAX_SECOND_NAMES:
             raise mistake(
                 f"more than {MAX_SECOND_NAMES:,} accounts could be names of reviewers. "
                 'Put the name of their system in front, as in "slack:U17".'
@@ -330,11 +317,7 @@ class Policy(TomlModel):
     @field_validator("rules")
     @classmethod
     def _names_differ(cls, rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-        seen: set[str] = set()
-        for index, rule in enumerate(rules):
-            if rule.name in seen:
-                raise mistake(f"another rule has the name {rule.name!r} already.", index, "name")
-            seen.add(rule.name)
+        check_names_differ("rule", rules)
         return rules
 
     @field_validator("rules")
@@ -388,7 +371,7 @@ class Policy(TomlModel):
     @cached_property
     def second_names(self) -> dict[str, str]:
         """Those of `persons` whose account could be a reviewer's name."""
-        return {account: whose for account, whose in self.persons.items() if _is_name(account)}
+        return {account: whose for account, whose in self.persons.items() if is_token(account)}
 
     def quorums(self, rule: Rule) -> tuple[Quorum, ...]:
         """The quorums that this rule requires, the rule's own voters first."""
@@ -487,11 +470,3 @@ def read_policy(text: str, path: str) -> Policy:
 def applied(text: str) -> PolicyApplied:
     """The fact that applies this text as the policy."""
     return PolicyApplied(text=text, digest=text_digest(text))
-
-
-def _is_name(account: str) -> bool:
-    try:
-        token("reviewer", account)
-    except BadId:
-        return False
-    return True

@@ -10,10 +10,12 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import unquote
 
 from ayes.schemas import regex_cost
+from ayes.schemas.strict_json import values_in
 
 #: Of one value, by the subschemas that apply to the value itself.
 MAX_STEPS_PER_VALUE: Final = 20_000
@@ -57,7 +59,7 @@ class SchemaCost:
         #: Every place with the name, since a name may also occur where validators do not look, such
         #: as in a default.
         self._anchors: defaultdict[str, list[Any]] = defaultdict(list)
-        for node in _tables(schema):
+        for node in _schemas(*values_in(schema)):
             for key in ("$anchor", "$dynamicAnchor"):
                 if isinstance(node.get(key), str):
                     self._anchors[node[key]].append(node)
@@ -113,12 +115,11 @@ class SchemaCost:
         for key in ("$ref", "$dynamicRef"):
             if isinstance(reference := node.get(key), str):
                 yield from _schemas(*self._targets(reference))
-        for key in _SCHEMA:
-            yield from _schemas(node.get(key))
+        yield from _schemas(*map(node.get, _SCHEMA))
         for key in _LISTS:
-            yield from _schemas(*(node[key] if isinstance(node.get(key), list) else ()))
+            yield from _schemas(*_list(node, key))
         for key in _MAPS:
-            yield from _schemas(*(node[key].values() if isinstance(node.get(key), dict) else ()))
+            yield from _schemas(*_table(node, key).values())
 
     def _targets(self, reference: str) -> Sequence[Any]:
         base = self._root.get("$id")
@@ -228,20 +229,10 @@ class SchemaCost:
 
     def _size(self, value: Any) -> float:
         values = text = 0
-        waiting = [value]
-        while waiting:
-            one = waiting.pop()
+        for one in values_in(value):
             values += 1
-            match one:
-                case dict():
-                    waiting += one.values()
-                    text += sum(map(len, one))
-                case list():
-                    waiting += one
-                case str():
-                    text += len(one)
-                case _:
-                    pass
+            text += len(one) if isinstance(one, str) else 0
+            text += sum(map(len, one)) if isinstance(one, dict) else 0
         return values + _of_text(text, backtracks=self._backtracks)
 
     def counted(self, value: Any) -> float:
@@ -268,9 +259,10 @@ class SchemaCost:
                         return math.inf
                     waiting.append((inner, self._below(active, key)))
                     total += sum(
-                        times * len(names) * _of_text(len(key), backtracks=self._backtracks)
+                        times
+                        * len(_table(self._nodes[place], "patternProperties"))
+                        * _of_text(len(key), backtracks=self._backtracks)
                         for place, times in active.items()
-                        if isinstance(names := self._nodes[place].get("patternProperties"), dict)
                     )
                     if named := self._named(active):
                         waiting.append((key, named))
@@ -313,60 +305,38 @@ def _weight(node: _Node) -> int:
         weight += 15
     if any(key in node for key in _UNEVALUATED):
         weight += _UNEVALUATED_WEIGHT
-    if isinstance(names := node.get("properties"), dict):
-        weight += len(names) // 10
-    return weight
+    return weight + len(_table(node, "properties")) // 10
 
 
 def _count(value: Any) -> int:
-    number, waiting = 0, [value]
-    while waiting:
-        one = waiting.pop()
-        number += 1
-        match one:
-            case dict():
-                waiting += one.values()
-            case list():
-                waiting += one
-            case str():
-                number += len(one) // 50  # each error cites it
-            case _:
-                pass
-    return number
+    # Each error cites the texts.
+    return sum(1 + (len(one) // 50 if isinstance(one, str) else 0) for one in values_in(value))
 
 
 def _patterns(node: _Node) -> Iterator[str]:
     if isinstance(pattern := node.get("pattern"), str):
         yield pattern
-    if isinstance(several := node.get("patternProperties"), dict):
-        yield from several
+    yield from _table(node, "patternProperties")
 
 
 def _children(node: _Node) -> list[_Node]:
     """The subschemas that apply to the values inside a value."""
-    found = list(_at_place(node, None))
-    for key in ("properties", "patternProperties"):
-        if isinstance(several := node.get(key), dict):
-            found += _schemas(*several.values())
+    named = (_table(node, key).values() for key in ("properties", "patternProperties"))
     keys = ("additionalProperties", "propertyNames", "unevaluatedProperties")
-    return found + list(_schemas(*(node.get(key) for key in keys)))
+    return [*_at_place(node, None), *_schemas(*chain(*named), *map(node.get, keys))]
 
 
 def _at_key(node: _Node, key: str) -> Iterator[_Node]:
-    properties = node.get("properties")
-    is_named = isinstance(properties, dict) and key in properties
-    if is_named:
-        yield from _schemas(properties[key])  # type: ignore[index]
-    if isinstance(several := node.get("patternProperties"), dict):
-        yield from _schemas(*several.values())
-    if not is_named:
-        yield from _schemas(node.get("additionalProperties"))
-    yield from _schemas(node.get("unevaluatedProperties"))
+    properties = _table(node, "properties")
+    other = properties[key] if key in properties else node.get("additionalProperties")
+    yield from _schemas(
+        other, *_table(node, "patternProperties").values(), node.get("unevaluatedProperties")
+    )
 
 
 def _at_place(node: _Node, place: int | None) -> Iterator[_Node]:
     """The subschemas for the value at this place of a list; at any place if it is None."""
-    first = node["prefixItems"] if isinstance(node.get("prefixItems"), list) else []
+    first = _list(node, "prefixItems")
     if place is None:
         yield from _schemas(*first)
     elif place < len(first):
@@ -376,22 +346,22 @@ def _at_place(node: _Node, place: int | None) -> Iterator[_Node]:
     yield from _schemas(node.get("contains"), node.get("unevaluatedItems"))
 
 
+def _table(node: _Node, key: str) -> _Node:
+    """The table under a key; empty if there is none."""
+    found = node.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(node: _Node, key: str) -> list[Any]:
+    found = node.get(key)
+    return found if isinstance(found, list) else []
+
+
 def _schemas(*values: Any) -> Iterator[_Node]:
     """Those that are tables; `true` and `false` cost nothing."""
     for value in values:
         if isinstance(value, dict):
             yield value
-
-
-def _tables(value: Any) -> Iterator[_Node]:
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            yield one
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
 
 
 def _cited(text: str) -> str:

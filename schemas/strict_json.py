@@ -7,6 +7,7 @@ different calls under one digest. So such a text is no JSON here.
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 #: Deeper than this no honest call is, and some readers' stacks are not made for it.
@@ -37,6 +38,20 @@ def read(text: str) -> Any:
     if text.count("[") + text.count("{") > MAX_DEPTH and _deeper_than(MAX_DEPTH, value):
         raise BadJson(_TOO_DEEP)
     return value
+
+
+def values_in(value: Any) -> Iterator[Any]:
+    """The value and all values in it; the keys of objects are not among them."""
+    waiting = [value]
+    while waiting:
+        yield (one := waiting.pop())
+        match one:
+            case dict():
+                waiting += one.values()
+            case list():
+                waiting += one
+            case _:
+                pass
 
 
 _TOO_DEEP: Final = f"it is nested deeper than {MAX_DEPTH} levels"

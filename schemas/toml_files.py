@@ -6,14 +6,15 @@ A file is read whole or not at all. An unknown key is a mistake, since its autho
 import bisect
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from ayes.schemas.errors import BadFile
+from ayes.schemas.errors import BadFile, BadId
+from ayes.schemas.ids import token
 
 #: The number of mistakes that are reported at once.
 MAX_MISTAKES: Final = 5
@@ -82,6 +83,23 @@ def read_toml[M: TomlModel](model: type[M], text: str, path: str) -> M:
 def mistake(sentence: str, *at: str | int) -> PydanticCustomError:
     """A mistake to raise in a validator, `at` a place below the value that is being validated."""
     return PydanticCustomError("mistake", "{sentence}", {"sentence": sentence, "at": at})
+
+
+def checked_token(what: str, value: str) -> str:
+    """Return a token of subjects; in a validator, report any other text as a mistake."""
+    try:
+        return token(what, value)
+    except BadId as problem:
+        raise ValueError(str(problem)) from None
+
+
+def check_names_differ(kind: str, named: Iterable[Any]) -> None:
+    """Report the first of these entries of a file that has the name of an earlier one."""
+    seen: set[str] = set()
+    for index, one in enumerate(named):
+        if one.name in seen:
+            raise mistake(f"another {kind} has the name {one.name!r} already.", index, "name")
+        seen.add(one.name)
 
 
 def mistakes(problem: ValidationError) -> Iterator[tuple[Place, str]]:

@@ -19,11 +19,16 @@ from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError, fie
 from pydantic.json_schema import GenerateJsonSchema
 
 from ayes.schemas import strict_json
-from ayes.schemas.errors import BadFact, BadId, BadInput
+from ayes.schemas.errors import BadFact, BadInput
 from ayes.schemas.events import ToolDeclared
-from ayes.schemas.ids import token
 from ayes.schemas.schema_cost import MAX_STEPS, MAX_STEPS_EXPLAINED, SchemaCost
-from ayes.schemas.toml_files import TomlModel, mistake, mistakes, read_toml
+from ayes.schemas.toml_files import (
+    TomlModel,
+    check_names_differ,
+    checked_token,
+    mistakes,
+    read_toml,
+)
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 MAX_PROBLEMS: Final = 3
@@ -47,10 +52,7 @@ class ToolSpec(TomlModel):
     @field_validator("name", "run_by")
     @classmethod
     def _is_token(cls, value: str) -> str:
-        try:
-            return token("name", value)
-        except BadId as problem:
-            raise ValueError(str(problem)) from None
+        return checked_token("name", value)
 
     @field_validator("schema_text", mode="before")
     @classmethod
@@ -75,11 +77,7 @@ class _Tools(TomlModel):
     @field_validator("tools")
     @classmethod
     def _names_differ(cls, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
-        seen: set[str] = set()
-        for index, tool in enumerate(tools):
-            if tool.name in seen:
-                raise mistake(f"another tool has the name {tool.name!r} already.", index, "name")
-            seen.add(tool.name)
+        check_names_differ("tool", tools)
         return tools
 
 
@@ -157,15 +155,9 @@ def version_of(name: str, declared: ToolDeclared) -> str:
     have the same encoding.
     """
     repeatable = "yes" if declared.repeatable else "no"
-    contract: tuple[str, ...] = (
-        name,
-        declared.description,
-        declared.schema,
-        repeatable,
-        declared.run_by,
-    )
+    contract = [name, declared.description, declared.schema, repeatable, declared.run_by]
     if declared.governs:
-        contract += ("governs",)
+        contract.append("governs")
     encoded = b"".join(b"%d:%s" % (len(raw), raw) for raw in (part.encode() for part in contract))
     return hashlib.sha256(encoded).hexdigest()[:16]
 

@@ -335,7 +335,7 @@ async def vote(
             ask = at_terminal and not any(confirmation)
             if ask or not session.json:  # the stderr of a program has JSON errors only
                 output.print_question(known, output.console(stderr=True), ballot.arguments)
-            if ask and not await _confirm(_ASKS[ballot.verdict]):
+            if ask and not await confirm(_ASKS[ballot.verdict]):
                 print_message("Nothing was recorded.")
                 return 1
             if digest and not asked.startswith(digest.lower()):
@@ -398,10 +398,11 @@ async def _confirm_all(shown: Sequence[Entry], verdict: str) -> bool:
             "all of them."
         )
     print_message()
-    return await _confirm(f"{calls}. {verdict.capitalize()} all of them?")
+    return await confirm(f"{calls}. {verdict.capitalize()} all of them?")
 
 
-async def _confirm(question: str) -> bool:
+async def confirm(question: str) -> bool:
+    """Ask the person at the terminal; anything but yes is a no."""
     print_message(f"{question} [y/N]")
     return (await read_line() or "").lower() in {"y", "yes"}
 

@@ -19,12 +19,10 @@ def _directory(text: str) -> Path:
 def _url(ctx: typer.Context, text: str | None) -> str | None:
     if text == "":  # it would mean the local store
         raise typer.BadParameter("it is empty. Name a broker, or leave the option out.")
-    sources = [ctx.get_parameter_source(name) for name in ("store", "url")]
-    # A store that is named overrides $AYES_URL, as in `Ledger.connect`.
-    return None if [source and source.name for source in sources] == _STORE_NAMED else text
-
-
-_STORE_NAMED: Final = ["COMMANDLINE", "ENVIRONMENT"]
+    store, url = (ctx.get_parameter_source(name) for name in ("store", "url"))
+    if store and url and (store.name, url.name) == ("COMMANDLINE", "ENVIRONMENT"):
+        return None  # a store that is named overrides $AYES_URL, as in `Ledger.connect`
+    return text
 
 
 _URL_HELP: Final = "A broker that runs elsewhere, as nats://user:password@host:port."

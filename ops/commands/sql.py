@@ -29,6 +29,7 @@ from ayes.ops.terminal.tables import print_table
 from ayes.ops.terminal.times import parse_duration
 from ayes.ops.terminal.visible import visible
 from ayes.schemas.errors import BadInput
+from ayes.schemas.files import move_into_place
 
 app: Final = commands()
 
@@ -297,14 +298,14 @@ def write_parquet(answer: Answer, file: Path) -> int:
     temporary = file.with_name(f".{file.name}.{os.getpid()}.writing")
     rows = 0
     try:
-        with temporary.open("xb") as content:
-            with pq.ParquetWriter(content, answer.schema, compression="zstd") as writer:
-                for batch in answer.batches():
-                    writer.write_batch(batch)
-                    rows += batch.num_rows
-            content.flush()
-            os.fsync(content.fileno())
-        temporary.replace(file)
+        with (
+            temporary.open("xb") as content,
+            pq.ParquetWriter(content, answer.schema, compression="zstd") as writer,
+        ):
+            for batch in answer.batches():
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        move_into_place(temporary, file)
     except OSError as problem:
         raise BadInput(
             f"{file} cannot be written: {problem.strerror or problem}. Nothing was."

@@ -19,10 +19,8 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ayes.schemas import strict_json
-from ayes.schemas.errors import BadId
-from ayes.schemas.ids import token
 from ayes.schemas.policy import Patterns
-from ayes.schemas.toml_files import TomlModel, mistake, read_text, read_toml
+from ayes.schemas.toml_files import TomlModel, checked_token, mistake, read_text, read_toml
 
 type Verdict = Literal["approve", "deny", "answer"]
 
@@ -78,10 +76,7 @@ class Script(TomlModel):
     @field_validator("name")
     @classmethod
     def _can_vote(cls, name: str) -> str:
-        try:
-            return token("reviewer", name)
-        except BadId as problem:
-            raise ValueError(str(problem)) from None
+        return checked_token("reviewer", name)
 
 
 _BUILT_IN: Final = {"approve": Script(otherwise="approve"), "deny": Script(otherwise="deny")}

@@ -20,8 +20,8 @@ from ayes.ledger.log import RawMessage
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, decode, fact_of
 from ayes.schemas.digest import call_digest
-from ayes.schemas.errors import BadFact, BadId
-from ayes.schemas.ids import token
+from ayes.schemas.errors import BadFact
+from ayes.schemas.ids import is_token
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import CLIENT, CallRef
@@ -321,8 +321,4 @@ def _are_names(workspace: str, thread: str) -> bool:
 
 @functools.lru_cache(maxsize=8192)
 def _is_name(text: str) -> bool:
-    try:
-        token("name", text)
-    except BadId:
-        return False
-    return True
+    return is_token(text)

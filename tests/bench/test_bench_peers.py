@@ -177,7 +177,7 @@ async def test_a_workload_without_rivals_is_followed_by_nothing(directory):
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("", "there is no Python with the rivals: neither "),
+        ("", "the rivals' Python environment is missing: neither "),
         ("/no/python", "PEERS_PYTHON names /no/python, which does not exist."),
     ],
 )

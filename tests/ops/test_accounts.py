@@ -594,23 +594,58 @@ async def test_nobody_listens_in(server, role):
 
 
 @shared
-async def test_strangers_are_not_let_in(server):
-    """Without a password, or with a wrong one, there is no connection."""
-    for credentials in ({}, {"user": "gate", "password": "guess"}):
-        client = Client()
+async def test_people_are_apart_though_they_share_an_account(server, admin):
+    """Ana neither reads what Ben is answered nor writes to him, nor into his slots; and the broker
+    cannot be made to do it for her (B62, B68).
+    """
+    async with signed_on(server, "reviewer-ana") as ana, signed_on(server, "reviewer-ben") as ben:
+        for subject in ("_INBOX.reviewer-ben.>", "_INBOX.*.>", "_INBOX.>", "_INBOX.*.x", ">", "*"):
+            assert not await ana.may_hear(subject), subject
+            assert not await ana.may_hear(subject, queue="q"), subject
+        for subject in ("_INBOX.reviewer-ben.x", "_INBOX.reviewer-ana.x", "$SYS.REQ.USER.AUTH"):
+            assert await ana.ask(subject) == "denied", subject
+        assert json.loads(await ben.ask("ledger.apart.t1.call.c.vote.ben", b"{}"))["seq"]
+        await ana.ask("$JS.API.INFO")
+        for target in ("vote.ben", "revoked.ben", "vote.ana"):
+            subject = f"ledger.apart.t1.call.d.{target}"
+            body = json.dumps({"last_by_subj": "ledger.apart.t1.call.c.vote.ben"}).encode()
+            for question in ("$JS.API.STREAM.MSG.GET.LEDGER", "$JS.API.DIRECT.GET.LEDGER", SUBJECT):
+                await ana.client.publish(question, body, reply=subject)
+            await ana.ask("$JS.API.INFO")
+            assert await stands(admin, subject) is None
 
-        async def quiet(_problem):
-            pass
 
-        with pytest.raises((nats.errors.Error, OSError)):
-            await client.connect(
-                server.url,
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                error_cb=quiet,
-                **credentials,
-            )
-        await client.close()
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        {},
+        {"user": "gate", "password": "guess"},
+        {"user": "reviewer-ana", "password": "guess"},
+        {"user": "reviewer-ana"},
+        {"user": "reviewer-nobody", "password": ""},
+        {"user": "callout", "password": ""},
+        {"user": "people", "password": ""},
+        {"user": "", "password": ""},
+    ],
+    ids=str,
+)
+@shared
+async def test_strangers_are_not_let_in(server, credentials):
+    """Without a password, or with a wrong one, there is no connection: for roles and for people."""
+    client = Client()
+
+    async def quiet(_problem):
+        pass
+
+    with pytest.raises((nats.errors.Error, OSError)):
+        await client.connect(
+            server.url,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            error_cb=quiet,
+            **credentials,
+        )
+    await client.close()
 
 
 # ------------------------------------------------------------------------------------------- asking

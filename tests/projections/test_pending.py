@@ -425,10 +425,8 @@ def test_what_is_told_twice_changes_nothing():
         assert waiting.oldest() == before
 
 
-def test_no_more_is_read_than_is_shown():
-    """What the oldest leave out need not even be an entry of this version, as long as it says how
-    old it is.
-    """
+def test_a_value_that_is_no_entry_hides_no_other():
+    """It is named, and the entries of this version are listed and counted without it."""
     values = dict([written(1), ("shop.t1.c3", b'{"seq":3,"of":"another version"}'), written(2)])
     assert [one.seq for one in pending.oldest(values, 2).entries] == [1, 2]
     found = pending.oldest(values, 3)
