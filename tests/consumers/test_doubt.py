@@ -3,7 +3,8 @@
 import asyncio
 import signal
 import sys
-from datetime import timedelta
+from collections.abc import AsyncGenerator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ from program import environment
 
 from ayes.consumers import doubt
 from ayes.consumers.doubt import in_doubt, update_index
+from ayes.ledger.in_memory import Memory
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import LEASE_S, Ledger
 from ayes.ops.workers import reactions, working
 from ayes.projections.doubt import CallInDoubt, doubt_of
 from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput, BrokerRefused
 from ayes.schemas.slots import CallRef, Slot, ThreadRef
 from ayes.schemas.tools import ToolSpec
@@ -232,6 +235,36 @@ async def test_the_index_is_made_anew_for_a_log_that_lost_its_end(desk, monkeypa
         assert await names(desk) == ["c1"]
     await update_index(desk)
     assert int((await desk.log.running.entries())["_upto"]) == await desk.log.last_seq()
+
+
+class Behind(Memory):
+    """A log whose followers are answered by a replica that has only its beginning."""
+
+    upto = 0
+
+    async def follow(
+        self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
+    ) -> AsyncGenerator[list[Fact]]:
+        async for facts in super().follow(subjects, start, until_end=until_end):
+            if there := [fact for fact in facts if fact.seq <= self.upto]:
+                yield there
+
+
+async def test_a_replica_that_is_behind_hides_no_doubt_for_ever(monkeypatch):
+    """The index does not pass facts that the replica did not have. (D15)"""
+    monkeypatch.setattr(doubt, "RENEW_AFTER_S", -1)
+    log = Behind()
+    desk = Ledger(log, e.Author(kind="service", name="tests"))
+    await desk.declare("shop", WIRE)
+    call = await claimed(desk, "c1", tool="wire")
+    log.upto = await log.last_seq()
+    await doubted(desk, call.finished)
+    await desk.say(THREAD, "Hello?", message="m1")
+    await update_index(desk)
+    log.upto = await log.last_seq()
+    assert await names(desk) == ["c1"]
+    await update_index(desk)
+    assert int((await log.running.entries())["_upto"]) == log.upto
 
 
 SERVICE = """
