@@ -36,7 +36,7 @@ class _Entry(NamedTuple):
 
 _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
     "Run": {
-        "up": _Entry("run", "Run a broker and all workers in this process."),
+        "up": _Entry("up", "Run a broker and all workers in this process."),
         "work": _Entry("run", "Run some workers in a process of their own."),
         "cluster": _Entry("cluster", "Run a cluster, or make the files for one.", is_group=True),
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),

@@ -24,20 +24,17 @@ from ayes.ledger.nats.credentials import Address, Store
 from ayes.ops.broker.accounts import REVIEWER, permissions
 from ayes.ops.broker.server import HOST, EmbeddedServer, adopt, free_ports, passwords, take
 from ayes.ops.broker.setup import declare_streams
-from ayes.ops.cluster.certificates import Certificate, issue, new_authority
+from ayes.ops.cluster.certificates import issue
 from ayes.ops.cluster.config import (
     AUTHORITY,
     CERTIFICATE,
     KEY,
-    REPLICAS,
     Node,
     cluster_config,
 )
+from ayes.ops.cluster.store import SIZES, authority_of
 from ayes.schemas.errors import ApprovalsError, BadInput
 
-AUTHORITY_KEY: Final = "ca.key"
-#: The numbers of nodes that keep a majority when one is away, or two.
-SIZES: Final = (3, 5)
 #: How long the nodes may take to elect a leader that can create streams.
 _ELECTION_S: Final = 60.0
 
@@ -101,7 +98,7 @@ class LocalCluster:
             while True:
                 try:
                     await declare_streams(
-                        self.store.path, replicas=REPLICAS, also=also, max_bytes=max_bytes
+                        self.store.path, replicas=self.size, also=also, max_bytes=max_bytes
                     )
                 except BadInput:
                     raise
@@ -112,7 +109,7 @@ class LocalCluster:
 
     async def _start(self) -> None:
         address = Address(passwords=passwords(self.store.read().passwords, self._roles))
-        authority = _authority(self.store)
+        authority = authority_of(self.store)
         stores = [Store(self.store.path / f"n{number}") for number in range(1, self.size + 1)]
         nodes = _placed(stores)
         for store, node in zip(stores, nodes, strict=True):
@@ -142,17 +139,6 @@ def _refuse_other(path: Path, size: int) -> None:
         )
     if (path / f"n{size + 1}").exists():
         raise BadInput(f"the cluster in {path} has more than {size} nodes. Give it --nodes 5.")
-
-
-def _authority(store: Store) -> Certificate:
-    """The authority of this cluster, made at its first start."""
-    files = store.path / AUTHORITY, store.path / AUTHORITY_KEY
-    if all(file.exists() for file in files):
-        return Certificate(*(file.read_bytes() for file in files))
-    made = new_authority()
-    store.write_private(AUTHORITY_KEY, made.key)
-    store.write_private(AUTHORITY, made.certificate)
-    return made
 
 
 def _placed(stores: Sequence[Store]) -> list[Node]:

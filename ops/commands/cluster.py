@@ -1,11 +1,14 @@
 """Commands for a cluster: running one on this machine, and making the files for three hosts."""
 
 import asyncio
+from pathlib import Path
+from shlex import quote
 from typing import Annotated, Final
 
 import typer
 
 from ayes.ledger.nats.credentials import Store
+from ayes.ops.cluster.files import CONFIG, write_files
 from ayes.ops.cluster.local import LocalCluster
 from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.options import JsonOption, MaxBytesOption, StoreOption
@@ -15,6 +18,13 @@ from ayes.ops.workers import until_signalled
 from ayes.schemas.errors import BrokerAway
 
 app: Final = commands()
+
+PeopleOption = Annotated[
+    str,
+    typer.Option(
+        "--people", metavar="NAMES", help="Reviewers, comma-separated; earlier ones stay."
+    ),
+]
 
 
 @command(
@@ -27,22 +37,47 @@ app: Final = commands()
 async def up(
     store: StoreOption = None,
     nodes: Annotated[int, typer.Option("--nodes", help="3, or 5.", min=3, max=5)] = 3,
-    people: Annotated[
-        str, typer.Option("--people", metavar="NAMES", help="Reviewers, comma-separated.")
-    ] = "",
+    people: PeopleOption = "",
     max_bytes: MaxBytesOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a cluster on this machine, until Ctrl-C: nodes that each keep the whole log."""
     most = bytes_of(max_bytes)
-    names = [name.strip() for name in people.split(",")] if people else []
-    async with LocalCluster(store, size=nodes, people=names) as cluster:
+    async with LocalCluster(store, size=nodes, people=_listed(people)) as cluster:
         await cluster.declare(max_bytes=most)
         gone = asyncio.ensure_future(_node_gone(cluster))
         try:
             await until_signalled(gone, ready=lambda: _report(cluster, json=json))
         finally:
             gone.cancel()
+
+
+@command(app, examples="ayes cluster files --hosts nats1,nats2,nats3 --people ana,ben --out site")
+async def files(
+    hosts: Annotated[
+        str, typer.Option("--hosts", metavar="HOSTS", help="3 or 5 names, comma-separated.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="A new directory, or that of last time.")
+    ] = Path("cluster"),
+    people: PeopleOption = "",
+    json: JsonOption = False,
+) -> None:
+    """Write the files for a cluster on hosts of your own: configuration, certificates, units."""
+    store = Store(out)
+    nodes = write_files(store, _listed(hosts), _listed(people))
+    if json:
+        folders = {node.name: str(store.path / node.host) for node in nodes}
+        print_json({"url": store.read().url, "store": str(store.path), "folders": folders})
+        return
+    for node in nodes:
+        print_message(f"{node.name:<7}  {store.path / node.host}  to {node.host}:{CONFIG}")
+    print_message(f"store    {store.path}")
+    print_message(f"next     ayes setup --replicas {len(nodes)} --store {quote(str(out))}")
+
+
+def _listed(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",")] if text else []
 
 
 async def _node_gone(cluster: LocalCluster) -> None:
