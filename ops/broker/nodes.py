@@ -41,6 +41,8 @@ class Copies(Struct, frozen=True):
     cluster: str
     #: Empty: there is none at the moment.
     leader: str
+    #: How many there should be.
+    wanted: int
     replicas: tuple[Replica, ...] = ()
 
     @property
@@ -72,7 +74,8 @@ def copies_of(name: str, stream: dict[str, Any]) -> Copies:
     """By the broker's description of the stream (ADR-1)."""
     cluster = stream.get("cluster") or {}
     replicas = tuple(_replica(one) for one in cluster.get("replicas") or ())
-    return Copies(name, cluster.get("name", ""), cluster.get("leader", ""), replicas)
+    wanted = stream["config"]["num_replicas"]
+    return Copies(name, cluster.get("name", ""), cluster.get("leader", ""), wanted, replicas)
 
 
 def _replica(one: dict[str, Any]) -> Replica:
@@ -91,6 +94,10 @@ def trouble(found: Sequence[Copies]) -> str:
         return f"{_count(len(away), len(nodes))} away: {', '.join(away)}"
     if behind := [one for one in found if not all(replica.current for replica in one.replicas)]:
         return "; ".join(map(str, behind))
+    if few := [one for one in found if one.wanted > 1 + len(one.replicas)]:
+        return "; ".join(
+            f"{one.stream} has {1 + len(one.replicas)} of {one.wanted} copies so far" for one in few
+        )
     if alone := [one.stream for one in found if one.cluster and not one.replicas]:
         one = len(alone) == 1
         return (
@@ -114,13 +121,17 @@ async def explained(log: JetStream) -> AsyncGenerator[None]:
     try:
         yield
     except (BrokerAway, ApiError) as problem:
-        if away := await unreachable(log):
-            raise BrokerAway(f"{away} ({problem})") from None
+        who, has_majority = await _unreachable(log)
+        if has_majority and who:
+            raise BrokerAway(f"{who}. {problem}") from None
+        if who:
+            goes_on = "The ledger goes on when more than half of its nodes are there."
+            raise BrokerAway(f"{who}. {goes_on}") from None
         raise
 
 
-async def unreachable(log: JetStream) -> str:
-    """Which nodes do not answer, as far as this client can know; empty if it cannot be that.
+async def _unreachable(log: JetStream) -> tuple[str, bool]:
+    """Which nodes do not answer, as far as this client can know, and whether more than half do.
 
     Without a leader no node says which others there should be: a node names only those that it
     reaches. So each known address is tried, those of the URL and those learned while connected.
@@ -130,13 +141,11 @@ async def unreachable(log: JetStream) -> str:
     there = sorted({one["server_name"] for one in found if one})
     away = [address for address, one in zip(known, found, strict=True) if not one]
     if away:
-        count = _count(len(away), len(there) + len(away))
-        who = f"{count} away: {', '.join(away)}"
-    elif len(there) == 1 and any(one.get("cluster") for one in found):
-        who = f"only {there[0]} of its cluster is known to answer"
-    else:
-        return ""
-    return f"{who}. The ledger goes on when more than half of its nodes are there."
+        who = f"{_count(len(away), len(there) + len(away))} away: {', '.join(away)}"
+        return who, len(there) > len(away)
+    if len(there) == 1 and any(one.get("cluster") for one in found):
+        return f"only {there[0]} of its cluster is known to answer", False
+    return "", True
 
 
 async def _greeting(host: str | None, port: int | None) -> dict[str, Any]:

@@ -35,6 +35,7 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
+from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import ADDRESS, Login, Store, open_own
 from ayes.ops.broker.accounts import (
     ADMIN,
@@ -440,30 +441,19 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
 
 @asynccontextmanager
 async def signed_on(login: Login) -> AsyncGenerator[Client]:
-    client = Client()
-
-    async def on_error(problem: Exception) -> None:
-        _log.debug("a short connection failed", user=login.user, problem=str(problem))
-
+    """A short connection, for requests of nats-py's own client."""
+    connection = Connection(login)
     try:
         async with asyncio.timeout(10):
-            await client.connect(
-                login.url,
-                user=login.user,
-                password=login.password,
-                inbox_prefix=f"_INBOX.{login.user}".encode(),
-                max_reconnect_attempts=1,
-                error_cb=on_error,
-            )
-            yield client
-    except (nats.errors.Error, OSError, TimeoutError) as problem:
+            await connection.open(name="ayes")
+            yield connection.client
+    except (nats.errors.Error, TimeoutError) as problem:
         raise BrokerAway(
             f"the broker at {login.url} does not answer ({problem!r}); "
             "start it again with `ayes up`."
         ) from None
     finally:
-        if not client.is_closed:
-            await client.close()
+        await connection.close()
 
 
 def passwords(known: dict[str, str], also: Sequence[str] = ()) -> dict[str, str]:

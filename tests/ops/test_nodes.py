@@ -76,29 +76,24 @@ def replica(name, **more):
 
 
 @pytest.mark.parametrize(
-    ("cluster", "said"),
+    ("wanted", "replicas", "said"),
     [
-        (None, ""),
-        ({"leader": "alone"}, ""),
-        ({"name": "c", "leader": "n1", "replicas": [replica("n2"), replica("n3")]}, ""),
+        (3, [replica("n2"), replica("n3")], ""),
+        (3, [replica("n2"), replica("n3", offline=True)], "1 of 3 nodes is away: n3"),
         (
-            {"name": "c", "leader": "n1", "replicas": [replica("n2"), replica("n3", offline=True)]},
-            "1 of 3 nodes is away: n3",
-        ),
-        (
-            {
-                "name": "c",
-                "leader": "n1",
-                "replicas": [replica("n2", active=6 * 10**9), replica("n3", active=9 * 10**9)],
-            },
+            3,
+            [replica("n2", active=6 * 10**9), replica("n3", active=9 * 10**9)],
             "2 of 3 nodes are away: n2, n3",
         ),
         (
-            {"name": "c", "leader": "n1", "replicas": [replica("n2", current=False, lag=1200)]},
+            2,
+            [replica("n2", current=False, lag=1200)],
             "LEDGER: n1 leads; n2 is 1,200 messages behind",
         ),
+        (3, [replica("n2")], "LEDGER has 2 of 3 copies so far"),
         (
-            {"name": "c", "leader": "n1"},
+            1,
+            [],
             (
                 "LEDGER is on one node of the cluster only: `ayes setup --replicas 3 --upgrade` "
                 "copies it"
@@ -106,9 +101,17 @@ def replica(name, **more):
         ),
     ],
 )
-def test_what_is_wrong_with_the_nodes(cluster, said):
-    """From what the leader of the stream says: silence, lag, and a stream without a copy (D16)."""
-    assert trouble([copies_of("LEDGER", {"cluster": cluster})]) == said
+def test_what_is_wrong_with_the_nodes(wanted, replicas, said):
+    """From what the leader of the stream says: silence, lag, and missing copies (D16)."""
+    cluster = {"name": "c", "leader": "n1", "replicas": replicas}
+    stream = {"config": {"num_replicas": wanted}, "cluster": cluster}
+    assert trouble([copies_of("LEDGER", stream)]) == said
+
+
+def test_a_server_by_itself_has_no_nodes():
+    """Its copy has no other, and needs none."""
+    alone = {"config": {"num_replicas": 1}, "cluster": {"leader": "some"}}
+    assert trouble([copies_of("LEDGER", alone)]) == ""
 
 
 async def until(command, is_so):
