@@ -11,6 +11,7 @@ from msgspec import Struct
 from ayes.ledger.nats.api import ApiError
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import info, streams
+from ayes.ops.broker.progress import seconds
 from ayes.schemas.errors import BrokerAway
 
 #: A node from which the leader of a stream has heard nothing for longer is away. Nodes exchange
@@ -73,13 +74,16 @@ async def copies(log: JetStream) -> list[Copies]:
 def copies_of(name: str, stream: dict[str, Any]) -> Copies:
     """By the broker's description of the stream (ADR-1)."""
     cluster = stream.get("cluster") or {}
-    replicas = tuple(_replica(one) for one in cluster.get("replicas") or ())
+    led_s = seconds(cluster["leader_since"], stream["ts"]) if "leader_since" in cluster else 0.0
+    replicas = tuple(_replica(one, led_s) for one in cluster.get("replicas") or ())
     wanted = stream["config"]["num_replicas"]
     return Copies(name, cluster.get("name", ""), cluster.get("leader", ""), wanted, replicas)
 
 
-def _replica(one: dict[str, Any]) -> Replica:
-    silent_s = one.get("active", 0) / 1e9
+def _replica(one: dict[str, Any], led_s: float) -> Replica:
+    """By the leader's word; one that it has not heard of since it leads has no time."""
+    unheard = not one["current"] and not one.get("active")
+    silent_s = led_s if unheard else one.get("active", 0) / 1e9
     away = one.get("offline", False) or silent_s > AWAY_S
     return Replica(one["name"], away, one["current"], one.get("lag", 0), round(silent_s, 3))
 

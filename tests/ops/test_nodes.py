@@ -83,6 +83,12 @@ def replica(name, **more):
             [replica("n2", current=False, lag=1200)],
             "LEDGER: n1 leads; n2 is 1,200 messages behind",
         ),
+        # The leader was elected after it went away.
+        (
+            3,
+            [replica("n2"), replica("n3", current=False, active=0)],
+            "1 of 3 nodes is away: n3",
+        ),
         (3, [replica("n2")], "LEDGER has 2 of 3 copies so far"),
         (
             1,
@@ -96,8 +102,13 @@ def replica(name, **more):
 )
 def test_what_is_wrong_with_the_nodes(wanted, replicas, said):
     """From what the leader of the stream says: silence, lag, and missing copies (D16)."""
-    cluster = {"name": "c", "leader": "n1", "replicas": replicas}
-    stream = {"config": {"num_replicas": wanted}, "cluster": cluster}
+    since = "2026-03-01T09:00:00.123456789Z"
+    cluster = {"name": "c", "leader": "n1", "leader_since": since, "replicas": replicas}
+    stream = {
+        "config": {"num_replicas": wanted},
+        "cluster": cluster,
+        "ts": "2026-03-01T09:01:00Z",
+    }
     assert trouble([copies_of("LEDGER", stream)]) == said
 
 
