@@ -32,10 +32,7 @@ from pathlib import Path
 from typing import Final, Self
 
 import msgspec
-import nats.errors
-from nats.aio.client import Client
 
-from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import ADDRESS, Login, Store, open_own
 from ayes.ops.broker.accounts import (
     ADMIN,
@@ -437,23 +434,6 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
         yield
     finally:
         os.close(lock)
-
-
-@asynccontextmanager
-async def signed_on(login: Login) -> AsyncGenerator[Client]:
-    """A short connection, for requests of nats-py's own client."""
-    connection = Connection(login)
-    try:
-        async with asyncio.timeout(10):
-            await connection.open(name="ayes")
-            yield connection.client
-    except (nats.errors.Error, TimeoutError) as problem:
-        raise BrokerAway(
-            f"the broker at {login.url} does not answer ({problem!r}); "
-            "start it again with `ayes up`."
-        ) from None
-    finally:
-        await connection.close()
 
 
 def passwords(known: dict[str, str], also: Sequence[str] = ()) -> dict[str, str]:
