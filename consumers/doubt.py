@@ -1,13 +1,15 @@
 """Which calls are in doubt: read from the log, with an index so that not all of it is read.
 
-The bucket `running` holds an entry for each call that may be in doubt, and `_upto`: the fact up to
-which the log was examined. A reader takes the entries, adds the calls that the facts after `_upto`
-name, reads all of these calls and lets the facts decide (`projections/doubt.py`). So the result is
-that of the whole log, however old the index is, and a wrong entry changes nothing. The queue's
-worker brings the index up to date (`keep_index`).
+The bucket `running` has three kinds of keys:
 
-A service that renews its claim writes the entry of the call; the index does not touch such entries
-until the call has ended. A call younger than that gets no entry: short runs cost nothing here.
+* `<workspace>.<thread>.<call>`: a call that may be in doubt;
+* `_upto`: the fact up to which the log was examined for such calls;
+* `_renewed.<workspace>.<thread>.<call>`: written by the service that runs it, to renew its claim.
+
+A reader takes the calls of the index, adds those that the facts after `_upto` name, reads all of
+them and lets the facts decide (`projections/doubt.py`). So the result is that of the whole log,
+however old the index is. The queue's worker alone writes the index (`keep_index`). It skips a call
+that was claimed a moment ago, so that short runs cost nothing here.
 """
 
 import asyncio
@@ -34,8 +36,8 @@ _log: Final = get_logger("ayes.consumers.doubt")
 
 #: How often the queue's worker brings the index up to date.
 EVERY_S: Final = 30.0
-#: The value of an entry that the index made, and the key of its position.
-_FOUND: Final = b"found"
+#: The value of an entry, and the key of the position.
+_FOUND: Final = b"claimed"
 _UPTO: Final = "_upto"
 #: Facts after which a long examination of the log saves the index.
 _SAVE_EVERY: Final = 50_000
@@ -47,9 +49,9 @@ class _Index(Struct):
     """The calls that may be in doubt, by key, as of the fact `upto`."""
 
     upto: int
-    #: The entries of the bucket.
     entries: dict[str, Written]
-    #: The other calls, with the number and the time of the fact that opened them.
+    renewals: dict[str, Written]
+    #: The calls after `entries`, with the number and the time of the fact that opened each.
     opened: dict[str, tuple[int, datetime]]
 
 
@@ -66,9 +68,8 @@ async def in_doubt(ledger: Ledger, workspace: str = "") -> list[CallInDoubt]:
     keys = {*index.entries, *index.opened}
     found: list[CallInDoubt] = []
     async for call in _calls(ledger, [key for key in keys if _is_of(workspace, key)]):
-        entry = index.entries.get(pending.key(call.ref))
-        renewed_at = entry.at if entry is not None and entry.value == RENEWED else None
-        if (doubt := doubt_of(call, renewed_at, now)) is not None:
+        renewal = index.renewals.get(pending.key(call.ref))
+        if (doubt := doubt_of(call, renewal.at if renewal else None, now)) is not None:
             found.append(doubt)
     return sorted(found, key=attrgetter("since", "workspace", "thread", "call"))
 
@@ -90,9 +91,12 @@ async def update_index(ledger: Ledger) -> None:
 
 
 async def _load(ledger: Ledger) -> _Index:
-    entries = await ledger.log.running.written()
-    upto = entries.pop(_UPTO, None)
-    return _Index(int(upto.value) if upto and upto.value.isdigit() else 0, entries, {})
+    written = await ledger.log.running.written()
+    upto = written.pop(_UPTO, None)
+    renewals = {
+        key.removeprefix(RENEWED): written.pop(key) for key in [*written] if key.startswith(RENEWED)
+    }
+    return _Index(int(upto.value) if upto and upto.value.isdigit() else 0, written, renewals, {})
 
 
 async def _examine(ledger: Ledger, index: _Index) -> AsyncGenerator[None]:
@@ -134,13 +138,18 @@ async def _save(ledger: Ledger, index: _Index) -> None:
         if key not in index.entries and (now - at).total_seconds() < RENEW_AFTER_S
     }
     bucket = ledger.log.running
-    async for call in _calls(ledger, {*index.entries, *index.opened} - young.keys()):
-        key, is_open = pending.key(call.ref), call.status in (Status.RUNNING, Status.IN_DOUBT)
-        entry = index.entries.get(key)
-        if is_open and entry is None:
-            await bucket.put(key, _FOUND, 0)  # or the service was first
-        elif entry is not None and not is_open:
+    known = {*index.entries, *index.renewals, *index.opened} - young.keys()
+    async for call in _calls(ledger, known):
+        key = pending.key(call.ref)
+        entry, renewal = index.entries.get(key), index.renewals.get(key)
+        if call.status in (Status.RUNNING, Status.IN_DOUBT):
+            if entry is None:
+                await bucket.overwrite(key, _FOUND)
+            continue
+        if entry is not None:
             await bucket.delete(key, entry.revision)
+        if renewal is not None:
+            await bucket.delete(f"{RENEWED}{key}", renewal.revision)
     upto = min(index.upto, *(seq - 1 for seq in young.values())) if young else index.upto
     await bucket.overwrite(_UPTO, str(upto).encode())
 

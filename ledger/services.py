@@ -51,8 +51,8 @@ _MAX_POLL_S: Final = 1.0
 LEASE_S: Final = ACK_WAIT_S
 #: The first renewal of a claim comes so long after it, or after a third of a shorter lease.
 RENEW_AFTER_S: Final = LEASE_S / 3
-#: The value of an entry in the bucket `running` that renews a claim.
-RENEWED: Final = b"renewed"
+#: The beginning of the keys in the bucket `running` by which services renew their claims.
+RENEWED: Final = "_renewed."
 _ROLES: Final = ("user", "system", "note")
 
 
@@ -188,11 +188,11 @@ class Ledger(LedgerClient):
 
     async def _renew(self, ref: CallRef, lease_s: float) -> None:
         """Renew a claim until cancelled. Short runs never do it."""
-        pause_s = min(RENEW_AFTER_S, lease_s / 3)
+        pause_s, key = min(RENEW_AFTER_S, lease_s / 3), RENEWED + str(ref).replace("/", ".")
         while True:
             await asyncio.sleep(pause_s)
             try:
-                await self.log.running.overwrite(str(ref).replace("/", "."), RENEWED)
+                await self.log.running.overwrite(key, b"renewed")
             except Unavailable as problem:
                 _log.warning("the claim is not renewed", call=str(ref), problem=str(problem))
 

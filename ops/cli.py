@@ -36,7 +36,7 @@ class _Entry(NamedTuple):
 
 _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
     "Run": {
-        "up": _Entry("run", "Run a broker and all workers in this process."),
+        "up": _Entry("up", "Run a broker and all workers in this process."),
         "work": _Entry("run", "Run some workers in a process of their own."),
         "cluster": _Entry("cluster", "Run a cluster, or make the files for one.", is_group=True),
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),
@@ -78,6 +78,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "replay": _Entry("replay", "Rebuild the projections from the log, and compare them."),
         "doctor": _Entry("check", "Check that everything is as it should be."),
         "status": _Entry("check", "Show how far each consumer is behind, and what is pending."),
+        "ready": _Entry("ready", "Say whether calls get decided, for probes."),
         "parked": _Entry(
             "parked", "List, retry and drop what consumers gave up on.", is_group=True
         ),

@@ -22,6 +22,7 @@
     │   ├── BrokerRefused       the broker answered no: credentials, permissions, configuration
     │   │   ├── LogLost         the log ends before a fact that was read from it already
     │   │   └── NewerLog        the log is at a level that this program does not know
+    │   ├── LedgerFull          the log or its disk has no room; nothing was recorded
     │   ├── StoreHeld           another process has this store
     │   ├── OutcomeUnknown      no answer came; the fact may or may not be recorded
     │   └── WaitTimedOut        the awaited event did not happen in time
@@ -139,6 +140,10 @@ class LogLost(BrokerRefused):
 
 class NewerLog(BrokerRefused):
     """The log is at a level that this program does not know: a newer program set it up."""
+
+
+class LedgerFull(Unavailable):
+    """The log, or its disk, has no room for further facts; nothing was recorded."""
 
 
 class StoreHeld(Unavailable):

@@ -34,7 +34,7 @@ from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage
 from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
-from ayes.schemas.errors import BadId, BrokerAway, BrokerRefused, Unavailable
+from ayes.schemas.errors import BadId, BrokerAway, BrokerRefused, LedgerFull, Unavailable
 from ayes.schemas.slots import ROOT, CallRef, Slot, subject_text
 
 #: How long an append tries to find out whether it was recorded.
@@ -116,7 +116,8 @@ class JetStream:
         """Fill a slot. Unless the broker acknowledges it, the slot is read to find the outcome.
 
         Raises:
-            BrokerRefused: the broker will never take it: permissions, no stream, over its limits.
+            LedgerFull: the log has no room, or its disk has none.
+            BrokerRefused: the broker will never take it: permissions, no stream.
         """
         why = ""
         try:
@@ -129,10 +130,11 @@ class JetStream:
                             return Recorded(ack.seq)
                         why = ack.error.description
                         if why == _FULL:
-                            raise BrokerRefused(
+                            raise LedgerFull(
                                 "the ledger is full: its stream has reached its limit of bytes "
-                                "(max_bytes), and nothing more can be recorded. An administrator "
-                                "raises it: `ayes setup --max-bytes`."
+                                "(max_bytes), or `ayes up` refuses facts while the disk is nearly "
+                                "full. Nothing was recorded. `ayes doctor` says which: free some "
+                                "space, or raise the limit with `ayes setup --max-bytes`."
                             )
                     except BrokerAway as away:
                         ack, why = Ack(), str(away)

@@ -18,16 +18,17 @@ import os
 from pathlib import Path
 from typing import Final
 
+import nats.errors
 from msgspec import Struct
 
 from ayes.ledger.nats.api import ack_of
+from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import server_id
 from ayes.ledger.nats.streams import info
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.accounts import ADMIN, SYSTEM, slots_of
-from ayes.ops.broker.server import signed_on
 from ayes.schemas.errors import BrokerRefused, Unavailable
 from ayes.schemas.ids import new_id
 
@@ -68,7 +69,7 @@ async def takes_writes(log: JetStream, store: Store | None = None) -> Health:
                 )
                 return Health(False, why, free, tuple(dead))
             why = await _closed(log) or await _try(log)
-    except TimeoutError:
+    except (TimeoutError, nats.errors.Error):
         why = f"the broker does not answer within {_PATIENCE_S:g} s."
     except Unavailable as problem:
         why = str(problem)
@@ -83,9 +84,14 @@ def free_bytes(path: Path) -> int:
 
 async def _write_errors(store: Store) -> dict[str, str]:
     """The write errors of the broker of this store, by stream (monitor.go of nats-server)."""
-    async with signed_on(store.login(SYSTEM)) as client:
+    connection = Connection(store.login(SYSTEM))
+    await connection.open(name="ayes health", timeout_s=_PATIENCE_S)
+    try:
+        client = connection.client
         subject = f"$SYS.REQ.SERVER.{server_id(client)}.HEALTHZ"
         answer = await client.request(subject, b'{"details":true}', timeout=_PATIENCE_S)
+    finally:
+        await connection.close()
     problems = json.loads(answer.data)["data"].get("errors", [])
     return {
         one["stream"]: one["error"].rpartition("write error: ")[2]

@@ -92,9 +92,10 @@ def trouble(found: Sequence[Copies]) -> str:
     if behind := [one for one in found if not all(replica.current for replica in one.replicas)]:
         return "; ".join(map(str, behind))
     if alone := [one.stream for one in found if one.cluster and not one.replicas]:
+        one = len(alone) == 1
         return (
-            f"{', '.join(alone)} are on one node of the cluster only: "
-            "`ayes setup --replicas 3 --upgrade` copies them"
+            f"{', '.join(alone)} {'is' if one else 'are'} on one node of the cluster only: "
+            f"`ayes setup --replicas 3 --upgrade` copies {'it' if one else 'them'}"
         )
     return ""
 

@@ -27,20 +27,27 @@ import signal
 import socket
 import subprocess
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
-import nats.errors
-from nats.aio.client import Client
 
 from ayes.ledger.nats.credentials import ADDRESS, Login, Store, open_own
-from ayes.ledger.nats.protocol import server_id
-from ayes.ops.broker.accounts import ADMIN, REVIEWER, ROLES, SYSTEM, accounts_config, permissions
+from ayes.ops.broker.accounts import (
+    ADMIN,
+    CALLOUT,
+    REVIEWER,
+    ROLES,
+    SYSTEM,
+    Callout,
+    accounts_config,
+    permissions,
+)
+from ayes.ops.broker.callout import Issuer, answering
 from ayes.ops.broker.config import quoted, server_config
 from ayes.ops.broker.processes import die_with_parent
-from ayes.schemas.errors import BadInput, BrokerAway, Defect, StoreHeld
+from ayes.schemas.errors import BadInput, BrokerAway, StoreHeld
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ops.broker.server")
@@ -54,9 +61,6 @@ _DYING_S: Final = 3.0
 #: per million facts after a kill, 1 s otherwise.
 _READY_S: Final = 10.0
 _STOPPING_S: Final = 30.0
-#: A reload lets a new account sign on, but only the next one connects its imports (always so on
-#: 2.15.0).
-_RELOADS: Final = 5
 
 
 class EmbeddedServer:
@@ -82,10 +86,12 @@ class EmbeddedServer:
         self.store = Store(store)
         self.sync = sync
         self.max_payload = max_payload
-        self.name = name
         self.more = more
         self.url = ""
         self._lock = -1
+        self._binary = Path()
+        self._logins = AsyncExitStack()
+        self.name = name or f"approvals-{secrets.token_hex(4)}"
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
@@ -96,7 +102,7 @@ class EmbeddedServer:
             StoreHeld: another process runs a server from it.
             BrokerAway: it does not start; with the last lines of its log.
         """
-        binary = await asyncio.to_thread(find_binary)
+        self._binary = await asyncio.to_thread(find_binary)
         if (self.store.path / "n1").exists():
             raise BadInput(
                 f"{self.store.path} is the store of a cluster. Start that with `ayes cluster up`, "
@@ -105,7 +111,7 @@ class EmbeddedServer:
         adopt(self.store)
         self._lock = await take(self.store.path)
         try:
-            await self._start(binary)
+            await self._start()
         except BaseException:
             await self._stop()
             raise
@@ -137,7 +143,20 @@ class EmbeddedServer:
     async def ensure_account(self, role: str) -> Login:
         return await ensure_account(self.store, role)
 
-    async def _start(self, binary: Path) -> None:
+    async def restart(self) -> None:
+        """Start the server again on the same port, after ending it if it still runs.
+
+        Raises:
+            BrokerAway: it does not start; with the last lines of its log.
+        """
+        await self._end()
+        try:
+            await self._run()
+        except BrokerAway:
+            await self._end()
+            raise
+
+    async def _start(self) -> None:
         before = self.store.read()
         (port,) = free_ports(before.port)
         address = msgspec.structs.replace(
@@ -145,20 +164,41 @@ class EmbeddedServer:
         )
         # While it starts, clients must not be sent to its last address.
         self.store.write(address)
-        name = self.name or f"approvals-{secrets.token_hex(4)}"
-        self.store.write_private("accounts.conf", accounts_config(address.passwords).encode())
-        self.store.write_private("server.conf", self._config(name, port).encode())
-        await self._spawn(binary)
-        await self._answers(name, port)
-        self.url = f"{'tls' if self.more else 'nats'}://{HOST}:{port}"
+        self.store.write_private("server.conf", self._config(port).encode())
+        if self.more:
+            # The nodes of a cluster have one list of accounts, which is known when they start.
+            accounts = accounts_config(address.passwords)
+            self.store.write_private("accounts.conf", accounts.encode())
+            await self._run()
+            self.url = f"tls://{HOST}:{port}"
+        else:
+            await self._run_with_callout(address.passwords, port)
         self.store.write(msgspec.structs.replace(address, url=self.url))
         _log.debug("broker started", url=self.url, store=str(self.store.path), pid=self.pid)
 
-    def _config(self, name: str, port: int) -> str:
+    async def _run_with_callout(self, known: dict[str, str], port: int) -> None:
+        issuer = Issuer()
+        callout = Callout(issuer.public, secrets.token_urlsafe(32))
+        accounts = accounts_config(known, callout=callout)
+        self.store.write_private("accounts.conf", accounts.encode())
+        await self._run()
+        self.url = f"nats://{HOST}:{port}"
+        service = Login(self.url, CALLOUT, callout.password)
+        await self._logins.enter_async_context(answering(self.store, issuer, service))
+
+    async def _run(self) -> None:
+        await self._spawn()
+        await self._answers(self.store.read().port)
+
+    async def _end(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            await _end(self._process)
+
+    def _config(self, port: int) -> str:
         path = self.store.path
         return (
             server_config(
-                name,
+                self.name,
                 f"{HOST}:{port}",
                 path / "jetstream",
                 sync=self.sync,
@@ -169,11 +209,11 @@ class EmbeddedServer:
             "logfile_max_num: 3\n" + self.more
         )
 
-    async def _spawn(self, binary: Path) -> None:
+    async def _spawn(self) -> None:
         log = open_own(self.store.path / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             self._process = await asyncio.create_subprocess_exec(
-                str(binary),
+                str(self._binary),
                 "-c",
                 str(self.store.path / "server.conf"),
                 stdin=subprocess.DEVNULL,
@@ -190,11 +230,11 @@ class EmbeddedServer:
             os.close(log)
         _note(self._lock, self.pid)
 
-    async def _answers(self, name: str, port: int) -> None:
+    async def _answers(self, port: int) -> None:
         while True:
             try:
                 async with asyncio.timeout(_READY_S):
-                    while (await _server_name(port)) != name:
+                    while (await _server_name(port)) != self.name:
                         if self._process is None or self._process.returncode is not None:
                             raise BrokerAway(
                                 "nats-server ended while starting. The end of "
@@ -224,8 +264,8 @@ class EmbeddedServer:
 
     async def _stop(self) -> None:
         try:
-            if self._process is not None and self._process.returncode is None:
-                await _end(self._process)
+            await self._logins.aclose()
+            await self._end()
             if self.url:
                 self.store.write(msgspec.structs.replace(self.store.read(), url=""))
                 _log.debug("broker stopped", store=str(self.store.path))
@@ -235,9 +275,10 @@ class EmbeddedServer:
 
 
 async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
-    """The login of `role` on the broker of this store; creates the account if there is none.
+    """The login of `role` on the broker of this store; adds the person if there is none.
 
-    Any process of the store's owner may call this, not only the one that runs the server.
+    Any process of the store's owner may call this, not only the one that runs the server, which
+    reads the passwords whenever somebody signs on (callout.py).
 
     Raises:
         BadInput: there is no such role.
@@ -245,7 +286,7 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
     """
     store = store if isinstance(store, Store) else Store(store)
     permissions(role)
-    system = store.login(SYSTEM)
+    store.login(ADMIN)  # fails if no broker runs there
     async with _alone(store.path):
         address = store.read()
         if role not in address.passwords:
@@ -255,19 +296,7 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
                     f"`ayes cluster up --people {role.removeprefix(REVIEWER)}`, which adds it."
                 )
             known = passwords(address.passwords, [role])
-            store.write_private("accounts.conf", accounts_config(known).encode())
-            login = Login(system.url, role, known[role])
-            for _ in range(_RELOADS):
-                await _reload(system)
-                if await _works(login):
-                    break
-            else:
-                raise Defect(
-                    f"the broker in {store.path} does not accept the account {role!r}; see its "
-                    "server.log."
-                )
-            # Only now: every login in the address must work.
-            store.write(msgspec.structs.replace(store.read(), passwords=known))
+            store.write(msgspec.structs.replace(address, passwords=known))
     return store.login(role)
 
 
@@ -407,53 +436,6 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
         os.close(lock)
 
 
-async def _reload(system: Login) -> None:
-    """Have the server read its configuration again. Unlike a signal, this waits until it has."""
-    async with signed_on(system) as client:
-        subject = f"$SYS.REQ.SERVER.{server_id(client)}.RELOAD"
-        answer = json.loads((await client.request(subject, timeout=5)).data)
-    if refusal := answer.get("error"):
-        raise Defect(f"the broker refuses the accounts that were written for it: {refusal}")
-
-
-async def _works(login: Login) -> bool:
-    """Whether this login reaches the ledger's account."""
-    async with signed_on(login) as client:
-        try:
-            await client.request("$JS.API.INFO", timeout=2)
-        except nats.errors.NoRespondersError:
-            return False
-        return True
-
-
-@asynccontextmanager
-async def signed_on(login: Login) -> AsyncGenerator[Client]:
-    client = Client()
-
-    async def on_error(problem: Exception) -> None:
-        _log.debug("a short connection failed", user=login.user, problem=str(problem))
-
-    try:
-        async with asyncio.timeout(10):
-            await client.connect(
-                login.url,
-                user=login.user,
-                password=login.password,
-                inbox_prefix=f"_INBOX.{login.user}".encode(),
-                max_reconnect_attempts=1,
-                error_cb=on_error,
-            )
-            yield client
-    except (nats.errors.Error, OSError, TimeoutError) as problem:
-        raise BrokerAway(
-            f"the broker at {login.url} does not answer ({problem!r}); "
-            "start it again with `ayes up`."
-        ) from None
-    finally:
-        if not client.is_closed:
-            await client.close()
-
-
 def passwords(known: dict[str, str], also: Sequence[str] = ()) -> dict[str, str]:
     """The known passwords, and new ones for roles without."""
     return {role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, *ROLES, *also)} | known
@@ -507,7 +489,7 @@ _CRASHES: Final = ("panic:", "fatal error:", "SIG", "unexpected fault address")
 def _tail(file: Path, lines: int) -> str:
     try:
         with file.open("rb") as log:
-            log.seek(max(0, file.stat().st_size - 64 * 1024))
+            log.seek(max(0, file.stat().st_size - 512 * 1024))
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return "(nothing)"

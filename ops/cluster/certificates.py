@@ -21,7 +21,7 @@ try:
     from cryptography.x509.oid import ExtendedKeyUsageOID
 except ImportError:
     raise BadInput(
-        "a cluster needs certificates. Install what makes them with `pip install ayes[cluster]`."
+        "a cluster needs certificates. Install what makes them with `pip install ayes[dev]`."
     ) from None
 
 #: How long certificates are valid. `ayes cluster files` with the same directory issues new ones.

@@ -1,12 +1,13 @@
 """Commands for operators: is everything as it should be, and how far behind is each consumer."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
 from msgspec import Struct
 
+from ayes.consumers.doubt import in_doubt
 from ayes.ledger import clock
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.drift import drift
@@ -17,13 +18,14 @@ from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import alarms, readers
+from ayes.ops.broker.health import takes_writes
 from ayes.ops.broker.nodes import Copies, copies, explained, trouble
 from ayes.ops.broker.progress import ESSENTIAL, Progress, progress, seconds
 from ayes.ops.broker.server import OLDEST
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.terminal.output import print_json, print_line
 from ayes.ops.terminal.tables import print_table
-from ayes.schemas.errors import ApprovalsError, BrokerAway, BrokerRefused, Unavailable
+from ayes.schemas.errors import ApprovalsError, BrokerRefused, Unavailable
 from ayes.schemas.ids import new_id
 from ayes.schemas.slots import ROOT
 
@@ -138,10 +140,14 @@ async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
         taken = await uses(port.api)
         full = [one for one in taken if one.is_alarming]
         checks.append(Check("room", not full, "; ".join(map(str, full or taken))))
+        health = await takes_writes(port, Store(store) if url is None else None)
+        free = "" if health.free_bytes is None else f"; {health.free_bytes / 1e9:,.1f} GB are free"
+        checks.append(Check("writes", health.ok, health.why or f"the log takes them{free}"))
         checks.append(await _batches(port))
         if url is None:
             checks.append(await _witnessed(port, Store(store), deep=deep))
         checks.append(await _promises(ledger, deep=deep))
+        checks.append(await _in_doubt(ledger))
         parked = await port.parked()
         # Streams that are not as declared may not let it read them, and are an alarm by themselves.
         void = [] if differing else await _void_facts(ledger)
@@ -223,6 +229,24 @@ async def _witnessed(log: JetStream, store: Store, *, deep: bool) -> Check:
     )
 
 
+async def _in_doubt(ledger: Ledger) -> Check:
+    """The calls that a person must reconcile."""
+    try:
+        doubts = await _doubts(ledger)
+    except Unavailable as problem:
+        return Check("in doubt", ok=False, detail=f"not looked at: {problem}")
+    return Check("in doubt", not doubts, _listed(doubts) if doubts else "no call")
+
+
+async def _doubts(ledger: Ledger) -> list[str]:
+    return [f"{one.workspace}/{one.thread}/{one.call}" for one in await in_doubt(ledger)]
+
+
+def _listed(doubts: list[str]) -> str:
+    calls = "1 call" if len(doubts) == 1 else f"{len(doubts):,} calls"
+    return f"{calls} (ayes pending --in-doubt): {_joined(doubts)}"
+
+
 async def _promises(ledger: Ledger, *, deep: bool) -> Check:
     """The result of `ayes replay --verify` for the facts alone, if they are few enough."""
     last = await ledger.log.last_seq()
@@ -289,6 +313,9 @@ async def status(session: Session) -> None:
         if stream is None:
             raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
         nodes = await copies(port)
+        ledger = Ledger.on(port, "operator")
+        pending = await _if_readable(port.pending.entries())
+        health = await takes_writes(port, Store(store) if url is None else None)
         found: dict[str, Any] = {
             "url": port.connection.login.url,
             "facts": stream["state"]["messages"],
@@ -299,14 +326,16 @@ async def status(session: Session) -> None:
             "head_age_s": seconds(stream["state"]["last_ts"], stream["ts"])
             if stream["state"]["messages"]
             else None,
-            "pending": await _pending(port),
+            "pending": None if pending is None else len(pending),
+            "in_doubt": await _if_readable(_doubts(ledger)),
             "consumers": await _consumers(port),
             "streams": nodes,
-            "alarms": [*filter(None, [trouble(nodes)]), *await alarms(port.api)],
+            "free_bytes": health.free_bytes,
+            "alarms": [*filter(None, [health.why, trouble(nodes)]), *await alarms(port.api)],
         }
         if url is None and not (log := await _witnessed(port, Store(store), deep=False)).ok:
             found["alarms"].insert(0, f"the log is not what it was: {log.detail}")
-        found["alarms"] += await _void_facts(Ledger.on(port, "operator"))
+        found["alarms"] += await _void_facts(ledger)
         found["parked"] = await port.parked()
     if json:
         print_json(found)
@@ -314,14 +343,14 @@ async def status(session: Session) -> None:
         _print_status(found)
 
 
-async def _pending(port: JetStream) -> int | None:
-    """The length of the queue; None if its bucket cannot be read.
+async def _if_readable[T](reading: Awaitable[T]) -> T | None:
+    """What is read from a bucket; None if that fails, since the rest is worth to be shown.
 
     A consumer for reading it may be placed on a node that has just gone away, and never answers.
     """
     try:
-        return len(await port.pending.entries())
-    except BrokerAway:
+        return await reading
+    except Unavailable:
         return None
 
 
@@ -361,6 +390,8 @@ def _print_status(found: dict[str, Any]) -> None:
     )
     for alarm in found["alarms"]:
         print_line(f"ALARM {alarm}")
+    if found["in_doubt"]:
+        print_line(f"in doubt: {_listed(found['in_doubt'])}")
     for given_up in found["parked"]:
         print_line(
             f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), "

@@ -156,7 +156,7 @@ async def test_a_service_that_renews_its_claim_is_alive_however_long_it_runs(des
 
 async def _is_renewed_after(desk: Ledger, call: CallRef, lease_s: float) -> bool:
     starts = (await desk.call(call)).starts
-    entry = (await desk.log.running.written()).get("shop.t1.slow")
+    entry = (await desk.log.running.written()).get("_renewed.shop.t1.slow")
     return bool(
         starts and entry and entry.at > starts[0].recorded_at + timedelta(seconds=2 * lease_s)
     )

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from brokers import running
 from cable import Cable
-from cluster import free_ports
 
 from ayes.ledger.nats import connection, ordered_consumer
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Address, Login, Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
-from ayes.ops.broker.server import EmbeddedServer, find_binary
+from ayes.ops.broker.server import EmbeddedServer, find_binary, free_ports
 from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused
 from ayes.schemas.slots import ThreadRef
 from ayes.schemas.tools import ToolSpec
@@ -68,7 +67,7 @@ def test_servers_that_do_not_belong_together_are_bad_input(url: str, why: str):
 async def test_any_server_that_answers_will_do(store: Path):
     """A start does not fail because one of the servers is away (D8)."""
     user, port = address_of(store)
-    [nobody] = free_ports(1)
+    [nobody] = free_ports(0)
     url = f"nats://{user}@127.0.0.1:{nobody},127.0.0.1:{port}"
     async with Ledger.connect(url=url, timeout_s=20) as desk:
         assert await desk.log.last_seq() == 0
@@ -92,7 +91,7 @@ async def test_connecting_waits_for_a_broker_that_starts_later(tmp_path: Path):
 
 async def test_refused_connections_are_tried_again_until_the_time_is_up():
     """A port that refuses is tried for as long as it was asked for, not twice (D9)."""
-    [nobody] = free_ports(1)
+    [nobody] = free_ports(0)
     begun = time.monotonic()
     with pytest.raises(BrokerAway, match="no NATS broker answers"):
         async with Ledger.connect(url=f"nats://127.0.0.1:{nobody}", timeout_s=1.0):
@@ -130,7 +129,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @asynccontextmanager
 async def tls_server(tmp_path: Path, certificates: Path) -> AsyncIterator[int]:
     """A bare nats-server that requires TLS, and the user `service` with password `p`."""
-    [port] = free_ports(1)
+    [port] = free_ports(0)
     config = tmp_path / "tls.conf"
     config.write_text(
         f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{tmp_path / "js"}" }}\n'

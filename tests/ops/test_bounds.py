@@ -22,7 +22,7 @@ from ayes.ops.commands import check, run
 from ayes.ops.commands.command import Session
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadInput, BrokerRefused
+from ayes.schemas.errors import BadInput, BrokerRefused, LedgerFull
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 CALL = REF.call("c1")
@@ -195,7 +195,7 @@ async def test_a_full_ledger_says_so(store, admin, capsys, doctor):
         answers = [
             await asyncio.gather(said(number), return_exceptions=True) for number in range(34, 50)
         ]
-        assert isinstance(answers[-1][0], BrokerRefused)
+        assert isinstance(answers[-1][0], LedgerFull)
         assert str(answers[-1][0]).startswith("the ledger is full: ")
         # In a batch each of them learns it.
         together = await asyncio.gather(*map(said, range(50, 70)), return_exceptions=True)

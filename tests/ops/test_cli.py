@@ -227,15 +227,6 @@ def test_up_greets_people_on_stderr(tmp_path):
         assert process.stdout.read() == ""
 
 
-def test_up_does_not_outlive_its_broker(tmp_path):
-    """When the broker dies by itself, `up` says so and ends (1)."""
-    log = tmp_path / "log"
-    with started("up", "--store", tmp_path / "store", "--json", log=log) as process:
-        os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
-        assert process.wait(20) == 1
-    assert "the broker ended by itself" in log.read_text()
-
-
 def test_after_kill_9_the_store_is_not_believed(tmp_path):
     """`address.json` still names the broker that was killed: who believes it hears so within 3 s;
     `up` goes on (B53).
