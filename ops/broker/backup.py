@@ -150,11 +150,9 @@ async def restore(log: JetStream, file: Path, *, digest: str = "") -> Seal:
         await _send(log, file, Stream(config, stream.state), seal)
         await _compare(log, file, seal)
     except BaseException:
-        with suppress(ApiError):
-            await log.api.call(f"STREAM.DELETE.{LEDGER}")
+        await _empty(log, config["num_replicas"])
         raise
-    finally:
-        await streams.ensure(log.api, replicas=config["num_replicas"])
+    await streams.ensure(log.api, replicas=config["num_replicas"])
     return seal
 
 
@@ -175,6 +173,22 @@ async def _room_for(log: JetStream, stream: Stream) -> dict[str, Any]:
             f"for {config['max_bytes']:,}. Give it more: `ayes setup --max-bytes`."
         )
     return config
+
+
+async def _empty(log: JetStream, replicas: int) -> None:
+    """Make the ledger empty again, after a restore that failed.
+
+    nats-server 2.15 moves the files of a deleted stream aside and removes them later. While those
+    of an earlier deletion are there it moves nothing, and the next stream of that name has them.
+    """
+    last = 1
+    async with asyncio.timeout(_PIECE_S):
+        while last:
+            with suppress(ApiError):  # there is none
+                await log.api.call(f"STREAM.DELETE.{LEDGER}")
+            await streams.ensure(log.api, replicas=replicas)
+            if last := await log.last_seq():
+                await asyncio.sleep(0.2)
 
 
 # --------------------------------------------------------------------------------------- the broker
