@@ -49,7 +49,7 @@ sim: setup       ## 20,000 examples of each property of the rules that void fact
 
 cluster: setup   ## CALLS=5000 calls on three nodes on this machine, then a node after the other upgraded, replaced, added
 	@AYES_TEST_CALLS=$(or $(CALLS),5000) AYES_TEST_OUTAGE_S=20 $(BIN)/pytest -n 0 --timeout 900 \
-	  tests/races/test_cluster.py tests/races/test_elections.py tests/ops/test_cluster_files.py
+	  tests/races/test_cluster.py tests/races/test_elections.py tests/ops/test_cluster_*.py
 
 # `setup` installs uv into .venv/uv where there is none on PATH.
 lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin
