@@ -21,6 +21,7 @@ from ayes.projections.formats.openai_responses.items import (
 from ayes.projections.formats.pairing import PairedSteps
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.limits import cited
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
@@ -107,7 +108,8 @@ def _output(at: int, item: JsonObject, waiting: Sequence[Wish]) -> Output:
     """An output, which must be that of the first open call."""
     id_, output = item.get("call_id"), item.get("output")
     if all(wish.provider_id != id_ for wish in waiting):
-        raise _mistake(at, f"the output of {id_!r} does not follow its call, or is its second.")
+        wrong = f"the output of {cited(id_)} does not follow its call"
+        raise _mistake(at, f"{wrong}, or is its second.")
     wish = waiting[0]
     if wish.provider_id != id_:
         wrong = f"{id_!r} is answered before {wish.provider_id!r}."
