@@ -292,7 +292,7 @@ def json_text(value: Any) -> str:
     return text
 
 
-def checked_json_text(at: int, value: Any) -> str:
+def checked_json_text(at: int, value: Any, unit: str = "message") -> str:
     """The JSON text of a value in the message at that index.
 
     Raises:
@@ -301,5 +301,5 @@ def checked_json_text(at: int, value: Any) -> str:
     try:
         return json_text(value)
     except (TypeError, ValueError, RecursionError):
-        wrong = "it holds a value that is not JSON, or is nested too deeply."
-        raise unreadable(at, wrong) from None
+        wrong = "it cannot be written as JSON: it holds another value, or is nested too deeply."
+        raise unreadable(at, wrong, unit) from None

@@ -11,6 +11,7 @@ from ayes.projections.formats.common import (
     JsonObject,
     Payload,
     arguments_text,
+    checked_json_text,
     json_text,
     unreadable,
 )
@@ -82,10 +83,7 @@ def _readable(at: int, content: Any) -> list[JsonObject]:
     if parts is None:
         wrong = "it is not a content: a role, user or model, and a list of parts, at least one."
         raise _mistake(at, wrong)
-    try:
-        json_text(parts)
-    except (TypeError, ValueError, RecursionError):
-        raise _mistake(at, "it cannot be written as JSON in Unicode.") from None
+    checked_json_text(at, parts, "content")
     return parts
 
 

@@ -8,7 +8,13 @@ calls of tools that are not functions are refused: a history cannot hold them.
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from ayes.projections.formats.common import JsonObject, Payload, json_text, unreadable
+from ayes.projections.formats.common import (
+    JsonObject,
+    Payload,
+    checked_json_text,
+    json_text,
+    unreadable,
+)
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.formats.openai_responses.items import (
     FIELDS,
@@ -78,10 +84,7 @@ def _readable(at: int, item: Any) -> str:
     if kind not in {"message", "function_call", "function_call_output", *KEPT}:
         wrong = f"an item of type {kind} cannot be read."
         raise _mistake(at, f"{wrong} Leave it out, with the items that belong to it.")
-    try:
-        json_text(item)
-    except (TypeError, ValueError, RecursionError):
-        raise _mistake(at, "it cannot be written as JSON in Unicode.") from None
+    checked_json_text(at, item, "item")
     return kind
 
 
