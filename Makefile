@@ -47,8 +47,8 @@ chaos: setup     ## kill -9 everything repeatedly: with all recorded conversatio
 sim: setup       ## 20,000 examples of each property of the rules that void facts (half an hour)
 	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=sim
 
-cluster: setup   ## CALLS=5000 calls on three nodes on this machine; no recorded fact is reported missing
-	@AYES_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/races/test_cluster.py -n 0 --timeout 900
+cluster: setup   ## CALLS=5000 calls on three nodes on this machine, then a node after the other upgraded, replaced, added
+	@AYES_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/races/test_cluster.py tests/ops/test_cluster_files.py -n 0 --timeout 900
 
 # `setup` installs uv into .venv/uv where there is none on PATH.
 lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin

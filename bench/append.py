@@ -71,7 +71,7 @@ async def _measured(
     alone = min(_MOST_ALONE, log.facts)
 
     def ours(facts: int, writers: int) -> Callable[[], Awaitable[float]]:
-        return lambda: _appended(ledger, f"r{next(runs)}", facts, writers)
+        return lambda: appended(ledger, f"r{next(runs)}", facts, writers)
 
     def singly(facts: int, writers: int) -> Callable[[], Awaitable[float]]:
         return lambda: _published(jetstream, _payloads(ledger, facts), writers)
@@ -101,8 +101,8 @@ async def _measured(
     ]
 
 
-async def _appended(ledger: Ledger, name: str, facts: int, writers: int) -> float:
-    places = list(_places(name, facts))
+async def appended(ledger: Ledger, name: str, facts: int, writers: int) -> float:
+    requests = list(places(name, facts))
     before = await ledger.log.last_seq()
 
     async def one(place: Place) -> None:
@@ -112,7 +112,7 @@ async def _appended(ledger: Ledger, name: str, facts: int, writers: int) -> floa
             case answer:
                 raise AssertionError(f"{place[0].subject} was not recorded: {answer}")
 
-    spent = await timed(one, places, writers)
+    spent = await timed(one, requests, writers)
     recorded = await ledger.log.last_seq() - before
     if recorded != facts:
         raise AssertionError(f"{recorded} of {facts} facts were recorded")
@@ -156,7 +156,7 @@ async def _batched(
     return len(payloads) / spent
 
 
-def _places(name: str, facts: int) -> Iterator[Place]:
+def places(name: str, facts: int) -> Iterator[Place]:
     """Requests, twenty to a thread."""
     for number in range(facts):
         yield next(
@@ -168,7 +168,7 @@ def _payloads(ledger: Ledger, facts: int) -> list[tuple[str, bytes]]:
     """The bytes that ours would append, twenty to a subject."""
     return [
         (f"bare.{number // logs.TURNS}", encode(ledger.with_envelope(event)))
-        for number, (_, event) in enumerate(_places("bare", facts))
+        for number, (_, event) in enumerate(places("bare", facts))
     ]
 
 

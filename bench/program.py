@@ -17,6 +17,7 @@ from bench import (
     history,
     lake,
     logs,
+    nodes,
     peers,
     pending,
     policy,
@@ -39,6 +40,8 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
     history.WORKLOAD: history.measure,
     policy.WORKLOAD: policy.measure,
 }
+#: Only if it is named: it has four brokers of its own.
+NAMED: Final = {nodes.WORKLOAD: nodes.measure}
 
 
 def main() -> None:
@@ -47,7 +50,10 @@ def main() -> None:
         prog="python -m bench", description="Measure workloads: ours and its floor."
     )
     options.add_argument(
-        "workloads", nargs="*", metavar="WORKLOAD", help=f"{', '.join(WORKLOADS)} (default: all)"
+        "workloads",
+        nargs="*",
+        metavar="WORKLOAD",
+        help=f"{', '.join(WORKLOADS)} (default: all these), {', '.join(NAMED)}",
     )
     options.add_argument(
         "--facts", type=int, default=200_000, help="in the log (default: %(default)s)"
@@ -70,7 +76,7 @@ def main() -> None:
     options.add_argument("--json", action="store_true", help="one JSON object a line")
     given = options.parse_args()
     names = tuple(given.workloads or WORKLOADS)
-    if unknown := [name for name in names if name not in WORKLOADS]:
+    if unknown := [name for name in names if name not in WORKLOADS | NAMED]:
         options.error(
             f"unknown workload {', '.join(unknown)}. The workloads are {', '.join(WORKLOADS)}."
         )
@@ -94,7 +100,7 @@ async def _measure(
             given.store or Path(scratch) / "store", given.facts, given.at_once
         ) as log:
             for name in names:
-                ours = await WORKLOADS[name](log, given.rounds, Path(scratch))
+                ours = await (WORKLOADS | NAMED)[name](log, given.rounds, Path(scratch))
                 _tell(ours, json=given.json)
                 if rivals:
                     theirs, fell_short = await peers.measure(rivals, name, ours, given.rounds)

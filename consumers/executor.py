@@ -5,9 +5,10 @@
     Revoked in claim.1 ──────────────────────────────────────────────┼─► finished, with the text
     Denied, Answered, Expired, Withdrawn, Superseded ────────────────┘   that the model reads
 
-A claim without a result means that the executor that made it died: the tool may have run or not. A
-tool that is declared repeatable runs again under the next claim; any other call is in doubt, and
-waits for a person.
+A claim without a result means that the executor that made it died: the tool may have run or not. If
+the tool has a lookup, it is asked: the result that it finds is recorded. A tool that is declared
+repeatable, or whose lookup says that the call had no effect, runs again under the next claim. Any
+other call is in doubt, and waits for a person (docs/decisions/0030).
 
 Executors of several versions may run at the same time, as during an upgrade. An executor that lacks
 the tool, or has it with another contract than the recorded one, hands the call on, and declines it
@@ -19,6 +20,7 @@ the worker takes no more calls than it may run. An approved call that waits for 
 claimed, so it can be revoked.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -31,7 +33,7 @@ from ayes.ledger.lifecycle import NOT_RUN, Call, Status, attempt_of
 from ayes.ledger.log import Delivered
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import ACK_WAIT_S
-from ayes.ledger.tool_runner import run_tool
+from ayes.ledger.tool_runner import NOT_DONE, NotDone, look_up, run_tool
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -46,6 +48,8 @@ MAX_ATTEMPTS: Final = 5
 HAND_ON_FOR_S: Final = 30.0
 #: The first delay of a call that is handed on. Each later one is as long as the call has waited.
 HAND_ON_AFTER_S: Final = 2.0
+#: The pauses before each question to a lookup that cannot tell.
+LOOKUP_PAUSES_S: Final = (0.0, 1.0, 5.0)
 
 
 class Run(Struct, frozen=True):
@@ -65,6 +69,8 @@ class ExecutorState(Struct, frozen=True):
     declared: e.ToolDeclared | None = None
     #: The broker's clock, where it matters how long the call has waited.
     now: datetime | None = None
+    #: What the tool's lookup says, or why it cannot tell. None: it was not asked.
+    looked_up: e.ToolReturned | NotDone | str | None = None
 
 
 class Executor:
@@ -97,9 +103,12 @@ class Executor:
         if isinstance(handed.event, e.ToolStarted):  # the executor that recorded it is at work
             return ExecutorState(Call(ref))
         call = await ledger.call(ref, must_include=handed.slot)
-        declared = await _declared(ledger, call) if self._is_ours(call, handed) else None
-        waits = call.newer or (self._is_ours(call, handed) and not self._can_run(call, declared))
-        return ExecutorState(call, declared, await ledger.log.clock() if waits else None)
+        if not self._is_ours(call, handed):
+            return ExecutorState(call, now=await ledger.log.clock() if call.newer else None)
+        declared = await _declared(ledger, call)
+        if call.newer or not self._can_run(call, declared):
+            return ExecutorState(call, declared, await ledger.log.clock())
+        return ExecutorState(call, declared, looked_up=await self._look_up(call))
 
     def decide(self, seen: ExecutorState, handed: Delivered) -> Sequence[Effect[Run]]:
         steps = self._steps(seen, handed)
@@ -139,6 +148,21 @@ class Executor:
         function = self._tools[work.tool].function
         return await run_tool(function, work.arguments, work.attempt, key=str(work.call))
 
+    async def _look_up(self, call: Call) -> e.ToolReturned | NotDone | str | None:
+        """Ask the tool's lookup about a call whose executor has died, more than once if it cannot
+        tell.
+        """
+        lookup = self._tools[call.wish.tool].lookup
+        if call.status is not Status.RUNNING or lookup is None:
+            return None
+        found: e.ToolReturned | NotDone | str = ""
+        for pause_s in LOOKUP_PAUSES_S:
+            await asyncio.sleep(pause_s)
+            found = await look_up(lookup, call.arguments, call.attempt, key=str(call.ref))
+            if not isinstance(found, str):
+                break
+        return found
+
     def _is_ours(self, call: Call, handed: Delivered) -> bool:
         """Whether it may be for this executor to start the call now."""
         if call.requested is None or call.wish.run_by != self._group or _is_claim(handed):
@@ -161,25 +185,34 @@ class Executor:
     def _again(self, seen: ExecutorState) -> Sequence[Effect[Run]]:
         """The steps for a call whose executor has died."""
         call, declared = seen.call, seen.declared
-        if declared is not None and declared.repeatable and len(call.starts) < MAX_ATTEMPTS:
-            if self._can_run(call, declared):
-                return [self._claim(call)]
-            # The broker redelivers it only after the starter's ack wait, which does not count.
-            if _waited_s(seen, call.starts[-1]) < ACK_WAIT_S + self._hand_on_for_s:
-                return [
-                    _hand_on(seen, call.starts[-1], f"{call.wish.tool} of that version is not here")
-                ]
+        assert call.end_slot
+        if isinstance(seen.looked_up, e.ToolReturned):
+            return [Append(call.end_slot, seen.looked_up)]
+        not_done = seen.looked_up is NOT_DONE
+        repeatable = declared is not None and declared.repeatable
+        if len(call.starts) < MAX_ATTEMPTS:
+            if not self._can_run(call, declared):
+                # Another executor may have the tool, and a lookup. The broker redelivers the call
+                # only after the starter's ack wait, which does not count.
+                if _waited_s(seen, call.starts[-1]) < ACK_WAIT_S + self._hand_on_for_s:
+                    why = f"{call.wish.tool} of that version is not here"
+                    return [_hand_on(seen, call.starts[-1], why)]
+            elif repeatable or not_done:
+                return [self._claim(call, looked_up=not_done)]
+        unknown = seen.looked_up if isinstance(seen.looked_up, str) else ""
+        asked = f"Its lookup cannot tell what became of it: {unknown}. " if unknown else ""
         in_doubt = e.InDoubt(
             attempt=call.attempt,
             text=f"{call.wish.tool} was started, but whoever ran it stopped before it answered. "
-            "It may or may not have taken effect; a person has to find out.",
+            f"{asked}It may or may not have taken effect; a person has to find out.",
         )
-        assert call.end_slot
         return [Append(call.end_slot, in_doubt)]
 
-    def _claim(self, call: Call) -> Perform[Run]:
+    def _claim(self, call: Call, *, looked_up: bool = False) -> Perform[Run]:
         slot = call.claim_slot
-        started = e.ToolStarted(digest=call.digest, idempotency_key=str(call.ref))
+        started = e.ToolStarted(
+            digest=call.digest, idempotency_key=str(call.ref), looked_up=looked_up
+        )
         work = Run(call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]))
         return Perform(Append(slot, started), work)
 

@@ -12,12 +12,20 @@
 A function may be `async`; any other runs in a thread of its own. The model reads its return value
 (a string as it is, anything else as JSON), or its exception as a failure.
 
+A tool may have a lookup: a function with the same parameters that an executor asks, after a crash,
+whether the call has run. It returns what the tool returned, or `NOT_DONE`:
+
+    @tools.add(lookup=find_refund)
+    def refund(order: str) -> str: ...
+
 `idempotency_key.get()` is `workspace/thread/call`, the same each time a repeatable tool is started
-for one call: pass it to the systems that the tool calls, so that they recognise a second start.
+for one call, and for its lookup: pass it to the systems that the tool calls, so that they recognise
+a second start.
 """
 
 import asyncio
 import importlib
+import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,13 +35,13 @@ from typing import Final
 from msgspec import Struct
 
 from ayes.ledger.services import Ledger
-from ayes.ledger.tool_runner import ToolFunction, idempotency_key
+from ayes.ledger.tool_runner import NOT_DONE, ToolFunction, idempotency_key
 from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
 from ayes.schemas.events import ToolRef
 from ayes.schemas.logs import get_logger
 from ayes.schemas.tools import ToolSpec, declaration, spec_of
 
-__all__ = ["Registered", "Tools", "idempotency_key", "load"]
+__all__ = ["NOT_DONE", "Registered", "Tools", "idempotency_key", "load"]
 
 _log: Final = get_logger("ayes.consumers.tools")
 #: How long an executor tries to declare its tools while the broker does not answer.
@@ -43,10 +51,11 @@ _AGAIN_S: Final = 0.5
 
 
 class Registered(Struct, frozen=True):
-    """A tool that can be run here: its contract and its function."""
+    """A tool that can be run here: its contract, its function and its lookup."""
 
     spec: ToolSpec
     function: ToolFunction
+    lookup: ToolFunction | None = None
 
     @property
     def version(self) -> str:
@@ -60,7 +69,12 @@ class Tools(Mapping[str, Registered]):
         self._tools: dict[str, Registered] = {}
 
     def add[F: Callable[..., object]](
-        self, *, name: str = "", repeatable: bool = False, governs: bool = False
+        self,
+        *,
+        name: str = "",
+        repeatable: bool = False,
+        governs: bool = False,
+        lookup: ToolFunction | None = None,
     ) -> Callable[[F], F]:
         """Register a function; for use as a decorator.
 
@@ -68,9 +82,13 @@ class Tools(Mapping[str, Registered]):
             name: the name for the model; the function's own by default.
             repeatable: it may be run again after a crash, under the same idempotency key.
             governs: it can change policy, so people are asked about each call whatever rules say.
+            lookup: tells what became of a call whose executor died. It takes the same arguments and
+                returns what the tool returned, or `NOT_DONE` if the call had no effect and will
+                have none any more. If it raises or returns None, the call is in doubt.
 
         Raises:
-            BadInput: no schema can be made from its parameters, or the name is taken.
+            BadInput: no schema can be made from its parameters, the name is taken, or its lookup
+                has other parameters.
         """
 
         def register(function: F) -> F:
@@ -81,7 +99,9 @@ class Tools(Mapping[str, Registered]):
                 raise BadInput(
                     f"two tools have the name {spec.name!r}. Give one another with name=..."
                 )
-            self._tools[spec.name] = Registered(spec, function)
+            if lookup is not None:
+                _check_lookup(spec.name, function, lookup)
+            self._tools[spec.name] = Registered(spec, function, lookup)
             return function
 
         return register
@@ -110,6 +130,16 @@ class Tools(Mapping[str, Registered]):
 
     def __len__(self) -> int:
         return len(self._tools)
+
+
+def _check_lookup(name: str, function: Callable[..., object], lookup: ToolFunction) -> None:
+    try:
+        inspect.signature(lookup).bind(**dict.fromkeys(inspect.signature(function).parameters))
+    except TypeError as problem:
+        raise BadInput(
+            f"the lookup of tool {name} cannot be called with the tool's arguments: {problem}. "
+            "Give it the same parameters."
+        ) from None
 
 
 async def _declared(ledger: Ledger, workspace: str, spec: ToolSpec, until: float) -> ToolRef:

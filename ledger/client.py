@@ -146,15 +146,17 @@ class LedgerClient:
         url: str | None = None,
         role: str = "service",
         name: str = "",
-        timeout_s: float = 3.0,
+        timeout_s: float | None = 3.0,
     ) -> AsyncGenerator[Self]:
         """Connect to the broker that runs from `store`, or to the one at `url`.
 
         Args:
             store: a directory; None: the user's own.
+            url: or the URLs of several servers of a cluster, comma-separated.
             role: the role of the credentials: `service`, `gate`, `reviewer-ana`, ...; see
                 docs/operators.md.
             name: a name within the role, recorded as the author.
+            timeout_s: how long to wait for a broker; None: as long as it takes.
 
         Raises:
             BrokerAway: no broker answered within `timeout_s`.

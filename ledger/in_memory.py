@@ -19,16 +19,17 @@ from ayes.ledger import clock, subscriptions
 from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
+    Bucket,
     Change,
     Delivered,
     Mark,
     Parked,
-    Pending,
     Progress,
     RawMessage,
     Recorded,
     SlotTaken,
     TimerFired,
+    Written,
 )
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerAway
@@ -57,7 +58,8 @@ class Memory:
         self._parked: dict[str, Parked] = {}
         self._marks: dict[int, Mark] = {}
         self._numbers = itertools.count(1)
-        self.pending: Pending = _Bucket()
+        self.pending: Bucket = _Bucket(now)
+        self.running: Bucket = _Bucket(now)
 
     async def append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
         if (standing := self._by_subject.get(slot.subject)) is not None:
@@ -203,7 +205,7 @@ class Lagging:
         self, log: Memory, lot: random.Random, *, late: float = 0.2, fails: float = 0.0
     ) -> None:
         self.log = log
-        self.pending = log.pending
+        self.pending, self.running = log.pending, log.running
         self._lot, self._late, self._fails = lot, late, fails
         self._known_seq = 0
         self.created, self.progress, self.clock = log.created, log.progress, log.clock
@@ -375,29 +377,37 @@ class _MemoryDelivery:
 
 
 class _Bucket:
-    def __init__(self) -> None:
-        self._values: dict[str, tuple[bytes, int]] = {}
+    def __init__(self, now: clock.Clock) -> None:
+        self._now = now
+        self._values: dict[str, Written] = {}
         self._last = 0
         self._numbers = itertools.count()
         self._watchers: defaultdict[int, asyncio.Queue[Change]] = defaultdict(asyncio.Queue)
 
     async def get(self, key: str) -> tuple[bytes, int]:
-        return self._values.get(key, (b"", 0))
+        one = self._values.get(key)
+        return (one.value, one.revision) if one else (b"", 0)
 
     async def put(self, key: str, value: bytes, replaces: int) -> bool:
-        if self._values.get(key, (b"", 0))[1] != replaces:
+        if (await self.get(key))[1] != replaces:
             return False
+        await self.overwrite(key, value)
+        return True
+
+    async def overwrite(self, key: str, value: bytes) -> None:
         self._last += 1
-        self._values[key] = (value, self._last)
+        self._values[key] = Written(value, self._last, self._now())
         for watcher in self._watchers.values():
             watcher.put_nowait(Change({key: value}, whole=False, revision=self._last))
-        return True
 
     async def delete(self, key: str, replaces: int) -> bool:
         return await self.put(key, b"", replaces)
 
     async def entries(self) -> dict[str, bytes]:
-        return {key: value for key, (value, _) in self._values.items() if value}
+        return {key: one.value for key, one in (await self.written()).items()}
+
+    async def written(self) -> dict[str, Written]:
+        return {key: one for key, one in self._values.items() if one.value}
 
     async def last_revision(self) -> int:
         return self._last

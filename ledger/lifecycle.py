@@ -312,6 +312,18 @@ class Call(Struct, frozen=True):
         found = (*alone, *ends, *several, *(one.fact for one in self.void))
         return tuple(sorted((fact for fact in found if fact is not None), key=_seq))
 
+    @property
+    def late_result(self) -> e.ToolReturned | e.ToolFailed | None:
+        """The result that came after the end; None if there is none, or if several differ."""
+        results: dict[tuple[str, str], e.ToolReturned | e.ToolFailed] = {}
+        for fact in self.late:
+            match fact.event:
+                case e.ToolReturned(output=text) | e.ToolFailed(error=text) as result:
+                    results.setdefault((type(result).__name__, text), result)
+                case _:
+                    pass
+        return next(iter(results.values())) if len(results) == 1 else None
+
     def fact_at(self, slot: Slot) -> Fact | None:
         """The fact in a slot, whether it counts or not."""
         return next((fact for fact in self.facts if fact.slot == slot), None)

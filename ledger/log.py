@@ -161,11 +161,20 @@ class Change(Struct, frozen=True):
     revision: int = 0
 
 
-class Pending(Protocol):
-    """The bucket of pending approvals: one key per call, a projection that can be rebuilt.
+class Written(Struct, frozen=True):
+    """An entry of a bucket."""
+
+    value: bytes
+    revision: int
+    #: The broker's clock, UTC.
+    at: datetime
+
+
+class Bucket(Protocol):
+    """A bucket with one key per call: `pending` approvals, or calls that are `running`.
 
     A write names the revision that it replaces (0: none) and returns whether it succeeded, so two
-    copies of the projector cannot undo each other's work.
+    copies of a projector cannot undo each other's work.
     """
 
     async def get(self, key: str) -> tuple[bytes, int]:
@@ -174,9 +183,15 @@ class Pending(Protocol):
 
     async def put(self, key: str, value: bytes, replaces: int) -> bool: ...
 
+    async def overwrite(self, key: str, value: bytes) -> None: ...
+
     async def delete(self, key: str, replaces: int) -> bool: ...
 
     async def entries(self) -> dict[str, bytes]: ...
+
+    async def written(self) -> dict[str, Written]:
+        """As `entries`, with the revision and time of the last write of each."""
+        ...
 
     async def last_revision(self) -> int:
         """The revision of the last write or deletion; 0 before the first."""
@@ -291,4 +306,9 @@ class EventLog(FactReader, Protocol):
         ...
 
     @property
-    def pending(self) -> Pending: ...
+    def pending(self) -> Bucket: ...
+
+    @property
+    def running(self) -> Bucket:
+        """Claims that services renew, and the index of `consumers/doubt.py`."""
+        ...

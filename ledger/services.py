@@ -20,6 +20,7 @@ from ayes.ledger.descriptions import FLAWS, already_filled, describe
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.log import EventLog
 from ayes.ledger.reviewers import Reviewer
+from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import ToolFunction, run_tool
 from ayes.schemas import events as e
 from ayes.schemas import ids
@@ -46,6 +47,12 @@ _log: Final = get_logger("ayes.ledger.services")
 #: So a decision is noticed late by half of the time that it took, or by a second.
 _POLL_S: Final = 0.002
 _MAX_POLL_S: Final = 1.0
+#: How long a service may be silent before a call that it runs is in doubt, as an executor.
+LEASE_S: Final = ACK_WAIT_S
+#: The first renewal of a claim comes so long after it, or after a third of a shorter lease.
+RENEW_AFTER_S: Final = LEASE_S / 3
+#: The beginning of the keys in the bucket `running` by which services renew their claims.
+RENEWED: Final = "_renewed."
 _ROLES: Final = ("user", "system", "note")
 
 
@@ -155,25 +162,45 @@ class Ledger(LedgerClient):
             raise WaitTimedOut(f"{ref} {state} after {timeout_s:g} s. It stays open.") from None
 
     async def run(
-        self, call: CallRef | str, function: ToolFunction
+        self, call: CallRef | str, function: ToolFunction, *, lease_s: float = LEASE_S
     ) -> e.ToolReturned | e.ToolFailed:
         """Run an approved call in this process: claim it, run it once, record the outcome.
+
+        While the tool runs, the claim is renewed.
+
+        Args:
+            lease_s: if the claim is not renewed for so long, this process has died, and the call
+                is in doubt.
 
         Raises:
             NotOpen: it is not approved, differs from what was approved, or an executor runs it.
             AlreadyFilled: somebody else claimed it.
         """
-        known = await self.start(call)
-        key, attempt = str(known.ref), known.attempt
-        outcome = await run_tool(function, known.arguments, attempt=attempt, key=key)
-        await self._record_end(known, outcome)
+        known = await self._claim(call, lease_s)
+        renewing = asyncio.create_task(self._renew(known.ref, lease_s))
+        try:
+            key, attempt = str(known.ref), known.attempt
+            outcome = await run_tool(function, known.arguments, attempt=attempt, key=key)
+            await self._record_end(known, outcome)
+        finally:
+            renewing.cancel()
         return outcome
 
-    @as_of_the_leader
+    async def _renew(self, ref: CallRef, lease_s: float) -> None:
+        """Renew a claim until cancelled. Short runs never do it."""
+        pause_s, key = min(RENEW_AFTER_S, lease_s / 3), RENEWED + str(ref).replace("/", ".")
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                await self.log.running.overwrite(key, b"renewed")
+            except Unavailable as problem:
+                _log.warning("the claim is not renewed", call=str(ref), problem=str(problem))
+
     async def start(self, call: CallRef | str) -> Call:
         """Claim an approved call that this program runs itself; `finish` records the outcome.
 
-        If the answer to a claim was lost, the next `start` of this program goes on with it.
+        If the answer to a claim was lost, the next `start` of this program goes on with it. The
+        claim is not renewed, so it is in doubt only when `doubt` says so.
 
         Raises:
             NotOpen: it is not approved, was revoked, differs from what was approved, or an executor
@@ -181,17 +208,21 @@ class Ledger(LedgerClient):
             AlreadyFilled: somebody else claimed it.
             Unavailable: it is unknown whether the claim counts. Nothing has run; do the same again.
         """
+        return await self._claim(call, lease_s=0)
+
+    @as_of_the_leader
+    async def _claim(self, call: CallRef | str, lease_s: float) -> Call:
         ref = call_ref(call)
         if ref in self._claiming:
             raise AlreadyFilled(f"{ref} is being claimed by this program already. Wait for that.")
         self._claiming.add(ref)
         try:
-            return await self._start(ref)
+            return await self._claim_once(ref, lease_s)
         finally:
             self._claiming.discard(ref)
 
-    async def _start(self, ref: CallRef) -> Call:
-        slot, started = self._claims.get(ref) or await self._new_claim(ref)
+    async def _claim_once(self, ref: CallRef, lease_s: float) -> Call:
+        slot, started = self._claims.get(ref) or await self._new_claim(ref, lease_s)
         # Kept until it is known whether it counts: it may be recorded although the answer is lost.
         self._claims[ref] = slot, started
         try:
@@ -206,9 +237,9 @@ class Ledger(LedgerClient):
             raise NotOpen(f"{ref} may not be started: {void.why}. Nothing has run.")
         return known
 
-    async def _new_claim(self, ref: CallRef) -> tuple[Slot, e.Event]:
+    async def _new_claim(self, ref: CallRef, lease_s: float) -> tuple[Slot, e.Event]:
         known = await self.known_call(ref)
-        started = e.ToolStarted(digest=known.digest, idempotency_key=str(ref))
+        started = e.ToolStarted(digest=known.digest, idempotency_key=str(ref), lease_s=lease_s)
         # The client's own first slot: a second start would be a second run.
         self.check(known, ref.client_claim(1) if known.starts else known.claim_slot, started)
         if not known.is_clients:

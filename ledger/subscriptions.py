@@ -33,16 +33,30 @@ class Durable(Struct, frozen=True):
     #: The number of unacknowledged deliveries over all processes. Bounds the redeliveries after a
     #: crash.
     at_once: int = 512
-    #: Created at its first use. `ayes rehearse` uses the `-recorded` ones.
+    #: Created when a worker first needs it, or by `ayes setup --with`. `ayes rehearse` uses the
+    #: `-recorded` ones.
     optional: bool = False
+    #: Its work may take long, as tools and models do, so a delivery may long be unacknowledged.
+    slow: bool = False
 
     @property
     def again(self) -> "Durable":
         """The subscription to this one's parked deliveries that are to be tried again."""
         subjects = tuple(f"parked.{role}.{self.name}.*" for role in (self.role, OPERATOR))
         return Durable(
-            f"{self.name}-parked", self.role, subjects, PARKED, at_once=64, optional=self.optional
+            f"{self.name}-parked",
+            self.role,
+            subjects,
+            PARKED,
+            at_once=64,
+            optional=self.optional,
+            slow=self.slow,
         )
+
+    @property
+    def origin(self) -> str:
+        """The subscription whose parked deliveries this one has; its own name if it has none."""
+        return self.name.removesuffix("-parked")
 
 
 def _call(*tails: str) -> tuple[str, ...]:
@@ -72,12 +86,12 @@ DURABLES: Final[dict[str, Durable]] = {
         Durable("gate", "gate", (*_call("requested", "vote.*", "withdrawn"), _SAID, _REPLIED)),
         Durable("gate-timers", "gate", ("timer.due.>",), stream=TIMERS),
         Durable("queue", "queue", _call("gated", "escalated.*", "decided")),
-        Durable("model", "model", _MODEL, at_once=256),
-        Durable("executor", "executor", _EXECUTOR, at_once=256, optional=True),
+        Durable("model", "model", _MODEL, at_once=256, slow=True),
+        Durable("executor", "executor", _EXECUTOR, at_once=256, optional=True, slow=True),
         # Closes calls that will never run, if no executor with tools does.
         Durable("closer", "executor", _EXECUTOR, at_once=256, optional=True),
-        Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True),
-        Durable("model-recorded", "model", _MODEL, at_once=256, optional=True),
+        Durable("executor-recorded", "executor", _EXECUTOR, at_once=256, optional=True, slow=True),
+        Durable("model-recorded", "model", _MODEL, at_once=256, optional=True, slow=True),
     )
     for durable in (working, working.again)
 }

@@ -1,4 +1,5 @@
 """Running a Python tool: takes the raw JSON that was approved, returns a fact about the outcome.
+And asking its lookup, after a crash, whether it has run.
 
 The executor and services that run their own tools use it.
 """
@@ -8,6 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
+from enum import Enum
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +20,17 @@ from ayes.schemas.events import ToolFailed, ToolReturned
 
 type ToolFunction = Callable[..., Any] | Callable[..., Awaitable[Any]]
 
+
+class NotDone(Enum):
+    """The type of `NOT_DONE`."""
+
+    NOT_DONE = "not done"
+
+
+#: Returned by a tool's lookup: the call had no effect, and will have none any more.
+NOT_DONE: Final = NotDone.NOT_DONE
+#: How long a lookup may take.
+LOOKUP_S: Final = 30.0
 #: Leaves room for the envelope of an output, which JSON may have to escape.
 _MOST: Final = MAX_BYTES - 4096
 
@@ -37,21 +50,49 @@ async def run_tool(
     Args:
         key: the value of `idempotency_key.get()` in the function, for the services that it calls.
     """
+    try:
+        return _returned(await _call(function, arguments, key), attempt)
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - a tool may raise anything, and the model must hear of it
+        return ToolFailed(error=format_exception(problem), attempt=attempt)
+
+
+async def look_up(
+    function: ToolFunction, arguments: str, attempt: int, *, key: str = ""
+) -> ToolReturned | NotDone | str:
+    """Ask a tool's lookup what became of a call that was started.
+
+    Returns the result, or `NOT_DONE` if it had no effect, or why nobody knows: the lookup raised,
+    returned None, or did not answer in time.
+    """
+    try:
+        async with asyncio.timeout(LOOKUP_S):
+            value = await _call(function, arguments, key)
+        if isinstance(value, NotDone):
+            return value
+        # A function that forgot to return anything must not be taken for an answer.
+        found = "it does not know" if value is None else _returned(value, attempt)
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - as in `run_tool`
+        return format_exception(problem)
+    if isinstance(found, ToolReturned):
+        return msgspec.structs.replace(found, looked_up=True)
+    return found if isinstance(found, str) else found.error
+
+
+async def _call(function: ToolFunction, arguments: str, key: str) -> Any:
     before = idempotency_key.set(key)
     try:
         named = msgspec.json.decode(arguments)
         if inspect.iscoroutinefunction(function):
-            value = await function(**named)
-        else:
-            value = await _in_a_thread(partial(function, **named))
-            if inspect.isawaitable(value):
-                value = await value
-        output = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        size = len(msgspec.json.encode(output))
-    except (Exception, SystemExit) as problem:  # noqa: BLE001 - a tool may raise anything, and the model must hear of it
-        return ToolFailed(error=format_exception(problem), attempt=attempt)
+            return await function(**named)
+        value = await _in_a_thread(partial(function, **named))
+        return await value if inspect.isawaitable(value) else value
     finally:
         idempotency_key.reset(before)
+
+
+def _returned(value: Any, attempt: int) -> ToolReturned | ToolFailed:
+    output = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    size = len(msgspec.json.encode(output))
     if size > _MOST:
         return ToolFailed(
             error=f"The tool ran, but its output of {size:,} bytes is over the limit of {_MOST:,}. "

@@ -36,11 +36,12 @@ class _Entry(NamedTuple):
 
 _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
     "Run": {
-        "up": _Entry("run", "Run a broker and all workers in this process."),
+        "up": _Entry("up", "Run a broker and all workers in this process."),
         "work": _Entry("run", "Run some workers in a process of their own."),
+        "cluster": _Entry("cluster", "Run a cluster, or make the files for one.", is_group=True),
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),
         "rehearse": _Entry("run", "Drive recorded conversations through the real workers."),
-        "setup": _Entry("run", "Create the streams and consumers on a broker of your own."),
+        "setup": _Entry("setup", "Create the streams and consumers on a broker of your own."),
         "tool": _Entry("tools", "Declare and list the tools of a workspace.", is_group=True),
         "policy": _Entry("policy", "Apply, show, test and explain policies.", is_group=True),
     },
@@ -75,6 +76,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "replay": _Entry("replay", "Rebuild the projections from the log, and compare them."),
         "doctor": _Entry("check", "Check that everything is as it should be."),
         "status": _Entry("check", "Show how far each consumer is behind, and what is pending."),
+        "ready": _Entry("ready", "Say whether calls get decided, for probes."),
         "parked": _Entry(
             "parked", "List, retry and drop what consumers gave up on.", is_group=True
         ),

@@ -2,7 +2,7 @@
 
 All of them run in one process (`ayes up`), or each in its own (`ayes work gate`): they share only
 the ledger. The queue's process also serves pages of pending approvals
-(consumers/pending_service.py).
+(consumers/pending_service.py) and keeps the index of calls in doubt (consumers/doubt.py).
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ayes.consumers import pending_client, pending_service
+from ayes.consumers.doubt import keep_index
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.model import Model, ModelReply, ModelRequest, ModelWorker
@@ -114,8 +115,11 @@ async def working(
             running.append(asyncio.create_task(_gone(log), name=f"connection {role}"))
             if role == pending_client.ROLE:
                 serve = partial(pending_service.serve, log)
-                serving = keep_running("pending service", serve)
-                running.append(asyncio.create_task(serving, name="pending service"))
+                for name, run in (
+                    ("pending service", serve),
+                    ("index", partial(keep_index, ledger)),
+                ):
+                    running.append(asyncio.create_task(keep_running(name, run), name=name))
         failed = asyncio.ensure_future(_first_failure(running))
         try:
             yield failed

@@ -20,7 +20,9 @@
     ├── Unavailable             a fault outside of this program; the request may be valid
     │   ├── BrokerAway          no broker answered in time
     │   ├── BrokerRefused       the broker answered no: credentials, permissions, configuration
-    │   │   └── LogLost         the log ends before a fact that was read from it already
+    │   │   ├── LogLost         the log ends before a fact that was read from it already
+    │   │   └── NewerLog        the log is at a level that this program does not know
+    │   ├── LedgerFull          the log or its disk has no room; nothing was recorded
     │   ├── StoreHeld           another process has this store
     │   ├── OutcomeUnknown      no answer came; the fact may or may not be recorded
     │   └── WaitTimedOut        the awaited event did not happen in time
@@ -134,6 +136,14 @@ class BrokerRefused(Unavailable):
 
 class LogLost(BrokerRefused):
     """The log ends before a fact that was read from it already: it was cut or replaced."""
+
+
+class NewerLog(BrokerRefused):
+    """The log is at a level that this program does not know: a newer program set it up."""
+
+
+class LedgerFull(Unavailable):
+    """The log, or its disk, has no room for further facts; nothing was recorded."""
 
 
 class StoreHeld(Unavailable):

@@ -364,6 +364,10 @@ class ToolStarted(Event, frozen=True, tag="ToolStarted"):
     digest: str
     #: `workspace/thread/call`, the same for every attempt.
     idempotency_key: str
+    #: A service that does not renew its claim for this long has died; 0: it never renews it.
+    lease_s: float = 0
+    #: The tool's lookup has said that the previous attempt had no effect.
+    looked_up: bool = False
 
 
 class Revoked(Event, frozen=True, tag="Revoked"):
@@ -385,6 +389,8 @@ class ToolReturned(Event, frozen=True, tag="ToolReturned"):
     #: As text for the model.
     output: str
     attempt: int = 1
+    #: The executor died, and the tool's lookup found the result afterwards.
+    looked_up: bool = False
 
 
 class ToolFailed(Event, frozen=True, tag="ToolFailed"):

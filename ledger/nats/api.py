@@ -85,6 +85,7 @@ class Api:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._client = connection.client
+        self.probe = connection.probe
         self._prefix = f"{connection.inbox}.{secrets.token_urlsafe(9)}"
         self._numbers = itertools.count()
         self._waiting: dict[bytes, asyncio.Future[NatsReply]] = {}

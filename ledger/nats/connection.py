@@ -2,11 +2,16 @@
 
 nats-py's defaults keep a program without a broker waiting for 120 seconds (nats-io/nats.py#645).
 Here a first connection comes about within `timeout_s`, or fails; once it stood, it is kept up for
-ever.
+ever, with any server of the cluster that answers.
+
+A server that vanishes silently closes nothing, and by its defaults nats-py notices after six
+minutes. Here it has `PING_S` for an answer to a ping, `PINGS` times; and whoever misses an answer
+sooner (`ordered_consumer.py`) calls `probe`.
 """
 
 import asyncio
 import re
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -14,7 +19,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from ayes.ledger.nats.credentials import Login
-from ayes.ledger.nats.protocol import Parser, parse_with
+from ayes.ledger.nats.protocol import NoTls, discard_unsent, replace_parts
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.logs import get_logger
 
@@ -22,6 +27,14 @@ _log: Final = get_logger("ayes.ledger.nats.connection")
 _DENIED: Final = re.compile(
     r"permissions violation for \w+ to \"(?P<subject>[^\"]+)\"", re.IGNORECASE
 )
+
+#: A server that leaves `PINGS` pings in a row unanswered, each for `PING_S`, is given up.
+PING_S: Final = 5
+PINGS: Final = 2
+#: How long a server may take to answer the ping of `probe`.
+PROBE_S: Final = 2
+#: How long a server may take to accept a connection, and again for each answer while signing on.
+CONNECT_S: Final = 2
 
 type OnDenied = Callable[[str], None]
 
@@ -32,14 +45,11 @@ class Connection:
     def __init__(self, login: Login) -> None:
         self.login = login
         self.client = Client()
-        parser = Parser(self.client)
-        parse_with(self.client, parser)
         #: The receivers of messages, by the number of the subscription.
-        self.straight = parser.straight
+        self.straight = replace_parts(self.client, needs_tls=login.is_tls).straight
         self.inbox = f"_INBOX.{login.user}" if login.user else "_INBOX"
         self._on_denied: list[OnDenied] = []
-        #: Whether the credentials were rejected. nats-py tells only its error callback so.
-        self._not_known = False
+        self._is_connecting = False
         self._is_open = False
         self._is_away = False
         #: Set when the connection is gone for good, not when it is being restored.
@@ -50,25 +60,32 @@ class Connection:
         self._on_denied.append(listener)
 
     async def open(self, *, name: str, timeout_s: float = 3.0) -> None:
-        """Connect.
+        """Connect to any of the servers.
 
         Raises:
-            BrokerAway: no broker answered within `timeout_s`.
-            BrokerRefused: it answered, and does not know these credentials.
+            BadInput: the CA's file cannot be read.
+            BrokerAway: none of the servers answered within `timeout_s`.
+            BrokerRefused: one answered, and does not accept these credentials, or cannot show a
+                certificate that is valid.
         """
         login = self.login
+        tls = login.tls() if login.is_tls or login.ca else None
+        self._is_connecting = True
         try:
             async with asyncio.timeout(timeout_s):
                 await self.client.connect(
-                    login.url,
+                    login.servers,
                     user=login.user or None,
                     password=login.password or None,
+                    tls=tls,
                     name=name,
                     inbox_prefix=self.inbox.encode(),
-                    # While connecting for the first time: give up after two tries.
+                    # While connecting for the first time: give up after two tries of each server.
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0.1,  # type: ignore[arg-type]  # seconds; annotated too narrowly
-                    connect_timeout=1,
+                    connect_timeout=CONNECT_S,
+                    ping_interval=PING_S,
+                    max_outstanding_pings=PINGS,
                     error_cb=self._on_error,
                     closed_cb=self._closed,
                     disconnected_cb=self._disconnected,
@@ -77,20 +94,35 @@ class Connection:
                     pending_size=8 * 1024 * 1024,
                 )
         except (nats.errors.Error, OSError, TimeoutError):
-            await self.client.close()  # a half-open socket, if it came so far
-            if self._not_known:
-                raise BrokerRefused(
-                    f"the broker at {login.url} does not accept the credentials of "
-                    f"{login.user or 'nobody'!r}. Give the store that it runs from (--store), or a "
-                    "URL with user and password."
-                ) from None
             raise BrokerAway(
-                f"no NATS broker answers at {login.url} (tried for {timeout_s:g} s). "
+                f"no NATS broker answers at {login.url}. "
                 "Start one with `ayes up`, or name another with --url."
             ) from None
+        finally:
+            self._is_connecting = False
+            if not self.client.is_connected:
+                await self.client.close()  # a half-open socket, if it came so far
         self._is_open = True
         self.client.options["max_reconnect_attempts"] = -1
         self.client.options["reconnect_time_wait"] = 0.25
+
+    async def probe(self) -> None:
+        """Reconnect, to another server if there is one, unless this one answers a ping."""
+        client, before = self.client, self.client.stats["reconnects"]
+        if not client.is_connected:
+            return
+        try:
+            await client.flush(timeout=PROBE_S)
+        except (nats.errors.Error, TimeoutError):
+            if client.stats["reconnects"] == before:
+                _log.warning("the broker does not answer, reconnecting", url=self.server)
+                await client.force_reconnect()
+
+    @property
+    def server(self) -> str:
+        """The URL of the server in use, or of all of them."""
+        url = self.client.connected_url
+        return url.geturl() if url else self.login.url
 
     async def close(self) -> None:
         """Send what is still buffered, then close."""
@@ -101,16 +133,40 @@ class Connection:
             except (nats.errors.Error, TimeoutError):
                 _log.warning("closing with unsent messages", url=self.login.url)
         if not self.client.is_closed:
+            discard_unsent(self.client)
             await self.client.close()
 
     async def _on_error(self, problem: Exception) -> None:
-        self._not_known = self._not_known or "authorization" in str(problem).lower()
+        if self._is_connecting:
+            self._refuse(problem)
         denied = _DENIED.search(str(problem))
         if denied is None:
             _log.debug("broker connection", problem=str(problem) or type(problem).__name__)
             return
         for listener in self._on_denied:
             listener(denied["subject"])
+
+    def _refuse(self, problem: Exception) -> None:
+        """Raise what trying again will not mend, out of nats-py's `connect`, which calls this.
+
+        It reports this to its error callback alone, and goes on with the next server.
+        """
+        url, user = self.login.url, self.login.user or "nobody"
+        if "authorization" in str(problem).lower():
+            raise BrokerRefused(
+                f"the broker at {url} does not accept the credentials of {user!r}. Give the store "
+                "that it runs from (--store), or a URL with user and password."
+            ) from None
+        if isinstance(problem, NoTls):
+            raise BrokerRefused(
+                f"the broker at {url} offers no TLS, and the URL begins with tls://. Nothing was "
+                "sent to it."
+            ) from None
+        if isinstance(problem, ssl.SSLCertVerificationError):
+            raise BrokerRefused(
+                f"the certificate of the broker at {url} is not valid: {problem.verify_message}. "
+                "AYES_CA names the file with the certificate of its CA."
+            ) from None
 
     async def _disconnected(self) -> None:
         # Also called when the connection is closed on purpose, and for each attempt that failed.

@@ -7,13 +7,14 @@ is named by its URL.
 
 import errno
 import os
+import ssl
 import stat
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from platformdirs import user_data_path
 
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
@@ -23,51 +24,103 @@ ADDRESS: Final = "address.json"
 
 
 class Login(Struct, frozen=True):
-    """URL and credentials. User and password are empty if the broker requires none."""
+    """The servers of a broker, and credentials, which are empty if it requires none."""
 
+    #: One URL for each server of a cluster, comma-separated; all `nats://`, or all `tls://`.
     url: str
     user: str = ""
     password: str = ""
+    #: A file with the certificates (PEM) of the authorities that may sign the servers'; empty: the
+    #: system's.
+    ca: str = ""
 
     def __repr__(self) -> str:
         """Omit the password, since this ends up in logs."""
         return f"Login({self.url!r}, user={self.user!r})"
 
-    @classmethod
-    def parse(cls, url: str) -> "Login":
-        """Read `nats://user:password@host:port`; the login's own URL is without user and password.
+    @property
+    def servers(self) -> list[str]:
+        return self.url.split(",")
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether the password may only be sent over TLS."""
+        return self.url.startswith("tls://")
+
+    def tls(self) -> ssl.SSLContext:
+        """What a server's certificate is verified with.
 
         Raises:
-            BadInput: it is not such a URL.
+            BadInput: the file of certificates cannot be read.
         """
         try:
-            parts = urlsplit(url if "://" in url else f"nats://{url}")
-            host, port = parts.hostname, parts.port or 4222
-        except ValueError:  # a bracket that is not closed, a port that is not a number
-            host = None
-        if not host:
-            # Without citing it: it may hold a password.
+            return ssl.create_default_context(cafile=self.ca or None)
+        except OSError as problem:
             raise BadInput(
-                "the broker's URL has no host or no valid port. An example is "
-                "nats://127.0.0.1:4222."
+                f"{self.ca} is not a file of certificates (PEM): {problem}. Name the broker's CA "
+                "file in AYES_CA."
+            ) from None
+
+    @classmethod
+    def parse(cls, url: str) -> "Login":
+        """Read `nats://user:password@host:port`, or the URLs of several servers, comma-separated.
+
+        As with the nats CLI, scheme and credentials may be given once: `nats://a:b@h1,h2:4333`. The
+        login's own URL is without user and password.
+
+        Raises:
+            BadInput: they are not such URLs, or have different credentials.
+        """
+        first, *others = (one.strip() for one in url.split(","))
+        scheme = first.partition("://")[0] if "://" in first else "nats"
+        servers = [_server(one, scheme) for one in (first, *others)]
+        logins = {(user, password) for _, user, password in servers if user or password}
+        schemes = {address.partition("://")[0] for address, _, _ in servers}
+        if schemes not in ({"nats"}, {"tls"}):
+            raise BadInput(
+                "the broker's URL must begin with nats:// or tls://, and all servers of a cluster "
+                "with the same."
             )
-        host = f"[{host}]" if ":" in host else host
-        return cls(
-            f"{parts.scheme}://{host}:{port}",
-            unquote(parts.username or ""),
-            unquote(parts.password or ""),
+        if len(logins) > 1:
+            raise BadInput(
+                "the broker's URLs have different users or passwords. One login is for all servers "
+                "of a cluster."
+            )
+        user, password = logins.pop() if logins else ("", "")
+        return cls(",".join(address for address, _, _ in servers), user, password)
+
+
+def _server(url: str, scheme: str) -> tuple[str, str, str]:
+    """The URL of one server without credentials, the user and the password."""
+    try:
+        parts = urlsplit(url if "://" in url else f"{scheme}://{url}")
+        host, port = parts.hostname, parts.port or 4222
+    except ValueError:  # a bracket that is not closed, a port that is not a number
+        host = None
+    if not host:
+        # Without citing it: it may hold a password.
+        raise BadInput(
+            "the broker's URL has no host or no valid port. An example is nats://127.0.0.1:4222."
         )
+    host = f"[{host}]" if ":" in host else host
+    return (
+        f"{parts.scheme}://{host}:{port}",
+        unquote(parts.username or ""),
+        unquote(parts.password or ""),
+    )
 
 
 class Address(Struct, frozen=True):
     """The content of `address.json`."""
 
-    #: Empty while no broker runs.
+    #: As `Login.url`; empty while no broker runs.
     url: str = ""
     #: By user name. Kept when the broker stops, so that clients can reconnect.
     passwords: dict[str, str] = {}
     #: The last port, kept for the same reason.
     port: int = 0
+    #: As `Login.ca`, relative to the store.
+    ca: str = ""
 
 
 class Store:
@@ -85,7 +138,7 @@ class Store:
     ) -> Login:
         """The login for the broker at `url`; without one, for `role` at the broker of `store`.
 
-        With neither, `$AYES_URL` names the broker if it is set.
+        With neither, `$AYES_URL` names the broker if it is set. `$AYES_CA` is the `ca` of a URL.
 
         Raises:
             BadInput: the URL is not valid.
@@ -93,7 +146,9 @@ class Store:
             BrokerRefused: the store has no such role.
         """
         url = url or (None if store else os.environ.get("AYES_URL"))
-        return Login.parse(url) if url else cls(store).login(role)
+        if not url:
+            return cls(store).login(role)
+        return structs.replace(Login.parse(url), ca=os.environ.get("AYES_CA", ""))
 
     def login(self, role: str) -> Login:
         """The login for `role` at the broker that runs from here.
@@ -114,7 +169,8 @@ class Store:
                 "Use one of these; a reviewer's account is created by `ayes approve --as NAME` on "
                 "the broker's machine."
             )
-        return Login(address.url, role, address.passwords[role])
+        ca = str(self.path / address.ca) if address.ca else ""
+        return Login(address.url, role, address.passwords[role], ca)
 
     def read(self) -> Address:
         """Read `address.json`; an empty address if there is none.

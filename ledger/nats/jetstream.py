@@ -27,16 +27,20 @@ from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import Ack, Api, ApiError, NatsReply
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.drift import check_own
 from ayes.ledger.nats.group_commit import GroupCommit
 from ayes.ledger.nats.key_value import REPLACES, KeyValue
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage
+from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
-from ayes.schemas.errors import BadId, BrokerAway, BrokerRefused, Unavailable
+from ayes.schemas.errors import BadId, BrokerAway, BrokerRefused, LedgerFull, Unavailable
 from ayes.schemas.slots import ROOT, CallRef, Slot, subject_text
 
 #: How long an append tries to find out whether it was recorded.
 APPEND_PATIENCE_S: Final = 10.0
+#: How long one attempt to connect to all servers may take, before the address is looked up again.
+_ROUND_S: Final = 3.0
 #: How long replicas may take to catch up with the last fact that this client knows of.
 _CATCH_UP_S: Final = 5.0
 #: The server's limit of subjects for `multi_last` (ADR-31); larger results are read in pages.
@@ -53,6 +57,7 @@ class JetStream:
         #: The last fact of the log that this client knows to be recorded.
         self._known_seq = 0
         self.pending = self.bucket("pending")
+        self.running = self.bucket("running")
 
     @classmethod
     @asynccontextmanager
@@ -63,22 +68,45 @@ class JetStream:
         url: str | None = None,
         role: str = "service",
         name: str = "",
-        timeout_s: float = 3.0,
+        timeout_s: float | None = 3.0,
+        any_level: bool = False,
     ) -> AsyncGenerator[Self]:
-        """The log on a new connection; parameters and errors as of `LedgerClient.connect`."""
-        connection = Connection(Store.login_for(role, store=store, url=url))
-        await connection.open(name=f"ayes {role} {name}".strip(), timeout_s=timeout_s)
+        """The log on a new connection; parameters and errors as of `LedgerClient.connect`.
+
+        Args:
+            any_level: do not ask for the level of the log. For programs that administer the broker,
+                and work while no node can answer.
+        """
+
+        async def connect() -> Self:
+            # Each time anew: a store has no address before its broker runs, and may have another.
+            connection = Connection(Store.login_for(role, store=store, url=url))
+            await connection.open(
+                name=f"ayes {role} {name}".strip(), timeout_s=min(timeout_s or _ROUND_S, _ROUND_S)
+            )
+            try:
+                jetstream = cls(connection)
+                await jetstream.open()
+                if not any_level:
+                    stream = await streams.info(
+                        jetstream.api, f"STREAM.INFO.{subscriptions.LEDGER}"
+                    )
+                    streams.check_level(stream)
+            except BaseException:
+                await connection.close()
+                raise
+            return jetstream
+
+        jetstream: Self = await while_away(connect, timeout_s=timeout_s)
         try:
-            jetstream = cls(connection)
-            await jetstream.open()
             yield jetstream
         finally:
-            await connection.close()
+            await jetstream.connection.close()
 
     async def open(self) -> None:
         await self.api.start()
 
-    def bucket(self, name: str) -> log.Pending:
+    def bucket(self, name: str) -> log.Bucket:
         """An existing key-value bucket."""
         return KeyValue(self, name)
 
@@ -88,7 +116,8 @@ class JetStream:
         """Fill a slot. Unless the broker acknowledges it, the slot is read to find the outcome.
 
         Raises:
-            BrokerRefused: the broker will never take it: permissions, no stream, over its limits.
+            LedgerFull: the log has no room, or its disk has none.
+            BrokerRefused: the broker will never take it: permissions, no stream.
         """
         why = ""
         try:
@@ -101,10 +130,11 @@ class JetStream:
                             return Recorded(ack.seq)
                         why = ack.error.description
                         if why == _FULL:
-                            raise BrokerRefused(
+                            raise LedgerFull(
                                 "the ledger is full: its stream has reached its limit of bytes "
-                                "(max_bytes), and nothing more can be recorded. An administrator "
-                                "raises it: `ayes setup --max-bytes`."
+                                "(max_bytes), or `ayes up` refuses facts while the disk is nearly "
+                                "full. Nothing was recorded. `ayes doctor` says which: free some "
+                                "space, or raise the limit with `ayes setup --max-bytes`."
                             )
                     except BrokerAway as away:
                         ack, why = Ack(), str(away)
@@ -294,6 +324,7 @@ class JetStream:
     @asynccontextmanager
     async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[log.Delivery]]:
         consumer = subscriptions.DURABLES[durable]
+        await check_own(self.api, consumer)
         arrived: deque[NatsMessage] = deque()
         something = asyncio.Event()
         own = f".{consumer.stream}.{consumer.name}.".encode()

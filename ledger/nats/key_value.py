@@ -59,6 +59,9 @@ class KeyValue:
     async def put(self, key: str, value: bytes, replaces: int) -> bool:
         return await self._write(key, value, {REPLACES: str(replaces)})
 
+    async def overwrite(self, key: str, value: bytes) -> None:
+        await self._write(key, value, {})
+
     async def delete(self, key: str, replaces: int) -> bool:
         # The marker itself expires. Followers start over before they could miss one.
         headers = {
@@ -73,6 +76,9 @@ class KeyValue:
         return await self._jetstream.replace(self._prefix + key, value, headers)
 
     async def entries(self) -> dict[str, bytes]:
+        return {key: one.value for key, one in (await self.written()).items()}
+
+    async def written(self) -> dict[str, log.Written]:
         found, _ = await self._all()
         return found
 
@@ -94,14 +100,15 @@ class KeyValue:
                 await asyncio.sleep(0.25)
                 continue
             position = max(position, last + 1)
-            yield log.Change(found, whole=True, revision=position - 1)
+            entries = {key: one.value for key, one in found.items()}
+            yield log.Change(entries, whole=True, revision=position - 1)
             async with aclosing(self._since(position, begun)) as changes:
                 async for change in changes:
                     yield change
 
-    async def _all(self) -> tuple[dict[str, bytes], int]:
+    async def _all(self) -> tuple[dict[str, log.Written], int]:
         """All entries, and the sequence at which to go on."""
-        found: dict[str, bytes] = {}
+        found: dict[str, log.Written] = {}
         position: int | None = None
         # An entry that is rewritten during the reading moves behind its end, so the rest is read
         # once more. That takes milliseconds, in which no entry is rewritten twice.
@@ -110,7 +117,7 @@ class KeyValue:
                 async for batch in batches:
                     found.update(self._entries(batch))
                     position = batch[-1].seq + 1
-        return {key: value for key, value in found.items() if value}, position or 1
+        return {key: one for key, one in found.items() if one.value}, position or 1
 
     async def _since(self, position: int, begun: datetime) -> AsyncGenerator[log.Change]:
         """The changes from that position on, for half as long as a marker lives.
@@ -129,7 +136,7 @@ class KeyValue:
                         return
                     if coming.done():
                         batch = coming.result()
-                        changed = self._entries(batch)
+                        changed = {key: one.value for key, one in self._entries(batch).items()}
                         yield log.Change(changed, whole=False, revision=batch[-1].seq)
                         coming = asyncio.ensure_future(anext(batches))
             finally:
@@ -141,10 +148,10 @@ class KeyValue:
             self._stream, (f"{self._prefix}>",), start, until_end=until_end
         )
 
-    def _entries(self, batch: list[log.RawMessage]) -> dict[str, bytes]:
+    def _entries(self, batch: list[log.RawMessage]) -> dict[str, log.Written]:
         """By key. Subjects with bytes that no key can have are not entries."""
         return {
-            one.subject.removeprefix(self._prefix): one.data
+            one.subject.removeprefix(self._prefix): log.Written(one.data, one.seq, one.recorded_at)
             for one in batch
             if "\\" not in one.subject
         }

@@ -2,7 +2,8 @@
 
 An ephemeral push consumer without acknowledgements, as ADR-17 describes the "ordered consumer":
 when a message is missing, or nothing is heard for two heartbeats, or the broker was away, it is
-thrown away and a new one starts behind the last message that was seen. nats-py has one too; its
+thrown away and a new one starts behind the last message that was seen. If the server does not
+answer a ping either, on another server. nats-py has one too; its
 watchdog ends with the first reset that gets no answer, and a follower whose broker restarts would
 then wait for ever.
 """
@@ -99,6 +100,7 @@ async def follow(
             while not (lost or ended):
                 if not arrived and not await wait():
                     _log.debug("silent, starting a new consumer", stream=stream, position=position)
+                    await requests.probe()
                     break
                 found: list[RawMessage] = []
                 while arrived and len(found) < _TOGETHER:

@@ -12,12 +12,15 @@ of them are used in this file and listed in `PRIVATE`; a test looks each of them
 pyproject.toml admits the minor version for which that was done.
 """
 
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Final
+from urllib.parse import ParseResult
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser as Theirs
 
@@ -34,7 +37,9 @@ PRIVATE: Final[dict[type, dict[str, str]]] = {
     Client: {
         "_ps": "the parser of a connection, replaced by ours",
         "_process_msg": "takes a message that is nats-py's own",
-        "_pending_data_size": "bytes that wait for a connection",
+        "_transport": "the bytes below, replaced by ours",
+        "_pending": "frames that wait for a connection",
+        "_pending_data_size": "their bytes",
         "_max_pending_size": "how many may",
         "_send_command": "writes frames into the buffer",
         "_flush_queue": "whether a flush is under way",
@@ -42,6 +47,7 @@ PRIVATE: Final[dict[type, dict[str, str]]] = {
         "_server_info": "the server's id",
     },
     Subscription: {"_id": "the number by which the broker names a subscription"},
+    TcpTransport: {"_io_writer": "the stream that is aborted"},
 }
 
 
@@ -124,9 +130,73 @@ class Parser(Theirs):
             )
 
 
-def parse_with(client: Client, parser: Parser) -> None:
-    """Use our parser on this connection, which is not open yet."""
-    client._ps = parser  # noqa: SLF001
+class NoTls(nats.errors.Error):
+    """The server offers no TLS, and the login requires it."""
+
+
+class Transport(TcpTransport):
+    """Drops a connection at once when it is closed, and sends nothing without TLS if that is
+    required.
+
+    asyncio's own `close` waits until the peer took what was written, and said good-bye over TLS. A
+    peer that vanished does neither, and nats-py would wait with it before it reconnects.
+    """
+
+    def __init__(self, *, needs_tls: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._needs_tls = needs_tls
+        self._has_tls = False
+
+    def __bool__(self) -> bool:
+        return True  # nats-py makes its own in place of a false one
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        self.close()  # the one before, if nobody answered there: nats-py leaves it open
+        self._has_tls = False
+        await super().connect(uri, buffer_size, connect_timeout)
+
+    async def connect_tls(
+        self,
+        uri: str | ParseResult,
+        ssl_context: ssl.SSLContext,
+        buffer_size: int,
+        connect_timeout: int,
+    ) -> None:
+        await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        self._has_tls = True
+
+    def write(self, payload: bytes) -> None:
+        # nats-py turns to TLS only if the server asks for it, whatever the scheme of the URL.
+        if self._needs_tls and not self._has_tls:
+            raise NoTls
+        super().write(payload)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Return at once: an aborted connection is closed in the next pass of the event loop.
+
+        After a TLS handshake that failed asyncio's own would never return.
+        """
+
+
+def replace_parts(client: Client, *, needs_tls: bool) -> Parser:
+    """Use our parser and transport on a connection that is not open yet; returns the parser."""
+    parser = client._ps = Parser(client)  # noqa: SLF001
+    client._transport = Transport(needs_tls=needs_tls)  # noqa: SLF001
+    return parser
+
+
+def discard_unsent(client: Client) -> None:
+    """Forget what waits for a connection.
+
+    nats-py's `close` writes it to the transport, and raises a `TypeError` or an `AttributeError`
+    out of asyncio if that has ended already.
+    """
+    client._pending = []  # noqa: SLF001
+    client._pending_data_size = 0  # noqa: SLF001
 
 
 def subscription_number(subscription: Subscription) -> bytes:

@@ -1,13 +1,13 @@
 """The declared streams and durable consumers of the broker.
 
 `ensure` creates the missing ones. On existing streams it changes only bounds that are absent or
-wider than declared (`_missing_bounds`); `drift` reports all differences. The flags of `LEDGER` make
-it a ledger, and an administrator can still switch them off, so drift is an alarm.
+wider than declared (`_missing_bounds`); `drift.py` reports all differences, and changes the others.
 """
 
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from typing import Any, Final
 
 from msgspec import Struct
@@ -15,10 +15,17 @@ from msgspec import Struct
 from ayes.ledger.nats.api import Api, ApiError
 from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED, TIMERS, Durable
 from ayes.schemas.codec import MAX_BYTES
-from ayes.schemas.errors import BadInput, BrokerRefused
+from ayes.schemas.errors import BadInput, BrokerRefused, NewerLog
 from ayes.schemas.slots import ROOT
 
 PENDING: Final = "KV_pending"
+RUNNING: Final = "KV_running"
+
+#: The level of the log, in the metadata of its stream (ADR-33). It is raised by a version whose log
+#: earlier programs would misread or damage; they refuse it (docs/upgrading.md). A log without it is
+#: of level 1. A fact of an unknown type or version does not need a new level.
+LEVEL: Final = 1
+_LEVEL_KEY: Final = "ayes-level"
 
 _SECOND_NS: Final = 1_000_000_000
 
@@ -29,6 +36,7 @@ MAX_BYTES_OF: Final[dict[str, int]] = {
     TIMERS: 256 << 20,
     PARKED: 256 << 20,
     PENDING: 2 << 30,
+    RUNNING: 64 << 20,
 }
 #: The lowest limit of a stream.
 LEAST_BYTES: Final = 16 << 20
@@ -41,7 +49,7 @@ ALARM: Final = 0.8
 #: "insufficient storage resources available": there is less space than a stream would reserve.
 _NO_ROOM: Final = 10047
 #: The bounds that `ensure` updates on an existing stream.
-_BOUNDS: Final = ("max_bytes", "max_consumers", "consumer_limits")
+BOUNDS: Final = ("max_bytes", "max_consumers", "consumer_limits")
 
 
 def _common(replicas: int, max_bytes: int) -> dict[str, Any]:
@@ -83,6 +91,7 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             # Batches of group commit (ADR-50). Room for their headers beside the payload.
             "allow_atomic": True,
             "max_msg_size": MAX_BYTES + 1024,
+            "metadata": {_LEVEL_KEY: str(LEVEL)},
         },
         # A stream of its own, since `discard: new` excludes schedules (ADR-51). A work queue:
         # handled hints are deleted. No max_age: it would drop deadlines that are further away.
@@ -105,13 +114,14 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "discard": "old",
         },
         PENDING: bucket("pending", replicas),
+        RUNNING: bucket("running", replicas, MAX_BYTES_OF[RUNNING]),
     }
 
 
-def bucket(name: str, replicas: int = 1) -> dict[str, Any]:
+def bucket(name: str, replicas: int = 1, max_bytes: int = MAX_BYTES_OF[PENDING]) -> dict[str, Any]:
     """A standard key-value bucket (ADR-8). Deleted keys leave a marker that expires."""
     return (
-        _common(replicas, MAX_BYTES_OF[PENDING])
+        _common(replicas, max_bytes)
         | _READERS_ONLY
         | {
             "subjects": [f"$KV.{name}.>"],
@@ -128,6 +138,24 @@ def bucket(name: str, replicas: int = 1) -> dict[str, Any]:
 def bucket_stream(name: str) -> str:
     """The stream behind a bucket."""
     return f"KV_{name}"
+
+
+def level_of(stream: dict[str, Any]) -> str:
+    """The level of the log, by the description of its stream."""
+    return str((stream["config"].get("metadata") or {}).get(_LEVEL_KEY, "1"))
+
+
+def check_level(stream: dict[str, Any] | None) -> None:
+    """Refuse a log that this program would misread. No log yet, or an older one, is fine.
+
+    Raises:
+        NewerLog: it is at a level that this program does not know.
+    """
+    if stream is not None and level_of(stream) not in map(str, range(1, LEVEL + 1)):
+        raise NewerLog(
+            f"this log is at level {level_of(stream)}; this program "
+            f"(ayes {metadata.version('ayes')}) knows levels up to {LEVEL}: upgrade it."
+        )
 
 
 async def ensure_empty(requests: Api, name: str, description: str) -> None:
@@ -155,7 +183,7 @@ def deliver_subject(durable: Durable) -> str:
     return f"deliver.{durable.role}.{durable.name}"
 
 
-def _consumer(durable: Durable, ack_wait_s: float) -> dict[str, Any]:
+def consumer_config(durable: Durable, ack_wait_s: float = ACK_WAIT_S) -> dict[str, Any]:
     """A durable push consumer's configuration, as the JetStream API takes it."""
     return {
         "durable_name": durable.name,
@@ -216,10 +244,10 @@ async def ensure(
                 exactly=asked is not None or "max_bytes" not in changes,
             )
     for durable in DURABLES.values():
-        if durable.optional and durable.name.removesuffix("-parked") not in also:
+        if durable.optional and durable.origin not in also:
             continue
         what = f"CONSUMER.{{}}.{durable.stream}.{durable.name}"
-        config = _consumer(durable, ack_wait_s) | (
+        config = consumer_config(durable, ack_wait_s) | (
             {"opt_start_time": _seal()} if _is_sealed(durable) else {}
         )
         await _ensure(
@@ -234,21 +262,45 @@ async def _subscribe_to_more(requests: Api, what: str, durable: Durable) -> None
     There are no facts on those subjects yet, so it misses none.
     """
     there = await info(requests, what.format("INFO"))
-    if there is None or set(durable.subjects) <= set(_filter(there["config"])):
-        return
-    config = {name: value for name, value in there["config"].items() if name != "filter_subject"}
-    config["filter_subjects"] = list(durable.subjects)
+    if there is not None and not set(durable.subjects) <= set(filter_of(there["config"])):
+        await change_consumer(requests, durable, {"filter_subjects": list(durable.subjects)})
+
+
+async def change_consumer(requests: Api, durable: Durable, changes: dict[str, Any]) -> None:
+    """Change some settings of an existing consumer; its position and start time stay.
+
+    Raises:
+        BrokerRefused: the broker does not allow it.
+    """
+    place = f"{durable.stream}.{durable.name}"
+    config = (await requests.call(f"CONSUMER.INFO.{place}", repeat=True))["config"] | changes
+    if "filter_subjects" in changes:  # instead of the name for a single one
+        config.pop("filter_subject", None)
     body = {"stream_name": durable.stream, "config": config, "action": "update"}
+    await _change(requests, f"CONSUMER.CREATE.{place}", body, f"consumer {durable.name}")
+
+
+async def change_stream(requests: Api, name: str, changes: dict[str, Any]) -> None:
+    """Change some settings of an existing stream.
+
+    Raises:
+        BrokerRefused: the broker does not allow it.
+    """
+    config = (await requests.call(f"STREAM.INFO.{name}", repeat=True))["config"] | changes
+    await _change(requests, f"STREAM.UPDATE.{name}", config, f"stream {name}")
+
+
+async def _change(requests: Api, subject: str, body: dict[str, Any], what: str) -> None:
     try:
-        await requests.call(what.format("CREATE"), body)
+        await requests.call(subject, body)
     except ApiError as problem:
         raise BrokerRefused(
-            f"the broker does not let consumer {durable.name} subscribe to more: "
-            f"{problem.description}. These credentials must be an administrator's."
+            f"the broker does not change {what}: {problem.description}. These credentials must be "
+            "an administrator's."
         ) from None
 
 
-def _filter(config: dict[str, Any]) -> list[str]:
+def filter_of(config: dict[str, Any]) -> list[str]:
     """The subjects of a consumer. The server reports a single one under another name."""
     return config.get("filter_subjects") or [config.get("filter_subject", "")]
 
@@ -302,7 +354,7 @@ def _missing_bounds(
     changes |= {
         key: declared[key]
         for key in ("max_consumers", "consumer_limits")
-        if key in declared and not _is_as_narrow(key, live, declared)
+        if key in declared and not is_as_narrow(key, live, declared)
     }
     return changes
 
@@ -322,7 +374,7 @@ def _is_bounded(live: dict[str, Any], key: str) -> bool:
     return int(live.get(key) or -1) > 0
 
 
-def _is_as_narrow(key: str, live: dict[str, Any], declared: dict[str, Any]) -> bool:
+def is_as_narrow(key: str, live: dict[str, Any], declared: dict[str, Any]) -> bool:
     """Whether this bound exists and is no wider than declared; any number of bytes will do."""
     if key == "consumer_limits":
         limit = int((live.get(key) or {}).get("inactive_threshold", 0))
@@ -450,58 +502,6 @@ def _seal() -> str:
     return before.isoformat().replace("+00:00", "Z")
 
 
-async def drift(requests: Api, *, replicas: int = 1) -> list[str]:
-    """The differences between the broker and the declarations, one sentence each."""
-    found: list[str] = []
-    for name, declared in streams(replicas).items():
-        stream = await info(requests, f"STREAM.INFO.{name}")
-        if stream is None:
-            found.append(f"stream {name} is missing; `ayes up` or an administrator creates it")
-            continue
-        found += _differences(
-            f"stream {name}", declared, stream["config"], ignore={"num_replicas", *_BOUNDS}
-        )
-        found += [
-            f"stream {name}: {key} is {stream['config'].get(key)!r}, wider than the declared "
-            f"{declared[key]!r}; `ayes setup` bounds it"
-            for key in _BOUNDS
-            if key in declared and not _is_as_narrow(key, stream["config"], declared)
-        ]
-    for durable in DURABLES.values():
-        consumer = await info(requests, f"CONSUMER.INFO.{durable.stream}.{durable.name}")
-        if consumer is None and durable.optional:
-            continue
-        if consumer is None:
-            found.append(
-                f"consumer {durable.name} is missing; `ayes up` or an administrator creates it"
-            )
-            continue
-        found += _differences(
-            f"consumer {durable.name}",
-            _consumer(durable, ACK_WAIT_S),
-            consumer["config"],
-            ignore={"ack_wait"},
-        )
-    return found
-
-
-async def replicas_differ(requests: Api, wanted: int) -> list[str]:
-    """The streams whose number of replicas differs, one sentence each.
-
-    `ensure` does not change it on existing streams, since only the administrator knows whether
-    there are servers for more.
-    """
-    found = []
-    for name in streams():
-        stream = await info(requests, f"STREAM.INFO.{name}")
-        if stream is not None and (has := stream["config"]["num_replicas"]) != wanted:
-            found.append(
-                f"stream {name} has {has} replica{'' if has == 1 else 's'}, not {wanted}; "
-                f"on a cluster: nats stream edit {name} --replicas {wanted}"
-            )
-    return found
-
-
 async def info(requests: Api, subject: str) -> dict[str, Any] | None:
     """The JetStream API's description of a stream or consumer; None if it does not exist.
 
@@ -514,15 +514,3 @@ async def info(requests: Api, subject: str) -> dict[str, Any] | None:
         if problem.code == 404:
             return None
         raise
-
-
-def _differences(
-    what: str, declared: dict[str, Any], live: dict[str, Any], ignore: set[str]
-) -> list[str]:
-    # The server omits defaults, so 0, false, empty and absent are equal.
-    live = live | ({"filter_subjects": _filter(live)} if "filter_subject" in live else {})
-    return [
-        f"{what}: {key} is {live.get(key)!r}, declared is {value!r}"
-        for key, value in declared.items()
-        if key not in ignore and (live.get(key) or None) != (value or None)
-    ]

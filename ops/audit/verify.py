@@ -6,7 +6,7 @@ Three things are compared:
 * the histories: each reply carries the digest of the history that its model was sent; the history
   rebuilt from the log must have the same digest;
 * the promises: no approval is for other bytes than its call holds, and no tool was started again
-  unless it is declared repeatable.
+  unless it is declared repeatable, or its lookup said that the start before had no effect.
 
 That nothing starts without an approval of exactly its bytes is not compared:
 `ayes.ledger.lifecycle` counts no other start. Facts that do not count are listed as void, with the
@@ -177,14 +177,20 @@ def _broken_promises(call: Call, tools: dict[str, e.ToolDeclared]) -> list[tuple
         return broken
     if isinstance(call.decided.event, e.Approved) and call.flaw == "digest_mismatch":
         broken.append((call.decided.seq, f"the approval of {ref} is for other bytes than it holds"))
-    if len(call.starts) > 1:
+    again = [start for start in call.starts[1:] if not _is_looked_up(start)]
+    if again:
         declared = tools.get(
             tool_slot(ref.workspace, call.wish.tool, call.wish.tool_version).subject
         )
         if declared is None or not declared.repeatable:
             what = f"{ref} was started {len(call.starts)} times and is not repeatable"
-            broken.append((call.starts[1].seq, what))
+            broken.append((again[0].seq, what))
     return broken
+
+
+def _is_looked_up(start: Fact) -> bool:
+    """Whether the tool's lookup had said that the start before it had no effect."""
+    return isinstance(start.event, e.ToolStarted) and start.event.looked_up
 
 
 class Difference(Struct, frozen=True):

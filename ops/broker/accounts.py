@@ -37,13 +37,14 @@ from msgspec import Struct
 
 from ayes.consumers.pending_client import ROLE as QUEUE
 from ayes.consumers.pending_client import SERVICE, SUBJECT
-from ayes.ledger.nats.streams import PENDING
+from ayes.ledger.nats.streams import PENDING, RUNNING
+from ayes.ledger.services import RENEWED
 from ayes.ledger.subscriptions import DURABLES, LEDGER, OPERATOR, PARKED, TIMERS, Durable
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import token
 from ayes.schemas.slots import CLIENT, DELEGATION, GRANT, ORGANISATION, POLICY, ROOT, TOOL
 
-#: Limits of the ledger's account: room for buckets that are rebuilt next to the four streams, and
+#: Limits of the ledger's account: room for buckets that are rebuilt next to the five streams, and
 #: more consumers than all streams may have together, so that one stream's readers cannot use up
 #: another's. Bytes are bounded by stream.
 MAX_STREAMS: Final = 64
@@ -51,12 +52,17 @@ MAX_CONSUMERS: Final = 10_000
 
 #: May do everything in the ledger's account. For set-up and drift detection only.
 ADMIN: Final = "admin"
-#: May only tell the server to reload its configuration; it is in another account than the streams.
+#: May only have the server reload its configuration, and ask whether it is healthy; it is in
+#: another account than the streams.
 SYSTEM: Final = "system"
 #: The roles of workers and programs. People vote as `reviewer-<name>`.
 WORKERS: Final = ("gate", "model", "executor", "queue")
 ROLES: Final = (*WORKERS, "service", "operator", "organisation", "observer")
 REVIEWER: Final = "reviewer-"
+#: The account of all people on a broker that asks about their logins (callout.py).
+PEOPLE: Final = "people"
+#: The account and the login of the service that answers it.
+CALLOUT: Final = "callout"
 
 #: The kinds that belong to the workspace, and to none of its threads.
 _RESERVED: Final = (POLICY, TOOL, GRANT, DELEGATION)
@@ -107,6 +113,9 @@ OTHER_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     # No workspace can weaken the organisation's policy, so its operators may not write it.
     f"{ROOT}.{ORGANISATION}.{POLICY}.*": ("organisation",),
     "$KV.pending.>": ("queue",),
+    # The index of calls that may be in doubt. No service can take a call out of it.
+    "$KV.running.>": ("queue",),
+    f"$KV.running.{RENEWED}>": ("service",),
     # Deadlines: set, and cancelled by purging their subject.
     "timer.set.>": ("gate",),
     f"$JS.API.STREAM.PURGE.{TIMERS}": ("gate",),
@@ -142,7 +151,7 @@ READING: Final = (
     "$JS.API.STREAM.INFO.*",
     *(
         subject
-        for stream in (LEDGER, PENDING)
+        for stream in (LEDGER, PENDING, RUNNING)
         for subject in (
             f"$JS.API.STREAM.MSG.GET.{stream}",
             f"$JS.API.DIRECT.GET.{stream}",
@@ -171,6 +180,7 @@ _EXPORTS: Final = """\
       {service: "$JS.API.>"}
       {service: "$JS.API.DIRECT.GET.LEDGER", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.KV_pending", response_type: stream, response_threshold: "5s"}
+      {service: "$JS.API.DIRECT.GET.KV_running", response_type: stream, response_threshold: "5s"}
       {service: "$JS.API.DIRECT.GET.PARKED", response_type: stream, response_threshold: "5s"}
       {stream: "deliver.>"}
       {stream: "_INBOX.>"}"""
@@ -224,6 +234,10 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
         raise BadInput(
             f"there is no role {role!r}. There are {', '.join((*ROLES, f'{REVIEWER}NAME'))}."
         )
+    return _permissions(role, tuple(durables))
+
+
+def _permissions(role: str, durables: tuple[Durable, ...]) -> Permissions:
     others = [subject for subject, roles in OTHER_SUBJECTS.items() if role in roles]
     facts = (*slots_of(role), *(subject for subject in others if subject.startswith(f"{ROOT}.")))
     publish = [*dict.fromkeys((*facts, *others, *READING))]
@@ -248,23 +262,48 @@ def permissions(role: str, durables: Iterable[Durable] = tuple(DURABLES.values()
     )
 
 
+class Callout(Struct, frozen=True):
+    """The service that the broker asks about the logins of people (callout.py)."""
+
+    #: The public key of the account that signs its answers.
+    issuer: str
+    password: str
+
+
 def accounts_config(
-    passwords: Mapping[str, str], durables: Iterable[Durable] = tuple(DURABLES.values())
+    passwords: Mapping[str, str],
+    durables: Iterable[Durable] = tuple(DURABLES.values()),
+    callout: Callout | None = None,
 ) -> str:
-    """The accounts block of a nats-server configuration, for the roles that have a password."""
+    """The accounts block of a nats-server configuration, for the roles that have a password.
+
+    Args:
+        callout: the service that is asked about people; without one, each of them is an account.
+    """
     durables = tuple(durables)
+    is_answered = QUEUE in passwords
     roles = "".join(
-        _role_account(role, password, permissions(role, durables), is_answered=QUEUE in passwords)
+        _role_account(
+            role,
+            permissions(role, durables),
+            _user(role, password, permissions(role, durables)),
+            is_answered=is_answered,
+        )
         for role, password in sorted(passwords.items())
-        if role not in (ADMIN, SYSTEM)
+        if role not in (ADMIN, SYSTEM) and not (callout and role.startswith(REVIEWER))
     )
+    if callout:
+        people = _role_account(PEOPLE, _everybody(), "", is_answered=is_answered)
+        service = f"{{user: {CALLOUT}, password: {_quoted(callout.password)}}}"
+        roles += f"{people}  {CALLOUT} {{users: [{service}]}}\n"
     return (
         "# Written by ayes; ops/broker/accounts.py says who may do what, and why it looks like "
         "this.\n"
         f"system_account: {SYSTEM}\n"
+        f"{_authorization(callout) if callout else ''}"
         "accounts {\n"
         f"  {SYSTEM} {{users: [{{user: {SYSTEM}, password: {_quoted(passwords[SYSTEM])}, "
-        'permissions: {publish: ["$SYS.REQ.SERVER.*.RELOAD"], '
+        'permissions: {publish: ["$SYS.REQ.SERVER.*.RELOAD", "$SYS.REQ.SERVER.*.HEALTHZ"], '
         f'subscribe: ["_INBOX.{SYSTEM}.>"]}}}}]}}\n'
         f"  {LEDGER} {{\n"
         f"    jetstream: {{max_streams: {MAX_STREAMS}, max_consumers: {MAX_CONSUMERS}}}\n"
@@ -276,8 +315,39 @@ def accounts_config(
     )
 
 
-def _role_account(role: str, password: str, may: Permissions, *, is_answered: bool) -> str:
+def _authorization(callout: Callout) -> str:
+    """Users who are not in the configuration are asked about, and can only be put among people."""
+    # Longer than a client waits for its connection, so that one which reconnects before the service
+    # does tries again instead of being refused.
+    return (
+        "authorization {\n"
+        "  timeout: 5\n"
+        f"  auth_callout {{issuer: {callout.issuer}, account: {CALLOUT}, auth_users: [{CALLOUT}], "
+        f"allowed_accounts: [{PEOPLE}]}}\n"
+        "}\n"
+    )
+
+
+def _everybody() -> Permissions:
+    """What people import together. Slots have their names, so that all of these are wildcards, and
+    each person's own permissions say which.
+    """
+    may = _permissions(f"{REVIEWER}*", ())
+    return msgspec.structs.replace(may, subscribe=("_INBOX.*.>",))
+
+
+def _user(role: str, password: str, may: Permissions) -> str:
     publish, subscribe = (*may.publish, *may.asked), (*may.subscribe, *may.answered)
+    return (
+        f"{{user: {role}, password: {_quoted(password)}, permissions: {{\n"
+        f"      publish: {{allow: {_quoted(publish)}, deny: {_quoted(may.denied)}}}\n"
+        f"      subscribe: {{allow: {_quoted(subscribe)}}}\n"
+        f"{_ONE_ANSWER if may.answered else ''}"
+        "    }}"
+    )
+
+
+def _role_account(name: str, may: Permissions, user: str, *, is_answered: bool) -> str:
     imports = [
         *(("service", LEDGER, subject) for subject in may.publish),
         *(("stream", LEDGER, subject) for subject in may.subscribe),
@@ -288,12 +358,8 @@ def _role_account(role: str, password: str, may: Permissions, *, is_answered: bo
         for kind, account, subject in imports
     )
     return (
-        f"  {role} {{\n"
-        f"    users: [{{user: {role}, password: {_quoted(password)}, permissions: {{\n"
-        f"      publish: {{allow: {_quoted(publish)}, deny: {_quoted(may.denied)}}}\n"
-        f"      subscribe: {{allow: {_quoted(subscribe)}}}\n"
-        f"{_ONE_ANSWER if may.answered else ''}"
-        "    }}]\n"
+        f"  {name} {{\n"
+        f"    users: [{user}]\n"
         f"    imports: [\n{listed}    ]\n"
         f"{_OFFERED if may.answered else ''}"
         "  }\n"

@@ -4,8 +4,9 @@ import asyncio
 from typing import Final
 
 from ayes.ledger.nats.api import Api
+from ayes.ledger.nats.drift import drift
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import dismiss_abandoned, drift, undeclared, uses
+from ayes.ledger.nats.streams import dismiss_abandoned, undeclared, uses
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.logs import get_logger
 

@@ -26,20 +26,28 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
-import nats.errors
-from nats.aio.client import Client
 
-from ayes.ledger.nats.credentials import ADDRESS, Address, Login, Store, open_own
-from ayes.ledger.nats.protocol import server_id
-from ayes.ops.broker.accounts import ADMIN, ROLES, SYSTEM, accounts_config, permissions
+from ayes.ledger.nats.credentials import ADDRESS, Login, Store, open_own
+from ayes.ops.broker.accounts import (
+    ADMIN,
+    CALLOUT,
+    REVIEWER,
+    ROLES,
+    SYSTEM,
+    Callout,
+    accounts_config,
+    permissions,
+)
+from ayes.ops.broker.callout import Issuer, answering
+from ayes.ops.broker.config import quoted, server_config
 from ayes.ops.broker.processes import die_with_parent
-from ayes.schemas.errors import BadInput, BrokerAway, Defect, StoreHeld
+from ayes.schemas.errors import BadInput, BrokerAway, StoreHeld
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ops.broker.server")
@@ -49,16 +57,10 @@ OLDEST: Final = (2, 14)
 HOST: Final = "127.0.0.1"
 #: How long the child of a killed process may take to end.
 _DYING_S: Final = 3.0
-#: How many batches may be open, and for how long (security review, M2). One idle client can use up
-#: nats-server's default of 50 for ten seconds; ours are sent whole, so each ends at once.
-BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, timeout: "5s"'
 #: How long a server may take to answer before we check whether it is still reading its store: 3 s
 #: per million facts after a kill, 1 s otherwise.
 _READY_S: Final = 10.0
 _STOPPING_S: Final = 30.0
-#: A reload lets a new account sign on, but only the next one connects its imports (always so on
-#: 2.15.0).
-_RELOADS: Final = 5
 
 
 class EmbeddedServer:
@@ -68,16 +70,28 @@ class EmbeddedServer:
     Args:
         sync: when the log is flushed to disk: `always` before each acknowledgement, or an interval
             such as `2m` (nats-server's default), whose facts a power failure may lose.
+        name: its name in a cluster; by default a new one at each start.
+        more: further lines of its configuration. If there are any, it takes connections with TLS.
     """
 
     def __init__(
-        self, store: Path | str | None = None, *, sync: str = "always", max_payload: int = 1 << 20
+        self,
+        store: Path | str | None = None,
+        *,
+        sync: str = "always",
+        max_payload: int = 1 << 20,
+        name: str = "",
+        more: str = "",
     ) -> None:
         self.store = Store(store)
         self.sync = sync
         self.max_payload = max_payload
+        self.more = more
         self.url = ""
         self._lock = -1
+        self._binary = Path()
+        self._logins = AsyncExitStack()
+        self.name = name or f"approvals-{secrets.token_hex(4)}"
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
@@ -88,11 +102,16 @@ class EmbeddedServer:
             StoreHeld: another process runs a server from it.
             BrokerAway: it does not start; with the last lines of its log.
         """
-        binary = await asyncio.to_thread(find_binary)
-        _adopt(self.store)
-        self._lock = await _take(self.store.path)
+        self._binary = await asyncio.to_thread(find_binary)
+        if (self.store.path / "n1").exists():
+            raise BadInput(
+                f"{self.store.path} is the store of a cluster. Start that with `ayes cluster up`, "
+                "or name another store with --store."
+            )
+        adopt(self.store)
+        self._lock = await take(self.store.path)
         try:
-            await self._start(binary)
+            await self._start()
         except BaseException:
             await self._stop()
             raise
@@ -124,45 +143,77 @@ class EmbeddedServer:
     async def ensure_account(self, role: str) -> Login:
         return await ensure_account(self.store, role)
 
-    async def _start(self, binary: Path) -> None:
+    async def restart(self) -> None:
+        """Start the server again on the same port, after ending it if it still runs.
+
+        Raises:
+            BrokerAway: it does not start; with the last lines of its log.
+        """
+        await self._end()
+        try:
+            await self._run()
+        except BrokerAway:
+            await self._end()
+            raise
+
+    async def _start(self) -> None:
         before = self.store.read()
-        port = _free_port(before.port)
-        address = Address(url="", port=port, passwords=_passwords(before.passwords))
+        (port,) = free_ports(before.port)
+        address = msgspec.structs.replace(
+            before, url="", port=port, passwords=passwords(before.passwords)
+        )
         # While it starts, clients must not be sent to its last address.
         self.store.write(address)
-        name = f"approvals-{secrets.token_hex(4)}"
-        self.store.write_private("accounts.conf", accounts_config(address.passwords).encode())
-        self.store.write_private("server.conf", self._config(name, port).encode())
-        await self._spawn(binary)
-        await self._answers(name, port)
-        self.url = f"nats://{HOST}:{port}"
+        self.store.write_private("server.conf", self._config(port).encode())
+        if self.more:
+            # The nodes of a cluster have one list of accounts, which is known when they start.
+            accounts = accounts_config(address.passwords)
+            self.store.write_private("accounts.conf", accounts.encode())
+            await self._run()
+            self.url = f"tls://{HOST}:{port}"
+        else:
+            await self._run_with_callout(address.passwords, port)
         self.store.write(msgspec.structs.replace(address, url=self.url))
         _log.debug("broker started", url=self.url, store=str(self.store.path), pid=self.pid)
 
-    def _config(self, name: str, port: int) -> str:
-        def quoted(value: object) -> str:
-            return json.dumps(str(value), ensure_ascii=False)
+    async def _run_with_callout(self, known: dict[str, str], port: int) -> None:
+        issuer = Issuer()
+        callout = Callout(issuer.public, secrets.token_urlsafe(32))
+        accounts = accounts_config(known, callout=callout)
+        self.store.write_private("accounts.conf", accounts.encode())
+        await self._run()
+        self.url = f"nats://{HOST}:{port}"
+        service = Login(self.url, CALLOUT, callout.password)
+        await self._logins.enter_async_context(answering(self.store, issuer, service))
 
+    async def _run(self) -> None:
+        await self._spawn()
+        await self._answers(self.store.read().port)
+
+    async def _end(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            await _end(self._process)
+
+    def _config(self, port: int) -> str:
+        path = self.store.path
         return (
-            f"server_name: {name}\n"
-            f"listen: {quoted(f'{HOST}:{port}')}\n"
-            f"max_payload: {self.max_payload}\n"
-            "jetstream {\n"
-            f"  store_dir: {quoted(self.store.path / 'jetstream')}\n"
-            f"  sync_interval: {quoted(self.sync)}\n"
-            f"  limits {{batch {{{BATCHES}}}}}\n"
-            "}\n"
-            f"log_file: {quoted(self.store.path / 'server.log')}\n"
+            server_config(
+                self.name,
+                f"{HOST}:{port}",
+                path / "jetstream",
+                sync=self.sync,
+                max_payload=self.max_payload,
+            )
+            + f"log_file: {quoted(str(path / 'server.log'))}\n"
             "logfile_size_limit: 10MB\n"
-            "logfile_max_num: 3\n"
-            'include "accounts.conf"\n'
+            "logfile_max_num: 3\n" + self.more
         )
 
-    async def _spawn(self, binary: Path) -> None:
+    async def _spawn(self) -> None:
         log = open_own(self.store.path / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             self._process = await asyncio.create_subprocess_exec(
-                str(binary),
+                str(self._binary),
                 "-c",
                 str(self.store.path / "server.conf"),
                 stdin=subprocess.DEVNULL,
@@ -179,11 +230,11 @@ class EmbeddedServer:
             os.close(log)
         _note(self._lock, self.pid)
 
-    async def _answers(self, name: str, port: int) -> None:
+    async def _answers(self, port: int) -> None:
         while True:
             try:
                 async with asyncio.timeout(_READY_S):
-                    while (await _server_name(port)) != name:
+                    while (await _server_name(port)) != self.name:
                         if self._process is None or self._process.returncode is not None:
                             raise BrokerAway(
                                 "nats-server ended while starting. The end of "
@@ -213,8 +264,8 @@ class EmbeddedServer:
 
     async def _stop(self) -> None:
         try:
-            if self._process is not None and self._process.returncode is None:
-                await _end(self._process)
+            await self._logins.aclose()
+            await self._end()
             if self.url:
                 self.store.write(msgspec.structs.replace(self.store.read(), url=""))
                 _log.debug("broker stopped", store=str(self.store.path))
@@ -224,9 +275,10 @@ class EmbeddedServer:
 
 
 async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
-    """The login of `role` on the broker of this store; creates the account if there is none.
+    """The login of `role` on the broker of this store; adds the person if there is none.
 
-    Any process of the store's owner may call this, not only the one that runs the server.
+    Any process of the store's owner may call this, not only the one that runs the server, which
+    reads the passwords whenever somebody signs on (callout.py).
 
     Raises:
         BadInput: there is no such role.
@@ -234,24 +286,17 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
     """
     store = store if isinstance(store, Store) else Store(store)
     permissions(role)
-    system = store.login(SYSTEM)
+    store.login(ADMIN)  # fails if no broker runs there
     async with _alone(store.path):
         address = store.read()
         if role not in address.passwords:
-            passwords = address.passwords | {role: secrets.token_urlsafe(32)}
-            store.write_private("accounts.conf", accounts_config(passwords).encode())
-            login = Login(system.url, role, passwords[role])
-            for _ in range(_RELOADS):
-                await _reload(system)
-                if await _works(login):
-                    break
-            else:
-                raise Defect(
-                    f"the broker in {store.path} does not accept the account {role!r}; see its "
-                    "server.log."
+            if "," in address.url:
+                raise BadInput(
+                    f"the cluster in {store.path} has no account {role!r}. Start it again with "
+                    f"`ayes cluster up --people {role.removeprefix(REVIEWER)}`, which adds it."
                 )
-            # Only now: every login in the address must work.
-            store.write(msgspec.structs.replace(store.read(), passwords=passwords))
+            known = passwords(address.passwords, [role])
+            store.write(msgspec.structs.replace(address, passwords=known))
     return store.login(role)
 
 
@@ -321,7 +366,7 @@ def _version(binary: str) -> tuple[int, ...]:
     return tuple(map(int, numbers.groups())) if numbers else ()
 
 
-def _adopt(store: Store) -> None:
+def adopt(store: Store) -> None:
     """Make the directory a store unless it is one; refuse a directory with other files."""
     path = store.path
     try:
@@ -343,7 +388,7 @@ def _adopt(store: Store) -> None:
     store.read()
 
 
-async def _take(path: Path) -> int:
+async def take(path: Path) -> int:
     """Lock the store, waiting a moment for the child of a killed process."""
     lock = open_own(path / "lock", os.O_RDWR | os.O_CREAT)
     try:
@@ -391,65 +436,21 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
         os.close(lock)
 
 
-async def _reload(system: Login) -> None:
-    """Have the server read its configuration again. Unlike a signal, this waits until it has."""
-    async with _signed_on(system) as client:
-        subject = f"$SYS.REQ.SERVER.{server_id(client)}.RELOAD"
-        answer = json.loads((await client.request(subject, timeout=5)).data)
-    if refusal := answer.get("error"):
-        raise Defect(f"the broker refuses the accounts that were written for it: {refusal}")
-
-
-async def _works(login: Login) -> bool:
-    """Whether this login reaches the ledger's account."""
-    async with _signed_on(login) as client:
-        try:
-            await client.request("$JS.API.INFO", timeout=2)
-        except nats.errors.NoRespondersError:
-            return False
-        return True
-
-
-@asynccontextmanager
-async def _signed_on(login: Login) -> AsyncGenerator[Client]:
-    client = Client()
-
-    async def on_error(problem: Exception) -> None:
-        _log.debug("a short connection failed", user=login.user, problem=str(problem))
-
-    try:
-        async with asyncio.timeout(10):
-            await client.connect(
-                login.url,
-                user=login.user,
-                password=login.password,
-                inbox_prefix=f"_INBOX.{login.user}".encode(),
-                max_reconnect_attempts=1,
-                error_cb=on_error,
-            )
-            yield client
-    except (nats.errors.Error, OSError, TimeoutError) as problem:
-        raise BrokerAway(
-            f"the broker at {login.url} does not answer ({problem!r}); "
-            "start it again with `ayes up`."
-        ) from None
-    finally:
-        if not client.is_closed:
-            await client.close()
-
-
-def _passwords(known: dict[str, str]) -> dict[str, str]:
+def passwords(known: dict[str, str], also: Sequence[str] = ()) -> dict[str, str]:
     """The known passwords, and new ones for roles without."""
-    return {role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, *ROLES)} | known
+    return {role: secrets.token_urlsafe(32) for role in (ADMIN, SYSTEM, *ROLES, *also)} | known
 
 
-def _free_port(wanted: int) -> int:
-    """The previous port if it is free, so that clients can reconnect; or else any."""
+def free_ports(*wanted: int) -> list[int]:
+    """A port for each: the wanted one if it is free, so that clients can reconnect; or else any."""
+    with ExitStack() as probes:
+        return [probes.enter_context(_bound(port)).getsockname()[1] for port in wanted]
+
+
+def _bound(wanted: int) -> socket.socket:
     for port in (wanted, 0):
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, port))
-            return int(probe.getsockname()[1])
+        with suppress(OSError):
+            return socket.create_server((HOST, port))
     raise BrokerAway(f"{HOST} has no free port.")
 
 
@@ -488,7 +489,7 @@ _CRASHES: Final = ("panic:", "fatal error:", "SIG", "unexpected fault address")
 def _tail(file: Path, lines: int) -> str:
     try:
         with file.open("rb") as log:
-            log.seek(max(0, file.stat().st_size - 64 * 1024))
+            log.seek(max(0, file.stat().st_size - 512 * 1024))
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return "(nothing)"

@@ -1,21 +1,26 @@
 """Commands for operators: is everything as it should be, and how far behind is each consumer."""
 
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
 from msgspec import Struct
 
+from ayes.consumers.doubt import in_doubt
 from ayes.ledger import clock
-from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.drift import drift
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import drift, info, uses
+from ayes.ledger.nats.streams import check_level, info, uses
 from ayes.ledger.services import Ledger
-from ayes.ledger.subscriptions import ACK_WAIT_S, DURABLES, LEDGER, PARKED
+from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import alarms, readers
+from ayes.ops.broker.health import takes_writes
+from ayes.ops.broker.nodes import Copies, copies, explained, trouble
+from ayes.ops.broker.progress import ESSENTIAL, Progress, progress, seconds
 from ayes.ops.broker.server import OLDEST
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.terminal.output import print_json, print_line
@@ -95,7 +100,9 @@ async def doctor(
 async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
     store, url, _ = session
     checks: list[Check] = []
-    async with JetStream.connect(store, url=url, role="admin") as port:
+    connecting = JetStream.connect(store, url=url, role="admin", any_level=True)
+    async with connecting as port, explained(port):
+        check_level(await info(port.api, f"STREAM.INFO.{LEDGER}"))
         ledger = Ledger.on(port, "admin")
         version = port.connection.client.connected_server_version
         named = f"{version.major}.{version.minor}.{version.patch}"
@@ -107,6 +114,9 @@ async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
                 f"nats-server {named}; needed is {oldest}",
             )
         )
+        nodes = await copies(port)
+        troubled = trouble(nodes)
+        checks.append(Check("nodes", not troubled, troubled or _led(nodes)))
         differing = await drift(port.api)
         checks.append(
             Check("streams and consumers", not differing, "; ".join(differing) or "as declared")
@@ -130,10 +140,14 @@ async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
         taken = await uses(port.api)
         full = [one for one in taken if one.is_alarming]
         checks.append(Check("room", not full, "; ".join(map(str, full or taken))))
+        health = await takes_writes(port, Store(store) if url is None else None)
+        free = "" if health.free_bytes is None else f"; {health.free_bytes / 1e9:,.1f} GB are free"
+        checks.append(Check("writes", health.ok, health.why or f"the log takes them{free}"))
         checks.append(await _batches(port))
         if url is None:
             checks.append(await _witnessed(port, Store(store), deep=deep))
         checks.append(await _promises(ledger, deep=deep))
+        checks.append(await _in_doubt(ledger))
         parked = await port.parked()
         # Streams that are not as declared may not let it read them, and are an alarm by themselves.
         void = [] if differing else await _void_facts(ledger)
@@ -153,6 +167,12 @@ async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
     return checks
 
 
+def _led(nodes: Sequence[Copies]) -> str:
+    if not any(one.cluster for one in nodes):
+        return "a server by itself"
+    return "; ".join(map(str, nodes))
+
+
 def _joined(sentences: list[str], most: int = 5) -> str:
     more = len(sentences) - most
     return "; ".join(sentences[:most]) + (f"; and {more:,} more" if more > 0 else "")
@@ -167,15 +187,14 @@ async def _without_listeners(port: JetStream) -> list[str]:
     needed = [
         name
         for name, durable in DURABLES.items()
-        if durable.role in {"gate", "queue"} and durable.stream != PARKED
+        if durable.role in ESSENTIAL and durable.stream != PARKED
     ]
-    found = [await _consumer(port.api, name) for name in needed]
+    found = [await progress(port, name) for name in needed]
     return [
-        f"{one['name']}: {one['waiting']:,} {'waits' if one['waiting'] == 1 else 'wait'} and "
-        "nobody listens; start it "
-        f"with `ayes work {DURABLES[one['name']].role}`"
+        f"{one.name}: {one.waiting:,} {'waits' if one.waiting == 1 else 'wait'} and "
+        f"nobody listens; start it with `ayes work {DURABLES[one.name].role}`"
         for one in found
-        if one["waiting"] and not one["listening"]
+        if one.waiting and not one.listening
     ]
 
 
@@ -208,6 +227,24 @@ async def _witnessed(log: JetStream, store: Store, *, deep: bool) -> Check:
         detail=f"facts {first:,} to {seen.seq:,} are those that were seen before"
         + ("" if whole else "; --deep looks at all"),
     )
+
+
+async def _in_doubt(ledger: Ledger) -> Check:
+    """The calls that a person must reconcile."""
+    try:
+        doubts = await _doubts(ledger)
+    except Unavailable as problem:
+        return Check("in doubt", ok=False, detail=f"not looked at: {problem}")
+    return Check("in doubt", not doubts, _listed(doubts) if doubts else "no call")
+
+
+async def _doubts(ledger: Ledger) -> list[str]:
+    return [f"{one.workspace}/{one.thread}/{one.call}" for one in await in_doubt(ledger)]
+
+
+def _listed(doubts: list[str]) -> str:
+    calls = "1 call" if len(doubts) == 1 else f"{len(doubts):,} calls"
+    return f"{calls} (ayes pending --in-doubt): {_joined(doubts)}"
 
 
 async def _promises(ledger: Ledger, *, deep: bool) -> Check:
@@ -244,7 +281,7 @@ def _private(store: Store) -> Check:
     wrong = [
         file.name
         for file in (store.path / "address.json", store.path / "accounts.conf")
-        if file.stat().st_mode & 0o077
+        if file.exists() and file.stat().st_mode & 0o077  # a cluster's nodes have the accounts
     ]
     return Check(
         "store is private",
@@ -265,22 +302,20 @@ async def _skew_s(log: JetStream) -> float:
 
 @command(app)
 async def status(session: Session) -> None:
-    """Show the size of the log, how far each consumer is behind, what is parked and pending."""
+    """Show the size of the log, its nodes, how far each consumer is behind, what is parked and
+    pending.
+    """
     store, url, json = session
-    async with JetStream.connect(store, url=url, role="operator") as port:
+    connecting = JetStream.connect(store, url=url, role="operator", any_level=True)
+    async with connecting as port, explained(port):
         stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
+        check_level(stream)
         if stream is None:
             raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
-        consumers = [await _consumer(port.api, name) for name in DURABLES]
-        consumers = [
-            one for one in consumers if one["exists"] or not DURABLES[one["name"]].optional
-        ]
-        # Those for parked deliveries only if something is to be tried again.
-        consumers = [
-            one
-            for one in consumers
-            if DURABLES[one["name"]].stream != PARKED or one["waiting"] or one["in_hand"]
-        ]
+        nodes = await copies(port)
+        ledger = Ledger.on(port, "operator")
+        pending = await _if_readable(port.pending.entries())
+        health = await takes_writes(port, Store(store) if url is None else None)
         found: dict[str, Any] = {
             "url": port.connection.login.url,
             "facts": stream["state"]["messages"],
@@ -288,35 +323,76 @@ async def status(session: Session) -> None:
             "bytes": stream["state"]["bytes"],
             # With nothing waiting, a log that does not grow looks healthy; people know whether it
             # should.
-            "head_age_s": _seconds(stream["state"]["last_ts"], stream["ts"])
+            "head_age_s": seconds(stream["state"]["last_ts"], stream["ts"])
             if stream["state"]["messages"]
             else None,
-            "pending": len(await port.pending.entries()),
-            "consumers": consumers,
-            "alarms": await alarms(port.api),
+            "pending": None if pending is None else len(pending),
+            "in_doubt": await _if_readable(_doubts(ledger)),
+            "consumers": await _consumers(port),
+            "streams": nodes,
+            "free_bytes": health.free_bytes,
+            "alarms": [*filter(None, [health.why, trouble(nodes)]), *await alarms(port.api)],
         }
         if url is None and not (log := await _witnessed(port, Store(store), deep=False)).ok:
             found["alarms"].insert(0, f"the log is not what it was: {log.detail}")
-        found["alarms"] += await _void_facts(Ledger.on(port, "operator"))
-        parked = await port.parked()
+        found["alarms"] += await _void_facts(ledger)
+        found["parked"] = await port.parked()
     if json:
-        print_json(found | {"parked": parked})
-        return
-    age = found["head_age_s"]
+        print_json(found)
+    else:
+        _print_status(found)
+
+
+async def _if_readable[T](reading: Awaitable[T]) -> T | None:
+    """What is read from a bucket; None if that fails, since the rest is worth to be shown.
+
+    A consumer for reading it may be placed on a node that has just gone away, and never answers.
+    """
+    try:
+        return await reading
+    except Unavailable:
+        return None
+
+
+async def _consumers(port: JetStream) -> list[Progress]:
+    """Those that are needed; those for parked deliveries only if something is to be retried."""
+    found = [await progress(port, name) for name in DURABLES]
+    return [one for one in found if _is_shown(one)]
+
+
+def _is_shown(one: Progress) -> bool:
+    if DURABLES[one.name].stream == PARKED:
+        return bool(one.waiting or one.in_hand)
+    return one.used or not DURABLES[one.name].optional
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    age, pending = found["head_age_s"], found["pending"]
     print_line(
         f"{found['url']}   {found['facts']:,} facts, {found['bytes'] / 1e6:,.1f} MB   "
-        f"{found['pending']:,} pending"
+        + ("the queue cannot be read" if pending is None else f"{pending:,} pending")
         + ("" if age is None else f"   the last fact came {age:,.0f} s ago")
     )
-    keys = ("waiting", "in_hand", "redelivered", "ack_floor")
+    if any(one.cluster for one in found["streams"]):
+        for one in found["streams"]:
+            print_line(f"nodes   {one}")
     print_table(
         ("consumer", "waiting", "in hand", "again", "at", ""),
-        [(one["name"], *(f"{one[key]:,}" for key in keys), _standing(one)) for one in consumers],
+        [
+            (
+                one.name,
+                *(f"{n:,}" for n in (one.waiting, one.in_hand, one.redelivered, one.ack_floor)),
+                one.problem,
+            )
+            for one in found["consumers"]
+        ],
         (False, True, True, True, True, False),
     )
     for alarm in found["alarms"]:
         print_line(f"ALARM {alarm}")
-    for given_up in parked:
+    if found["in_doubt"]:
+        print_line(f"in doubt: {_listed(found['in_doubt'])}")
+    for given_up in found["parked"]:
         print_line(
             f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), "
             f"{given_up.reason}"
@@ -331,49 +407,3 @@ async def _void_facts(ledger: Ledger) -> list[str]:
         ]
     except Unavailable as problem:
         return [f"policies and tools cannot be read: {problem}"]
-
-
-def _standing(consumer: dict[str, Any]) -> str:
-    """What a person should look at."""
-    if consumer["frozen"]:
-        return f"frozen: nothing was delivered for {consumer['quiet_s']:,.0f} s"
-    if consumer["waiting"] and not consumer["listening"]:
-        return "nobody listens"
-    return ""
-
-
-async def _consumer(requests: Api, name: str) -> dict[str, Any]:
-    """How far one consumer is behind, and since when it received nothing.
-
-    It is frozen if facts wait, and none was delivered or acknowledged for longer than a worker may
-    be silent.
-    """
-    consumer = await info(requests, f"CONSUMER.INFO.{DURABLES[name].stream}.{name}")
-    there = consumer or {"delivered": {}, "ack_floor": {"stream_seq": 0}}
-    active = [
-        there[one]["last_active"]
-        for one in ("delivered", "ack_floor")
-        if "last_active" in there[one]
-    ]
-    quiet_s = (
-        min(_seconds(since, there["ts"]) for since in (*active, there["created"]))
-        if consumer
-        else 0.0
-    )
-    waiting = there.get("num_pending", 0)
-    return {
-        "name": name,
-        "exists": consumer is not None,
-        "listening": there.get("push_bound", False),
-        "waiting": waiting,
-        "in_hand": there.get("num_ack_pending", 0),
-        "redelivered": there.get("num_redelivered", 0),
-        "ack_floor": there["ack_floor"]["stream_seq"],
-        "quiet_s": quiet_s,
-        "frozen": waiting > 0 and quiet_s > ACK_WAIT_S,
-    }
-
-
-def _seconds(since: str, now: str) -> float:
-    """Between two times in the broker's format."""
-    return round((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds(), 3)

@@ -19,6 +19,7 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from ayes.consumers import pending_client
+from ayes.consumers.doubt import in_doubt
 from ayes.consumers.pending_view import changes
 from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Status
@@ -48,6 +49,7 @@ from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_json, print_line, print_message
 from ayes.ops.terminal.prompt import read_line, text_or_stdin
 from ayes.projections import pending as queue
+from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import BadEntry, Entry, PendingFilter
 from ayes.schemas import events as e
 from ayes.schemas.errors import (
@@ -84,10 +86,15 @@ _DIGEST: Final = re.compile(f"[0-9A-Fa-f]{{{output.SHORT},64}}")
     examples="""
     ayes pending
     ayes pending -w shop --watch
+    ayes pending --in-doubt
     """,
 )
 async def pending(
     workspace: OnlyWorkspaceOption = "",
+    doubtful: Annotated[
+        bool,
+        typer.Option("--in-doubt", help="The calls in doubt instead, which a person reconciles."),
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Continue with new and decided calls, until Ctrl-C.")
     ] = False,
@@ -102,9 +109,14 @@ async def pending(
         raise BadInput(f"--limit {limit} shows nothing. Give a number from 1 on.")
     if limit is not None and watch:
         raise BadInput("--limit cannot be combined with --watch, which shows all pending calls.")
+    if doubtful and watch:
+        raise BadInput("--in-doubt cannot be combined with --watch, which shows pending calls.")
     if workspace:
         token("workspace", workspace)
     async with session.connect("observer") as ledger:
+        if doubtful:
+            _report_in_doubt(await in_doubt(ledger, workspace), limit, json=session.json)
+            return
         if watch:
             await _watch_pending(ledger, workspace, json=session.json)
             return
@@ -124,6 +136,21 @@ async def pending(
         )
     else:
         print_message("Nothing waits for a decision.")
+
+
+def _report_in_doubt(found: Sequence[CallInDoubt], limit: int | None, *, json: bool) -> None:
+    shown = found[:limit]
+    if json:
+        for one in shown:
+            print_json(one)
+        return
+    output.print_in_doubt(shown, output.console())
+    if not found:
+        print_message("No call is in doubt.")
+        return
+    print_message()
+    oldest = "" if len(shown) == len(found) else f", the oldest {len(shown)} shown"
+    print_message(f"{len(found)} in doubt{oldest}. Find out what became of each, then record it.")
 
 
 async def _watch_pending(ledger: Ledger, workspace: str, *, json: bool) -> None:
@@ -308,7 +335,7 @@ async def vote(
             ask = at_terminal and not any(confirmation)
             if ask or not session.json:  # the stderr of a program has JSON errors only
                 output.print_question(known, output.console(stderr=True), ballot.arguments)
-            if ask and not await _confirm(_ASKS[ballot.verdict]):
+            if ask and not await confirm(_ASKS[ballot.verdict]):
                 print_message("Nothing was recorded.")
                 return 1
             if digest and not asked.startswith(digest.lower()):
@@ -371,10 +398,11 @@ async def _confirm_all(shown: Sequence[Entry], verdict: str) -> bool:
             "all of them."
         )
     print_message()
-    return await _confirm(f"{calls}. {verdict.capitalize()} all of them?")
+    return await confirm(f"{calls}. {verdict.capitalize()} all of them?")
 
 
-async def _confirm(question: str) -> bool:
+async def confirm(question: str) -> bool:
+    """Ask the person at the terminal; anything but yes is a no."""
     print_message(f"{question} [y/N]")
     return (await read_line() or "").lower() in {"y", "yes"}
 
@@ -471,15 +499,43 @@ async def reconcile(
     output: Annotated[
         str, typer.Option("--output", metavar="TEXT", help="What the model reads; - for stdin.")
     ] = "",
+    late: Annotated[
+        bool, typer.Option("--late", help="What the tool reported when it was in doubt already.")
+    ] = False,
     *,
     session: Session,
 ) -> None:
     """Say what became of a call in doubt: it was started, and nobody knows how it ended."""
-    if happened is None:
-        raise BadInput("say what you found out: --happened or --did-not-happen.")
+    if late and (happened is not None or output):
+        raise BadInput(
+            "--late records the tool's own late result, so leave out --happened, --did-not-happen "
+            "and --output."
+        )
     async with session.as_reviewer(name) as ledger:
+        if happened is None:
+            happened, output = await _late_result(ledger, CallRef.parse(call), is_accepted=late)
         known = await ledger.reviewer(name).reconcile(
             call, happened=happened, output=text_or_stdin(output)
         )
         sentence = f"{call} is settled: it {'happened' if happened else 'did not happen'}."
         await report(ledger, known, sentence, json=session.json)
+
+
+async def _late_result(ledger: Ledger, ref: CallRef, *, is_accepted: bool) -> tuple[bool, str]:
+    """Whether the call happened and the text for the model, as its late result has it."""
+    found = (await ledger.known_call(ref)).late_result
+    if found is None and is_accepted:
+        raise NotOpen(
+            f"{ref} has no late result, or several that differ: see ayes show {ref}. Say what you "
+            "found out: --happened or --did-not-happen."
+        )
+    if found is None:
+        raise BadInput("say what you found out: --happened or --did-not-happen.")
+    if not is_accepted:
+        raise BadInput(
+            f"{output.late_words(found)}. Accept this result with --late, or say what you found "
+            "out: --happened or --did-not-happen."
+        )
+    if isinstance(found, e.ToolReturned):
+        return True, found.output
+    return False, found.error

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from ayes.ledger.log import Pending
+from ayes.ledger.log import Bucket
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ensure_empty
 from ayes.ledger.services import Ledger
@@ -283,7 +283,7 @@ async def _nothing(_row: ProjectedRow) -> None:
     pass
 
 
-async def _set(bucket: Pending, row: ProjectedRow) -> None:
+async def _set(bucket: Bucket, row: ProjectedRow) -> None:
     if len(row.value) > _MAX_ROW:
         raise TooLarge(
             f"the row of {row.key} has {len(row.value):,} bytes, and a bucket takes {_MAX_ROW:,}. "

@@ -1,4 +1,4 @@
-"""Commands for operators: the broker, the workers, and rehearsals."""
+"""Commands for operators: the workers, and rehearsals."""
 
 import asyncio
 import re
@@ -7,19 +7,15 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.table import Table
 
 from ayes.consumers.tools import Tools, load
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import drift, replicas_differ, streams
 from ayes.ledger.services import Ledger
-from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker import witness
-from ayes.ops.broker.guard import guard
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.commands import completion
@@ -31,10 +27,8 @@ from ayes.ops.commands.options import (
     GivenStoreOption,
     GivenUrlOption,
     JsonOption,
-    MaxBytesOption,
     PolicyOption,
     RecordingOption,
-    StoreOption,
     ToolsOption,
     WorkspaceOption,
 )
@@ -43,80 +37,15 @@ from ayes.ops.rehearsal.rehearse import Summary, read_recordings, refuse_other, 
 from ayes.ops.rehearsal.rehearse import rehearse as drive
 from ayes.ops.rehearsal.scripted_reviewer import script_for
 from ayes.ops.terminal import output
-from ayes.ops.terminal.output import print_json, print_line, print_message
+from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.progress import bar
 from ayes.ops.terminal.times import parse_duration
 from ayes.ops.workers import KINDS, durables, reactions, until_signalled, working
-from ayes.schemas.errors import BadInput, BrokerAway
+from ayes.schemas.errors import BadInput
 from ayes.schemas.policy import read_policy
 from ayes.schemas.toml_files import read_text
 
 app: Final = commands()
-
-
-@command(
-    app,
-    examples="""
-    ayes up
-    ayes up --store ./store --policy shop.toml -w shop --tools shop_tools:tools
-    """,
-)
-async def up(
-    store: StoreOption = None,
-    policy: PolicyOption = None,
-    tools: ToolsOption = None,
-    workspace: WorkspaceOption = "default",
-    workers: Annotated[
-        str,
-        typer.Option(
-            "--workers",
-            metavar="KINDS",
-            help="Comma-separated: gate,queue,model,executor; or none.",
-            autocompletion=completion.one_of("gate,queue", "gate,queue,executor", "none"),
-        ),
-    ] = "gate,queue,model,executor",
-    ack_wait: AckWaitOption = "30s",
-    sync: Annotated[
-        str,
-        typer.Option(
-            "--sync", help="Flush to disk: always (before each ack), or an interval such as 2m."
-        ),
-    ] = "always",
-    max_bytes: MaxBytesOption = None,
-    accept_log: AcceptLogOption = False,
-    json: JsonOption = False,
-) -> None:
-    """Run a broker and all workers in this process, until Ctrl-C."""
-    ack_wait_s = _ack_wait_s(ack_wait)
-    sync = sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s"
-    most = bytes_of(max_bytes)
-    registry = load(tools) if tools is not None else None
-    chosen = _kinds([] if workers == "none" else workers.split(","))
-    if policy is not None:
-        read_policy(read_text(policy), policy)  # before anything is started
-    async with EmbeddedServer(store, sync=sync) as server:
-        started = reactions(chosen, tools=registry)
-        await declare_streams(
-            server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
-        )
-        async with (
-            witnessed(server.store, chosen, accept_log=accept_log) as watched,
-            guarded(server.store),
-        ):
-            if policy is not None:
-                await apply_file(policy, workspace, Session(server.store.path))
-            if registry is not None:
-                await _declare(registry, workspace, Session(server.store.path))
-            async with working(
-                started, store=server.store.path, ack_wait_s=ack_wait_s, each=watched.hear
-            ) as failed:
-                gone = asyncio.ensure_future(_broker_gone(server))
-                try:
-                    await until_signalled(
-                        failed, gone, *watched.ends, ready=lambda: _greet(server, chosen, json=json)
-                    )
-                finally:
-                    gone.cancel()
 
 
 @command(app)
@@ -138,8 +67,8 @@ async def work(
     session: Session,
 ) -> None:
     """Run some workers in a process of their own, for a broker that runs already."""
-    ack_wait_s = _ack_wait_s(ack_wait)
-    chosen = _kinds(kinds)
+    ack_wait_s = ack_wait_of(ack_wait)
+    chosen = kinds_of(kinds)
     registry = load(tools) if tools is not None else None
     recordings = (
         None
@@ -148,7 +77,7 @@ async def work(
     )
     store, url, json = session
     if registry is not None:
-        await _declare(registry, workspace, session)
+        await declare_tools(registry, workspace, session)
     started = reactions(chosen, tools=registry, recordings=recordings)
     if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
         await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
@@ -159,40 +88,6 @@ async def work(
         await until_signalled(
             failed, *watched.ends, ready=lambda: _report_working(chosen, json=json)
         )
-
-
-@command(app)
-async def setup(
-    replicas: Annotated[
-        int,
-        typer.Option(
-            "--replicas", help="Copies of each stream: 1, or 3 in a cluster.", min=1, max=5
-        ),
-    ] = 1,
-    max_bytes: MaxBytesOption = None,
-    *,
-    session: Session,
-) -> int:
-    """Create the streams and consumers on a broker of your own, as its administrator. `up` does it
-    automatically.
-    """
-    store, url, json = session
-    await declare_streams(
-        store, url=url, replicas=replicas, also=tuple(DURABLES), max_bytes=bytes_of(max_bytes)
-    )
-    async with JetStream.connect(store, url=url, role="admin") as log:
-        differing = await replicas_differ(log.api, replicas) + await drift(log.api)
-    if json:
-        there: dict[str, Any] = {"streams": list(streams()), "consumers": list(DURABLES)}
-        print_json(there | ({"differing": differing} if differing else {}))
-    elif differing:
-        for one in differing:
-            print_line(one)
-        print_message("The streams and consumers exist, but not as they should be.")
-    else:
-        copies = "1 replica" if replicas == 1 else f"{replicas} replicas"
-        print_message(f"The streams and consumers exist, with {copies} each. Next: ayes doctor")
-    return 1 if differing else 0
 
 
 @command(app, examples="ayes rehearse examples/recorded.jsonl --policy examples/airline.toml")
@@ -225,7 +120,7 @@ async def rehearse(
     json: JsonOption = False,
 ) -> int:
     """Drive recorded conversations through the real workers: model and tools answer as recorded."""
-    ack_wait_s = _ack_wait_s(ack_wait)
+    ack_wait_s = ack_wait_of(ack_wait)
     if form is not None and not workers:
         raise BadInput(
             "`ayes work --recording` reads only our own form. Leave out --no-workers or --format."
@@ -282,7 +177,7 @@ async def rehearse(
     return 0
 
 
-def _ack_wait_s(text: str) -> float:
+def ack_wait_of(text: str) -> float:
     return parse_duration("--ack-wait", text, least=0.5)
 
 
@@ -307,12 +202,12 @@ def bytes_of(text: str | None) -> int | None:
     return size
 
 
-async def _declare(tools: Tools, workspace: str, session: Session) -> None:
+async def declare_tools(tools: Tools, workspace: str, session: Session) -> None:
     async with session.connect("executor") as ledger:
         await tools.declare(ledger, workspace)
 
 
-def _kinds(named: Sequence[str]) -> list[str]:
+def kinds_of(named: Sequence[str]) -> list[str]:
     if unknown := [kind for kind in named if kind not in KINDS]:
         raise BadInput(
             f"there is no worker {', '.join(map(repr, unknown))}. There are: {', '.join(KINDS)}."
@@ -340,18 +235,6 @@ async def witnessed(
 
 
 @asynccontextmanager
-async def guarded(store: Store) -> AsyncGenerator[None]:
-    """Check each minute that the broker is as declared."""
-    async with JetStream.connect(store.path, role="admin") as log:
-        task = asyncio.create_task(guard(log), name="guard")
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
-@asynccontextmanager
 async def _own_server(store: Path | None) -> AsyncGenerator[Path]:
     """A broker for the duration of the block, in `store` or in a temporary store."""
     async with AsyncExitStack() as stack:
@@ -360,32 +243,6 @@ async def _own_server(store: Path | None) -> AsyncGenerator[Path]:
             store = Path(folder) / "store"
         server = await stack.enter_async_context(EmbeddedServer(store))
         yield server.store.path
-
-
-async def _broker_gone(server: EmbeddedServer) -> None:
-    code = await server.exited()
-    raise BrokerAway(
-        f"the broker ended by itself (exit code {code}). Its last output:\n{server.last_words()}"
-    )
-
-
-def _greet(server: EmbeddedServer, kinds: Sequence[str], *, json: bool) -> None:
-    if json:
-        ready = {
-            "url": server.url,
-            "store": str(server.store.path),
-            "workers": kinds,
-            "pid": server.pid,
-        }
-        print_json(ready)
-        return
-    where = "" if server.store.path == Store().path else f" --store {server.store.path}"
-    print_message(f"broker   {server.url}")
-    print_message(f"store    {server.store.path}")
-    print_message(f"workers  {', '.join(kinds) or 'none'}")
-    print_message(f"next     ayes pending --watch{where}")
-    print_message(f"         ayes status{where}")
-    print_message("Ctrl-C ends it, once the current work is done. Nothing is lost.")
 
 
 def _report_working(kinds: Sequence[str], *, json: bool) -> None:

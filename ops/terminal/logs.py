@@ -56,6 +56,12 @@ def setup(*, verbose: bool = False, json: bool | None = None) -> None:
     # At info these two report every reconnection and selector.
     for chatty in ("nats", "asyncio"):
         logging.getLogger(chatty).setLevel(level if verbose else logging.WARNING)
+    logging.getLogger("asyncio").addFilter(_is_meant)
+
+
+def _is_meant(record: logging.LogRecord) -> bool:
+    # nats-py upgrades a connection to TLS in a way that asyncio warns of when it is closed.
+    return not record.getMessage().startswith("returning true from eof_received()")
 
 
 def _visible(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -26,6 +26,7 @@ from ayes.ledger.grants import Delegation, Grant
 from ayes.ledger.lifecycle import Call, call_of, voids
 from ayes.ledger.votes import Tally, asked
 from ayes.ops.terminal.visible import ascii_json, line, lines, visible, warning
+from ayes.projections.doubt import CallInDoubt
 from ayes.projections.pending import Entry
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, as_json
@@ -489,6 +490,31 @@ def print_pending(entries: Sequence[Entry], console: Console) -> None:
         but = f", but not {', '.join(entry.excluded)}" if entry.excluded else ""
         why = f"{entry.reason} " if entry.reason else ""
         styled_line(console, (f"    {why}(rule {entry.rule!r} asks {who}{but})", "dim"))
+
+
+def print_in_doubt(found: Sequence[CallInDoubt], console: Console) -> None:
+    """Print each call in doubt: since when, who claimed it, and the next command."""
+    for one in found:
+        ref = CallRef(one.workspace, one.thread, one.call)
+        styled_line(console, (str(ref), "bold"), (f"  {one.tool}", ""))
+        how = "in doubt" if one.recorded else "no sign of life"
+        claimed = (
+            f"claimed by {one.claimed_by or 'nobody named'} at {one.claimed_at:%m-%d %H:%M:%S}"
+        )
+        styled_line(console, (f"    {how} since {one.since:%m-%d %H:%M:%S}, {claimed} (UTC)", ""))
+        option = ""
+        if one.late is not None:
+            styled_line(console, (f"    {late_words(one.late)}", "yellow"))
+            option = " --late"
+        settle = f"ayes reconcile {ref} --as NAME{option}"
+        step = settle if one.recorded else f"ayes doubt {ref}, and then {settle}"
+        styled_line(console, (f"    Next: {step}", "dim"))
+
+
+def late_words(result: e.ToolReturned | e.ToolFailed) -> str:
+    """What a tool reported when its call was in doubt already."""
+    how = "returned" if isinstance(result, e.ToolReturned) else "failed with"
+    return f"It {how} later: {_what(result)}"
 
 
 def print_question(call: Call, console: Console, arguments: str | None = None) -> None:

@@ -201,8 +201,9 @@ def test_what_follows_from_a_decision(facts, tools: list[Registered], follows: S
     """Only approved bytes run, under a claim; a claim without a result is never run again in
     silence (I1, I6, I7, B8, B9, B49, B61, B77).
     """
-    assert reacts(facts, *tools) == follows
-    assert reacts(facts, *tools) == follows
+    waited_s = ACK_WAIT_S + HAND_ON_FOR_S + 10  # no other executor took it
+    assert reacts(facts, *tools, waited_s=waited_s) == follows
+    assert reacts(facts, *tools, waited_s=waited_s) == follows
 
 
 OTHER = registered(schema='{"type":"object","required":["order"]}')
@@ -263,6 +264,15 @@ def test_a_call_with_a_fact_of_a_newer_program_is_left_to_a_newer_program():
         for place in (CALL.revoked_by("carl"), CALL.claim(7)):
             [step] = reacts([*facts, (place, newer)], ONCE, waited_s=1000)
             assert isinstance(step, HandOn)
+
+
+@pytest.mark.parametrize("tools", [[], [OTHER]])
+def test_a_call_that_was_started_is_left_to_an_executor_that_has_its_tool(tools):
+    """Its lookup may know what became of the call. (D14, D15)"""
+    [step] = reacts(STARTED, *tools, waited_s=ACK_WAIT_S)
+    assert isinstance(step, HandOn)
+    [step] = reacts(STARTED, *tools, waited_s=ACK_WAIT_S + HAND_ON_FOR_S + 10)
+    assert step == doubt(1)
 
 
 async def test_an_older_executor_hands_on_to_the_one_that_can_run_it(

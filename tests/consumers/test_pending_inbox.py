@@ -19,7 +19,7 @@ from brokers import running
 from cable import Cable, delete, put, question
 
 from ayes.consumers.pending_view import PendingView, changes
-from ayes.ledger.log import Change, Pending
+from ayes.ledger.log import Bucket, Change
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
@@ -32,12 +32,12 @@ from ayes.projections.pending import Entry, PendingFilter
 from ayes.schemas.errors import BadInput, BrokerRefused
 
 
-async def listed(bucket: Pending) -> list[Entry]:
+async def listed(bucket: Bucket) -> list[Entry]:
     entries = [pending.decode(value) for value in (await bucket.entries()).values()]
     return sorted(entries, key=lambda one: one.seq)
 
 
-async def quiet(inbox: PendingView, bucket: Pending, within_s: float = 10.0) -> list[int]:
+async def quiet(inbox: PendingView, bucket: Bucket, within_s: float = 10.0) -> list[int]:
     """Which calls wait, once the inbox has what a fresh listing has."""
     expected = await listed(bucket)
     until = time.monotonic() + within_s
@@ -333,7 +333,7 @@ async def _lose(admin: Ledger, ledger: Ledger) -> None:
             await asyncio.sleep(0.05)
 
 
-def of_short_markers(ledger: Ledger) -> Pending:
+def of_short_markers(ledger: Ledger) -> Bucket:
     """The queue, whose markers live for two seconds instead of an hour."""
     assert isinstance(ledger.log, JetStream)
     ledger.log.pending = KeyValue(ledger.log, "pending", marker_s=2)

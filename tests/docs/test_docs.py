@@ -56,7 +56,7 @@ STORIES = [
     README,
     *(
         ROOT / "docs" / name
-        for name in ("services.md", "reviewers.md", "operators.md", "asking.md")
+        for name in ("services.md", "reviewers.md", "operators.md", "cluster.md", "asking.md")
     ),
 ]
 COMMANDS = ROOT / "docs" / "commands.md"
@@ -328,7 +328,7 @@ async def run(
     return await asyncio.to_thread(ended)
 
 
-FOREVER = ("up", "work", "watch", "demo")
+FOREVER = ("up", "cluster up", "work", "watch", "demo")
 
 
 async def run_line(line: str, cwd: Path, environment: dict[str, str]) -> None:

@@ -951,12 +951,12 @@ async def test_connecting_without_a_broker_fails_soon(unused_tcp_port: int, tmp_
     begun = time.monotonic()
     with pytest.raises(
         BrokerAway,
-        match=rf"no NATS broker answers at nats://127.0.0.1:{unused_tcp_port} \(tried for 3 s\)",
+        match=rf"no NATS broker answers at nats://127.0.0.1:{unused_tcp_port}\. Start one",
     ):
-        async with Ledger.connect(url=f"nats://127.0.0.1:{unused_tcp_port}"):
+        async with Ledger.connect(url=f"nats://127.0.0.1:{unused_tcp_port}", timeout_s=1):
             pass
     with pytest.raises(BrokerAway, match=r"no broker runs in .*; start one with `ayes up --store "):
-        async with Ledger.connect(tmp_path / "nowhere"):
+        async with Ledger.connect(tmp_path / "nowhere", timeout_s=1):
             pass
     assert time.monotonic() - begun < 10
 

@@ -5,7 +5,8 @@ from contextlib import AsyncExitStack
 
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
-from ayes.ledger.nats.streams import drift, ensure
+from ayes.ledger.nats.drift import drift
+from ayes.ledger.nats.streams import ensure
 from ayes.ledger.subscriptions import DURABLES
 from ayes.ops.broker.server import EmbeddedServer
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser as Theirs
 
@@ -219,7 +220,11 @@ def test_nats_py_has_what_is_used_of_it_although_it_is_private(kind: type, name:
     is widened.
     """
     client = Client()
-    made = {Client: client, Subscription: Subscription(client, 1, "a")}[kind]
+    made = {
+        Client: client,
+        Subscription: Subscription(client, 1, "a"),
+        TcpTransport: TcpTransport(),
+    }[kind]
     version = importlib.metadata.version("nats-py")
     assert hasattr(made, name), (
         f"nats-py {version} has no {kind.__name__}.{name}: {PRIVATE[kind][name]}"

@@ -57,6 +57,7 @@ async def server(tmp_path_factory):
             await admin.json("$JS.API.STREAM.CREATE.LEDGER", LEDGER)
             for name, subject in (
                 ("KV_pending", "$KV.pending.>"),
+                ("KV_running", "$KV.running.>"),
                 ("TIMERS", "timer.>"),
                 ("PARKED", "parked.>"),
             ):
@@ -197,7 +198,7 @@ API = {
     "CONSUMER": ("CREATE", "DURABLE.CREATE", "LIST", "NAMES", "INFO", "DELETE", "PAUSE", "RESET",
                  "UNPIN", "MSG.NEXT", "LEADER.STEPDOWN"),
 }  # fmt: skip
-STREAMS = ("LEDGER", "KV_pending", "TIMERS", "PARKED")
+STREAMS = ("LEDGER", "KV_pending", "KV_running", "TIMERS", "PARKED")
 SUBJECTS = (
     "$JS.API.INFO",
     "$JS.API.STREAM.NAMES",
@@ -226,6 +227,8 @@ SUBJECTS = (
     *(f"$JS.FC.{stream}.a.b" for stream in STREAMS),
     *(f"$JS.ACK.{stream}.{name}.1.1.1.1.1" for stream in STREAMS for name in ("gate", "other")),
     "$KV.pending.shop.t1.1-0",
+    "$KV.running.shop.t1.1-0",
+    "$KV.running._renewed.shop.t1.1-0",
     "$KV.other.shop.t1.1-0",
     "timer.set.shop.t1.1-0",
     "timer.due.shop.t1.1-0",
@@ -378,11 +381,13 @@ async def test_one_use_is_spent_once(server):
 
 @shared
 async def test_side_streams_have_their_writers(server):
-    """The queue alone writes the pending bucket, the gate alone timers; everybody parks under their
-    own name, and the operator says of it what becomes of it under another.
+    """The queue alone writes the pending bucket, services renew their claims, the gate alone writes
+    timers; everybody parks under their own name, and the operator marks it under another.
     """
     writers = {
         "$KV.pending.shop.t1.1-0": {"queue"},
+        "$KV.running.shop.t1.1-0": {"queue"},
+        "$KV.running._renewed.shop.t1.1-0": {"queue", "service"},
         "timer.set.shop.t1.1-0": {"gate"},
         "timer.due.shop.t1.1-0": set(),
         "parked.gate.gate.7": {"gate"},
@@ -459,9 +464,11 @@ async def test_a_consumer_cannot_deliver_into_a_slot(server, admin, service):
     """
     async with signed_on(server, "queue") as queue:
         await queue.ask("$KV.pending.forged", b'{"type":"Approved"}')
+    await service.ask("$KV.running._renewed.forged", b'{"type":"Approved"}')
     await service.ask("ledger.around.t2.call.1-0.requested", b'{"type":"ToolRequested"}')
     for stream, target in (
         ("KV_pending", "ledger.around.t2.call.1-0.decided"),
+        ("KV_running", "ledger.around.t2.call.1-0.decided"),
         ("LEDGER", "$KV.pending.forged"),
         ("LEDGER", "$JS.API.STREAM.DELETE.PARKED"),
     ):
@@ -587,23 +594,58 @@ async def test_nobody_listens_in(server, role):
 
 
 @shared
-async def test_strangers_are_not_let_in(server):
-    """Without a password, or with a wrong one, there is no connection."""
-    for credentials in ({}, {"user": "gate", "password": "guess"}):
-        client = Client()
+async def test_people_are_apart_though_they_share_an_account(server, admin):
+    """Ana neither reads what Ben is answered nor writes to him, nor into his slots; and the broker
+    cannot be made to do it for her (B62, B68).
+    """
+    async with signed_on(server, "reviewer-ana") as ana, signed_on(server, "reviewer-ben") as ben:
+        for subject in ("_INBOX.reviewer-ben.>", "_INBOX.*.>", "_INBOX.>", "_INBOX.*.x", ">", "*"):
+            assert not await ana.may_hear(subject), subject
+            assert not await ana.may_hear(subject, queue="q"), subject
+        for subject in ("_INBOX.reviewer-ben.x", "_INBOX.reviewer-ana.x", "$SYS.REQ.USER.AUTH"):
+            assert await ana.ask(subject) == "denied", subject
+        assert json.loads(await ben.ask("ledger.apart.t1.call.c.vote.ben", b"{}"))["seq"]
+        await ana.ask("$JS.API.INFO")
+        for target in ("vote.ben", "revoked.ben", "vote.ana"):
+            subject = f"ledger.apart.t1.call.d.{target}"
+            body = json.dumps({"last_by_subj": "ledger.apart.t1.call.c.vote.ben"}).encode()
+            for question in ("$JS.API.STREAM.MSG.GET.LEDGER", "$JS.API.DIRECT.GET.LEDGER", SUBJECT):
+                await ana.client.publish(question, body, reply=subject)
+            await ana.ask("$JS.API.INFO")
+            assert await stands(admin, subject) is None
 
-        async def quiet(_problem):
-            pass
 
-        with pytest.raises((nats.errors.Error, OSError)):
-            await client.connect(
-                server.url,
-                max_reconnect_attempts=1,
-                reconnect_time_wait=0,
-                error_cb=quiet,
-                **credentials,
-            )
-        await client.close()
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        {},
+        {"user": "gate", "password": "guess"},
+        {"user": "reviewer-ana", "password": "guess"},
+        {"user": "reviewer-ana"},
+        {"user": "reviewer-nobody", "password": ""},
+        {"user": "callout", "password": ""},
+        {"user": "people", "password": ""},
+        {"user": "", "password": ""},
+    ],
+    ids=str,
+)
+@shared
+async def test_strangers_are_not_let_in(server, credentials):
+    """Without a password, or with a wrong one, there is no connection: for roles and for people."""
+    client = Client()
+
+    async def quiet(_problem):
+        pass
+
+    with pytest.raises((nats.errors.Error, OSError)):
+        await client.connect(
+            server.url,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            error_cb=quiet,
+            **credentials,
+        )
+    await client.close()
 
 
 # ------------------------------------------------------------------------------------------- asking
@@ -676,6 +718,8 @@ async def test_the_queue_s_answer_cannot_be_sent_into_a_slot(server, admin, role
     targets += [
         f"ledger.{ORGANISATION}._policy.99",
         "$KV.pending.acme.t1.c1",
+        "$KV.running.acme.t1.c1",
+        "$KV.running._renewed.acme.t1.c1",
         "timer.set.acme.t1.c1",
     ]
     targets += [
@@ -746,7 +790,7 @@ async def last_seqs(admin):
     """Of each stream, how much was ever recorded."""
     return {
         name: (await admin.json(f"$JS.API.STREAM.INFO.{name}"))["state"]["last_seq"]
-        for name in ("LEDGER", "KV_pending", "TIMERS", "PARKED")
+        for name in STREAMS
     }
 
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats import streams
-from ayes.ledger.nats.streams import LEAST_BYTES, PENDING
+from ayes.ledger.nats.streams import LEAST_BYTES, PENDING, RUNNING
 from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED, TIMERS
 from ayes.ops.broker import guard
@@ -22,7 +22,7 @@ from ayes.ops.commands import check, run
 from ayes.ops.commands.command import Session
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
-from ayes.schemas.errors import BadInput, BrokerRefused
+from ayes.schemas.errors import BadInput, BrokerRefused, LedgerFull
 
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 CALL = REF.call("c1")
@@ -195,7 +195,7 @@ async def test_a_full_ledger_says_so(store, admin, capsys, doctor):
         answers = [
             await asyncio.gather(said(number), return_exceptions=True) for number in range(34, 50)
         ]
-        assert isinstance(answers[-1][0], BrokerRefused)
+        assert isinstance(answers[-1][0], LedgerFull)
         assert str(answers[-1][0]).startswith("the ledger is full: ")
         # In a batch each of them learns it.
         together = await asyncio.gather(*map(said, range(50, 70)), return_exceptions=True)
@@ -208,7 +208,7 @@ async def test_what_has_no_bounds_gets_them_and_what_is_narrower_stays(store, ad
     """On the streams of an earlier version `setup` and `up` add the bounds and nothing else; the
     doctor names them before.
     """
-    for name in (LEDGER, TIMERS, PARKED, PENDING):
+    for name in (LEDGER, TIMERS, PARKED, PENDING, RUNNING):
         loose = {"max_bytes": -1, "max_consumers": -1, "consumer_limits": {}}
         await api(admin, f"STREAM.UPDATE.{name}", **(await config_of(admin, name)) | loose)
     theirs = {"max_consumers": 50, "max_bytes": 10**9}
@@ -216,7 +216,7 @@ async def test_what_has_no_bounds_gets_them_and_what_is_narrower_stays(store, ad
     before = await config_of(admin, LEDGER)
     found = (await doctor())["streams and consumers"]
     assert not found["ok"]
-    for stream in (LEDGER, TIMERS, PENDING):
+    for stream in (LEDGER, TIMERS, PENDING, RUNNING):
         assert f"stream {stream}: max_bytes is -1, wider than the declared " in found["detail"]
     assert "`ayes setup` bounds it" in found["detail"]
     await declare_streams(store)

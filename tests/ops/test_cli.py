@@ -207,15 +207,6 @@ def test_up_greets_people_on_stderr(tmp_path):
         assert process.stdout.read() == ""
 
 
-def test_up_does_not_outlive_its_broker(tmp_path):
-    """When the broker dies by itself, `up` says so and ends (1)."""
-    log = tmp_path / "log"
-    with started("up", "--store", tmp_path / "store", "--json", log=log) as process:
-        os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
-        assert process.wait(20) == 1
-    assert "the broker ended by itself" in log.read_text()
-
-
 def test_after_kill_9_the_store_is_not_believed(tmp_path):
     """`address.json` still names the broker that was killed: who believes it hears so within 3 s;
     `up` goes on (B53).
@@ -629,6 +620,67 @@ def test_reconciled(shop, within, call, happened):
     again = within("reconcile", call, "--as", "ana", found, store=shop)
     assert again.code == 1
     assert "Reconciled" in again.err
+
+
+@pytest.mark.parametrize(
+    ("late", "said", "happened", "text"),
+    [
+        (e.ToolReturned(output="5 paid"), "It returned later: 5 paid.", True, "5 paid"),
+        (e.ToolFailed(error="no money"), "It failed with later: no money.", False, "no money"),
+    ],
+    ids=["returned", "failed"],
+)
+def test_a_late_result_is_offered_and_accepted(shop, within, call, late, said, happened, text):
+    """Whoever reconciles is shown it, and accepts it in a word. (D15)"""
+    digest = ask(shop, call, "look")
+    record(shop, (call.client_claim(1), e.ToolStarted(digest=digest, idempotency_key=str(call))))
+    within("doubt", call, store=shop)
+    settle = ("reconcile", call, "--as", "ana")
+    assert "say what you found out" in within(*settle, store=shop).err
+    too_early = within(*settle, "--late", store=shop)
+    assert (too_early.code, "has no late result" in too_early.err) == (1, True)
+    record(shop, (call.client_late(1), late))
+    offered = within(*settle, store=shop)
+    assert offered.code == 2
+    assert f"{said} Accept this result with --late" in offered.err
+    assert said.removesuffix(".") in within("pending", "--in-doubt", store=shop).out
+    assert within(*settle, "--late", store=shop).code == 0
+    last = within("show", call, "--json", store=shop).lines[-1]["event"]
+    assert (last["type"], last.get("happened", False), last["output"]) == (
+        "Reconciled",
+        happened,
+        text,
+    )
+
+
+def test_calls_in_doubt_are_listed(shop, within, call):
+    """Recorded or only silent: since when, who claimed it, and what to do next. (D15)"""
+    silent = CallRef("shop", call.thread, "silent")
+    for one in (call, silent):
+        started = e.ToolStarted(
+            digest=ask(shop, one, "look"),
+            idempotency_key=str(one),
+            lease_s=0.001,
+            by=e.Author(kind="service", name="billing"),
+        )
+        record(shop, (one.client_claim(1), started))
+    within("doubt", call, store=shop)
+    listed = {
+        (one["thread"], one["call"]): (one["tool"], one["claimed_by"], one["recorded"], one["late"])
+        for one in within("pending", "--in-doubt", "-w", "shop", "--json", store=shop).lines
+    }
+    assert listed[call.thread, call.call] == ("look", "billing", True, None)
+    assert listed[call.thread, silent.call] == ("look", "billing", False, None)
+    words = within("pending", "--in-doubt", store=shop).out
+    assert f"{call}  look\n    in doubt since " in words
+    assert f"{silent}  look\n    no sign of life since " in words
+    assert "claimed by billing at " in words
+    assert f"Next: ayes reconcile {call} --as NAME\n" in words
+    assert f"Next: ayes doubt {silent}, and then ayes reconcile {silent} --as NAME\n" in words
+    assert len(within("pending", "--in-doubt", "--limit", 1, "--json", store=shop).lines) == 1
+    assert (
+        within("pending", "--in-doubt", "-w", "empty", store=shop).err == "No call is in doubt.\n"
+    )
 
 
 # --------------------------------------------------------------------------------------------- look

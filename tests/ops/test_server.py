@@ -7,7 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,14 @@ from nats.aio.client import Client
 from paths import ROOT
 
 from ayes.ledger.nats.credentials import Address, Login, Store
+from ayes.ledger.services import Ledger
 from ayes.ops.broker import server as module
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, find_binary
 from ayes.ops.terminal import logs
+from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused, StoreHeld
 from ayes.schemas.logs import get_logger
+from ayes.schemas.slots import CallRef
 
 HOLD = """
 import asyncio, sys
@@ -248,10 +251,11 @@ async def test_a_broker_that_still_reads_its_store_is_waited_for(store, monkeypa
     """Ten million facts take longer than a broker may stay silent otherwise; how far it is, its log
     says.
     """
-    monkeypatch.setattr(module, "_READY_S", 0.001)
+    monkeypatch.setattr(module, "_READY_S", 0)
     monkeypatch.setattr(EmbeddedServer, "_restores", lambda _: False)
     with pytest.raises(BrokerAway, match="does not answer on port"):
         await EmbeddedServer(store.path).__aenter__()
+    monkeypatch.setattr(module, "_READY_S", 0.02)
     monkeypatch.setattr(EmbeddedServer, "_restores", lambda _: True)
     async with EmbeddedServer(store.path):
         pass
@@ -405,6 +409,52 @@ async def test_a_server_that_cannot_start_says_why(store):
 
 
 # ----------------------------------------------------------------------------------------- accounts
+
+
+async def test_people_come_while_everybody_subscribes(store):
+    """The first votes of twenty people, while 14 clients subscribe: the broker does not read its
+    accounts again, which can crash nats-server 2.15.0 (D7).
+    """
+    async with EmbeddedServer(store.path) as server, AsyncExitStack() as stack:
+        await make_ledger(store)
+        pid = server.pid
+        stop = asyncio.Event()
+
+        async def subscribe(role):
+            client = await stack.enter_async_context(connected(store.login(role)))
+            while not stop.is_set():
+                for _ in range(10):
+                    one = await client.subscribe(f"_INBOX.{role}.{client.new_inbox()[-8:]}")
+                    await one.unsubscribe()
+                await client.flush()
+
+        roles = ("gate", "queue", "executor", "model", "service", "operator", "observer")
+        subscribing = [asyncio.create_task(subscribe(role)) for role in roles * 2]
+        try:
+            for number in range(20):
+                login = await server.ensure_account(f"reviewer-p{number}")
+                async with connected(login) as client:
+                    vote = f"ledger.shop.t1.call.c.vote.p{number}"
+                    assert "error" not in json.loads((await client.request(vote, b"{}")).data)
+        finally:
+            stop.set()
+            await asyncio.gather(*subscribing)
+        assert server.pid == pid
+        assert "Reloaded" not in (store.path / "server.log").read_text()
+
+
+async def test_people_find_their_way_back_to_a_restarted_broker(store):
+    """A broker that was started again asks about them before it lets them in, and nobody answers
+    in the first moment; they try until it does (D7).
+    """
+    async with EmbeddedServer(store.path) as server:
+        await make_ledger(store)
+        await server.ensure_account("reviewer-ana")
+        async with Ledger.connect(store.path, role="reviewer-ana") as ana:
+            await server.restart()
+            slot = CallRef("shop", "t1", "c").vote("ana")
+            vote = e.Voted(verdict="approve", digest="sha256:x")
+            assert await ana.append_until_acknowledged(slot, vote) is None
 
 
 async def test_another_process_adds_a_reviewer(store):

@@ -51,7 +51,8 @@ async def test_nobody_is_told_that_what_was_acknowledged_is_missing(tmp_path: Pa
     """
     refs = [ThreadRef("load", f"t{number % 20}").call(f"c{number}") for number in range(CALLS)]
     problems: Counter[str] = Counter()
-    async with cluster(tmp_path, "ana") as stores, AsyncExitStack() as stack:
+    async with cluster(tmp_path, "ana") as running, AsyncExitStack() as stack:
+        stores = [node.store.path for node in running.nodes]
         services = [
             await stack.enter_async_context(
                 Ledger.connect(store, name=f"desk{number}", timeout_s=20)

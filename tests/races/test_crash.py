@@ -20,7 +20,6 @@ from paths import AIRLINE as POLICY
 from paths import DATA
 from program import AYES, Started, environment
 
-from ayes.ops.broker.server import ensure_account
 from ayes.projections.formats.conversation import read_conversations
 
 LONG = bool(os.environ.get("CHAOS"))
@@ -241,10 +240,6 @@ async def test_any_one_of_them_killed(victim: str, recordings: Path, tmp_path: P
     running: Running = {}
     try:
         running["up"] = await up(*commands["up"], log=log)
-        # Else the rehearsal adds this account while the others subscribe, and nats-server 2.15.0
-        # may crash over that: a subscription that meets the reload finds an account without its
-        # list (Sublist.Insert on nil, client.go 3344).
-        await ensure_account(store, "reviewer-reviewer")
         # Each is ready before anything is killed: a program that starts while its broker is away
         # ends.
         for name in ("gate", "queue", "model", "executor"):

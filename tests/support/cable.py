@@ -1,4 +1,4 @@
-"""Entries of the pending bucket, and a network connection that a test can cut."""
+"""Entries of the pending bucket, and a network connection that a test can cut or silence."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-from ayes.ledger.log import Pending
+from ayes.ledger.log import Bucket
 from ayes.projections import pending
 from ayes.projections.pending import Entry
 
@@ -24,14 +24,14 @@ def question(seq: int, *, workspace: str = "acme", stage: int = 0, size: int = 0
     )  # fmt: skip
 
 
-async def put(bucket: Pending, entry: Entry) -> None:
+async def put(bucket: Bucket, entry: Entry) -> None:
     """Write the entry, new or in place of the one before."""
     key = pending.key(entry.ref)
     _, revision = await bucket.get(key)
     assert await bucket.put(key, pending.encode(entry), revision)
 
 
-async def delete(bucket: Pending, seq: int) -> None:
+async def delete(bucket: Bucket, seq: int) -> None:
     """Remove the entry, as after a decision."""
     key = pending.key(question(seq).ref)
     _, revision = await bucket.get(key)
@@ -39,13 +39,22 @@ async def delete(bucket: Pending, seq: int) -> None:
 
 
 class Cable:
-    """A TCP proxy to the broker, which a test can cut and mend."""
+    """A TCP proxy to the broker, which a test can cut and mend, or silence.
+
+    A silent one closes nothing and passes nothing on, as a machine that vanished: it takes new
+    connections too, as the kernel of a stopped process does.
+    """
 
     def __init__(self, port: int) -> None:
         self._there = port
         self._here = 0
         self._open: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server
+        self._speaks = asyncio.Event()
+        self._speaks.set()
+
+    def silence(self) -> None:
+        self._speaks.clear()
 
     @asynccontextmanager
     async def laid(self) -> AsyncIterator[int]:
@@ -69,18 +78,22 @@ class Cable:
         task = asyncio.current_task()
         assert task
         self._open.add(task)
-        there = await asyncio.open_connection("127.0.0.1", self._there)
         try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._pass_on(reader, there[1]))
-                both.create_task(self._pass_on(there[0], writer))
+            await self._speaks.wait()
+            there = await asyncio.open_connection("127.0.0.1", self._there)
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(self._pass_on(reader, there[1]))
+                    both.create_task(self._pass_on(there[0], writer))
+            finally:
+                there[1].transport.abort()
         finally:
             writer.transport.abort()
-            there[1].transport.abort()
             self._open.discard(task)
 
     async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         while data := await source.read(1 << 16):
+            await self._speaks.wait()
             target.write(data)
             await target.drain()
         target.close()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 import structlog
 
-from ayes.ledger.log import Pending
+from ayes.ledger.log import Bucket
 from ayes.ledger.services import Ledger
 from ayes.ops import cli
 from ayes.schemas.events import Event
@@ -330,7 +330,7 @@ def until(store: Path, *slots: Slot) -> None:
     asyncio.run(filled())
 
 
-async def entry_of(bucket: Pending, key: str) -> tuple[bytes, int]:
+async def entry_of(bucket: Bucket, key: str) -> tuple[bytes, int]:
     """An entry of the queue and its revision, once the queue's worker has written it: some time
     after the gate's fact.
     """

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from ayes.ledger.log import Pending
+from ayes.ledger.log import Bucket
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -18,7 +18,7 @@ START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 REF = ThreadRef("acme", "t1")
 
 
-async def told(bucket: Pending) -> AsyncGenerator[tuple[str, bytes]]:
+async def told(bucket: Bucket) -> AsyncGenerator[tuple[str, bytes]]:
     """Yield each entry of a bucket, then each change; an empty value for a removed entry."""
     async with aclosing(bucket.follow()) as coming:
         async for change in coming:

@@ -1,0 +1,154 @@
+"""Logins of people, without a reload of the broker's accounts (NATS auth callout, ADR-26).
+
+nats-server 2.15.0 can crash when it reloads its accounts while a client subscribes, and a person's
+first vote needs a new login. So the broker asks this service about each login that is not in its
+configuration. The service knows the passwords of `address.json`, to which any process of the
+store's owner may add a person, and answers with a token: the account `people`, and the permissions
+of that person alone (decision 0029).
+
+    broker                                                  service
+      | $SYS.REQ.USER.AUTH   {user_nkey, user, pass}  ------> |
+      | <-----  token for user_nkey: account, permissions      |
+
+The tokens are JWTs with NATS's own algorithm name, signed with a key that exists only while the
+broker runs. Only this service has a login of the account `callout`, and that account imports
+nothing, so nobody else sees a request or can answer one.
+"""
+
+import base64
+import binascii
+import hmac
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Login, Store
+from ayes.ops.broker.accounts import PEOPLE, REVIEWER, Permissions, permissions
+from ayes.schemas.errors import ApprovalsError, BadInput
+from ayes.schemas.ids import new_id
+from ayes.schemas.logs import get_logger
+
+_log: Final = get_logger("ayes.ops.broker.callout")
+_SUBJECT: Final = "$SYS.REQ.USER.AUTH"
+#: The first byte of an account's public key (nkeys: `PrefixByteAccount`), which makes it begin with
+#: "A".
+_ACCOUNT: Final = b"\0"
+
+
+class _ConnectOptions(Struct):
+    user: str = ""
+    password: str = msgspec.field(default="", name="pass")
+
+
+class _ServerId(Struct):
+    id: str
+
+
+class _Question(Struct):
+    server_id: _ServerId
+    user_nkey: str
+    connect_opts: _ConnectOptions
+
+
+class _Request(Struct):
+    nats: _Question
+
+
+class Issuer:
+    """A key pair that signs tokens, as an account of NATS."""
+
+    def __init__(self) -> None:
+        try:
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        except ImportError:
+            raise BadInput(
+                "a broker of its own needs the package cryptography: `pip install ayes[dev]`."
+            ) from None
+        self._key = Ed25519PrivateKey.generate()
+        self.public = _nkey(self._key.public_key().public_bytes_raw())
+
+    def token(self, subject: str, audience: str, nats: dict[str, Any]) -> str:
+        """A signed token (jwt v2 of nats-io)."""
+        header = {"typ": "JWT", "alg": "ed25519-nkey"}
+        claims = {
+            "jti": new_id(),
+            "iat": int(time.time()),
+            "iss": self.public,
+            "sub": subject,
+            "aud": audience,
+            "nats": nats | {"version": 2},
+        }
+        signed = f"{_base64(msgspec.json.encode(header))}.{_base64(msgspec.json.encode(claims))}"
+        return f"{signed}.{_base64(self._key.sign(signed.encode()))}"
+
+
+@asynccontextmanager
+async def answering(store: Store, issuer: Issuer, login: Login) -> AsyncGenerator[None]:
+    """Answer the broker's questions about logins for as long as the block lasts."""
+    connection = Connection(login)
+    await connection.open(name="ayes callout")
+    client: Client = connection.client
+
+    async def answer(message: Msg) -> None:
+        await message.respond(answer_to(message.data, store, issuer).encode())
+
+    try:
+        await client.subscribe(_SUBJECT, cb=answer)
+        await client.flush()
+        yield
+    finally:
+        await connection.close()
+
+
+def answer_to(request: bytes, store: Store, issuer: Issuer) -> str:
+    """The answer to one question: a token for the login, or the reason why there is none."""
+    question = _claims(request).nats
+    name = question.connect_opts.user
+    try:
+        known = store.read().passwords.get(name, "") if name.startswith(REVIEWER) else ""
+        if not known or not hmac.compare_digest(known, question.connect_opts.password):
+            raise BadInput("unknown user or wrong password")
+        answer = {"jwt": _user_token(issuer, question.user_nkey, name)}
+    except ApprovalsError as problem:
+        _log.info("a login was refused", user=name[:80], reason=str(problem))
+        answer = {"error": str(problem)}
+    body = answer | {"type": "authorization_response"}
+    return issuer.token(question.user_nkey, question.server_id.id, body)
+
+
+def _user_token(issuer: Issuer, user_nkey: str, role: str) -> str:
+    may: Permissions = permissions(role)
+    body = {
+        "type": "user",
+        "pub": {"allow": (*may.publish, *may.asked), "deny": may.denied},
+        "sub": {"allow": may.subscribe},
+        # Without limits.
+        "subs": -1,
+        "data": -1,
+        "payload": -1,
+    }
+    return issuer.token(user_nkey, PEOPLE, body)
+
+
+def _claims(token: bytes) -> _Request:
+    payload = token.split(b".")[1]
+    raw = base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4))
+    return msgspec.json.decode(raw, type=_Request)
+
+
+def _nkey(public: bytes) -> str:
+    """An account's public key as text: prefix, key and CRC-16/XMODEM, in base 32 (nkeys)."""
+    raw = _ACCOUNT + public
+    checked = raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")
+    return base64.b32encode(checked).decode().rstrip("=")
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")

@@ -1,0 +1,38 @@
+"""The part of a nats-server's configuration that a single server and a node have in common."""
+
+import json
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Final
+
+#: How many batches may be open, and for how long (security review, M2). One idle client can use up
+#: nats-server's default of 50 for ten seconds; ours are sent whole, so each ends at once.
+_BATCHES: Final = 'max_inflight_per_stream: 1000, max_inflight_total: 1000, timeout: "5s"'
+
+
+def server_config(
+    name: str, listen: str, jetstream: PurePath, *, sync: str = "always", max_payload: int = 1 << 20
+) -> str:
+    """Who the server is, and how it keeps the log; `accounts.conf` next to it says who may do what.
+
+    Args:
+        listen: host and port for clients.
+        jetstream: the directory of the log.
+        sync: when the log is flushed to disk.
+    """
+    return (
+        f"server_name: {quoted(name)}\n"
+        f"listen: {quoted(listen)}\n"
+        f"max_payload: {max_payload}\n"
+        "jetstream {\n"
+        f"  store_dir: {quoted(str(jetstream))}\n"
+        f"  sync_interval: {quoted(sync)}\n"
+        f"  limits {{batch {{{_BATCHES}}}}}\n"
+        "}\n"
+        'include "accounts.conf"\n'
+    )
+
+
+def quoted(value: str | Sequence[str]) -> str:
+    """A string or a list of strings as in JSON, which is also valid in this configuration."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,127 @@
+"""Whether the log takes writes at the moment, tried without recording anything.
+
+When its disk is full, nats-server 2.15 does not refuse a publish: the stream logs a "critical write
+error" and answers no publish from then on, also when there is room again, until the server is
+restarted. Reads go on, and so does everything that is refused before it would be stored. So there
+are two questions to the broker:
+
+* *Opening an atomic batch* (ADR-50), which is then abandoned. With one replica the broker writes
+  its first message to a file next to the stream; without room it answers that the batch is
+  incomplete. It drops abandoned batches after some seconds.
+* *`HEALTHZ`* of the system account, which names each stream with a write error. Only the owner of a
+  store has that login.
+"""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+import nats.errors
+from msgspec import Struct
+
+from ayes.ledger.nats.api import ack_of
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.protocol import server_id
+from ayes.ledger.nats.streams import info
+from ayes.ledger.subscriptions import LEDGER
+from ayes.ops.broker.accounts import ADMIN, SYSTEM, slots_of
+from ayes.schemas.errors import BrokerRefused, Unavailable
+from ayes.schemas.ids import new_id
+
+#: How long one question may take.
+_PATIENCE_S: Final = 3.0
+#: In the metadata of `LEDGER` while `up` refuses facts for want of space: its `max_bytes` before.
+CLOSED: Final = "ayes-max-bytes"
+
+
+class Health(Struct, frozen=True):
+    """The result of a trial."""
+
+    ok: bool
+    #: One sentence if it is not; which says what to do.
+    why: str = ""
+    #: The free bytes of the store's disk; None if there is no store on this machine.
+    free_bytes: int | None = None
+    #: The streams that take no writes until the server is restarted.
+    dead: tuple[str, ...] = ()
+
+
+async def takes_writes(log: JetStream, store: Store | None = None) -> Health:
+    """Try whether the log takes writes. Never raises `Unavailable`: that is an answer too.
+
+    Args:
+        log: on the login of any role that may record facts.
+        store: the store of this broker, if it runs on this machine.
+    """
+    free = None if store is None else free_bytes(store.path)
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            dead = {} if store is None else await _write_errors(store)
+            if dead:
+                stream, problem = next(iter(dead.items()))
+                why = (
+                    f"the broker records nothing in {stream} until it is restarted ({problem}). "
+                    "`ayes up` restarts it when its disk has room."
+                )
+                return Health(False, why, free, tuple(dead))
+            why = await _closed(log) or await _try(log)
+    except (TimeoutError, nats.errors.Error):
+        why = f"the broker does not answer within {_PATIENCE_S:g} s."
+    except Unavailable as problem:
+        why = str(problem)
+    return Health(not why, why, free)
+
+
+def free_bytes(path: Path) -> int:
+    """The bytes that this user may still write on the disk of `path`."""
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize
+
+
+async def _write_errors(store: Store) -> dict[str, str]:
+    """The write errors of the broker of this store, by stream (monitor.go of nats-server)."""
+    connection = Connection(store.login(SYSTEM))
+    await connection.open(name="ayes health", timeout_s=_PATIENCE_S)
+    try:
+        client = connection.client
+        subject = f"$SYS.REQ.SERVER.{server_id(client)}.HEALTHZ"
+        answer = await client.request(subject, b'{"details":true}', timeout=_PATIENCE_S)
+    finally:
+        await connection.close()
+    problems = json.loads(answer.data)["data"].get("errors", [])
+    return {
+        one["stream"]: one["error"].rpartition("write error: ")[2]
+        for one in problems
+        if "write error" in one.get("error", "")
+    }
+
+
+async def _closed(log: JetStream) -> str:
+    """Whether `up` refuses facts since its disk is nearly full."""
+    stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
+    if stream is None or CLOSED not in stream["config"].get("metadata", {}):
+        return ""
+    return (
+        "the disk of the ledger is nearly full, so `ayes up` has its broker refuse further facts. "
+        "Free some space: it goes on by itself."
+    )
+
+
+async def _try(log: JetStream) -> str:
+    """Why a write fails; empty if it does not, or if this login may record nothing."""
+    role = log.connection.login.user
+    slots = slots_of("operator" if role in {ADMIN, ""} else role)
+    if not slots:
+        return ""
+    headers = {"Nats-Batch-Id": new_id(), "Nats-Batch-Sequence": "1"}
+    try:
+        answer = await (await log.api.send(slots[0].replace("*", "probe"), b"{}", headers))
+    except BrokerRefused:
+        return ""  # a login of another name than its role
+    # The answer to the first message of a batch is empty, or else an error.
+    error = ack_of(answer).error if answer.status or answer.data else None
+    return "" if error is None else f"the log does not take writes: {error.description}."

@@ -1,0 +1,154 @@
+"""The nodes of a cluster: who leads each stream, who is away, and who answers without a leader."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from ayes.ledger.nats.api import ApiError
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import info, streams
+from ayes.schemas.errors import BrokerAway
+
+#: A node from which the leader of a stream has heard nothing for longer is away. Nodes exchange
+#: heartbeats each second (`hbIntervalDefault` of nats-server).
+AWAY_S: Final = 5.0
+#: How long a node may take to answer a connection.
+_ANSWER_S: Final = 1.0
+
+
+class Replica(Struct, frozen=True):
+    """A copy of a stream on a node, as its leader sees it."""
+
+    node: str
+    away: bool
+    #: Whether it has all that is committed.
+    current: bool = True
+    #: Messages that it lacks.
+    lag: int = 0
+    #: Seconds since the leader last heard from it.
+    silent_s: float = 0.0
+
+
+class Copies(Struct, frozen=True):
+    """The copies of a stream: the leader's, and the replicas on other nodes."""
+
+    stream: str
+    #: The name of its cluster; empty for a server by itself.
+    cluster: str
+    #: Empty: there is none at the moment.
+    leader: str
+    replicas: tuple[Replica, ...] = ()
+
+    @property
+    def away(self) -> list[str]:
+        return [one.node for one in self.replicas if one.away]
+
+    def __str__(self) -> str:
+        others = ", ".join(map(_described, self.replicas))
+        return f"{self.stream}: {self.leader or 'no node'} leads" + (others and f"; {others}")
+
+
+def _described(one: Replica) -> str:
+    if one.away:
+        return f"{one.node} is away for {one.silent_s:,.0f} s"
+    return f"{one.node} is current" if one.current else f"{one.node} is {one.lag:,} messages behind"
+
+
+async def copies(log: JetStream) -> list[Copies]:
+    """The copies of each stream.
+
+    Raises:
+        Unavailable: a stream has no leader, so nobody can say.
+    """
+    found = [(name, await info(log.api, f"STREAM.INFO.{name}")) for name in streams()]
+    return [copies_of(name, stream) for name, stream in found if stream is not None]
+
+
+def copies_of(name: str, stream: dict[str, Any]) -> Copies:
+    """By the broker's description of the stream (ADR-1)."""
+    cluster = stream.get("cluster") or {}
+    replicas = tuple(_replica(one) for one in cluster.get("replicas") or ())
+    return Copies(name, cluster.get("name", ""), cluster.get("leader", ""), replicas)
+
+
+def _replica(one: dict[str, Any]) -> Replica:
+    silent_s = one.get("active", 0) / 1e9
+    away = one.get("offline", False) or silent_s > AWAY_S
+    return Replica(one["name"], away, one["current"], one.get("lag", 0), round(silent_s, 3))
+
+
+def trouble(found: Sequence[Copies]) -> str:
+    """What is wrong with the nodes of these streams; empty if nothing is."""
+    away = sorted({node for one in found for node in one.away})
+    nodes = {replica.node for one in found for replica in one.replicas} | {
+        one.leader for one in found
+    }
+    if away:
+        return f"{_count(len(away), len(nodes))} away: {', '.join(away)}"
+    if behind := [one for one in found if not all(replica.current for replica in one.replicas)]:
+        return "; ".join(map(str, behind))
+    if alone := [one.stream for one in found if one.cluster and not one.replicas]:
+        one = len(alone) == 1
+        return (
+            f"{', '.join(alone)} {'is' if one else 'are'} on one node of the cluster only: "
+            f"`ayes setup --replicas 3 --upgrade` copies {'it' if one else 'them'}"
+        )
+    return ""
+
+
+def _count(away: int, nodes: int) -> str:
+    return f"{away} of {nodes} nodes {'is' if away == 1 else 'are'}"
+
+
+@asynccontextmanager
+async def explained(log: JetStream) -> AsyncGenerator[None]:
+    """Name the nodes that are away when the broker cannot answer because of them.
+
+    Raises:
+        BrokerAway: too few nodes of the cluster are there.
+    """
+    try:
+        yield
+    except (BrokerAway, ApiError) as problem:
+        if away := await unreachable(log):
+            raise BrokerAway(f"{away} ({problem})") from None
+        raise
+
+
+async def unreachable(log: JetStream) -> str:
+    """Which nodes do not answer, as far as this client can know; empty if it cannot be that.
+
+    Without a leader no node says which others there should be: a node names only those that it
+    reaches. So each known address is tried, those of the URL and those learned while connected.
+    """
+    known = {url.netloc.rpartition("@")[2]: url for url in log.connection.client.servers}
+    found = await asyncio.gather(*(_greeting(one.hostname, one.port) for one in known.values()))
+    there = sorted({one["server_name"] for one in found if one})
+    away = [address for address, one in zip(known, found, strict=True) if not one]
+    if away:
+        count = _count(len(away), len(there) + len(away))
+        who = f"{count} away: {', '.join(away)}"
+    elif len(there) == 1 and any(one.get("cluster") for one in found):
+        who = f"only {there[0]} of its cluster is known to answer"
+    else:
+        return ""
+    return f"{who}. The ledger goes on when more than half of its nodes are there."
+
+
+async def _greeting(host: str | None, port: int | None) -> dict[str, Any]:
+    """What the server at this address says of itself; empty if none answers."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                line = await reader.readline()
+            finally:
+                writer.close()
+        found: dict[str, Any] = msgspec.json.decode(line.removeprefix(b"INFO "))
+    except (OSError, TimeoutError, ValueError):
+        return {}
+    return found

@@ -1,0 +1,119 @@
+"""How far each consumer is behind, and whether its workers stand still."""
+
+from datetime import datetime
+from typing import Any, Final
+
+from msgspec import Struct
+
+from ayes.ledger.log import RawMessage
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import info
+from ayes.ledger.subscriptions import DURABLES, TIMERS, Durable
+
+#: Work that waits for longer while nothing is done is a stall. Less than five seconds, so that
+#: whoever looks each second sees it within five.
+STALLED_S: Final = 4.0
+#: The roles without which no call is decided. Services may call their own models and run their own
+#: tools.
+ESSENTIAL: Final = ("gate", "queue")
+
+
+class Progress(Struct, frozen=True):
+    """The progress of one durable consumer."""
+
+    name: str
+    exists: bool = False
+    #: Whether a worker is subscribed.
+    listening: bool = False
+    #: Deliveries that no worker has received yet.
+    waiting: int = 0
+    #: Deliveries that are not acknowledged yet.
+    in_hand: int = 0
+    redelivered: int = 0
+    #: The fact up to which everything is acknowledged.
+    ack_floor: int = 0
+    #: Seconds since its workers last did something; see `_quiet_s`.
+    quiet_s: float = 0.0
+    #: Its oldest work waits for longer than `STALLED_S`, and nothing was done meanwhile.
+    frozen: bool = False
+    #: Whether a worker listens, or ever received something.
+    used: bool = False
+
+    @property
+    def problem(self) -> str:
+        """What a person should look at."""
+        if self.waiting and not self.listening:
+            is_needed = self.used or DURABLES[self.name].role in ESSENTIAL
+            return "nobody listens" if is_needed else "not used"
+        return f"frozen: nothing was done for {self.quiet_s:,.0f} s" if self.frozen else ""
+
+
+async def progress(log: JetStream, name: str) -> Progress:
+    """How far a consumer is, as of now.
+
+    Raises:
+        Unavailable: the broker cannot say.
+    """
+    durable = DURABLES[name]
+    consumer = await info(log.api, f"CONSUMER.INFO.{durable.stream}.{name}")
+    if consumer is None:
+        return Progress(name)
+    listening = consumer.get("push_bound", False)
+    used = listening or consumer["delivered"]["consumer_seq"] > 0
+    return Progress(
+        name,
+        exists=True,
+        listening=listening,
+        waiting=consumer["num_pending"],
+        in_hand=consumer["num_ack_pending"],
+        redelivered=consumer["num_redelivered"],
+        ack_floor=consumer["ack_floor"]["stream_seq"],
+        quiet_s=_quiet_s(durable, consumer),
+        # What no worker ever took belongs to an installation that does not need it.
+        frozen=(used or durable.role in ESSENTIAL) and await _is_frozen(log, durable, consumer),
+        used=used,
+    )
+
+
+async def _is_frozen(log: JetStream, durable: Durable, consumer: dict[str, Any]) -> bool:
+    """Whether the oldest work waits for too long, and nothing was done meanwhile.
+
+    Work that takes long by nature counts until it is delivered, unless its workers hold as many
+    deliveries as they may; other work counts until it is acknowledged, since a stopped process
+    still receives deliveries.
+    """
+    work, begin = consumer["num_pending"], consumer["delivered"]["stream_seq"]
+    if not durable.slow:
+        work, begin = work + consumer["num_ack_pending"], consumer["ack_floor"]["stream_seq"]
+    elif consumer["num_ack_pending"] >= durable.at_once:
+        work = 0
+    if not work or _quiet_s(durable, consumer) <= STALLED_S:
+        return False
+    if durable.stream == TIMERS:  # which only the gate may read
+        return True
+    first = [
+        message
+        for subject in durable.subjects
+        if (message := await _next(log, durable, begin, subject)) is not None
+    ]
+    oldest = min((one.recorded_at for one in first), default=None)
+    now = datetime.fromisoformat(consumer["ts"])
+    return oldest is not None and (now - oldest).total_seconds() > STALLED_S
+
+
+async def _next(log: JetStream, durable: Durable, begin: int, subject: str) -> RawMessage | None:
+    return await log.leaders_message(durable.stream, seq=begin + 1, next_by_subj=subject)
+
+
+def _quiet_s(durable: Durable, consumer: dict[str, Any]) -> float:
+    """Since the last acknowledgement; for slow work and timers, or the last delivery."""
+    marks = ["ack_floor"]
+    if durable.slow or durable.stream == TIMERS:
+        marks.append("delivered")
+    last = (consumer[one].get("last_active", consumer["created"]) for one in marks)
+    return min(seconds(since, consumer["ts"]) for since in last)
+
+
+def seconds(since: str, now: str) -> float:
+    """Between two times in the broker's format."""
+    return round((datetime.fromisoformat(now) - datetime.fromisoformat(since)).total_seconds(), 3)

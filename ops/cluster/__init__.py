@@ -1,0 +1,1 @@
+"""Three or five nats-servers that keep the same log."""

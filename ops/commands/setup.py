@@ -1,0 +1,135 @@
+"""The command that declares the ledger's streams and consumers on a broker of one's own."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from ayes.ledger.nats.drift import Difference, differences, upgrade
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import ensure, info, streams
+from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
+from ayes.ops.commands import completion
+from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.decide import confirm
+from ayes.ops.commands.options import MaxBytesOption
+from ayes.ops.commands.run import bytes_of
+from ayes.ops.terminal.output import print_json, print_line, print_message
+from ayes.schemas.errors import BadInput
+
+app: Final = commands()
+
+#: The consumers that not every installation needs.
+OPTIONAL: Final = [
+    name for name, durable in DURABLES.items() if durable.optional and durable.stream != PARKED
+]
+
+
+@command(
+    app,
+    examples="""
+    ayes setup --url nats://admin:PASSWORD@nats.example:4222 --replicas 3 --with executor
+    ayes setup --url nats://admin:PASSWORD@nats.example:4222 --upgrade
+    """,
+)
+async def setup(
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas",
+            help="Copies of each stream: 1, or 3 in a cluster. By default as it is, else 1.",
+            min=1,
+            max=5,
+            show_default=False,
+        ),
+    ] = None,
+    with_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="CONSUMER",
+            help=f"Create this consumer too: {', '.join(OPTIONAL)}. Repeatable.",
+            autocompletion=completion.one_of(*OPTIONAL),
+            show_default=False,
+        ),
+    ] = None,
+    do_upgrade: Annotated[
+        bool,
+        typer.Option("--upgrade", help="Change what is not as declared. Shows each change first."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the upgrade.")] = False,
+    max_bytes: MaxBytesOption = None,
+    *,
+    session: Session,
+) -> int:
+    """Create the streams and consumers on a broker of your own, as its administrator. `up` does it
+    automatically.
+    """
+    also = with_ or []
+    if unknown := sorted(set(also) - set(OPTIONAL)):
+        raise BadInput(
+            f"there is no consumer {', '.join(unknown)} to add. There are: {', '.join(OPTIONAL)}."
+        )
+    most = bytes_of(max_bytes)
+    plan: list[Difference] = []
+    async with JetStream.connect(session.store, url=session.url, role="admin") as log:
+        if do_upgrade:
+            plan = await differences(log.api, replicas=replicas, also=also)
+            if plan and not await _agreed(plan, session, yes=yes):
+                return 1
+        ledger = await info(log.api, f"STREAM.INFO.{LEDGER}")
+        copies = replicas or (ledger["config"]["num_replicas"] if ledger else 1)
+        await ensure(log.api, replicas=copies, also=also, max_bytes=most)
+        await upgrade(log.api, plan)
+        differing = await differences(log.api, replicas=replicas, also=also)
+    _report(copies, also, plan, differing, session)
+    return 1 if differing else 0
+
+
+async def _agreed(plan: Sequence[Difference], session: Session, *, yes: bool) -> bool:
+    """Show what will be changed; returns whether to do it."""
+    if not session.json:
+        for one in plan:
+            print_line(f"{one} -> {one.remedy}")
+    if yes:
+        return True
+    if session.json or not sys.stdin.isatty():
+        if session.json:
+            print_json({"plan": _as_json(plan)})
+        print_message("Nothing was changed. Add --yes to apply it.")
+        return False
+    if await confirm("Apply it?"):
+        return True
+    print_message("Nothing was changed.")
+    return False
+
+
+def _as_json(plan: Sequence[Difference]) -> list[dict[str, str]]:
+    return [{"difference": str(one), "remedy": one.remedy} for one in plan]
+
+
+def _report(
+    copies: int,
+    also: Sequence[str],
+    plan: Sequence[Difference],
+    differing: Sequence[Difference],
+    session: Session,
+) -> None:
+    if session.json:
+        consumers = [
+            name for name, one in DURABLES.items() if not one.optional or one.origin in also
+        ]
+        found: dict[str, Any] = {"streams": list(streams()), "consumers": consumers}
+        found |= {"plan": _as_json(plan)} if plan else {}
+        print_json(found | ({"differing": list(map(str, differing))} if differing else {}))
+    elif differing:
+        for one in differing:
+            print_line(str(one))
+        print_message(
+            "The streams and consumers exist, but not as they should be. "
+            "`ayes setup --upgrade` shows what it would change."
+        )
+    else:
+        each = "1 replica" if copies == 1 else f"{copies} replicas"
+        print_message(f"The streams and consumers exist, with {each} each. Next: ayes doctor")

@@ -1,0 +1,113 @@
+"""The command that runs a broker and its workers."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from ayes.consumers.tools import load
+from ayes.ledger.nats.credentials import Store
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.setup import declare_streams
+from ayes.ops.broker.supervisor import supervised
+from ayes.ops.commands import completion
+from ayes.ops.commands.command import Session, command, commands
+from ayes.ops.commands.options import (
+    AcceptLogOption,
+    AckWaitOption,
+    JsonOption,
+    MaxBytesOption,
+    PolicyOption,
+    StoreOption,
+    ToolsOption,
+    WorkspaceOption,
+)
+from ayes.ops.commands.policy_versions import apply_file
+from ayes.ops.commands.run import ack_wait_of, bytes_of, declare_tools, kinds_of, witnessed
+from ayes.ops.terminal.output import print_json, print_message
+from ayes.ops.terminal.times import parse_duration
+from ayes.ops.workers import durables, reactions, until_signalled, working
+from ayes.schemas.policy import read_policy
+from ayes.schemas.toml_files import read_text
+
+app = commands()
+
+
+@command(
+    app,
+    examples="""
+    ayes up
+    ayes up --store ./store --policy shop.toml -w shop --tools shop_tools:tools
+    """,
+)
+async def up(
+    store: StoreOption = None,
+    policy: PolicyOption = None,
+    tools: ToolsOption = None,
+    workspace: WorkspaceOption = "default",
+    workers: Annotated[
+        str,
+        typer.Option(
+            "--workers",
+            metavar="KINDS",
+            help="Comma-separated: gate,queue,model,executor; or none.",
+            autocompletion=completion.one_of("gate,queue", "gate,queue,executor", "none"),
+        ),
+    ] = "gate,queue,model,executor",
+    ack_wait: AckWaitOption = "30s",
+    sync: Annotated[
+        str,
+        typer.Option(
+            "--sync", help="Flush to disk: always (before each ack), or an interval such as 2m."
+        ),
+    ] = "always",
+    max_bytes: MaxBytesOption = None,
+    accept_log: AcceptLogOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Run a broker and all workers in this process, until Ctrl-C."""
+    ack_wait_s = ack_wait_of(ack_wait)
+    sync = sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s"
+    most = bytes_of(max_bytes)
+    registry = load(tools) if tools is not None else None
+    chosen = kinds_of([] if workers == "none" else workers.split(","))
+    if policy is not None:
+        read_policy(read_text(policy), policy)  # before anything is started
+    async with EmbeddedServer(store, sync=sync) as server:
+        started = reactions(chosen, tools=registry)
+        await declare_streams(
+            server.store.path, ack_wait_s=ack_wait_s, also=durables(started), max_bytes=most
+        )
+        async with (
+            witnessed(server.store, chosen, accept_log=accept_log) as watched,
+            supervised(server) as broken,
+        ):
+            if policy is not None:
+                await apply_file(policy, workspace, Session(server.store.path))
+            if registry is not None:
+                await declare_tools(registry, workspace, Session(server.store.path))
+            async with working(
+                started, store=server.store.path, ack_wait_s=ack_wait_s, each=watched.hear
+            ) as failed:
+                await until_signalled(
+                    failed, broken, *watched.ends, ready=lambda: _greet(server, chosen, json=json)
+                )
+
+
+def _greet(server: EmbeddedServer, kinds: Sequence[str], *, json: bool) -> None:
+    if json:
+        ready = {
+            "url": server.url,
+            "store": str(server.store.path),
+            "workers": kinds,
+            "pid": server.pid,
+        }
+        print_json(ready)
+        return
+    where = "" if server.store.path == Store().path else f" --store {server.store.path}"
+    print_message(f"broker   {server.url}")
+    print_message(f"store    {server.store.path}")
+    print_message(f"workers  {', '.join(kinds) or 'none'}")
+    print_message(f"next     ayes pending --watch{where}")
+    print_message(f"         ayes status{where}")
+    print_message("Ctrl-C ends it, once the current work is done. Nothing is lost.")

@@ -1,0 +1,270 @@
+"""Which calls are in doubt: as their facts and leases have it, with an index or without."""
+
+import asyncio
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from program import environment
+
+from ayes.consumers import doubt
+from ayes.consumers.doubt import in_doubt, update_index
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import LEASE_S, Ledger
+from ayes.projections.doubt import CallInDoubt, doubt_of
+from ayes.schemas import events as e
+from ayes.schemas.errors import BrokerRefused
+from ayes.schemas.slots import CallRef, Slot, ThreadRef
+from ayes.schemas.tools import ToolSpec
+
+THREAD = ThreadRef("shop", "t1")
+PAY = ToolSpec(name="pay", schema='{"type":"object"}')
+WIRE = ToolSpec(name="wire", schema='{"type":"object"}', run_by="executor")
+
+
+@pytest.fixture
+async def desk(ledger: Ledger) -> Ledger:
+    """A service, in a workspace with a tool of its own and one of an executor."""
+    await ledger.declare("shop", PAY)
+    await ledger.declare("shop", WIRE)
+    return ledger
+
+
+async def approved(desk: Ledger, name: str, tool: str = "pay") -> CallRef:
+    ref = THREAD.call(name)
+    digest = (await desk.request(ref, tool, {}, requester="rita")).wish.digest
+    yes = e.Approved(digest=digest, ground="people", rule="money", policy_version=1)
+    assert await desk.try_append(ref.decided, yes) is None
+    return ref
+
+
+async def claimed(desk: Ledger, name: str, lease_s: float = 0, tool: str = "pay") -> CallRef:
+    """A call whose runner is not there any more."""
+    ref = await approved(desk, name, tool)
+    slot = ref.client_claim(1) if tool == "pay" else ref.claim(1)
+    digest = (await desk.call(ref)).digest
+    started = e.ToolStarted(digest=digest, idempotency_key=str(ref), lease_s=lease_s)
+    assert await desk.try_append(slot, started) is None
+    return ref
+
+
+async def doubted(desk: Ledger, slot: Slot, attempt: int = 1) -> None:
+    assert await desk.try_append(slot, e.InDoubt(attempt=attempt, text="Nobody knows.")) is None
+
+
+async def names(ledger: Ledger) -> list[str]:
+    return [one.call for one in await in_doubt(ledger)]
+
+
+async def eventually_in_doubt(ledger: Ledger) -> list[CallInDoubt]:
+    """The calls in doubt once there are any: when a lease has ended, which no event tells."""
+    async with asyncio.timeout(30):
+        while not (found := await in_doubt(ledger)):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.02)
+    return found
+
+
+@pytest.fixture(params=["no index", "an index"])
+def index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Each test of the result runs without an index, and with one that every fact is in."""
+    monkeypatch.setattr(doubt, "RENEW_AFTER_S", -1)
+    return bool(request.param == "an index")
+
+
+async def indexed(ledger: Ledger, *, index: bool) -> None:
+    if index:
+        await update_index(ledger)
+
+
+async def test_a_recorded_doubt_is_listed_until_somebody_reconciles_it(desk, index):
+    """With the call, its tool, since when, and who claimed it. (D15, I7)"""
+    first = await claimed(desk, "first", tool="wire")
+    await doubted(desk, first.finished)
+    second = await claimed(desk, "second")
+    await doubted(desk, second.client_finished)
+    await claimed(desk, "runs")
+    await indexed(desk, index=index)
+    found = await in_doubt(desk)
+    facts = await desk.call(first)
+    assert (found[0].workspace, found[0].thread, found[0].call) == ("shop", "t1", "first")
+    assert (found[0].tool, found[0].claimed_by) == ("wire", desk.author.name)
+    assert (found[0].claimed_at, found[0].since) == (
+        facts.starts[0].recorded_at,
+        facts.finished.recorded_at,
+    )
+    assert [(one.call, one.recorded) for one in found] == [("first", True), ("second", True)]
+    await desk.try_append(
+        second.reconciled_by("ana"), e.Reconciled(happened=True, output="paid", reviewer="ana")
+    )
+    assert await names(desk) == ["first"]
+    await indexed(desk, index=index)
+    assert await names(desk) == ["first"]
+    assert await in_doubt(desk, "other") == []
+
+
+async def test_a_result_that_came_late_is_shown(desk, index):
+    """The worker was slow, and not dead. Of two different results none is offered. (D15)"""
+    call = await claimed(desk, "c1", tool="wire")
+    await doubted(desk, call.finished)
+    await indexed(desk, index=index)
+    assert [one.late for one in await in_doubt(desk)] == [None]
+    await desk.try_append(call.late(1), e.ToolReturned(output="paid"))
+    [found] = await in_doubt(desk)
+    assert isinstance(found.late, e.ToolReturned)
+    assert found.late.output == "paid"
+    await desk.try_append(call.late(2), e.ToolReturned(output="paid"))
+    assert [one.late for one in await in_doubt(desk)] == [found.late]
+    await desk.try_append(call.late(3), e.ToolFailed(error="no money"))
+    assert [one.late for one in await in_doubt(desk)] == [None]
+
+
+async def test_a_doubt_behind_a_void_fact_is_listed(desk, index):
+    """`finished` holds a fact that does not count, so the doubt is in `late`."""
+    call = await approved(desk, "c1", "wire")
+    await doubted(desk, call.finished, attempt=7)
+    digest = (await desk.call(call)).digest
+    await desk.try_append(call.claim(1), e.ToolStarted(digest=digest, idempotency_key=str(call)))
+    assert await names(desk) == []
+    await doubted(desk, call.late(1))
+    await indexed(desk, index=index)
+    assert await names(desk) == ["c1"]
+
+
+async def test_a_service_that_renews_its_claim_is_alive_however_long_it_runs(desk, index):
+    """Its tool runs for longer than the lease, and is in doubt only while it is cut off. (D15)"""
+    call, goes_on = await approved(desk, "slow"), asyncio.Event()
+
+    async def pay() -> str:
+        await goes_on.wait()
+        return "paid"
+
+    running = asyncio.create_task(desk.run(call, pay, lease_s=0.6))
+    async with asyncio.timeout(30):
+        while not await _is_renewed_after(desk, call, 0.6):  # noqa: ASYNC110 - none is announced
+            await asyncio.sleep(0.02)
+        await indexed(desk, index=index)
+        while await names(desk):  # noqa: ASYNC110 - a busy machine may renew it too late
+            await asyncio.sleep(0.02)
+    goes_on.set()
+    assert isinstance(await running, e.ToolReturned)
+    assert await names(desk) == []
+    await update_index(desk)
+    assert set(await desk.log.running.entries()) == {"_upto"}
+
+
+async def _is_renewed_after(desk: Ledger, call: CallRef, lease_s: float) -> bool:
+    starts = (await desk.call(call)).starts
+    entry = (await desk.log.running.written()).get("_renewed.shop.t1.slow")
+    return bool(
+        starts and entry and entry.at > starts[0].recorded_at + timedelta(seconds=2 * lease_s)
+    )
+
+
+async def test_a_short_run_writes_nothing_besides_its_facts(desk):
+    """No renewal, and no entry in the index."""
+    call = await approved(desk, "short")
+    await desk.run(call, lambda: "paid")
+    assert await desk.log.running.written() == {}
+    await claimed(desk, "young", LEASE_S)
+    before = await desk.log.last_seq()
+    await update_index(desk)
+    assert set(await desk.log.running.entries()) == {"_upto"}
+    upto = (await desk.log.running.entries())["_upto"]
+    assert int(upto) == before - 1, "the young call is examined again"
+
+
+async def test_a_lease_that_ended_is_no_fact(desk, index):
+    """A renewal after it shows that the service lives; only `doubt` records the doubt."""
+    call = await claimed(desk, "c1", lease_s=0.001)
+    await indexed(desk, index=index)
+    found = await eventually_in_doubt(desk)
+    assert [(one.call, one.recorded, one.since) for one in found] == [
+        ("c1", False, (await desk.call(call)).starts[0].recorded_at)
+    ]
+    await desk.doubt(call)
+    assert [one.recorded for one in await in_doubt(desk)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("lease_s", "renewed_s", "now_s", "is_in_doubt"),
+    [
+        (30, None, 30, False),
+        (30, None, 30.1, True),
+        (30, 25, 55, False),
+        (30, 25, 55.1, True),
+        (30, -5, 30.1, True),
+        (0, None, 1e9, False),
+        (1e300, None, 1e9, False),
+        (-1, None, 1e9, False),
+    ],
+)
+@pytest.mark.log("memory")
+async def test_when_a_lease_ends(desk, lease_s, renewed_s, now_s, is_in_doubt):
+    """By the broker's clock, from the claim or its last renewal; a claim without one never ends."""
+    call = await desk.call(await claimed(desk, "c1", lease_s))
+    begin = call.starts[0].recorded_at
+    renewed = None if renewed_s is None else begin + timedelta(seconds=renewed_s)
+    found = doubt_of(call, renewed, begin + timedelta(seconds=now_s))
+    assert (found is not None) == is_in_doubt
+
+
+async def test_the_index_is_made_anew_for_a_log_that_lost_its_end(desk, monkeypatch):
+    """Its position is behind the end, so it belongs to another log."""
+    monkeypatch.setattr(doubt, "RENEW_AFTER_S", -1)
+    call = await claimed(desk, "c1", tool="wire")
+    await doubted(desk, call.finished)
+    for nonsense in (b"1000000", b"-3", b"soon"):
+        await desk.log.running.overwrite("_upto", nonsense)
+        await desk.log.running.overwrite("not-a-call", b"found")
+        assert await names(desk) == ["c1"]
+    await update_index(desk)
+    assert int((await desk.log.running.entries())["_upto"]) == await desk.log.last_seq()
+
+
+SERVICE = """
+import asyncio, sys, time
+from ayes import Ledger
+
+async def main():
+    async with Ledger.connect(sys.argv[1], name="billing") as ledger:
+        await ledger.run("shop/t1/killed", pay, lease_s=1)
+
+def pay():
+    print("runs", flush=True)
+    time.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_service_that_is_killed_is_noticed(store):
+    """After kill -9 in the middle of `run` the call is in doubt. (D15, I7)"""
+    async with Ledger.connect(store, role="admin") as desk:
+        await desk.declare("shop", PAY)
+        await approved(desk, "killed")
+        await _run_and_kill(store)
+        [found] = await eventually_in_doubt(desk)
+    assert (found.call, found.claimed_by, found.recorded) == ("killed", "billing", False)
+
+
+async def _run_and_kill(store: Path) -> None:
+    service = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SERVICE, store),
+        stdout=asyncio.subprocess.PIPE,
+        env=environment(PYTHONPATH=":".join(sys.path)),
+    )
+    assert service.stdout
+    assert await service.stdout.readline() == b"runs\n"
+    service.send_signal(signal.SIGKILL)
+    await service.wait()
+
+
+async def test_a_broker_of_an_older_version_is_named(store):
+    """Without the bucket nothing is said about doubts, rather than that there are none."""
+    async with Ledger.connect(store, role="admin") as desk:
+        assert isinstance(desk.log, JetStream)
+        await desk.log.api.ask("$JS.API.STREAM.DELETE.KV_running", b"")
+        with pytest.raises(BrokerRefused, match="KV_running"):
+            await in_doubt(desk)

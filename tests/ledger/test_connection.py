@@ -1,0 +1,271 @@
+"""Connections that come about, that move to another server, and that end."""
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from brokers import running
+from cable import Cable
+
+from ayes.ledger.nats import connection, ordered_consumer
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Address, Login, Store
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.server import EmbeddedServer, find_binary, free_ports
+from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused
+from ayes.schemas.slots import ThreadRef
+from ayes.schemas.tools import ToolSpec
+
+THREAD = ThreadRef("shop", "t1")
+
+
+def address_of(store: Path) -> tuple[str, int]:
+    """User and password of a service, and the broker's port."""
+    address = Store(store).read()
+    return f"service:{address.passwords['service']}", address.port
+
+
+# --------------------------------------------------------------------------- which servers they are
+
+
+@pytest.mark.parametrize(
+    ("url", "login"),
+    [
+        ("nats://a:p@h1,nats://a:p@h2:4333", Login("nats://h1:4222,nats://h2:4333", "a", "p")),
+        ("nats://a:p@h1:4222,h2:4222", Login("nats://h1:4222,nats://h2:4222", "a", "p")),
+        ("tls://h1, h2", Login("tls://h1:4222,tls://h2:4222")),
+        ("h1,a:p@h2", Login("nats://h1:4222,nats://h2:4222", "a", "p")),
+    ],
+)
+def test_a_url_may_name_several_servers(url: str, login: Login):
+    """Each with scheme and credentials, or both given once, as with the nats CLI (D8)."""
+    assert Login.parse(url) == login
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("nats://a:p@h1,nats://b:p@h2", "different users or passwords"),
+        ("nats://a:secret@h1,tls://h2", "all servers of a cluster with the same"),
+        ("http://a:secret@h1", "must begin with nats:// or tls://"),
+        ("nats://a:secret@h1,", "has no host"),
+    ],
+)
+def test_servers_that_do_not_belong_together_are_bad_input(url: str, why: str):
+    """One sentence that says why, without the password (D8)."""
+    with pytest.raises(BadInput, match=why) as refused:
+        Login.parse(url)
+    assert "secret" not in str(refused.value)
+
+
+async def test_any_server_that_answers_will_do(store: Path):
+    """A start does not fail because one of the servers is away (D8)."""
+    user, port = address_of(store)
+    [nobody] = free_ports(0)
+    url = f"nats://{user}@127.0.0.1:{nobody},127.0.0.1:{port}"
+    async with Ledger.connect(url=url, timeout_s=20) as desk:
+        assert await desk.log.last_seq() == 0
+
+
+async def test_connecting_waits_for_a_broker_that_starts_later(tmp_path: Path):
+    """A program may be started before its broker, even before the store has one; it is given the
+    time that it asked for (D9).
+    """
+
+    async def connect() -> int:
+        async with Ledger.connect(tmp_path / "store", timeout_s=60) as desk:
+            return await desk.log.last_seq()
+
+    connecting = asyncio.create_task(connect())
+    await asyncio.sleep(0.3)
+    assert not connecting.done()
+    async with running(tmp_path / "store"):
+        assert await connecting == 0
+
+
+async def test_refused_connections_are_tried_again_until_the_time_is_up():
+    """A port that refuses is tried for as long as it was asked for, not twice (D9)."""
+    [nobody] = free_ports(0)
+    begun = time.monotonic()
+    with pytest.raises(BrokerAway, match="no NATS broker answers"):
+        async with Ledger.connect(url=f"nats://127.0.0.1:{nobody}", timeout_s=1.0):
+            pass
+    assert time.monotonic() - begun >= 1.0
+
+
+async def test_a_wrong_password_is_refused_at_once(store: Path):
+    """However long the caller would wait for a broker (D9)."""
+    _, port = address_of(store)
+    async with asyncio.timeout(30):
+        with pytest.raises(BrokerRefused, match="does not accept the credentials of 'service'"):
+            async with Ledger.connect(url=f"nats://service:no@127.0.0.1:{port}", timeout_s=None):
+                pass
+
+
+# ----------------------------------------------------------------------------------------- over TLS
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CA, and a certificate of 127.0.0.1 that it signed."""
+    folder = tmp_path_factory.mktemp("tls")
+    new = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+    node = "-addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=CA:FALSE"
+    ca = "-addext keyUsage=critical,keyCertSign"
+    for words in (
+        f"{new} -subj /CN=test-ca {ca} -keyout ca.key -out ca.pem",
+        f"{new} -subj /CN=node {node} -CA ca.pem -CAkey ca.key -keyout node.key -out node.pem",
+    ):
+        subprocess.run(words.split(), cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@asynccontextmanager
+async def tls_server(tmp_path: Path, certificates: Path) -> AsyncIterator[int]:
+    """A bare nats-server that requires TLS, and the user `service` with password `p`."""
+    [port] = free_ports(0)
+    config = tmp_path / "tls.conf"
+    config.write_text(
+        f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{tmp_path / "js"}" }}\n'
+        f'tls {{ cert_file: "{certificates}/node.pem", key_file: "{certificates}/node.key" }}\n'
+        "authorization { user: service, password: p }\n"
+    )
+    process = await asyncio.create_subprocess_exec(str(find_binary()), "-c", str(config))
+    try:
+        yield port
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_a_certificate_is_verified(
+    tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """`tls://` connects with the CA's file, from AYES_CA or from the store; without it the
+    certificate is refused at once, and so is a file that holds none (D8).
+    """
+    async with tls_server(tmp_path, certificates) as port:
+        url = f"tls://service:p@127.0.0.1:{port}"
+        (tmp_path / "ca.pem").write_bytes((certificates / "ca.pem").read_bytes())
+        Store(tmp_path).write(
+            Address(f"tls://127.0.0.1:{port}", passwords={"service": "p"}, ca="ca.pem")
+        )
+        async with JetStream.connect(tmp_path, timeout_s=20) as log:
+            assert log.server_version
+        with pytest.raises(BrokerRefused, match=r"certificate .* is not valid: .*AYES_CA names"):
+            async with JetStream.connect(url=url, timeout_s=None):
+                pass
+        monkeypatch.setenv("AYES_CA", str(certificates / "ca.pem"))
+        async with JetStream.connect(url=url, timeout_s=20) as log:
+            assert log.server_version
+        monkeypatch.setenv("AYES_CA", str(certificates / "missing.pem"))
+        with pytest.raises(BadInput, match=r"missing\.pem is not a file of certificates"):
+            async with JetStream.connect(url=url):
+                pass
+
+
+async def test_no_password_is_sent_without_tls_if_the_url_requires_it(store: Path):
+    """A server that offers no TLS is refused at once, whoever it is (D8)."""
+    user, port = address_of(store)
+    with pytest.raises(BrokerRefused, match=r"offers no TLS, .* Nothing was sent"):
+        async with Ledger.connect(url=f"tls://{user}@127.0.0.1:{port}", timeout_s=None):
+            pass
+
+
+# ---------------------------------------------------------------------------- a server that is gone
+
+
+@asynccontextmanager
+async def two_cables(store: Path) -> AsyncIterator[tuple[dict[int, Cable], str]]:
+    """Two ways to one broker, which are two servers to a client: by port, and the URL of both."""
+    user, port = address_of(store)
+    async with AsyncExitStack() as stack:
+        cables = [Cable(port), Cable(port)]
+        ports = [await stack.enter_async_context(cable.laid()) for cable in cables]
+        url = f"nats://{user}@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
+        yield dict(zip(ports, cables, strict=True)), url
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ordered_consumer, "HEARTBEAT_S", 0.2)
+    monkeypatch.setattr(connection, "PROBE_S", 0.3)
+    monkeypatch.setattr(connection, "CONNECT_S", 0.5)
+
+
+async def test_a_follower_leaves_a_server_that_fell_silent(store: Path, impatient: None):
+    """A server whose heartbeats stay away and that answers no ping is left for another one,
+    without a fact lost (D6).
+    """
+    async with (
+        two_cables(store) as (cables, url),
+        Ledger.connect(store) as writer,
+        Ledger.connect(url=url, timeout_s=20) as reader,
+        aclosing(reader.watch()) as facts,
+        asyncio.timeout(60),
+    ):
+        assert isinstance(reader.log, JetStream)
+        await writer.declare("shop", ToolSpec(name="one", schema='{"type":"object"}'))
+        first = await anext(facts)
+        silent = port_of(reader.log.connection)
+        cables[silent].silence()
+        await writer.declare("shop", ToolSpec(name="two", schema='{"type":"object"}'))
+        second = await anext(facts)
+        assert (first.seq, second.seq) == (1, 2)
+        assert port_of(reader.log.connection) != silent
+
+
+async def test_a_client_that_only_asks_leaves_a_server_that_fell_silent(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Without a follower unanswered pings decide. Bytes that the server does not take, because it
+    vanished, do not hold the client (D6).
+    """
+    monkeypatch.setattr(connection, "PING_S", 0.2)
+    monkeypatch.setattr(connection, "CONNECT_S", 0.5)
+    async with (
+        two_cables(store) as (cables, url),
+        Ledger.connect(url=url, timeout_s=20) as desk,
+        asyncio.timeout(60),
+    ):
+        assert isinstance(desk.log, JetStream)
+        used = desk.log.connection
+        silent = port_of(used)
+        cables[silent].silence()
+        for _ in range(64):
+            await used.client.publish("_INBOX.service.nobody", bytes(1 << 17))
+        while port_of(used) == silent:  # noqa: ASYNC110 - nats-py tells nobody
+            await asyncio.sleep(0.05)
+        assert await desk.log.last_seq() == 0
+
+
+def port_of(used: Connection) -> int:
+    """The port of the server in use; 0 while there is none."""
+    url = used.client.connected_url
+    return url.port or 0 if url else 0
+
+
+async def test_the_intervals_of_pings_are_those_of_every_client(store: Path):
+    """A silent server is given up after 15 s (D6)."""
+    async with Ledger.connect(store) as desk:
+        assert isinstance(desk.log, JetStream)
+        options = desk.log.connection.client.options
+        assert (options["ping_interval"], options["max_outstanding_pings"]) == (5, 2)
+
+
+async def test_a_connection_whose_broker_died_can_be_closed(tmp_path: Path):
+    """What could not be sent any more is no error of closing (D7)."""
+    async with EmbeddedServer(tmp_path / "store", sync="2m") as server:
+        async with JetStream.connect(server.store.path) as log:
+            os.kill(server.pid, 9)
+            await server.exited()
+            while log.connection.client.is_connected:  # noqa: ASYNC110 - nats-py tells nobody
+                await asyncio.sleep(0.01)
+            await log.api.send("$JS.API.INFO", b"")
+        assert log.connection.client.is_closed

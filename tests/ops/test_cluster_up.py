@@ -1,0 +1,154 @@
+"""`ayes cluster up`: a cluster on this machine."""
+
+import asyncio
+import json
+import ssl
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import approvals, started
+
+from ayes.ledger.nats.connection import Connection
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.streams import info
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.cluster.certificates import issue, new_authority
+from ayes.ops.cluster.local import LocalCluster
+from ayes.schemas.errors import BadInput, BrokerRefused, StoreHeld
+
+STREAMS = ("LEDGER", "TIMERS", "PARKED", "KV_pending")
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The ready message of a running cluster."""
+    store = tmp_path_factory.mktemp("cluster") / "store"
+    with started("cluster", "up", "--store", store, "--people", "ana", "--json") as process:
+        assert process.stdout
+        assert process.stderr
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        yield json.loads(line)
+
+
+def test_its_directory_is_a_store_for_every_command(ready):
+    """A call is requested, judged, approved and shown as with one server."""
+    store = Path(ready["store"])
+    with started("work", "gate", "queue", "--store", store, "--json") as workers:
+        assert workers.stdout
+        assert json.loads(workers.stdout.readline())["workers"] == ["gate", "queue"]
+        tools = store.parent / "tools.toml"
+        tools.write_text("[[tool]]\nname = 'pay'\nschema = '{\"type\": \"object\"}'\n")
+        assert approvals("tool", "declare", tools, "-w", "shop", store=store).code == 0
+        asked = approvals("request", "shop/t1/c1", "pay", "{}", "--requester", "rita", store=store)
+        assert asked.code == 8, asked.err
+        voted = approvals("approve", "shop/t1/c1", "--as", "ana", "--yes", store=store)
+        assert voted.code == 0, voted.err
+        assert approvals("wait", "shop/t1/c1", store=store).code == 0
+    assert "Approved" in approvals("show", "shop/t1/c1", store=store).out
+    assert approvals("doctor", store=store).code == 0
+
+
+def test_the_default_is_what_production_needs(ready):
+    """Each stream is on three nodes, each node flushes before it acknowledges, and a node that
+    vanished is noticed within seconds.
+    """
+    assert len(ready["nodes"]) == 3
+
+    async def replicas() -> dict[str, int]:
+        async with Ledger.connect(ready["store"], role="admin") as ledger:
+            found = {name: await info(ledger.log.api, f"STREAM.INFO.{name}") for name in STREAMS}
+        return {name: one["config"]["num_replicas"] for name, one in found.items()}
+
+    assert asyncio.run(replicas()) == dict.fromkeys(STREAMS, 3)
+    for name in ready["nodes"]:
+        config = (Path(ready["store"]) / name / "server.conf").read_text()
+        assert 'sync_interval: "always"' in config
+        assert 'ping_interval: "10s"\nping_max: 2\nwrite_deadline: "5s"\n' in config
+
+
+def test_all_of_it_is_private(ready):
+    """Keys, passwords and logs are their owner's alone."""
+    for file in (path for path in Path(ready["store"]).rglob("*") if "jetstream" not in path.parts):
+        assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0, file
+
+
+def test_a_reviewer_without_an_account_is_told_how_to_get_one(ready):
+    """Accounts are the same on each node, so none is made while they run."""
+    refused = approvals("approve", "shop/t1/c1", "--as", "ben", "--yes", store=ready["store"])
+    assert refused.code == 2
+    assert "no account 'reviewer-ben'" in refused.err
+    assert "ayes cluster up --people ben" in refused.err
+
+
+def test_a_second_one_in_the_same_directory_is_refused(ready):
+    again = approvals("cluster", "up", "--store", ready["store"])
+    assert again.code == StoreHeld.exit_code
+    assert "is held by process" in again.err
+
+
+def test_one_server_does_not_start_in_its_directory(ready):
+    alone = approvals("up", "--store", ready["store"])
+    assert alone.code == BadInput.exit_code
+    assert "is the store of a cluster. Start that with `ayes cluster up`" in alone.err
+
+
+async def test_it_does_not_start_in_the_directory_of_one_server(tmp_path):
+    async with EmbeddedServer(tmp_path / "store", sync="2m"):
+        pass
+    with pytest.raises(BadInput, match="is the store of one server"):
+        await LocalCluster(tmp_path / "store").__aenter__()
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_number_of_nodes_without_a_use_is_refused(tmp_path, size):
+    """Four nodes survive the loss of one, as three do."""
+    with pytest.raises(BadInput, match=f"has 3 or 5 nodes, not {size}"):
+        LocalCluster(tmp_path, size=size)
+
+
+async def test_it_starts_again_with_what_it_had(tmp_path):
+    """Passwords, authority and ports outlast a stop; a new reviewer gets an account."""
+    async with LocalCluster(tmp_path / "store", people=["ana"], sync="2m") as first:
+        before, authority = first.store.read(), (first.store.path / "ca.pem").read_bytes()
+    assert first.store.read().url == ""
+    async with LocalCluster(tmp_path / "store", people=["ben"], sync="2m") as again:
+        now = again.store.read()
+        assert now.url == before.url
+        assert now.passwords.items() > before.passwords.items()
+        assert (again.store.path / "ca.pem").read_bytes() == authority
+        connection = Connection(again.store.login("reviewer-ben"))
+        await connection.open(name="ben")
+        await connection.close()
+
+
+async def test_clients_verify_the_nodes(ready, tmp_path):
+    """A client does not send its password to nodes whose authority is not the one it knows."""
+    stranger = Store(tmp_path)
+    stranger.write(Store(ready["store"]).read())
+    stranger.write_private("ca.pem", new_authority().certificate)
+    with pytest.raises(BrokerRefused, match="certificate"):
+        await Ledger.connect(stranger.path).__aenter__()
+
+
+@pytest.mark.parametrize("host", ["nats1.example.org", "127.0.0.1", "::1"])
+async def test_a_certificate_is_for_its_hosts_only(tmp_path, host):
+    """By name or by address; and it is valid by the strict rules of Python 3.13."""
+    authority = new_authority()
+    own = issue(authority, "n1", ["nats1.example.org", "127.0.0.1", "::1"])
+    assert "PRIVATE" not in repr(own)
+    (tmp_path / "own.pem").write_bytes(own.certificate + own.key)
+    theirs = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    theirs.load_cert_chain(tmp_path / "own.pem")
+    ours = ssl.create_default_context(cadata=authority.certificate.decode())
+    ours.verify_flags |= ssl.VERIFY_X509_STRICT
+    async with await asyncio.start_server(lambda _, to: to.close(), "127.0.0.1", ssl=theirs) as one:
+        port = one.sockets[0].getsockname()[1]
+        _, to = await asyncio.open_connection("127.0.0.1", port, ssl=ours, server_hostname=host)
+        to.close()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("127.0.0.1", port, ssl=ours, server_hostname="localhost")

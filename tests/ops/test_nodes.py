@@ -1,0 +1,121 @@
+"""`ayes status` and `ayes doctor` on three nodes: who leads, who is away, and what follows."""
+
+import asyncio
+import json
+import os
+import signal
+from contextlib import contextmanager, suppress
+
+import pytest
+from cluster import cluster
+
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ops.broker.nodes import copies_of, explained, trouble
+from ayes.ops.commands import check
+from ayes.ops.commands.command import Session
+from ayes.schemas.errors import BrokerAway, Unavailable
+
+
+@contextmanager
+def stopped(*nodes):
+    """Nodes that are there and say nothing, as behind a cut cable."""
+    for node in nodes:
+        os.kill(node.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for node in nodes:
+            os.kill(node.pid, signal.SIGCONT)
+
+
+async def test_nodes_that_are_away_are_named(tmp_path, capsys):
+    """With one node of three away `status` has an alarm and `doctor` is BAD; with two away, when
+    nobody leads, both still say which do not answer (D16).
+    """
+    async with cluster(tmp_path) as three:
+        session = Session(three.store.path, json=True)
+
+        async def status():
+            await check.status(session)
+            return json.loads(capsys.readouterr().out)
+
+        async def doctor():
+            code = await check.doctor(session=session)
+            found = map(json.loads, capsys.readouterr().out.splitlines())
+            return code, {one["check"]: one for one in found}
+
+        names = {node.store.path.name: node for node in three.nodes}
+        seen = await until(status, lambda seen: not seen["alarms"])
+        log = next(one for one in seen["streams"] if one["stream"] == "LEDGER")
+        assert {log["leader"], *(one["node"] for one in log["replicas"])} == set(names)
+        assert (await doctor())[1]["nodes"]["ok"]
+
+        # The client begins with the first one; what becomes of it then is not shown here.
+        first = next(iter(names))
+        leaders = [one["leader"] for one in seen["streams"]]
+        gone = min(set(names) - {log["leader"], first}, key=leaders.count)
+        with stopped(names[gone]):
+            said = f"1 of 3 nodes is away: {gone}"
+            seen = await until(status, lambda seen: said in seen["alarms"])
+            assert isinstance(seen["pending"], int | None)
+            code, found = await doctor()
+            assert (code, found["nodes"]["detail"]) == (1, said)
+            another = next(one for name, one in names.items() if name not in {gone, first})
+            connecting = JetStream.connect(three.store.path, role="observer", any_level=True)
+            async with connecting as client:
+                with stopped(another), pytest.raises(BrokerAway) as raised:
+                    async with explained(client):
+                        raise BrokerAway("nobody leads")
+            assert str(raised.value).startswith("2 of 3 nodes are away: ")
+            for one in (names[gone], another):
+                assert one.url.rpartition("/")[2] in str(raised.value)
+
+
+def replica(name, **more):
+    return {"name": name, "current": True, "active": 500_000_000} | more
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        (None, ""),
+        ({"leader": "alone"}, ""),
+        ({"name": "c", "leader": "n1", "replicas": [replica("n2"), replica("n3")]}, ""),
+        (
+            {"name": "c", "leader": "n1", "replicas": [replica("n2"), replica("n3", offline=True)]},
+            "1 of 3 nodes is away: n3",
+        ),
+        (
+            {
+                "name": "c",
+                "leader": "n1",
+                "replicas": [replica("n2", active=6 * 10**9), replica("n3", active=9 * 10**9)],
+            },
+            "2 of 3 nodes are away: n2, n3",
+        ),
+        (
+            {"name": "c", "leader": "n1", "replicas": [replica("n2", current=False, lag=1200)]},
+            "LEDGER: n1 leads; n2 is 1,200 messages behind",
+        ),
+        (
+            {"name": "c", "leader": "n1"},
+            (
+                "LEDGER is on one node of the cluster only: `ayes setup --replicas 3 --upgrade` "
+                "copies it"
+            ),
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_nodes(cluster, said):
+    """From what the leader of the stream says: silence, lag, and a stream without a copy (D16)."""
+    assert trouble([copies_of("LEDGER", {"cluster": cluster})]) == said
+
+
+async def until(command, is_so):
+    """Look until it is so; a broker that elects a leader may not answer meanwhile."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(Unavailable):
+                if is_so(seen := await command()):
+                    return seen
+            await asyncio.sleep(0.1)

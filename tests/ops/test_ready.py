@@ -1,0 +1,193 @@
+"""`ayes ready`, and a stall as `status` and `ready` see it."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from program import approvals, started, up
+from stories import REF, request
+
+from ayes.ledger.services import Ledger
+from ayes.ops.broker import progress as progress_module
+from ayes.ops.broker.progress import progress
+from ayes.ops.commands import ready as ready_command
+from ayes.ops.commands.command import Session
+from ayes.ops.workers import reactions, working
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadInput
+
+WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
+CALL = REF.call("c1")
+APPROVED = e.Approved(digest="d", ground="policy", rule="freely", policy_version=1)
+NOT_READY = os.EX_TEMPFAIL
+
+
+@pytest.fixture
+async def admin(store):
+    async with Ledger.connect(store, role="admin") as ledger:
+        yield ledger
+
+
+@pytest.fixture
+def ready(store, capsys):
+    async def asked(*roles):
+        code = await ready_command.ready(role=list(roles), session=Session(store, json=True))
+        return code, json.loads(capsys.readouterr().out)["why"]
+
+    return asked
+
+
+# ----------------------------------------------------------------------------------------- a stall
+
+
+def test_a_stall_is_seen_within_five_seconds():
+    """By whoever looks each second (D18)."""
+    assert progress_module.STALLED_S + 1 <= 5
+
+
+@pytest.mark.parametrize(
+    ("consumer", "slot", "event"),
+    [
+        ("gate", CALL.requested, request(WISH)),
+        ("executor", CALL.decided, APPROVED),
+    ],
+    ids=["gate", "executor"],
+)
+async def test_a_long_tool_is_no_stall(store, admin, monkeypatch, consumer, slot, event):
+    """A delivery that is not acknowledged is a stall of the gate, which needs milliseconds, but not
+    of an executor, whose tool may run for an hour. An idle consumer is not stalled, nor is one that
+    receives its first work after a long time (D18).
+    """
+    monkeypatch.setattr(progress_module, "STALLED_S", 1.0)
+    async with admin.log.deliveries(consumer) as deliveries:
+        await asyncio.sleep(1.1)
+        assert not (await progress(admin.log, consumer)).frozen
+        begin = time.monotonic()
+        await admin.try_append(slot, event)
+        delivery = await anext(deliveries)
+        frozen = (await progress(admin.log, consumer)).frozen
+        # On a busy machine the second may have passed.
+        assert not frozen or time.monotonic() - begin > 1
+        await asyncio.sleep(1.1)
+        found = await progress(admin.log, consumer)
+        assert (found.in_hand, found.frozen) == (1, consumer == "gate")
+        await delivery.ack()
+        async with asyncio.timeout(20):
+            while (await progress(admin.log, consumer)).in_hand:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not (await progress(admin.log, consumer)).frozen
+
+
+async def test_a_flow_of_new_facts_hides_no_stall(store, admin, monkeypatch):
+    """Each second another fact is delivered to a gate that handles none: the oldest counts."""
+    monkeypatch.setattr(progress_module, "STALLED_S", 0.5)
+    async with admin.log.deliveries("gate") as deliveries:
+        for number in range(3):
+            await admin.try_append(REF.call(f"c{number}").requested, request(WISH))
+            await anext(deliveries)
+            await asyncio.sleep(0.3)
+        found = await progress(admin.log, "gate")
+        assert (found.in_hand, found.frozen) == (3, True)
+
+
+async def test_what_no_worker_ever_took_is_no_stall(store, admin, monkeypatch):
+    """Facts for models wait for ever where services ask their own models (D17)."""
+    monkeypatch.setattr(progress_module, "STALLED_S", 0.1)
+    await admin.try_append(REF.said("m1"), e.Said(role="user", text="Hello"))
+    await asyncio.sleep(0.2)
+    for name in ("model", "model-recorded"):
+        found = await progress(admin.log, name)
+        assert (found.waiting, found.used, found.frozen) == (1, False, False)
+
+
+# ------------------------------------------------------------------------------------ as a command
+
+
+async def test_ready_is_when_gate_and_queue_run(store, admin, ready):
+    """Nobody is at work, then one of two, then both; an executor is asked for only by name."""
+    assert await ready() == (NOT_READY, "no gate is at work. Start one: `ayes work gate`.")
+    async with working(reactions(["gate"]), store=store):
+        await until(ready, (NOT_READY, "no queue is at work. Start one: `ayes work queue`."))
+        assert await ready("gate") == (0, "")
+        async with working(reactions(["queue"]), store=store):
+            await until(ready, (0, ""))
+            why = "no executor is at work. Start one: `ayes work executor`."
+            assert await ready("executor") == (NOT_READY, why)
+    with pytest.raises(BadInput, match="there is no worker gates"):
+        await ready("gates")
+
+
+async def until(ready, answer):
+    async with asyncio.timeout(20):
+        while await ready() != answer:  # noqa: ASYNC110 - nobody reports a subscription
+            await asyncio.sleep(0.02)
+
+
+def test_nobody_is_ready_without_a_broker(tmp_path):
+    """Exit 75 for a probe, which tries again, with the reason."""
+    ended = approvals("ready", "--url", "nats://127.0.0.1:9", "--json")
+    assert ended.code == NOT_READY
+    assert "127.0.0.1:9" in ended.one["why"]
+
+
+def test_a_stopped_gate_is_seen(tmp_path):
+    """A gate that is stopped (SIGSTOP) still receives what is requested, and handles nothing: after
+    less than five seconds `status` says so and the probe fails, by exit code and over HTTP. Once it
+    goes on, all is well (D18).
+    """
+    store = tmp_path / "store"
+    with (
+        up(store, "--workers", "queue"),
+        started("work", "gate", "--store", store, "--json") as gate,
+        started("ready", "--serve", "127.0.0.1:0", "--store", store, "--json") as probe,
+    ):
+        gate.stdout.readline()
+        where = json.loads(probe.stdout.readline())
+        url = f"http://{where['host']}:{where['port']}"
+        assert get(f"{url}/livez") == (200, "ok\n")
+        assert get(f"{url}/elsewhere")[0] == 404
+        assert eventually(lambda: get(f"{url}/readyz"), (200, "ok\n")) < 20
+        os.kill(gate.pid, signal.SIGSTOP)
+        try:
+            asyncio.run(requested(store))
+            while get(f"{url}/readyz")[0] == 200:
+                time.sleep(0.1)
+            status, why = get(f"{url}/readyz")
+            assert (status, why.partition(":")[0]) == (503, "the workers of gate stand still")
+            ended = approvals("ready", store=store)
+            assert (ended.code, ended.out) == (NOT_READY, "")
+            assert "gate stand still: 1 deliveries" in ended.err
+            seen = approvals("status", "--json", store=store).one
+            [gates] = [one for one in seen["consumers"] if one["name"] == "gate"]
+            assert (gates["frozen"], gates["listening"], gates["in_hand"]) == (True, True, 1)
+            assert "frozen: nothing was done for" in approvals("status", store=store).out
+            assert get(f"{url}/livez") == (200, "ok\n")
+        finally:
+            os.kill(gate.pid, signal.SIGCONT)
+        eventually(lambda: get(f"{url}/readyz"), (200, "ok\n"))
+
+
+async def requested(store):
+    async with Ledger.connect(store, role="admin") as admin:
+        await admin.try_append(CALL.requested, request(WISH))
+
+
+def get(url):
+    try:
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def eventually(look, answer):
+    begin = time.monotonic()
+    while look() != answer:
+        assert time.monotonic() - begin < 60
+        time.sleep(0.05)
+    return time.monotonic() - begin
