@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import structlog
 from brokers import running
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from program import Ended, in_process
 
 from ayes.ledger.in_memory import Memory
@@ -29,8 +29,13 @@ if sys.dont_write_bytecode:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
+# How long an example takes says how busy the machine is.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 #: `make sim`.
-settings.register_profile("sim", max_examples=20_000, deadline=None)
+settings.register_profile("sim", max_examples=20_000)
 
 # Silent: a test about log lines captures them with structlog.testing.capture_logs.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))

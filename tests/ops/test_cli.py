@@ -19,11 +19,13 @@ from importlib import import_module
 from pathlib import Path
 
 import msgspec
+import program
 import pytest
 import typer
 from paths import SMALL
 from program import (
     AYES,
+    FIVE,
     approvals,
     ask,
     at_a_terminal,
@@ -41,7 +43,6 @@ from ayes.ops import cli
 from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.slots import CallRef
-from ayes.schemas.tools import ToolSpec
 
 POLICY = """
 [[rule]]
@@ -76,35 +77,14 @@ then = "ask"
 expires_in_s = 0.2
 """
 TOOLS = ("look", "drop", "pay", "wire", "coupon")
-SCHEMA = """{
-  "type": "object",
-  "properties": {"amount": {"type": "integer"}},
-  "required": ["amount"],
-  "additionalProperties": false
-}"""
-FIVE = '{"amount": 5}'
 
 # ------------------------------------------------------------------------------------ how it starts
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """The store of a running `ayes up`: a policy is in force and tools are declared, which their
-    callers run.
-    """
-    folder = tmp_path_factory.mktemp("shop")
-    policy = folder / "policy.toml"
-    policy.write_text(POLICY)
-    with up(folder / "store", "--policy", policy, "-w", "shop") as ready:
-        store = Path(ready["store"])
-        asyncio.run(declare(store))
+    with program.shop(tmp_path_factory.mktemp("shop"), POLICY, TOOLS) as store:
         yield store
-
-
-async def declare(store):
-    async with Ledger.connect(store) as ledger:
-        for tool in TOOLS:
-            await ledger.declare("shop", ToolSpec(name=tool, schema=SCHEMA))
 
 
 @pytest.fixture
@@ -247,7 +227,7 @@ def test_after_kill_9_the_store_is_not_believed(tmp_path):
     store = tmp_path / "store"
     with started("up", "--store", store, "--json", log=tmp_path / "log") as process:
         ready = json.loads(process.stdout.readline())
-        asyncio.run(declare(store))
+        program.declare(store, TOOLS, "shop")
         before = last_seq(store)
         process.kill()
         process.wait()
@@ -268,7 +248,7 @@ def test_without_a_gate_nothing_is_taken_for_a_yes(tmp_path):
     policy.write_text(POLICY)
     with up(tmp_path / "store", "--workers", "none", "--policy", policy, "-w", "shop") as ready:
         store = Path(ready["store"])
-        asyncio.run(declare(store))
+        program.declare(store, TOOLS, "shop")
         ended = approvals("request", "shop/t/c", "look", FIVE, store=store)
         assert ended.code == 8
         assert ended.out == ""
@@ -928,7 +908,7 @@ def calm(tmp_path_factory):
         (folder / name).write_text(content)
     with up(folder / "store", "--policy", folder / "policy.toml", "-w", "shop") as ready:
         store = Path(ready["store"])
-        asyncio.run(declare(store))
+        program.declare(store, TOOLS, "shop")
         ask(store, CallRef.parse(OPEN))
         ask(store, CallRef.parse(TWO), "wire")
         ask(store, CallRef.parse(DECIDED))
