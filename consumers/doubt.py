@@ -65,7 +65,7 @@ async def in_doubt(ledger: Ledger, workspace: str = "") -> list[CallInDoubt]:
     async for _ in _examine(ledger, index):
         pass
     now = await ledger.log.clock()
-    keys = {*index.entries, *index.opened}
+    keys = dict.fromkeys((*index.entries, *index.opened))
     found: list[CallInDoubt] = []
     async for call in _calls(ledger, [key for key in keys if _is_of(workspace, key)]):
         renewal = index.renewals.get(pending.key(call.ref))
@@ -150,8 +150,8 @@ async def _save(ledger: Ledger, index: _Index) -> None:
         if key not in index.entries and (now - at).total_seconds() < RENEW_AFTER_S
     }
     bucket = ledger.log.running
-    known = {*index.entries, *index.renewals, *index.opened} - young.keys()
-    async for call in _calls(ledger, known):
+    known = dict.fromkeys((*index.entries, *index.renewals, *index.opened))
+    async for call in _calls(ledger, [key for key in known if key not in young]):
         key = pending.key(call.ref)
         entry, renewal = index.entries.get(key), index.renewals.get(key)
         if call.status in (Status.RUNNING, Status.IN_DOUBT):
