@@ -10,15 +10,14 @@ import json
 import signal
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
+import program
 import pytest
-from program import approvals, ask, at_a_terminal, entry_of, last_seq, until, up
+from program import FIVE, approvals, ask, at_a_terminal, entry_of, last_seq, until
 
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.slots import CallRef
-from ayes.schemas.tools import ToolSpec
 
 POLICY = """
 never_grant = ["erase"]
@@ -94,33 +93,13 @@ then = "ask"
 voters = ["ana"]
 """
 TOOLS = ("look", "release", "pay", "close", "page", "ping", "sign", "erase", "vault")
-SCHEMA = """{
-  "type": "object",
-  "properties": {"amount": {"type": "integer"}},
-  "required": ["amount"],
-  "additionalProperties": false
-}"""
-FIVE, SIX, MUCH, TOO_MUCH = (f'{{"amount": {amount}}}' for amount in (5, 6, 500, 5000))
-
-
-async def declare(store, *workspaces):
-    async with Ledger.connect(store) as ledger:
-        for workspace in workspaces:
-            for tool in TOOLS:
-                await ledger.declare(workspace, ToolSpec(name=tool, schema=SCHEMA))
+SIX, MUCH, TOO_MUCH = (f'{{"amount": {amount}}}' for amount in (6, 500, 5000))
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """The store of a running `ayes up`: a policy is in force and tools are declared, which their
-    callers run.
-    """
     folder = tmp_path_factory.mktemp("shop")
-    policy = folder / "policy.toml"
-    policy.write_text(POLICY)
-    with up(folder / "store", "--policy", policy, "-w", "shop") as ready:
-        store = Path(ready["store"])
-        asyncio.run(declare(store, "shop", "desk", "count"))
+    with program.shop(folder, POLICY, TOOLS, "desk", "count") as store:
         yield store
 
 
@@ -682,9 +661,7 @@ def calm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calm")
     for name, content in FILES.items():
         (folder / name).write_text(content)
-    with up(folder / "store", "--policy", folder / "policy.toml", "-w", "shop") as ready:
-        store = Path(ready["store"])
-        asyncio.run(declare(store, "shop"))
+    with program.shop(folder, POLICY, TOOLS) as store:
         ask(store, CallRef.parse(OPEN))
         yield store
 
