@@ -16,7 +16,7 @@ import asyncio
 import json
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import nats.errors
 from msgspec import Struct
@@ -34,7 +34,7 @@ from ayes.schemas.ids import new_id
 
 #: How long one question may take.
 _PATIENCE_S: Final = 3.0
-#: In the metadata of `LEDGER` while `up` refuses facts for want of space: its `max_bytes` before.
+#: In the metadata of `LEDGER` while `up` refuses facts for want of space: its former `max_bytes`.
 CLOSED: Final = "ayes-max-bytes"
 
 
@@ -82,6 +82,15 @@ def free_bytes(path: Path) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
+def former_limit(stream: dict[str, Any]) -> int | None:
+    """The `max_bytes` of this stream before `up` lowered it to what it holds; None if it did not,
+    or if an administrator has set another limit since.
+    """
+    former = stream["config"].get("metadata", {}).get(CLOSED)
+    is_lowered = stream["config"]["max_bytes"] <= max(1, stream["state"]["bytes"])
+    return int(former) if former and is_lowered else None
+
+
 async def _write_errors(store: Store) -> dict[str, str]:
     """The write errors of the broker of this store, by stream (monitor.go of nats-server)."""
     connection = Connection(store.login(SYSTEM))
@@ -103,7 +112,7 @@ async def _write_errors(store: Store) -> dict[str, str]:
 async def _closed(log: JetStream) -> str:
     """Whether `up` refuses facts since its disk is nearly full."""
     stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
-    if stream is None or CLOSED not in stream["config"].get("metadata", {}):
+    if stream is None or former_limit(stream) is None:
         return ""
     return (
         "the disk of the ledger is nearly full, so `ayes up` has its broker refuse further facts. "
