@@ -34,6 +34,8 @@ from ayes.schemas.ids import new_id
 
 #: How long one question may take.
 _PATIENCE_S: Final = 3.0
+#: "atomic publish batch is incomplete": also the answer where the first message cannot be written.
+_INCOMPLETE: Final = 10176
 #: In the metadata of `LEDGER` while `up` refuses facts for want of space: its former `max_bytes`.
 CLOSED: Final = "ayes-max-bytes"
 
@@ -131,6 +133,11 @@ async def _try(log: JetStream) -> str:
         answer = await (await log.api.send(slots[0].replace("*", "probe"), b"{}", headers))
     except BrokerRefused:
         return ""  # a login of another name than its role
-    # The answer to the first message of a batch is empty, or else an error.
-    error = ack_of(answer).error if answer.status or answer.data else None
-    return "" if error is None else f"the log does not take writes: {error.description}."
+    if answer.status:  # 503
+        return "the broker has no stream that takes facts at the moment."
+    # Empty if the batch may begin. Other refusals (no batches, too many of them) concern batches
+    # only: facts are published one by one then.
+    error = ack_of(answer).error if answer.data else None
+    if error is None or error.err_code != _INCOMPLETE:
+        return ""
+    return f"the broker cannot write to its disk: {error.description}."

@@ -302,7 +302,8 @@ async def test_a_full_disk_is_noticed_without_a_write_of_anybody(disk):
         disk.leave(8192)
         health = await tried()
         assert not health.ok
-        assert health.why == "the log does not take writes: atomic publish batch is incomplete."
+        incomplete = "atomic publish batch is incomplete"
+        assert health.why == f"the broker cannot write to its disk: {incomplete}."
         assert health.free_bytes < 100_000
         assert health.dead == ()
 
