@@ -227,7 +227,7 @@ def test_the_exit_codes_are_as_documented():
         map(
             int,
             re.findall(
-                r"(\d) [a-z]",
+                r"(\d+) [a-z]",
                 inspect.getdoc(sys.modules["ayes.ops.cli"]).partition("exit codes")[2],
             ),
         )
