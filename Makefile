@@ -41,7 +41,7 @@ charts: setup    ## a chart for each workload into docs/charts, from RESULTS="be
 	@$(BIN)/python -m bench.charts $(RESULTS) docs/charts
 
 chaos: setup     ## kill -9 everything repeatedly: with all recorded conversations, and a lake sync 300 times
-	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py -n 0
+	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py tests/races/test_one_server.py -n 0
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
 
 sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker, then planted bugs; SEED=123 replays one
@@ -52,7 +52,8 @@ properties: setup ## 20,000 examples of each property of the rules that void fac
 	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=properties
 
 cluster: setup   ## CALLS=5000 calls on three nodes on this machine, then a node after the other upgraded, replaced, added
-	@AYES_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/races/test_cluster.py tests/ops/test_cluster_files.py -n 0 --timeout 900
+	@AYES_TEST_CALLS=$(or $(CALLS),5000) AYES_TEST_OUTAGE_S=20 $(BIN)/pytest -n 0 --timeout 900 \
+	  tests/races/test_cluster.py tests/races/test_elections.py tests/ops/test_cluster_*.py
 
 # `setup` installs uv into .venv/uv where there is none on PATH.
 lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin

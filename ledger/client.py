@@ -221,8 +221,8 @@ class LedgerClient:
             case SlotTaken(first):
                 return first
             case Unconfirmed(why):
-                unknown = f"nobody can say whether {slot.subject} is recorded: {why}"
-                raise OutcomeUnknown(f"{unknown} Do the same again: it is safe.")
+                unknown = f"nobody can say whether {slot.subject} is recorded: {why.rstrip('.')}"
+                raise OutcomeUnknown(f"{unknown}. Do the same again: it is safe.")
 
     async def append_until_acknowledged(
         self,

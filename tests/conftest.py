@@ -14,7 +14,7 @@ import pytest
 import structlog
 from brokers import running
 from hostile import CALM, Broker, Connection, Process
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from program import Ended, in_process
 
 from ayes.ledger.in_memory import Memory
@@ -30,8 +30,13 @@ if sys.dont_write_bytecode:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
+# How long an example takes says how busy the machine is.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 #: `make properties`.
-settings.register_profile("properties", max_examples=20_000, deadline=None)
+settings.register_profile("properties", max_examples=20_000)
 
 # Silent: a test about log lines captures them with structlog.testing.capture_logs.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -61,6 +66,7 @@ TOGETHER = {
     ),
     # Each file has a running `ayes up`, or two.
     "cli": ("tests/ops/test_cli.py",),
+    "one server": ("tests/races/test_one_server.py",),
     "people": ("tests/ops/test_people.py",),
     "rehearse": ("tests/ops/test_rehearse.py",),
     "terminal": ("tests/ops/test_terminal.py",),

@@ -16,24 +16,27 @@ import asyncio
 import json
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import nats.errors
 from msgspec import Struct
 
 from ayes.ledger.nats.api import ack_of
+from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import server_id
 from ayes.ledger.nats.streams import info
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.accounts import ADMIN, SYSTEM, slots_of
-from ayes.ops.broker.server import signed_on
 from ayes.schemas.errors import BrokerRefused, Unavailable
 from ayes.schemas.ids import new_id
 
 #: How long one question may take.
 _PATIENCE_S: Final = 3.0
-#: In the metadata of `LEDGER` while `up` refuses facts for want of space: its `max_bytes` before.
+#: "atomic publish batch is incomplete": also the answer where the first message cannot be written.
+_INCOMPLETE: Final = 10176
+#: In the metadata of `LEDGER` while `up` refuses facts for want of space: its former `max_bytes`.
 CLOSED: Final = "ayes-max-bytes"
 
 
@@ -68,7 +71,7 @@ async def takes_writes(log: JetStream, store: Store | None = None) -> Health:
                 )
                 return Health(False, why, free, tuple(dead))
             why = await _closed(log) or await _try(log)
-    except TimeoutError:
+    except (TimeoutError, nats.errors.Error):
         why = f"the broker does not answer within {_PATIENCE_S:g} s."
     except Unavailable as problem:
         why = str(problem)
@@ -81,11 +84,25 @@ def free_bytes(path: Path) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
+def former_limit(stream: dict[str, Any]) -> int | None:
+    """The `max_bytes` of this stream before `up` lowered it to what it holds; None if it did not,
+    or if an administrator has set another limit since.
+    """
+    former = stream["config"].get("metadata", {}).get(CLOSED)
+    is_lowered = stream["config"]["max_bytes"] <= max(1, stream["state"]["bytes"])
+    return int(former) if former and is_lowered else None
+
+
 async def _write_errors(store: Store) -> dict[str, str]:
     """The write errors of the broker of this store, by stream (monitor.go of nats-server)."""
-    async with signed_on(store.login(SYSTEM)) as client:
+    connection = Connection(store.login(SYSTEM))
+    await connection.open(name="ayes health", timeout_s=2 * _PATIENCE_S)  # the caller's comes first
+    try:
+        client = connection.client
         subject = f"$SYS.REQ.SERVER.{server_id(client)}.HEALTHZ"
         answer = await client.request(subject, b'{"details":true}', timeout=_PATIENCE_S)
+    finally:
+        await connection.close()
     problems = json.loads(answer.data)["data"].get("errors", [])
     return {
         one["stream"]: one["error"].rpartition("write error: ")[2]
@@ -97,7 +114,7 @@ async def _write_errors(store: Store) -> dict[str, str]:
 async def _closed(log: JetStream) -> str:
     """Whether `up` refuses facts since its disk is nearly full."""
     stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
-    if stream is None or CLOSED not in stream["config"].get("metadata", {}):
+    if stream is None or former_limit(stream) is None:
         return ""
     return (
         "the disk of the ledger is nearly full, so `ayes up` has its broker refuse further facts. "
@@ -116,6 +133,11 @@ async def _try(log: JetStream) -> str:
         answer = await (await log.api.send(slots[0].replace("*", "probe"), b"{}", headers))
     except BrokerRefused:
         return ""  # a login of another name than its role
-    # The answer to the first message of a batch is empty, or else an error.
-    error = ack_of(answer).error if answer.status or answer.data else None
-    return "" if error is None else f"the log does not take writes: {error.description}."
+    if answer.status:  # 503
+        return "the broker has no stream that takes facts at the moment."
+    # Empty if the batch may begin. Other refusals (no batches, too many of them) concern batches
+    # only: facts are published one by one then.
+    error = ack_of(answer).error if answer.data else None
+    if error is None or error.err_code != _INCOMPLETE:
+        return ""
+    return f"the broker cannot write to its disk: {error.description}."

@@ -32,8 +32,6 @@ from pathlib import Path
 from typing import Final, Self
 
 import msgspec
-import nats.errors
-from nats.aio.client import Client
 
 from ayes.ledger.nats.credentials import ADDRESS, Login, Store, open_own
 from ayes.ops.broker.accounts import (
@@ -49,7 +47,7 @@ from ayes.ops.broker.accounts import (
 from ayes.ops.broker.callout import Issuer, answering
 from ayes.ops.broker.config import quoted, server_config
 from ayes.ops.broker.processes import die_with_parent
-from ayes.schemas.errors import BadInput, BrokerAway, StoreHeld
+from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused, StoreHeld
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ops.broker.server")
@@ -141,6 +139,16 @@ class EmbeddedServer:
         said = self.log_tail(2000).splitlines()
         crash = [place for place, line in enumerate(said) if line.startswith(_CRASHES)]
         return "\n".join(said[crash[-1] :][:15] if crash else said[-10:])
+
+    def last_problem(self) -> str:
+        """The last error or warning in the log of the server that runs; empty if there is none."""
+        own = f"[{self.pid}]"
+        said = [
+            line.partition("] ")[2]
+            for line in self.log_tail(200).splitlines()
+            if line.startswith(own) and ("[ERR]" in line or "[WRN]" in line)
+        ]
+        return said[-1] if said else ""
 
     async def ensure_account(self, role: str) -> Login:
         return await ensure_account(self.store, role)
@@ -285,6 +293,7 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
     Raises:
         BadInput: there is no such role.
         BrokerAway: no broker runs there.
+        BrokerRefused: an earlier version started it, so that it has no such role.
     """
     store = store if isinstance(store, Store) else Store(store)
     permissions(role)
@@ -296,6 +305,12 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
                 raise BadInput(
                     f"the cluster in {store.path} has no account {role!r}. Start it again with "
                     f"`ayes cluster up --people {role.removeprefix(REVIEWER)}`, which adds it."
+                )
+            accounts = await asyncio.to_thread((store.path / "accounts.conf").read_text)
+            if not role.startswith(REVIEWER) or "auth_callout" not in accounts:
+                raise BrokerRefused(
+                    f"an earlier version of ayes started the broker in {store.path}, without "
+                    f"{role!r}. Stop that `ayes up` and start it again; nothing is lost."
                 )
             known = passwords(address.passwords, [role])
             store.write(msgspec.structs.replace(address, passwords=known))
@@ -436,34 +451,6 @@ async def _alone(path: Path) -> AsyncGenerator[None]:
         yield
     finally:
         os.close(lock)
-
-
-@asynccontextmanager
-async def signed_on(login: Login) -> AsyncGenerator[Client]:
-    client = Client()
-
-    async def on_error(problem: Exception) -> None:
-        _log.debug("a short connection failed", user=login.user, problem=str(problem))
-
-    try:
-        async with asyncio.timeout(10):
-            await client.connect(
-                login.url,
-                user=login.user,
-                password=login.password,
-                inbox_prefix=f"_INBOX.{login.user}".encode(),
-                max_reconnect_attempts=1,
-                error_cb=on_error,
-            )
-            yield client
-    except (nats.errors.Error, OSError, TimeoutError) as problem:
-        raise BrokerAway(
-            f"the broker at {login.url} does not answer ({problem!r}); "
-            "start it again with `ayes up`."
-        ) from None
-    finally:
-        if not client.is_closed:
-            await client.close()
 
 
 def passwords(known: dict[str, str], also: Sequence[str] = ()) -> dict[str, str]:

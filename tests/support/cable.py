@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-from ayes.ledger.log import Pending
+from ayes.ledger.log import Bucket
 from ayes.projections import pending
 from ayes.projections.pending import Entry
 
@@ -24,14 +24,14 @@ def question(seq: int, *, workspace: str = "acme", stage: int = 0, size: int = 0
     )  # fmt: skip
 
 
-async def put(bucket: Pending, entry: Entry) -> None:
+async def put(bucket: Bucket, entry: Entry) -> None:
     """Write the entry, new or in place of the one before."""
     key = pending.key(entry.ref)
     _, revision = await bucket.get(key)
     assert await bucket.put(key, pending.encode(entry), revision)
 
 
-async def delete(bucket: Pending, seq: int) -> None:
+async def delete(bucket: Bucket, seq: int) -> None:
     """Remove the entry, as after a decision."""
     key = pending.key(question(seq).ref)
     _, revision = await bucket.get(key)
