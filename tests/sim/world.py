@@ -326,11 +326,20 @@ class World:
         self._start("operator", self._operate)
         loop = asyncio.get_running_loop()
         until, quiet_since, last = loop.time() + HEALING_S, loop.time(), 0
-        # Longer than an ack wait, so that each lost acknowledgement has come again.
-        while loop.time() < until and loop.time() - quiet_since < 75:
+        # Longer than each deadline. A delivery that a dead process had asked for comes again later.
+        while loop.time() < until and (loop.time() - quiet_since < 75 or await self._is_at_work()):
             await asyncio.sleep(5)
             if (now := await self.broker.last_seq()) != last:
                 quiet_since, last = loop.time(), now
+
+    async def _is_at_work(self) -> bool:
+        """Whether a worker has a delivery that it has not acknowledged, or is to have one."""
+        for durable in ("gate", "gate-timers", "queue", "model", "executor"):
+            progress = await self.broker.progress(durable)
+            assert progress
+            if progress.waiting or progress.in_hand:
+                return True
+        return False
 
     # ------------------------------------------------------------------------------------ workers
 
@@ -531,15 +540,20 @@ class World:
         chosen = sorted(lot.sample(orders, len(orders) // 8), key=lambda order: order.at_s)
         for number, order in enumerate(chosen):
             ref, is_clients = order.ref, TOOLS[order.tool][0] == "client"
+            other = _other_digest(order)
             await process.sleep(max(0.0, order.at_s - 1 - asyncio.get_running_loop().time()))
             match number % 3:
                 case 0 if not is_clients:
                     while await self.broker.latest(ref.requested.subject) is None:
                         await process.sleep(0.05)
-                    await ledger.append(ref.decided, _approval_of_other_bytes(order))
+                    approval = e.Approved(
+                        digest=other, ground="policy", rule="reads", policy_version=1
+                    )
+                    await ledger.append(ref.decided, approval)
                 case 1:
                     claim = ref.client_claim(1) if is_clients else ref.claim(1)
-                    await ledger.append(claim, _claim(order))
+                    start = e.ToolStarted(digest=other, idempotency_key=str(ref))
+                    await ledger.append(claim, start)
                 case _:
                     newer = b'{"type":"FromTheFuture","v":9,"id":"future-%d"}' % number
                     slot = ThreadRef(ref.workspace, "newer").said(f"f{number}")
@@ -609,16 +623,10 @@ class World:
         return Told(self.seed, log, self.journal, trace)
 
 
-def _approval_of_other_bytes(order: Order) -> e.Approved:
+def _other_digest(order: Order) -> str:
+    """The digest of other arguments than those of the request."""
     version = declaration(_SPECS[order.tool])[0]
-    other = call_digest(order.tool, version, '{"order":"other","amount":1000000}')
-    return e.Approved(digest=other, ground="policy", rule="reads", policy_version=1)
-
-
-def _claim(order: Order) -> e.ToolStarted:
-    version = declaration(_SPECS[order.tool])[0]
-    digest = call_digest(order.tool, version, order.arguments)
-    return e.ToolStarted(digest=digest, idempotency_key=str(order.ref))
+    return call_digest(order.tool, version, '{"order":"other","amount":1000000}')
 
 
 class _Script:
