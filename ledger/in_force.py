@@ -145,16 +145,13 @@ def _event(fact: Fact, kind: str) -> e.AnyEvent:
             raise BadFact(f"there is nothing of the kind {kind} in {subject_of(fact)}")
 
 
-_ASKS: Final = Policy.model_validate(
-    {
-        "rule": [
-            {
-                "name": "unreadable",
-                "tools": ["*"],
-                "then": "ask",
-                "reason": "The policy that was applied cannot be read, so people are asked about "
-                "everything.",
-            }
-        ]
-    }
+_ASKS: Final = read_policy(
+    """
+    [[rule]]
+    name = "unreadable"
+    tools = ["*"]
+    then = "ask"
+    reason = "The policy that was applied cannot be read, so people are asked about everything."
+    """,
+    "",
 )

@@ -84,15 +84,9 @@ class ProjectionState:
 
     def apply(self, fact: Fact) -> None:
         """Apply the next fact of the log, or hold back a later one until it is the next."""
-        if fact.seq != self.seq + 1:
-            if fact.seq > self.seq:
-                self._early[fact.seq] = fact
-            return
-        self._step(fact)
-        self.seq += 1
-        while self._early and (following := self._early.pop(self.seq + 1, None)):
-            self._step(following)
-            self.seq += 1
+        if fact.seq > self.seq:
+            self._early[fact.seq] = fact
+            self._advance()
 
     @property
     def missing(self) -> range:
@@ -102,9 +96,7 @@ class ProjectionState:
     def pass_over(self) -> None:
         """Continue without the missing facts: the log does not have them."""
         self.seq = self.missing.stop - 1
-        while following := self._early.pop(self.seq + 1, None):
-            self._step(following)
-            self.seq += 1
+        self._advance()
 
     def rows(self, fold: Projection[Any]) -> Iterator[ProjectedRow]:
         """The rows of the things in memory, by key."""
@@ -140,11 +132,13 @@ class ProjectionState:
         for state in self._each:
             state.reload(known)
 
-    def _step(self, fact: Fact) -> None:
-        if not fact.slot.workspace:  # not a slot of the ledger
-            return
-        for state in self._each:
-            state.apply(fact)
+    def _advance(self) -> None:
+        """Apply the facts that are next."""
+        while following := self._early.pop(self.seq + 1, None):
+            self.seq += 1
+            # Without a workspace it is not in a slot of the ledger.
+            for state in self._each if following.slot.workspace else ():
+                state.apply(following)
 
 
 class _State[T: Aggregate]:

@@ -6,6 +6,7 @@ wire. A longer text is refused before it is recorded (`check`). Other programs m
 same, so a copy of a recorded text is cut, with a mark (`cut`).
 """
 
+import reprlib
 from typing import Final
 
 import msgspec
@@ -52,3 +53,8 @@ def cut(text: str, most: int) -> str:
 def _size(text: str) -> int:
     # Half a surrogate pair cannot be encoded; the codec refuses it with its own message.
     return len(msgspec.json.encode(text.encode("utf-8", "replace").decode()))
+
+
+def cited(value: object) -> str:
+    """A value in a sentence; of one that is not text only the beginning, however deep it is."""
+    return repr(value) if isinstance(value, str) else reprlib.repr(value)

@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ayes.schemas.errors import BadFile, BadId
 from ayes.schemas.ids import token
+from ayes.schemas.limits import cited
 
 #: The number of mistakes that are reported at once.
 MAX_MISTAKES: Final = 5
@@ -188,7 +189,7 @@ def _sentence(error: ErrorDetails, context: dict[str, Any]) -> str:
         case "missing":
             return f"{key} is missing."
         case "literal_error":
-            return f"{key} is {error['input']!r}. It can be {context['expected']}."
+            return f"{key} is {cited(error['input'])}. It can be {context['expected']}."
         case "union_tag_not_found":
             return f"{context['discriminator']} is missing."
         case "union_tag_invalid":

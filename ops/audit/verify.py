@@ -230,6 +230,17 @@ async def queue_differences(ledger: Ledger, state: ProjectionState) -> list[Diff
             allowed.setdefault(key(ref), {b""}).add(row.value if row else b"")
 
     await replay(ledger, state, each=each)
+    return _differences(live, allowed)
+
+
+async def differences_since(ledger: Ledger, state: ProjectionState) -> list[Difference]:
+    """The entries of the live queue that differ from this earlier state of the log."""
+    live = await ledger.log.pending.entries()
+    then = {row.key: {row.value} for row in state.rows(OPEN_APPROVALS)}
+    return _differences(live, {name: then.get(name, {b""}) for name in {*then, *live}})
+
+
+def _differences(live: dict[str, bytes], allowed: dict[str, set[bytes]]) -> list[Difference]:
     return [
         Difference(name, live.get(name, b""), tuple(sorted(values)))
         for name, values in sorted(allowed.items())

@@ -15,7 +15,13 @@ from ayes.ops.audit.replay import Until
 from ayes.ops.audit.replay import projection as projection_named
 from ayes.ops.audit.replay import replay as replay_log
 from ayes.ops.audit.replay import until as read_until
-from ayes.ops.audit.verify import Difference, caught_up, queue_differences, rebuild
+from ayes.ops.audit.verify import (
+    Difference,
+    caught_up,
+    differences_since,
+    queue_differences,
+    rebuild,
+)
 from ayes.ops.commands import completion
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.terminal.output import print_data, print_json, print_line, print_message
@@ -167,7 +173,7 @@ async def projected(
                 )
             return 0
         if stop is not None:
-            differences = await _then_and_now(ledger, state)
+            differences = await differences_since(ledger, state)
         else:
             if not swap:  # a correction needs no worker
                 await caught_up(ledger)
@@ -212,16 +218,6 @@ async def _folded(
         await show(row)
         shown += 1
     return state, shown, read
-
-
-async def _then_and_now(ledger: Ledger, state: ProjectionState) -> list[Difference]:
-    live = await ledger.log.pending.entries()
-    then = {row.key: row.value for row in state.rows(OPEN_APPROVALS)}
-    return [
-        Difference(name, live.get(name, b""), (then.get(name, b""),))
-        for name in sorted({*live, *then})
-        if live.get(name, b"") != then.get(name, b"")
-    ]
 
 
 def _print_differences(differences: list[Difference], *, json: bool) -> None:

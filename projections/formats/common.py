@@ -30,6 +30,7 @@ from msgspec import Struct
 from ayes.projections.history import Entry, Note, System, User
 from ayes.schemas import strict_json
 from ayes.schemas.errors import BadInput
+from ayes.schemas.limits import cited
 
 type JsonObject = dict[str, Any]
 
@@ -68,12 +69,12 @@ class Problems(list[FormatProblem]):
 
     def check_tool_name(self, rule: int, message: int, name: Any) -> None:
         if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-            wrong = f"the tool name {name!r} is not 1 to 64 of A-Z a-z 0-9 _ -."
+            wrong = f"the tool name {cited(name)} is not 1 to 64 of A-Z a-z 0-9 _ -."
             self.add(rule, message, f"{wrong} Replace the rest.")
 
     def check_input(self, rule: int, message: int, call_id: Any, value: Any) -> None:
         if not isinstance(value, dict):
-            wrong = f"the input of {call_id!r} is not an object."
+            wrong = f"the input of {cited(call_id)} is not an object."
             self.add(rule, message, f"{wrong} Wrap it under a name that says so.")
 
     def check_new_id(self, rule: int, message: int, what: str, id_: str, used: set[str]) -> None:
@@ -201,6 +202,11 @@ def non_blank(text: str) -> str:
     return text if text.strip() else BLANK
 
 
+def as_text(value: Any) -> str:
+    """A text as it is, and any other value as in a sentence."""
+    return value if isinstance(value, str) else cited(value)
+
+
 def text_content(at: int, content: Any) -> str:
     """The text of content that can only be text: a string, or parts of type text as paragraphs.
 
@@ -220,7 +226,7 @@ def _part_text(at: int, part: Any) -> str:
         case {"type": "text", "text": str(found)}:
             return found
         case {"type": kind}:
-            raise unreadable(at, f"a part of type {kind!r} cannot be kept: only text can.")
+            raise unreadable(at, f"a part of type {cited(kind)} cannot be kept: only text can.")
         case _:
             raise unreadable(at, "a part of the content is not an object with a type.")
 
@@ -286,7 +292,7 @@ def json_text(value: Any) -> str:
     return text
 
 
-def checked_json_text(at: int, value: Any) -> str:
+def checked_json_text(at: int, value: Any, unit: str = "message") -> str:
     """The JSON text of a value in the message at that index.
 
     Raises:
@@ -295,5 +301,5 @@ def checked_json_text(at: int, value: Any) -> str:
     try:
         return json_text(value)
     except (TypeError, ValueError, RecursionError):
-        wrong = "it holds a value that is not JSON, or is nested too deeply."
-        raise unreadable(at, wrong) from None
+        wrong = "it cannot be written as JSON: it holds another value, or is nested too deeply."
+        raise unreadable(at, wrong, unit) from None

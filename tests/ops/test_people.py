@@ -10,15 +10,14 @@ import json
 import signal
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
+import program
 import pytest
-from program import approvals, ask, at_a_terminal, entry_of, last_seq, until, up
+from program import FIVE, approvals, ask, at_a_terminal, entry_of, last_seq, until
 
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.slots import CallRef
-from ayes.schemas.tools import ToolSpec
 
 POLICY = """
 never_grant = ["erase"]
@@ -94,33 +93,13 @@ then = "ask"
 voters = ["ana"]
 """
 TOOLS = ("look", "release", "pay", "close", "page", "ping", "sign", "erase", "vault")
-SCHEMA = """{
-  "type": "object",
-  "properties": {"amount": {"type": "integer"}},
-  "required": ["amount"],
-  "additionalProperties": false
-}"""
-FIVE, SIX, MUCH, TOO_MUCH = (f'{{"amount": {amount}}}' for amount in (5, 6, 500, 5000))
-
-
-async def declare(store, *workspaces):
-    async with Ledger.connect(store) as ledger:
-        for workspace in workspaces:
-            for tool in TOOLS:
-                await ledger.declare(workspace, ToolSpec(name=tool, schema=SCHEMA))
+SIX, MUCH, TOO_MUCH = (f'{{"amount": {amount}}}' for amount in (6, 500, 5000))
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    """The store of a running `ayes up`: a policy is in force and tools are declared, which their
-    callers run.
-    """
     folder = tmp_path_factory.mktemp("shop")
-    policy = folder / "policy.toml"
-    policy.write_text(POLICY)
-    with up(folder / "store", "--policy", policy, "-w", "shop") as ready:
-        store = Path(ready["store"])
-        asyncio.run(declare(store, "shop", "desk", "count"))
+    with program.shop(folder, POLICY, TOOLS, "desk", "count") as store:
         yield store
 
 
@@ -630,22 +609,28 @@ def test_the_organisations_policy_holds_in_every_workspace(shop, within, tmp_pat
     assert shown.one["event"]["text"] == own.read_text()
 
 
-def test_a_store_from_before_there_was_an_organisation_gets_its_account(
-    tmp_path, monkeypatch, within
-):
-    """A broker that runs since then takes up the account when it is first needed."""
-    monkeypatch.setattr("ayes.ops.broker.server.ROLES", ("gate", "service", "operator", "observer"))
+def test_a_store_from_before_there_was_an_organisation_gets_its_account(tmp_path, monkeypatch):
+    """A broker that runs since then says that it must be started again, and has the account then;
+    as one that adds nobody without reading its accounts again.
+    """
     policy = tmp_path / "policy.toml"
     policy.write_text("")
 
-    async def through_an_old_store():
+    async def run(*commands):
         async with EmbeddedServer(tmp_path / "store") as server:
-            assert "organisation" not in server.store.read().passwords
-            await asyncio.to_thread(approvals, "setup", store=server.store.path)
-            command = ("policy", "apply", policy, "--organisation")
-            return await asyncio.to_thread(approvals, *command, store=server.store.path)
+            where = {"store": server.store.path}
+            return [await asyncio.to_thread(approvals, *one, **where) for one in commands]
 
-    ended = asyncio.run(through_an_old_store())
+    organisation = ("policy", "apply", policy, "--organisation")
+    with monkeypatch.context() as patch:
+        roles = ("gate", "service", "operator", "observer")
+        patch.setattr("ayes.ops.broker.server.ROLES", roles)
+        patch.setattr("ayes.ops.broker.accounts._authorization", lambda _: "")
+        for ended in asyncio.run(run(organisation, ("approve", "shop/t/c", "--as", "ana"))):
+            assert ended.code == 4
+            assert "an earlier version of ayes started the broker in" in ended.err
+            assert "Stop that `ayes up` and start it again; nothing is lost." in ended.err
+    _, ended = asyncio.run(run(("setup",), organisation))
     assert (ended.code, "is version 1 of the organisation's policy" in ended.err) == (0, True)
 
 
@@ -676,9 +661,7 @@ def calm(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calm")
     for name, content in FILES.items():
         (folder / name).write_text(content)
-    with up(folder / "store", "--policy", folder / "policy.toml", "-w", "shop") as ready:
-        store = Path(ready["store"])
-        asyncio.run(declare(store, "shop"))
+    with program.shop(folder, POLICY, TOOLS) as store:
         ask(store, CallRef.parse(OPEN))
         yield store
 

@@ -2,16 +2,15 @@
 package itself.
 """
 
-import contextlib
 import json
 from collections.abc import Iterator
 from copy import deepcopy
 
 import pytest
-from ai_sdk_package import asked, carried, ended, entries_of, facts_from, installed, wish
+from ai_sdk_package import asked, ended, installed
+from formats import conversations, entries_of, wish
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paths import DATA
 from program import approvals
 from stories import (
     DECISIONS,
@@ -22,6 +21,7 @@ from stories import (
     approval,
     disorder,
     facts_of,
+    facts_told,
     life,
     lives,
     question,
@@ -46,73 +46,7 @@ def written(*entries) -> list[dict]:
     return ai_sdk_ui.write(entries)["messages"]
 
 
-def without_denials(messages: list[dict]) -> list[dict]:
-    """The messages, with each denial as the error that it is read as."""
-    messages = deepcopy(messages)
-    for message in messages:
-        for part in message["parts"]:
-            if part.get("state") == "output-denied":
-                part |= {"state": "output-error", "errorText": part.pop("approval")["reason"]}
-    return messages
-
-
-@pytest.fixture(scope="module")
-def conversations() -> list[dict]:
-    if not DATA.exists():
-        pytest.skip(f"the recorded conversations are not at {DATA}")
-    return [json.loads(line) for line in DATA.read_text().splitlines()]
-
-
 # ------------------------------------------------------------------------------------- random lives
-
-
-@given(lives(), st.data())
-def test_whatever_happened_the_checker_takes_it(facts, data):
-    """Any life, in any order and with duplicates, gives a list that nothing is wrong with, and the
-    same bytes each time (B1, B3, B12, B17, I11, I13).
-    """
-    payload = ai_sdk_ui.write(entries_of(facts))
-    if payload["messages"]:
-        assert ai_sdk_ui.check(payload) == []
-    again = entries_of(data.draw(disorder(facts)))
-    assert json.dumps(payload) == json.dumps(ai_sdk_ui.write(again))
-
-
-@given(lives(), st.data())
-def test_a_shortened_history_keeps_no_half_pairs(facts, data):
-    """Any stretch of any history is written so that the checker takes it (B13)."""
-    entries = entries_of(facts)
-    begin = data.draw(st.integers(0, len(entries)))
-    messages = written(*entries[begin : data.draw(st.integers(begin, len(entries)))])
-    if messages:
-        assert ai_sdk_ui.check(messages) == []
-
-
-@given(lives())
-def test_what_is_written_is_read_again(facts):
-    """Out and in again: all that the form can carry comes back, and is written the same from facts
-    of its own.
-    """
-    entries = entries_of(facts)
-    messages = written(*entries)
-    steps = ai_sdk_ui.read(messages)
-    assert steps == carried(entries)
-    assert written(*entries_of(facts_from(steps))) == without_denials(messages)
-
-
-def test_recorded_conversations_go_out_and_in_again(conversations):
-    """150 real GPT-4o conversations: texts to the letter, arguments by value, repeated ids minted
-    again (B20).
-    """
-    assert len(conversations) == 150
-    for conversation in conversations:
-        entries = entries_of(facts_of(conversation["messages"]))
-        payload = ai_sdk_ui.write(entries)
-        assert ai_sdk_ui.check(payload) == []
-        steps = ai_sdk_ui.read(payload["messages"])
-        assert steps == carried(entries)
-        assert len(steps) == len(conversation["messages"])
-        assert ai_sdk_ui.write(entries_of(facts_from(steps))) == payload
 
 
 # ------------------------------------------------------------------------------------ single shapes
@@ -754,7 +688,7 @@ def _settled(part: dict) -> dict:
             return part
 
 
-def test_the_sdk_makes_of_it_what_is_written_for_models(conversations):
+def test_the_sdk_makes_of_it_what_is_written_for_models():
     """It validates and sends any life that is shown, and converts it to the ModelMessages written
     here (B1, B17).
     """
@@ -770,8 +704,8 @@ def test_the_sdk_makes_of_it_what_is_written_for_models(conversations):
             models.append(ai_sdk.write(entries)["messages"])
 
     collect()
-    for conversation in conversations:
-        entries = entries_of(facts_of(conversation["messages"]))
+    for conversation in conversations():
+        entries = entries_of(facts_of(conversation.messages))
         lists.append(written(*entries))
         models.append(ai_sdk.write(entries)["messages"])
     assert len(lists) > 200
@@ -813,7 +747,7 @@ def test_the_sdk_reads_it_as_it_is_read_here():
         ),
     ]
     (told,) = asked(installed(), SCRIPT, [messages])
-    here = ai_sdk.write(entries_of(facts_from(ai_sdk_ui.read(messages))))["messages"]
+    here = ai_sdk.write(entries_of(facts_told(ai_sdk_ui.read(messages))))["messages"]
     assert settled(told) == settled(here)
 
 
@@ -959,53 +893,6 @@ def test_what_cannot_be_read_is_refused(sentence, messages):
     with pytest.raises(BadInput) as refused:
         ai_sdk_ui.read(messages)
     assert str(refused.value).startswith(sentence)
-
-
-@pytest.mark.parametrize("payload", [None, 5, "hi", {"contents": []}])
-def test_no_list_is_no_conversation(payload):
-    """A reader says that there is no list, where a checker says that there is no message."""
-    with pytest.raises(BadInput, match="not a list of messages"):
-        ai_sdk_ui.read(payload)
-    assert [problem.rule for problem in ai_sdk_ui.check(payload)] == [21]
-
-
-@given(st.data())
-def test_no_damage_breaks_the_reader(data):
-    """A list with any value replaced is checked, and read or refused."""
-    names = st.sampled_from(["id", "type", "parts"])
-    odd = st.recursive(
-        st.sampled_from(ODD), lambda inner: st.lists(inner) | st.dictionaries(names, inner)
-    )
-    lists = [RIGHT, *(messages for _rule, _at, messages in BROKEN if messages)]
-    whole = deepcopy(data.draw(st.sampled_from(lists)))
-    at: object = whole
-    while True:
-        keys = list(at) if isinstance(at, dict) else range(len(at))  # type: ignore[arg-type]
-        key = data.draw(st.sampled_from(list(keys)))
-        if not isinstance(at[key], dict | list) or not at[key] or data.draw(st.booleans()):  # type: ignore[index]
-            at[key] = data.draw(odd)  # type: ignore[index]
-            break
-        at = at[key]  # type: ignore[index]
-    ai_sdk_ui.check(whole)
-    with contextlib.suppress(BadInput):
-        ai_sdk_ui.read(whole)
-
-
-@pytest.mark.parametrize(
-    "field", ["id", "role", "parts", "type", "text", "state", "input", "output", "approval"]
-)
-def test_no_nesting_is_too_deep_to_be_judged(field):
-    """However deep a value is, it is wrong or right by its own top."""
-    deep: list = []
-    for _ in range(20_000):
-        deep = [deep]
-    messages = [
-        {**HELLO, field: deep},
-        saying({**SAYS, field: deep}, {**part(), field: deep}, id_="n"),
-    ]
-    ai_sdk_ui.check(messages)
-    with contextlib.suppress(BadInput):
-        ai_sdk_ui.read(messages)
 
 
 # ---------------------------------------------------------------------------------- under its names

@@ -1,32 +1,24 @@
 """Histories for Gemini: what is written, what is turned down, and what is read back."""
 
-import contextlib
 import importlib
 import json
 import warnings
 
-import msgspec
 import pytest
+from formats import entries_of, own_lives, turn, wish
 from hypothesis import given
-from hypothesis import strategies as st
-from paths import DATA
 from pydantic import ValidationError as PydanticError
-from stories import REF, Story, disorder, facts_of, facts_told, lives
+from stories import Story
 
-from ayes.projections.formats.common import BLANK, MALFORMED, OPENING
+from ayes.projections.formats.common import BLANK, MALFORMED
 from ayes.projections.formats.conversation import (
-    ConversationStep,
     Output,
     RecordedReply,
     Spoken,
-    read_conversations,
 )
 from ayes.projections.formats.gemini import FOREIGN, check, read, write
-from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
-from ayes.projections.thread import thread_of
+from ayes.projections.history import Entry, Note, System, User
 from ayes.schemas import events as e
-from ayes.schemas import strict_json
-from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
 
 SIGNED = {"thoughtSignature": "c2ln"}
@@ -38,48 +30,8 @@ def ours(value) -> e.Opaque:
     return e.Opaque("gemini", json.dumps(value, separators=(",", ":")))
 
 
-def wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a") -> e.Wish:
-    return e.Wish(tool=tool, arguments=arguments, provider_id=provider_id)
-
-
-def turn(number: int, *parts: e.Part, text="done", is_error=False) -> list[Entry]:
-    wishes = [part for part in parts if isinstance(part, e.Wish)]
-    kind = "failed" if is_error else "returned"
-    return [
-        Assistant(number, parts),
-        *(
-            Outcome(f"{number}-{index}", one.tool, one.provider_id, kind, text, is_error)
-            for index, one in enumerate(wishes)
-        ),
-    ]
-
-
 def contents(*entries: Entry) -> list[dict]:
     return write(entries)["contents"]
-
-
-def entries_of(facts: list[Fact]) -> tuple[Entry, ...]:
-    return history(thread_of(REF, facts)).entries
-
-
-@st.composite
-def own_lives(draw) -> list[Fact]:
-    """Random lives in which this provider's opaque parts occur, good ones and bad ones."""
-    pool = [SIGNED, SIGNED, THOUGHT, {**THOUGHT, **SIGNED}, RAN, {"thoughtSignature": "no base64!"}]
-    pool += [{"text": "hi"}, {"text": "", "thought": True}, {"functionCall": {"name": "x"}}, [], {}]
-
-    def swapped(part: e.Part) -> e.Part:
-        return ours(draw(st.sampled_from(pool))) if isinstance(part, e.Opaque) else part
-
-    facts = []
-    for fact in draw(lives()):
-        event = fact.event
-        if isinstance(event, e.ModelReplied):
-            event = msgspec.structs.replace(
-                event, parts=tuple(swapped(part) for part in event.parts)
-            )
-        facts.append(msgspec.structs.replace(fact, event=event))
-    return facts
 
 
 def call(name="refund", args=None, signature="c2ln", **more) -> dict:
@@ -248,36 +200,6 @@ def test_a_call_that_did_not_run_says_how_it_ended(ending):
 # ------------------------------------------------------------------------------------- random lives
 
 
-@given(own_lives(), st.data())
-def test_whatever_happened_the_provider_takes_it(facts, data):
-    """Any life of a thread, in any order and with duplicates, gives contents that nothing is wrong
-    with, and the same bytes each time (B1, B3, B12, B16, B17, I11, I13).
-    """
-    payload = write(entries_of(facts))
-    assert check(payload) == []
-    assert json.dumps(payload) == json.dumps(write(entries_of(data.draw(disorder(facts)))))
-
-
-@given(own_lives(), st.data())
-def test_a_shortened_history_keeps_no_half_pairs(facts, data):
-    """Any stretch of any history is written so that the provider takes it (B13)."""
-    entries = entries_of(facts)
-    begin = data.draw(st.integers(0, len(entries)))
-    assert check(write(entries[begin : data.draw(st.integers(begin, len(entries)))])) == []
-
-
-@given(own_lives())
-def test_a_growing_history_is_written_with_the_same_beginning(facts):
-    """What was sent before a turn is how the next request begins, but that its last content may
-    have grown.
-    """
-    thread = thread_of(REF, facts)
-    whole = contents(*history(thread).entries)
-    for number in thread.turns:
-        sent = contents(*history(thread, before_turn=number).entries)
-        assert whole[: len(sent) - 1] == sent[:-1]
-
-
 @pytest.fixture(scope="module")
 def sdk():
     """Google's own type of a content, which takes no field that it does not know."""
@@ -300,7 +222,7 @@ def sdk():
     return fits
 
 
-@given(facts=own_lives())
+@given(facts=own_lives("gemini"))
 def test_the_providers_own_types_take_it(sdk, facts):
     """Each content that is written fits Google's type of it, and loses nothing in it (B1)."""
     for content in contents(*entries_of(facts)):
@@ -443,184 +365,7 @@ def test_what_is_right_is_taken():
     )
 
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.sampled_from(["", "user", "model", "a", "c2ln"]),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "role",
-                    "parts",
-                    "contents",
-                    "text",
-                    "functionCall",
-                    "functionResponse",
-                    "name",
-                    "args",
-                    "id",
-                ]
-            ),
-            inner,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@given(
-    _json
-    | st.lists(
-        st.builds(lambda role, parts: {"role": role, "parts": parts}, _json, st.lists(_json))
-    )
-)
-def test_the_checker_never_fails(payload):
-    """Any JSON is judged, and any JSON is read or refused in a sentence."""
-    assert isinstance(check(payload), list)
-    with contextlib.suppress(BadInput):
-        assert isinstance(read(payload), tuple)
-
-
-@given(own_lives(), _json, st.data())
-def test_whatever_is_wrong_somewhere_is_found_or_harmless(facts, wrong, data):
-    """One value of a good payload is exchanged for any other: nothing fails, and what can still be
-    read can be sent again (B14, B17).
-    """
-    payload = json.loads(json.dumps(write(entries_of(facts))))
-    places = list(_places(payload))
-    if places:
-        holder, key = data.draw(st.sampled_from(places))
-        holder[key] = wrong
-    assert isinstance(check(payload), list)
-    with contextlib.suppress(BadInput):
-        again = write(entries_of(facts_told(read(payload))))
-        assert check(again) == []
-
-
-def _places(value):
-    """Everything in a JSON value that can be exchanged for something else."""
-    for key in value if isinstance(value, dict) else range(len(value)):
-        yield value, key
-        if isinstance(value[key], dict | list):
-            yield from _places(value[key])
-
-
 # ------------------------------------------------------------------------------------- what is read
-
-
-def sent_arguments(raw: str) -> str:
-    """Arguments as they come back: an object without blanks, or the text that was no object."""
-    try:
-        value = strict_json.read(raw) if raw.strip() else {}
-    except strict_json.BadJson:
-        return raw
-    return (
-        json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        if isinstance(value, dict)
-        else raw
-    )
-
-
-def sent_name(tool: str) -> str:
-    """The random lives' names as they can be sent."""
-    return {
-        "functions.refund": "functions_refund",
-        "": "nameless",
-        "a" * 80: "a" * 64,
-        "ä": "_",
-    }.get(tool, tool)
-
-
-def carried(entries: tuple[Entry, ...]) -> list[ConversationStep]:
-    """What the form can carry of a history without opaque parts: the steps that must come back."""
-    used: set[str] = set()
-    ids: dict[str, str] = {}
-    for entry in entries:
-        if isinstance(entry, Outcome):
-            id_ = entry.provider_id
-            id_ = f"call_{entry.call}" if id_ in used else id_
-            while id_ and id_ in used:
-                id_ += "_"
-            used |= {id_} - {""}
-            ids[entry.call] = id_
-    steps: list[ConversationStep] = []
-    opening = True
-    for entry in entries:
-        if opening and isinstance(entry, System):
-            steps += [Spoken("system", entry.text)] if entry.text else []
-            continue
-        if opening and isinstance(entry, Assistant):
-            steps.append(Spoken("user", OPENING))
-        opening = False
-        match entry:
-            case System(text):
-                steps.append(Spoken("user", f"[Note from the system] {text}"))
-            case User(text):
-                steps.append(Spoken("user", text or BLANK))
-            case Note(text, name):
-                steps.append(Spoken("user", f"[Note from {name or 'the system'}] {text}"))
-            case Outcome():
-                steps.append(
-                    Output(
-                        ids[entry.call], sent_name(entry.tool), entry.text, is_error=entry.is_error
-                    )
-                )
-            case Assistant(number, parts):
-                index, kept = 0, []
-                for part in parts:
-                    if isinstance(part, e.Wish):
-                        id_ = ids[f"{number}-{index}"]
-                        kept.append(
-                            e.Wish(sent_name(part.tool), sent_arguments(part.arguments), id_)
-                        )
-                        index += 1
-                    elif isinstance(part, e.Text) and part.text:
-                        kept.append(part)
-                reply = RecordedReply(tuple(kept or [e.Text(BLANK)]))
-                if steps and isinstance(steps[-1], RecordedReply):
-                    steps[-1] = RecordedReply((*steps[-1].parts, *reply.parts))
-                else:
-                    steps.append(reply)
-    return steps if not opening else [*steps, Spoken("user", OPENING)]
-
-
-@given(lives())
-def test_what_was_written_is_read_back(facts):
-    """Every text, call and output comes back in its order; what the form cannot carry is what the
-    module lists.
-    """
-    entries = entries_of(facts)
-    assert list(read(write(entries))) == carried(entries)
-
-
-@given(own_lives())
-def test_what_was_read_is_written_the_same(facts):
-    """A conversation that becomes facts again gives the same bytes, signatures and all (B18,
-    I11).
-    """
-    payload = write(entries_of(facts))
-    assert json.dumps(write(entries_of(facts_told(read(payload))))) == json.dumps(payload)
-
-
-def test_recorded_conversations_go_out_and_come_back():
-    """All 150 come back with what the form can carry, and are written the same when they are told
-    again (B1, B20).
-    """
-    if not DATA.exists():
-        pytest.skip(f"the recorded conversations are not at {DATA}")
-    conversations = read_conversations(DATA)
-    assert len(conversations) == 150
-    for conversation in conversations:
-        entries = entries_of(facts_of(conversation.messages))
-        payload = write(entries)
-        assert check(payload) == []
-        back = read(payload)
-        assert list(back) == carried(entries)
-        outputs = [
-            (step.tool, step.text) for step in conversation.steps if isinstance(step, Output)
-        ]
-        assert [(step.tool, step.text) for step in back if isinstance(step, Output)] == outputs
-        assert write(entries_of(facts_told(back))) == payload
 
 
 def test_what_the_provider_sends_is_read():

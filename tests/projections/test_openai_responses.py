@@ -1,31 +1,23 @@
 """Histories for OpenAI Responses: what is written, what is turned down, and what is read back."""
 
-import contextlib
 import importlib
 import json
 
-import msgspec
 import pytest
+from formats import entries_of, own_lives, turn, wish
 from hypothesis import given
-from hypothesis import strategies as st
-from paths import DATA
 from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
-from stories import REF, Story, disorder, facts_of, facts_told, lives
+from stories import Story
 
-from ayes.projections.formats.common import tool_name
 from ayes.projections.formats.conversation import (
-    ConversationStep,
     Output,
     RecordedReply,
     Spoken,
-    read_conversations,
 )
 from ayes.projections.formats.openai_responses import check, read, write
-from ayes.projections.history import Assistant, Entry, Note, Outcome, System, User, history
-from ayes.projections.thread import thread_of
+from ayes.projections.history import Assistant, Entry, Note, System, User
 from ayes.schemas import events as e
-from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
 
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
@@ -41,61 +33,8 @@ def ours(value) -> e.Opaque:
     return e.Opaque("openai-responses", json.dumps(value, separators=(",", ":")))
 
 
-def wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a") -> e.Wish:
-    return e.Wish(tool=tool, arguments=arguments, provider_id=provider_id)
-
-
-def turn(number: int, *parts: e.Part, text="done") -> list[Entry]:
-    wishes = [part for part in parts if isinstance(part, e.Wish)]
-    return [
-        Assistant(number, parts),
-        *(
-            Outcome(
-                f"{number}-{index}", one.tool, one.provider_id, "returned", text, is_error=False
-            )
-            for index, one in enumerate(wishes)
-        ),
-    ]
-
-
 def items(*entries: Entry) -> list[dict]:
     return write(entries)["input"]
-
-
-def entries_of(facts: list[Fact]) -> tuple[Entry, ...]:
-    return history(thread_of(REF, facts)).entries
-
-
-@st.composite
-def own_lives(draw) -> list[Fact]:
-    """Random lives in which this provider's opaque parts occur, good ones and bad ones."""
-    pool = [
-        THOUGHT,
-        {**THOUGHT, "id": "rs_2"},
-        SEARCH,
-        {"id": "fc_1"},
-        {"id": "msg_1", "status": "completed"},
-    ]
-    pool += [
-        {"phase": "commentary"},
-        {"type": "reasoning"},
-        {"type": "computer_call"},
-        [],
-        {"id": "x"},
-    ]
-
-    def swapped(part: e.Part) -> e.Part:
-        return ours(draw(st.sampled_from(pool))) if isinstance(part, e.Opaque) else part
-
-    facts = []
-    for fact in draw(lives()):
-        event = fact.event
-        if isinstance(event, e.ModelReplied):
-            event = msgspec.structs.replace(
-                event, parts=tuple(swapped(part) for part in event.parts)
-            )
-        facts.append(msgspec.structs.replace(fact, event=event))
-    return facts
 
 
 # ---------------------------------------------------------------------------------- what is written
@@ -281,40 +220,6 @@ def test_a_call_that_did_not_run_says_how_it_ended(ending):
 # ------------------------------------------------------------------------------------- random lives
 
 
-@given(own_lives(), st.data())
-def test_whatever_happened_the_provider_takes_it(facts, data):
-    """Any life of a thread, in any order and with duplicates, gives an input that nothing is wrong
-    with, and the same bytes each time (B1, B3, B12, B16, B17, I11, I13).
-    """
-    entries = entries_of(facts)
-    payload = write(entries)
-    if payload["input"]:
-        assert check(payload) == []
-    assert json.dumps(payload) == json.dumps(write(entries_of(data.draw(disorder(facts)))))
-
-
-@given(own_lives(), st.data())
-def test_a_shortened_history_keeps_no_half_pairs(facts, data):
-    """Any stretch of any history is written so that the provider takes it (B13)."""
-    entries = entries_of(facts)
-    begin = data.draw(st.integers(0, len(entries)))
-    payload = write(entries[begin : data.draw(st.integers(begin, len(entries)))])
-    if payload["input"]:
-        assert check(payload) == []
-
-
-@given(own_lives())
-def test_a_growing_history_is_written_with_the_same_beginning(facts):
-    """What was sent before a turn is how the next request begins, so the provider's cache stays
-    good.
-    """
-    thread = thread_of(REF, facts)
-    whole = items(*history(thread).entries)
-    for number in thread.turns:
-        sent = items(*history(thread, before_turn=number).entries)
-        assert whole[: len(sent)] == sent
-
-
 @pytest.fixture(scope="module")
 def sdk():
     """OpenAI's own type of what it takes: an item must fit, and nothing of it may be unknown to the
@@ -337,7 +242,7 @@ def sdk():
     return fits
 
 
-@given(facts=own_lives())
+@given(facts=own_lives("openai-responses"))
 def test_the_providers_own_types_take_it(sdk, facts):
     """Each item that is written fits OpenAI's type of it, and loses nothing in it (B1)."""
     for item in items(*entries_of(facts)):
@@ -448,153 +353,7 @@ def test_what_is_right_is_taken():
     assert check([says(content=[{"type": "input_text", "text": "x"}]), says("developer")]) == []
 
 
-_json = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.floats()
-    | st.sampled_from(
-        ["", "user", "message", "function_call", "function_call_output", "a", "reasoning"]
-    ),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(
-                ["type", "role", "input", "call_id", "output", "content", "id", "name"]
-            ),
-            inner,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@given(_json)
-def test_the_checker_never_fails(payload):
-    """Any JSON is judged, and any JSON is read or refused in a sentence."""
-    assert isinstance(check(payload), list)
-    with contextlib.suppress(BadInput):
-        assert isinstance(read(payload), tuple)
-
-
-@given(own_lives(), _json, st.data())
-def test_whatever_is_wrong_somewhere_is_found_or_harmless(facts, wrong, data):
-    """One value of a good payload is exchanged for any other: nothing fails, and what can still be
-    read can be sent again (B14, B17).
-    """
-    payload = json.loads(json.dumps(write(entries_of(facts))))
-    places = list(_places(payload))
-    if places:
-        holder, key = data.draw(st.sampled_from(places))
-        holder[key] = wrong
-    assert isinstance(check(payload), list)
-    with contextlib.suppress(BadInput):
-        again = write(entries_of(facts_told(read(payload))))
-        assert check(again) == []
-
-
-def _places(value):
-    """Everything in a JSON value that can be exchanged for something else."""
-    for key in value if isinstance(value, dict) else range(len(value)):
-        yield value, key
-        if isinstance(value[key], dict | list):
-            yield from _places(value[key])
-
-
 # ------------------------------------------------------------------------------------- what is read
-
-
-def carried(entries: tuple[Entry, ...]) -> list[ConversationStep]:
-    """What the form can carry of a history without opaque parts: the steps that must come back."""
-    steps: list[ConversationStep] = []
-    used: set[str] = set()
-    ids: dict[str, str] = {}
-    for entry in entries:
-        if isinstance(entry, Outcome):
-            id_ = entry.provider_id
-            if not 1 <= len(id_) <= 64 or id_ in used:
-                id_ = f"call_{entry.call}"
-            while id_ in used:
-                id_ += "_"
-            used.add(id_)
-            ids[entry.call] = id_
-    for entry in entries:
-        match entry:
-            case System(text):
-                steps.append(Spoken("system", text))
-            case User(text):
-                steps.append(Spoken("user", text))
-            case Note(text, name):
-                steps.append(Spoken("system", f"[Note from {name}] {text}" if name else text))
-            case Outcome():
-                steps.append(Output(ids[entry.call], tool_name(entry.tool), entry.text))
-            case Assistant(number, parts):
-                index, kept = 0, []
-                for part in parts:
-                    if isinstance(part, e.Wish):
-                        id_ = ids[f"{number}-{index}"]
-                        kept.append(e.Wish(tool_name(part.tool), part.arguments, id_))
-                        index += 1
-                    elif isinstance(part, e.Text):
-                        kept.append(part)
-                reply = RecordedReply(tuple(kept or [e.Text("")]))
-                if steps and isinstance(steps[-1], RecordedReply):
-                    steps[-1] = RecordedReply((*steps[-1].parts, *reply.parts))
-                else:
-                    steps.append(reply)
-    return steps
-
-
-@given(lives())
-def test_what_was_written_is_read_back(facts):
-    """Every text, call and output comes back in its order; what the form cannot carry is what the
-    module lists.
-    """
-    entries = entries_of(facts)
-    payload = write(entries)
-    if payload["input"]:
-        assert list(read(payload)) == carried(entries)
-
-
-@given(own_lives())
-def test_what_was_read_is_written_the_same(facts):
-    """A conversation that becomes facts again gives the same bytes, reasoning and item ids too
-    (B18, I11).
-    """
-    payload = write(entries_of(facts))
-    if payload["input"]:
-        assert json.dumps(write(entries_of(facts_told(read(payload))))) == json.dumps(payload)
-
-
-def test_recorded_conversations_go_out_and_come_back():
-    """All 150 lose nothing but the ids that repeat, and are written the same when they are told
-    again (B1, B20).
-    """
-    if not DATA.exists():
-        pytest.skip(f"the recorded conversations are not at {DATA}")
-    conversations = read_conversations(DATA)
-    assert len(conversations) == 150
-    for conversation in conversations:
-        payload = write(entries_of(facts_of(conversation.messages)))
-        assert check(payload) == []
-        back = read(payload)
-        seen: set[str] = set()
-        for old, new in zip(conversation.steps, back, strict=True):
-            if isinstance(old, RecordedReply):
-                assert isinstance(new, RecordedReply)
-                assert [_blank(part) for part in new.parts] == [_blank(part) for part in old.parts]
-                for one, two in zip(old.wishes, new.wishes, strict=True):
-                    assert two.provider_id == one.provider_id or one.provider_id in seen
-                    seen |= {one.provider_id, two.provider_id}
-            elif isinstance(old, Output):
-                assert isinstance(new, Output)
-                assert (new.tool, new.text) == (old.tool, old.text)
-            else:
-                assert new == old
-        assert write(entries_of(facts_told(back))) == payload
-
-
-def _blank(part: e.Part) -> e.Part:
-    return msgspec.structs.replace(part, provider_id="") if isinstance(part, e.Wish) else part
 
 
 def test_what_the_provider_sends_is_read():

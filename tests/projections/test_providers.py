@@ -5,12 +5,11 @@ import json
 from collections.abc import Iterable
 
 import pytest
+from formats import conversations, turn, wish
 from hypothesis import given
-from hypothesis import strategies as st
-from paths import DATA
 from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
-from stories import REF, Story, disorder, facts_of, lives
+from stories import REF, Story, facts_of, lives
 
 from ayes.projections.formats import FORMATS, anthropic, format_named, openai_chat
 from ayes.projections.formats.conversation import RecordedReply
@@ -18,23 +17,6 @@ from ayes.projections.history import Assistant, Entry, Note, Outcome, System, Us
 from ayes.projections.thread import thread_of
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
-
-
-def wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_a") -> e.Wish:
-    return e.Wish(tool=tool, arguments=arguments, provider_id=provider_id)
-
-
-def turn(number: int, *parts: e.Part, text="done", is_error=False) -> list[Entry]:
-    """A turn whose calls all ended in the same way."""
-    wishes = [part for part in parts if isinstance(part, e.Wish)]
-    kind = "failed" if is_error else "returned"
-    return [
-        Assistant(number, parts),
-        *(
-            Outcome(f"{number}-{index}", one.tool, one.provider_id, kind, text, is_error)
-            for index, one in enumerate(wishes)
-        ),
-    ]
 
 
 def chat(*entries: Entry) -> list[dict]:
@@ -48,33 +30,25 @@ def claude(*entries: Entry) -> list[dict]:
 # ---------------------------------------------------------------------- what people really recorded
 
 
-@pytest.fixture(scope="module")
-def conversations() -> list[dict]:
-    if not DATA.exists():
-        pytest.skip(f"the recorded conversations are not at {DATA}")
-    return [json.loads(line) for line in DATA.read_text().splitlines()]
-
-
-def test_recorded_conversations_are_written_back_as_they_were(conversations):
+def test_recorded_conversations_are_written_back_as_they_were():
     """150 real GPT-4o conversations become facts and come back equal, repeated tool-call ids and
     all (B20).
     """
-    assert len(conversations) == 150
-    for conversation in conversations:
-        found = history(thread_of(REF, facts_of(conversation["messages"])))
+    for conversation in conversations():
+        found = history(thread_of(REF, facts_of(conversation.messages)))
         assert found.stopped_at is None
         written = openai_chat.write(found.entries)
-        assert written == {"messages": conversation["messages"]}, conversation["id"]
+        assert written == {"messages": conversation.messages}, conversation.id
         assert openai_chat.check(written) == []
 
 
-def test_recorded_conversations_can_be_sent_to_another_provider(conversations):
+def test_recorded_conversations_can_be_sent_to_another_provider():
     """The same 150 as Anthropic takes them: every repeated id is minted again, and no call is lost
     (B1, B20).
     """
     repeated = 0
-    for conversation in conversations:
-        found = history(thread_of(REF, facts_of(conversation["messages"])))
+    for conversation in conversations():
+        found = history(thread_of(REF, facts_of(conversation.messages)))
         payload = anthropic.write(found.entries)
         assert anthropic.check(payload) == []
         ids = [
@@ -89,54 +63,11 @@ def test_recorded_conversations_can_be_sent_to_another_provider(conversations):
         assert sum(one != two for one, two in zip(ids, theirs, strict=True)) == len(theirs) - len(
             set(theirs)
         )
-        assert payload["system"] == conversation["messages"][0]["content"]
+        assert payload["system"] == conversation.messages[0]["content"]
     assert repeated > 0
 
 
 # ------------------------------------------------------------------------------------- random lives
-
-
-@given(lives(), st.data())
-def test_whatever_happened_the_provider_takes_it(facts, data):
-    """Any life of a thread, in any order and with duplicates, gives payloads that nothing is wrong
-    with, and the same bytes each time (B1, B3, B12, B17, B82, I11, I13).
-    """
-    entries = history(thread_of(REF, facts)).entries
-    again = history(thread_of(REF, data.draw(disorder(facts)))).entries
-    for name, (write, check, _read) in FORMATS.items():
-        payload = write(entries)
-        if any(payload.get(key) for key in ("messages", "input", "contents")):
-            assert check(payload) == [], name
-        assert json.dumps(payload) == json.dumps(write(again)), name
-
-
-@given(lives(), st.data())
-def test_a_shortened_history_keeps_no_half_pairs(facts, data):
-    """Any stretch of any history is written so that the provider takes it (B13)."""
-    entries = history(thread_of(REF, facts)).entries
-    begin = data.draw(st.integers(0, len(entries)))
-    stretch = entries[begin : data.draw(st.integers(begin, len(entries)))]
-    for name, (write, check, _read) in FORMATS.items():
-        payload = write(stretch)
-        if any(payload.get(key) for key in ("messages", "input", "contents")):
-            assert check(payload) == [], name
-
-
-@given(lives(may_wait=False))
-def test_a_growing_history_is_written_with_the_same_beginning(facts):
-    """What was sent before a turn is how the next request begins, so the provider's cache stays
-    good.
-    """
-    thread = thread_of(REF, facts)
-    whole = history(thread).entries
-    for number in thread.turns:
-        sent = history(thread, before_turn=number).entries
-        assert whole[: len(sent)] == sent
-        shorter, longer = chat(*sent), chat(*whole)
-        assert longer[: len(shorter)] == shorter
-        shorter, longer = claude(*sent), claude(*whole)
-        # The last message may have grown.
-        assert longer[: len(shorter) - 1] == shorter[:-1]
 
 
 # -------------------------------------------------------------------------------------- OpenAI Chat

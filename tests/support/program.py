@@ -11,7 +11,7 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from ayes.ledger.services import Ledger
 from ayes.ops import cli
 from ayes.schemas.events import Event
 from ayes.schemas.slots import CallRef, Slot
+from ayes.schemas.tools import ToolSpec
 
 AYES = Path(sys.executable).with_name("ayes")
 
@@ -184,6 +185,40 @@ def up(store: Path, *options: object) -> Iterator[dict[str, Any]]:
         line = process.stdout.readline()
         assert line, log.read_text()
         yield json.loads(line) | {"up": process.pid}
+
+
+#: What the tools of `shop` take.
+AMOUNT = """{
+  "type": "object",
+  "properties": {"amount": {"type": "integer"}},
+  "required": ["amount"],
+  "additionalProperties": false
+}"""
+FIVE = '{"amount": 5}'
+
+
+def declare(store: Path, tools: Sequence[str], *workspaces: str) -> None:
+    """Declare tools that their callers run."""
+
+    async def declared() -> None:
+        async with Ledger.connect(store) as ledger:
+            for workspace in workspaces:
+                for tool in tools:
+                    await ledger.declare(workspace, ToolSpec(name=tool, schema=AMOUNT))
+
+    asyncio.run(declared())
+
+
+@contextmanager
+def shop(folder: Path, policy: str, tools: Sequence[str], *more: str) -> Iterator[Path]:
+    """The store of a running `ayes up`: in workspace `shop` a policy is in force, and there and in
+    `more` workspaces tools are declared, which their callers run.
+    """
+    file = folder / "policy.toml"
+    file.write_text(policy)
+    with up(folder / "store", "--policy", file, "-w", "shop") as ready:
+        declare(Path(ready["store"]), tools, "shop", *more)
+        yield Path(ready["store"])
 
 
 @contextmanager

@@ -34,9 +34,11 @@ from ayes.projections.formats.common import (
     JsonObject,
     Payload,
     Problems,
+    as_text,
     find_messages,
 )
 from ayes.projections.formats.pairing import CallPairing, PairingRules
+from ayes.schemas.limits import cited
 
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
 _PAIRING: Final = PairingRules(
@@ -72,7 +74,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
             problems.add(7, at, "the message has no content. Leave it out.")
         for block in blocks:
             if block["type"] == "tool_result":
-                pairing.add_result(at, str(block.get("tool_use_id")))
+                pairing.add_result(at, as_text(block.get("tool_use_id")))
         pairing.end_turn()
         _check_order(at, role, blocks, problems)
         for block in blocks:
@@ -126,10 +128,10 @@ def _check_order(at: int, role: str, blocks: list[JsonObject], problems: Problem
 def _check_use(at: int, use: JsonObject, pairing: CallPairing, problems: Problems) -> None:
     id_ = use.get("id")
     if not is_id(id_):
-        problems.add(5, at, f"the id {id_!r} is not made of A-Z a-z 0-9 _ -. Mint another.")
+        problems.add(5, at, f"the id {cited(id_)} is not made of A-Z a-z 0-9 _ -. Mint another.")
     elif id_ in pairing.used:
-        problems.add(5, at, f"{id_!r} is the id of an earlier use too. Mint another.")
-    pairing.add_call(at, str(id_))
+        problems.add(5, at, f"{cited(id_)} is the id of an earlier use too. Mint another.")
+    pairing.add_call(at, as_text(id_))
     problems.check_input(13, at, id_, use.get("input"))
     problems.check_tool_name(14, at, use.get("name"))
 
@@ -139,7 +141,7 @@ def _check_block(
 ) -> None:
     """Check one block, and add the provider's own tool uses to `served`."""
     match block["type"]:
-        case "text" if not str(block.get("text", "")).strip():
+        case "text" if not as_text(block.get("text", "")).strip():
             problems.add(7, at, "a text block has no visible character. Leave it out.")
         case "tool_result" if block.get("content") == []:
             problems.add(8, at, "a result's content is an empty list. Leave the field out.")
@@ -150,16 +152,18 @@ def _check_block(
         case "thinking" | "redacted_thinking" if lacking := thinking_problem(block):
             problems.add(9, at, f"{lacking} Send the block as it came, or drop it.")
         case "server_tool_use":
-            served.add(str(block.get("id")))
-        case kind if kind.endswith("_tool_result") and str(block.get("tool_use_id")) not in served:
-            wrong = f"the {kind} of {block.get('tool_use_id')!r} lacks its server_tool_use."
-            problems.add(10, at, f"{wrong} Send both, or neither.")
+            served.add(as_text(block.get("id")))
+        case kind if kind.endswith("_tool_result"):
+            id_ = block.get("tool_use_id")
+            if as_text(id_) not in served:
+                wrong = f"the {kind} of {cited(id_)} lacks its server_tool_use."
+                problems.add(10, at, f"{wrong} Send both, or neither.")
 
 
 def _says_something(content: Any) -> bool:
     if isinstance(content, list):
         return any(
-            not isinstance(one, dict) or str(one.get("text", "?")).strip() for one in content
+            not isinstance(one, dict) or as_text(one.get("text", "?")).strip() for one in content
         )
     return isinstance(content, str) and bool(content.strip())
 

@@ -33,7 +33,7 @@ a field that is null counts as missing.
 from collections.abc import Sequence
 from typing import Any
 
-from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, as_text
 from ayes.projections.formats.gemini.parts import (
     DATA,
     FOREIGN,
@@ -45,6 +45,7 @@ from ayes.projections.formats.gemini.parts import (
     parts_of,
     system_of,
 )
+from ayes.schemas.limits import cited
 
 
 def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
@@ -136,8 +137,8 @@ def _check_responses(
     for response in responses:
         call = next((one for one in left if _answers(response, one)), None)
         if call is None:
-            wrong = f"no call has the id and the name of the response of {response.get('name')!r}."
-            problems.add(3, at, f"{wrong} Copy them.")
+            wrong = f"the response of {cited(response.get('name'))}"
+            problems.add(3, at, f"no call has the id and the name of {wrong}. Copy them.")
         left = [one for one in left if one is not call]
 
 
@@ -150,7 +151,7 @@ def _check_calls(
 ) -> None:
     if calls and role == "model" and before == "model":
         problems.add(5, at, "calls follow another content of the model. Join the two.")
-    ids = [str(call["id"]) for call in calls if call.get("id")]
+    ids = [as_text(call["id"]) for call in calls if call.get("id")]
     if len(set(ids)) != len(ids):
         problems.add(3, at, "two calls of one content have the same id. Mint another for one.")
 
@@ -191,5 +192,5 @@ def _check_part(at: int, role: str, part: JsonObject, problems: Problems) -> Non
 def _check_name(at: int, named: JsonObject, problems: Problems) -> None:
     name = named.get("name")
     if not isinstance(name, str) or not FUNCTION_NAME.fullmatch(name):
-        wrong = f"the name {name!r} is not 1 to 64 of A-Z a-z 0-9 _ . : - after a letter or _."
+        wrong = f"the name {cited(name)} is not 1 to 64 of A-Z a-z 0-9 _ . : - after a letter or _."
         problems.add(12, at, f"{wrong} Replace the rest.")

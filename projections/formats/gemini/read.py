@@ -11,6 +11,7 @@ from ayes.projections.formats.common import (
     JsonObject,
     Payload,
     arguments_text,
+    checked_json_text,
     json_text,
     unreadable,
 )
@@ -29,6 +30,7 @@ from ayes.projections.formats.gemini.parts import (
 from ayes.projections.formats.pairing import PairedSteps
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.limits import cited
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
@@ -81,10 +83,7 @@ def _readable(at: int, content: Any) -> list[JsonObject]:
     if parts is None:
         wrong = "it is not a content: a role, user or model, and a list of parts, at least one."
         raise _mistake(at, wrong)
-    try:
-        json_text(parts)
-    except (TypeError, ValueError, RecursionError):
-        raise _mistake(at, "it cannot be written as JSON in Unicode.") from None
+    checked_json_text(at, parts, "content")
     return parts
 
 
@@ -126,13 +125,14 @@ def _user_step(at: int, part: JsonObject, waiting: Sequence[Wish]) -> Spoken | O
             raise _mistake(at, "a part of the user's side is neither text nor a response.")
     response = inner(part, "functionResponse")
     if not waiting:
-        raise _mistake(at, f"the response of {response.get('name')!r} does not follow its call.")
+        name = cited(response.get("name"))
+        raise _mistake(at, f"the response of {name} does not follow its call.")
     wish = waiting[0]
     if (
         response.get("name") != wish.tool
         or response.get("id", wish.provider_id) != wish.provider_id
     ):
-        wrong = f"the response of {response.get('name')!r} is in the place of {wish.tool!r}."
+        wrong = f"the response of {cited(response.get('name'))} is in the place of {wish.tool!r}."
         raise _mistake(at, f"{wrong} Sort the responses as their calls.")
     match response.get("response"):
         case {"output": str(text), **rest} if not rest:

@@ -27,9 +27,11 @@ from ayes.projections.formats.common import (
     JsonObject,
     Payload,
     Problems,
+    as_text,
     find_messages,
 )
 from ayes.projections.formats.pairing import CallPairing, PairingRules
+from ayes.schemas.limits import cited
 
 MAX_ID: Final = 40
 _ROLES: Final = ("assistant", "developer", "system", "tool", "user")
@@ -71,7 +73,7 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
             continue
         _check_content(at, message, problems)
         if message["role"] == "tool":
-            pairing.add_result(at, str(message.get("tool_call_id")))
+            pairing.add_result(at, as_text(message.get("tool_call_id")))
             continue
         pairing.end_turn()
         if message["role"] == "assistant" and "tool_calls" in message:
@@ -97,12 +99,12 @@ def _part_problem(part: Any, role: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in _ANTHROPIC:
         return (
-            f"a block of type {kind!r} is Anthropic's. "
+            f"a block of type {cited(kind)} is Anthropic's. "
             "Check these messages with `--format anthropic`."
         )
     kinds = _PARTS.get(role, ("text",))
     if kind not in kinds:
-        return f"a part is of type {kind!r}. One of role {role} can be {', '.join(kinds)}."
+        return f"a part is of type {cited(kind)}. One of role {role} can be {', '.join(kinds)}."
     if kind == "text" and not isinstance(part.get("text"), str):
         return "the text of a part is not text. Write one, or leave the part out."
     return ""
@@ -117,16 +119,16 @@ def _check_calls(at: int, calls: Any, pairing: CallPairing, problems: Problems) 
         function = call.get("function") if isinstance(call, dict) else None
         function = function if isinstance(function, dict) else {}
         if not is_id(id_):
-            wrong = f"the id {id_!r} is not text of 1 to {MAX_ID} characters."
+            wrong = f"the id {cited(id_)} is not text of 1 to {MAX_ID} characters."
             problems.add(4, at, f"{wrong} Mint another.")
-        if str(id_) in pairing.turn:
-            wrong = f"{id_!r} is the id of two calls of this message."
+        if as_text(id_) in pairing.turn:
+            wrong = f"{cited(id_)} is the id of two calls of this message."
             problems.add(5, at, f"{wrong} Mint another for one.")
         problems.check_tool_name(6, at, function.get("name"))
         if not isinstance(function.get("arguments"), str):
-            wrong = f"the arguments of {id_!r} are not text."
+            wrong = f"the arguments of {cited(id_)} are not text."
             problems.add(7, at, f"{wrong} Send the raw JSON text, not an object.")
-        pairing.add_call(at, str(id_))
+        pairing.add_call(at, as_text(id_))
 
 
 def is_id(value: object) -> bool:

@@ -33,7 +33,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems
+from ayes.projections.formats.common import FormatProblem, JsonObject, Payload, Problems, as_text
 from ayes.projections.formats.openai_responses.items import (
     ID_PREFIXES,
     KEPT,
@@ -46,6 +46,7 @@ from ayes.projections.formats.openai_responses.items import (
     reasoning_problem,
 )
 from ayes.projections.formats.pairing import CallPairing, PairingRules
+from ayes.schemas.limits import cited
 
 MAX_OUTPUT: Final = 10_485_760
 _SAID: Final = frozenset({"input_text", "input_image", "input_file"})
@@ -84,13 +85,13 @@ def check(payload: Payload | Sequence[Any]) -> list[FormatProblem]:
             _check_call(at, item, kind, pairing, problems)
         elif kind in OUTPUT_TYPES.values():
             _check_output(at, item, kind, problems)
-            pairing.add_result(at, str(item.get("call_id")), tool=kind, elsewhere=elsewhere)
+            pairing.add_result(at, as_text(item.get("call_id")), tool=kind, elsewhere=elsewhere)
         elif kind == "message":
             _check_message(at, item, problems)
         elif kind == "reasoning":
             _check_reasoning(at, item, items[at + 1] if at + 1 < len(items) else None, problems)
         elif kind == "mcp_approval_request":
-            approvals.add(str(item.get("id")))
+            approvals.add(as_text(item.get("id")))
         elif kind == "mcp_approval_response":
             _check_approval(at, item, None if elsewhere else approvals, problems)
     pairing.end_turn()
@@ -101,7 +102,7 @@ def _check_approval(
     at: int, item: JsonObject, approvals: set[str] | None, problems: Problems
 ) -> None:
     """Check that an approval answers one of these requests; `None` allows any."""
-    known = approvals is None or str(item.get("approval_request_id")) in approvals
+    known = approvals is None or as_text(item.get("approval_request_id")) in approvals
     if not known or not isinstance(item.get("approve"), bool):
         wrong = "the approval answers no `mcp_approval_request` before it with true or false."
         more = "Decisions about other tools are sent as the call's output."
@@ -115,12 +116,13 @@ def _check_item_id(
     id_ = item.get("id")
     if id_ is None or kind == "item_reference":
         return
-    if str(id_) in item_ids:
-        problems.add(8, at, f"an earlier item has the id {id_!r} too. Drop one of the two.")
+    if as_text(id_) in item_ids:
+        problems.add(8, at, f"an earlier item has the id {cited(id_)} too. Drop one of the two.")
     prefix = ID_PREFIXES.get(kind, "")
     if not isinstance(id_, str) or not id_.startswith(prefix):
-        problems.add(9, at, f"the id {id_!r} does not begin with {prefix!r}. Leave the id out.")
-    item_ids.add(str(id_))
+        wrong = f"the id {cited(id_)} does not begin with {prefix!r}."
+        problems.add(9, at, f"{wrong} Leave the id out.")
+    item_ids.add(as_text(id_))
 
 
 def _check_call(
@@ -128,18 +130,18 @@ def _check_call(
 ) -> None:
     id_, name = call.get("call_id"), call.get("name")
     if not is_id(id_):
-        wrong = f"the call_id {id_!r} is not text of 1 to {MAX_ID} characters."
+        wrong = f"the call_id {cited(id_)} is not text of 1 to {MAX_ID} characters."
         problems.add(4, at, f"{wrong} Mint another.")
-    if str(id_) in pairing.used:
-        problems.add(5, at, f"{id_!r} is the id of an earlier call too. Mint another.")
-    pairing.add_call(at, str(id_), OUTPUT_TYPES[kind])
+    if as_text(id_) in pairing.used:
+        problems.add(5, at, f"{cited(id_)} is the id of an earlier call too. Mint another.")
+    pairing.add_call(at, as_text(id_), OUTPUT_TYPES[kind])
     if kind != "function_call":
         return
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        wrong = f"the name {name!r} is not 1 to 128 of A-Z a-z 0-9 _ -."
+        wrong = f"the name {cited(name)} is not 1 to 128 of A-Z a-z 0-9 _ -."
         problems.add(10, at, f"{wrong} Replace the rest.")
     if not isinstance(call.get("arguments"), str):
-        wrong = f"the arguments of {id_!r} are not text."
+        wrong = f"the arguments of {cited(id_)} are not text."
         problems.add(11, at, f"{wrong} Send the raw JSON text, not an object.")
 
 

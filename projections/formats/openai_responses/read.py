@@ -8,7 +8,13 @@ calls of tools that are not functions are refused: a history cannot hold them.
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from ayes.projections.formats.common import JsonObject, Payload, json_text, unreadable
+from ayes.projections.formats.common import (
+    JsonObject,
+    Payload,
+    checked_json_text,
+    json_text,
+    unreadable,
+)
 from ayes.projections.formats.conversation import ConversationStep, Output, RecordedReply, Spoken
 from ayes.projections.formats.openai_responses.items import (
     FIELDS,
@@ -21,6 +27,7 @@ from ayes.projections.formats.openai_responses.items import (
 from ayes.projections.formats.pairing import PairedSteps
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import Opaque, Part, Text, Wish
+from ayes.schemas.limits import cited
 
 
 def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
@@ -77,10 +84,7 @@ def _readable(at: int, item: Any) -> str:
     if kind not in {"message", "function_call", "function_call_output", *KEPT}:
         wrong = f"an item of type {kind} cannot be read."
         raise _mistake(at, f"{wrong} Leave it out, with the items that belong to it.")
-    try:
-        json_text(item)
-    except (TypeError, ValueError, RecursionError):
-        raise _mistake(at, "it cannot be written as JSON in Unicode.") from None
+    checked_json_text(at, item, "item")
     return kind
 
 
@@ -107,7 +111,8 @@ def _output(at: int, item: JsonObject, waiting: Sequence[Wish]) -> Output:
     """An output, which must be that of the first open call."""
     id_, output = item.get("call_id"), item.get("output")
     if all(wish.provider_id != id_ for wish in waiting):
-        raise _mistake(at, f"the output of {id_!r} does not follow its call, or is its second.")
+        wrong = f"the output of {cited(id_)} does not follow its call"
+        raise _mistake(at, f"{wrong}, or is its second.")
     wish = waiting[0]
     if wish.provider_id != id_:
         wrong = f"{id_!r} is answered before {wish.provider_id!r}."
