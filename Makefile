@@ -44,11 +44,16 @@ chaos: setup     ## kill -9 everything repeatedly: with all recorded conversatio
 	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py -n 0
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
 
-sim: setup       ## 20,000 examples of each property of the rules that void facts (half an hour)
-	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=sim
+sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker, then planted bugs; SEED=123 replays one
+	@PYTHONPATH=.:tests/support:tests/sim $(BIN)/python tests/sim/simulate.py --calls $(or $(CALLS),200) \
+	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),100) --bugs)
+
+properties: setup ## 20,000 examples of each property of the rules that void facts (half an hour)
+	@$(BIN)/pytest tests/ledger/test_void.py -n 2 --timeout 0 --hypothesis-profile=properties
 
 cluster: setup   ## CALLS=5000 calls on three nodes on this machine, then a node after the other upgraded, replaced, added
-	@AYES_TEST_CALLS=$(or $(CALLS),5000) $(BIN)/pytest tests/races/test_cluster.py tests/ops/test_cluster_files.py -n 0 --timeout 900
+	@AYES_TEST_CALLS=$(or $(CALLS),5000) AYES_TEST_OUTAGE_S=20 $(BIN)/pytest -n 0 --timeout 900 \
+	  tests/races/test_cluster.py tests/races/test_elections.py tests/ops/test_cluster_*.py
 
 # `setup` installs uv into .venv/uv where there is none on PATH.
 lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin
@@ -63,4 +68,4 @@ lock: setup      ## resolve pyproject.toml again into requirements.lock
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test test-bench check bench growth charts chaos sim cluster lock clean
+.PHONY: help setup demo test test-bench check bench growth charts chaos sim properties cluster lock clean

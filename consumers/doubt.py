@@ -30,7 +30,7 @@ from ayes.projections.doubt import SUBJECTS, CallInDoubt, doubt_of, opens
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadId, BadSlot, Unavailable
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import CallRef
+from ayes.schemas.slots import CallRef, matches
 
 _log: Final = get_logger("ayes.consumers.doubt")
 
@@ -65,7 +65,7 @@ async def in_doubt(ledger: Ledger, workspace: str = "") -> list[CallInDoubt]:
     async for _ in _examine(ledger, index):
         pass
     now = await ledger.log.clock()
-    keys = {*index.entries, *index.opened}
+    keys = dict.fromkeys((*index.entries, *index.opened))
     found: list[CallInDoubt] = []
     async for call in _calls(ledger, [key for key in keys if _is_of(workspace, key)]):
         renewal = index.renewals.get(pending.key(call.ref))
@@ -104,20 +104,32 @@ async def _examine(ledger: Ledger, index: _Index) -> AsyncGenerator[None]:
     last = await ledger.log.last_seq()
     if last < index.upto:  # the log has lost its end since
         index.upto = 0
-    if last > index.upto:
-        unsaved = 0
-        following = ledger.log.follow(SUBJECTS, index.upto + 1, until_end=True)
-        async with aclosing(following) as batches:
-            async for facts in batches:
-                for fact in facts:
-                    _examine_fact(index, fact)
-                index.upto = facts[-1].seq
-                unsaved += len(facts)
-                if unsaved >= _SAVE_EVERY:
-                    unsaved = 0
-                    yield
-        index.upto = max(index.upto, last)
-        yield
+    end = await ledger.log.at(last) if last > index.upto else None
+    if end is None:
+        return
+    unsaved = 0
+    following = ledger.log.follow(_up_to(end.subject), index.upto + 1, until_end=True)
+    async with aclosing(following) as batches:
+        async for facts in batches:
+            for fact in facts:
+                _examine_fact(index, fact)
+            index.upto = facts[-1].seq
+            unsaved += len(facts)
+            if unsaved >= _SAVE_EVERY:
+                unsaved = 0
+                yield
+    yield
+
+
+def _up_to(last: str) -> tuple[str, ...]:
+    """What to follow: `SUBJECTS`, and the subject of the log's last fact.
+
+    A replica that is behind may answer. That it delivers the last fact shows that it is not; else
+    the position stays where its facts end.
+    """
+    is_plain = last.isascii() and not set(last) & set("*>\\ ")
+    is_followed = any(matches(one, last) for one in SUBJECTS)
+    return SUBJECTS if is_followed or not is_plain else (*SUBJECTS, last)
 
 
 def _examine_fact(index: _Index, fact: Fact) -> None:
@@ -138,8 +150,8 @@ async def _save(ledger: Ledger, index: _Index) -> None:
         if key not in index.entries and (now - at).total_seconds() < RENEW_AFTER_S
     }
     bucket = ledger.log.running
-    known = {*index.entries, *index.renewals, *index.opened} - young.keys()
-    async for call in _calls(ledger, known):
+    known = dict.fromkeys((*index.entries, *index.renewals, *index.opened))
+    async for call in _calls(ledger, [key for key in known if key not in young]):
         key = pending.key(call.ref)
         entry, renewal = index.entries.get(key), index.renewals.get(key)
         if call.status in (Status.RUNNING, Status.IN_DOUBT):

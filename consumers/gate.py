@@ -98,6 +98,9 @@ class Gate:
                 return await self._called(ledger, _call(handed), handed)
 
     async def _called(self, ledger: Ledger, ref: CallRef, handed: Delivered) -> Case:
+        if isinstance(handed, TimerFired):
+            # A replica that is behind may lack votes that came in time, and nothing expires then.
+            await ledger.log.last_seq()
         facts = await ledger.read(
             ref, *origin_slots(ref), must_include=handed.slot if isinstance(handed, Fact) else None
         )

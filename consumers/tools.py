@@ -27,7 +27,6 @@ import asyncio
 import importlib
 import inspect
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -117,7 +116,7 @@ class Tools(Mapping[str, Registered]):
             Unavailable: the broker did not confirm them within `patience_s`.
             BrokerRefused: these credentials may not declare tools.
         """
-        until = time.monotonic() + patience_s
+        until = asyncio.get_running_loop().time() + patience_s
         return tuple(
             [await _declared(ledger, workspace, tool.spec, until) for tool in self._tools.values()]
         )
@@ -149,7 +148,7 @@ async def _declared(ledger: Ledger, workspace: str, spec: ToolSpec, until: float
         except BrokerRefused:
             raise
         except Unavailable as problem:
-            if time.monotonic() >= until:
+            if asyncio.get_running_loop().time() >= until:
                 raise Unavailable(
                     f"it is not known whether tool {spec.name} is declared in {workspace}: "
                     f"{problem} Start this again when the broker answers: it is safe."

@@ -9,7 +9,6 @@ one slot the broker accepts one; the other gets `SlotTaken` with the fact that w
 import asyncio
 import copy
 import functools
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
@@ -222,8 +221,8 @@ class LedgerClient:
             case SlotTaken(first):
                 return first
             case Unconfirmed(why):
-                unknown = f"nobody can say whether {slot.subject} is recorded: {why}"
-                raise OutcomeUnknown(f"{unknown} Do the same again: it is safe.")
+                unknown = f"nobody can say whether {slot.subject} is recorded: {why.rstrip('.')}"
+                raise OutcomeUnknown(f"{unknown}. Do the same again: it is safe.")
 
     async def append_until_acknowledged(
         self,
@@ -313,14 +312,15 @@ class LedgerClient:
         Raises:
             Unavailable: the fact did not turn up in time.
         """
-        until = time.monotonic() + _CATCH_UP_S
+        clock = asyncio.get_running_loop()
+        until = clock.time() + _CATCH_UP_S
         while True:
             subjects = (ref if isinstance(ref, str) else ref.subjects for ref in refs)
             facts = await self.reading.read(*subjects)
             # Mostly it is one of the last.
             if must_include is None or any(fact.slot == must_include for fact in reversed(facts)):
                 return facts
-            if time.monotonic() > until:
+            if clock.time() > until:
                 behind = f"{must_include.subject} cannot be read yet; a replica is behind."
                 raise Unavailable(behind)
             await asyncio.sleep(0.01)
@@ -351,6 +351,10 @@ class LedgerClient:
             UnknownCall: it was not.
         """
         call = await self.call(ref)
+        if call.requested is None and call.facts:
+            # Something void came first: the replica that has it may lack the request after it.
+            await self.log.last_seq()
+            call = await self.call(ref)
         if call.requested is None:
             raise UnknownCall(f"{ref} was never requested. `ayes pending` lists what waits.")
         return call

@@ -11,8 +11,10 @@ _log: Final = get_logger("ayes.ledger.patience")
 
 #: The pause after the first attempt; each one doubles it.
 AGAIN_S: Final = 0.1
-#: Short, since many a cluster has a new leader within five seconds.
+#: Short, since a cluster mostly has a new leader within some seconds.
 MAX_PAUSE_S: Final = 2.0
+#: Waiting longer than this is logged, once.
+QUIET_S: Final = 2.5
 
 
 async def while_away[T](
@@ -29,7 +31,7 @@ async def while_away[T](
         BrokerAway: the last attempt's, after `timeout_s`.
     """
     now = asyncio.get_running_loop().time
-    begun, pause_s = now(), AGAIN_S
+    begun, pause_s, is_logged = now(), AGAIN_S, False
     while True:
         try:
             return await attempt()
@@ -37,8 +39,8 @@ async def while_away[T](
             left_s = None if timeout_s is None else begun + timeout_s - now()
             if left_s is not None and left_s <= 0:
                 raise
-            problem = str(away)
-        if pause_s < MAX_PAUSE_S <= pause_s * 2:
-            _log.warning("waiting for the broker", problem=problem)
+            if not is_logged and now() - begun > QUIET_S:
+                is_logged = True
+                _log.warning("waiting for the broker", problem=str(away))
         await asyncio.sleep(pause_s if left_s is None else min(pause_s, left_s))
         pause_s = min(pause_s * 2, MAX_PAUSE_S)

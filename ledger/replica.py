@@ -23,8 +23,8 @@ from operator import attrgetter
 from typing import Final
 
 from ayes.ledger.log import EventLog, FactReader, RawMessage
+from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
-from ayes.schemas.errors import BrokerRefused, Unavailable
 from ayes.schemas.slots import ROOT, matches
 
 #: How long to wait for a fact that was delivered: the replica receives it in another message.
@@ -67,23 +67,15 @@ class ReadReplica:
         Raises:
             BrokerRefused: these credentials may not follow the log.
         """
+        begin = await while_away(self._port.last_seq)
         try:
-            async with aclosing(self._port.raw(await self._begin(), until_end=False)) as batches:
+            async with aclosing(self._port.raw(begin, until_end=False)) as batches:
                 async for batch in batches:
                     self._take(batch)
         finally:
             self._last = None
             self._parts.clear()
             self._bytes = 0
-
-    async def _begin(self) -> int:
-        while True:
-            try:
-                return await self._port.last_seq()
-            except BrokerRefused:
-                raise
-            except Unavailable:
-                await asyncio.sleep(0.25)
 
     async def has(self, seq: int) -> bool:
         """Whether it has the log up to `seq`, after waiting for a moment if necessary."""

@@ -10,6 +10,7 @@ after a crash or a lost answer: the slots tell what was done already.
 """
 
 import asyncio
+import math
 from typing import Any, Final, Literal
 
 import msgspec
@@ -173,9 +174,12 @@ class Ledger(LedgerClient):
                 is in doubt.
 
         Raises:
+            BadInput: the lease is not a number of seconds over 0.
             NotOpen: it is not approved, differs from what was approved, or an executor runs it.
             AlreadyFilled: somebody else claimed it.
         """
+        if not 0 < lease_s < math.inf:
+            raise BadInput(f"lease_s is {lease_s}: give a number of seconds over 0.")
         known = await self._claim(call, lease_s)
         renewing = asyncio.create_task(self._renew(known.ref, lease_s))
         try:

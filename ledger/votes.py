@@ -126,7 +126,7 @@ def count_votes(
     agreeing: dict[_Position, list[CastVote]] = {}
     denying: list[CastVote] = []
     spent: set[str] = set()
-    most = _stands(asked(asking), (), ())
+    most = _stands([(one, (), ()) for one in asked(asking)], ())
     ballots = {ballot.seq: ballot for ballot in counted(call, delegated)}
     edits: dict[str, str] = {}
     for fact in call.votes:
@@ -158,7 +158,8 @@ def count_votes(
                         edits[content] = ballot.person
                     else:
                         edits.pop(content or "", None)
-                    if all(met(quorums, people, anywhere) for quorums in required):
+                    sides = [_by_person(one, people, anywhere, asking) for one in required]
+                    if all(met(*side) for side in sides):
                         verdict = (
                             _answered(asking, agreed, vote.answer)
                             if vote.verdict == "answer"
@@ -167,7 +168,7 @@ def count_votes(
                         return Tally(
                             needed(required[0]), needed(required[0]), verdict, tuple(people)
                         )
-                    stands = _stands(required, people, anywhere)
+                    stands = _stands(sides, people)
                     most = max(stands, most, key=lambda one: one.approvals - one.needed)
         spent |= {person(ballot.person, asking.people)} if ballot else set()
         if _hopeless(call, agreeing, spent):
@@ -253,15 +254,27 @@ def _more(call: Call, vote: e.Voted, edited: _Edited) -> Required | None:
     return edited(edit) if fits(edit, MAX_TEXT) else None
 
 
+#: Quorums, the people who agree, and those of them who count for any quorum.
+type _Side = tuple[Sequence[Quorum], Sequence[str], Collection[str]]
 #: Verdict, and the answer or the edited arguments.
 type _Position = tuple[str, str | None]
 
 _DISAGREE: Final = "Those who were asked do not agree, and too few are left who have not voted."
 
 
-def _stands(required: Required, people: Sequence[str], anywhere: Collection[str]) -> Tally:
+def _by_person(
+    quorums: Sequence[Quorum],
+    names: Sequence[str],
+    anywhere: Collection[str],
+    asking: e.ApprovalRequested,
+) -> _Side:
+    """Each account as its person, who may fill a seat that is named by another account."""
+    return *by_person(quorums, names, asking.people), _people(anywhere, asking.people)
+
+
+def _stands(sides: Sequence[_Side], people: Sequence[str]) -> Tally:
     """The numbers of votes and needed votes, of the set of quorums that lacks the most."""
-    each = [(filled(quorums, people, anywhere), needed(quorums)) for quorums in required]
+    each = [(filled(*side), needed(side[0])) for side in sides]
     agree, must = max(each, key=lambda one: one[1] - one[0])
     return Tally(agree, must, None, tuple(people))
 
@@ -302,8 +315,7 @@ def _lack(
     anywhere: Collection[str],
     asking: e.ApprovalRequested,
 ) -> int:
-    quorums, people = by_person(wanted, names, asking.people)
-    return lacking(quorums, people, _people(anywhere, asking.people))
+    return lacking(*_by_person(wanted, names, anywhere, asking))
 
 
 def _anywhere(call: Call, ballots: Sequence[CastVote]) -> set[str]:

@@ -6,6 +6,7 @@ that `ayes --help` is quick.
 
     exit codes   0 ok or approved   1 error   2 usage or bad input   3 wait timed out
                  4 not allowed      5 denied  6 expired              8 pending
+                 75 try again later
 """
 
 import json
@@ -42,6 +43,8 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "demo": _Entry("demo", "Run a small agent that asks before it acts."),
         "rehearse": _Entry("run", "Drive recorded conversations through the real workers."),
         "setup": _Entry("setup", "Create the streams and consumers on a broker of your own."),
+        "backup": _Entry("backup", "Write the log into a file, while it is in use."),
+        "restore": _Entry("backup", "Restore a backup into an empty ledger."),
         "tool": _Entry("tools", "Declare and list the tools of a workspace.", is_group=True),
         "policy": _Entry("policy", "Apply, show, test and explain policies.", is_group=True),
     },

@@ -18,7 +18,7 @@
     │   ├── DeadlinePassed      the approval expired
     │   └── AlreadyFilled       the slot holds another fact; says whose
     ├── Unavailable             a fault outside of this program; the request may be valid
-    │   ├── BrokerAway          no broker answered in time
+    │   ├── BrokerAway          no broker answered in time, or it has no leader
     │   ├── BrokerRefused       the broker answered no: credentials, permissions, configuration
     │   │   ├── LogLost         the log ends before a fact that was read from it already
     │   │   └── NewerLog        the log is at a level that this program does not know
@@ -29,7 +29,8 @@
     └── Defect                  a bug: something the ledger promised does not hold
 
 Each message says what is wrong, where, and what to do next. `exit_code` is the exit code of the
-command line: 1 error, 2 usage or bad input, 3 timed out, 4 not allowed, 6 expired.
+command line: 1 error, 2 usage or bad input, 3 timed out, 4 not allowed, 6 expired, 75 try again
+later (EX_TEMPFAIL of sysexits.h).
 """
 
 from typing import ClassVar
@@ -123,9 +124,11 @@ class AlreadyFilled(Refused):
 class Unavailable(ApprovalsError):
     """A fault outside of this program; trying again may work."""
 
+    exit_code = 75
+
 
 class BrokerAway(Unavailable):
-    """No broker answered in time."""
+    """No broker answered in time, or its nodes have no leader at the moment."""
 
 
 class BrokerRefused(Unavailable):

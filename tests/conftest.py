@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import structlog
 from brokers import running
+from hostile import CALM, Broker, Connection, Process
 from hypothesis import HealthCheck, settings
 from program import Ended, in_process
 
@@ -34,8 +35,8 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
-#: `make sim`.
-settings.register_profile("sim", max_examples=20_000)
+#: `make properties`.
+settings.register_profile("properties", max_examples=20_000)
 
 # Silent: a test about log lines captures them with structlog.testing.capture_logs.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -65,6 +66,7 @@ TOGETHER = {
     ),
     # Each file has a running `ayes up`, or two.
     "cli": ("tests/ops/test_cli.py",),
+    "one server": ("tests/races/test_one_server.py",),
     "people": ("tests/ops/test_people.py",),
     "rehearse": ("tests/ops/test_rehearse.py",),
     "terminal": ("tests/ops/test_terminal.py",),
@@ -129,9 +131,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 async def port(
     request: pytest.FixtureRequest, tmp_path: Path, ack_wait_s: float
 ) -> AsyncIterator[EventLog]:
-    """The log: in memory, or on a broker of the test's own."""
+    """The log: in memory, on a broker of the test's own, or the simulation's when nothing goes
+    wrong ("calm").
+    """
     if request.param == "memory":
         yield Memory(ack_wait_s=ack_wait_s)
+        return
+    if request.param == "calm":
+        yield Connection(Process(Broker("", CALM, ack_wait_s=ack_wait_s), "tests"))
         return
     async with (
         running(tmp_path / "store", ack_wait_s) as server,

@@ -18,7 +18,14 @@ import nats.errors
 from msgspec import Struct
 
 from ayes.ledger.nats.connection import Connection
-from ayes.ledger.nats.protocol import NatsMessage, OnMessage, frame, subscription_number, write
+from ayes.ledger.nats.protocol import (
+    NatsMessage,
+    OnMessage,
+    frame,
+    is_clustered,
+    subscription_number,
+    write,
+)
 from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.logs import get_logger
 
@@ -31,6 +38,11 @@ AGAIN_S: Final = 0.3
 #: timed out, nobody there.
 _LAST: Final = frozenset({b"204", b"404", b"413", b"400", b"408", b"503"})
 _NOBODY: Final = b"503"
+#: Errors that pass by themselves, by their number in nats-server's `server/errors.json`: incomplete
+#: results, not assigned to this server yet, temporarily unavailable (no leader), not the leader,
+#: JetStream not enabled for the account or at all (so answers a server that is stopping), stream or
+#: consumer offline, not ready yet, too many requests.
+PASSING: Final = frozenset({10004, 10007, 10008, 10009, 10039, 10076, 10118, 10119, 10163, 10167})
 _VERSION: Final = b"NATS/1.0 "
 _STORED: Final = b"\r\nNats-Sequence: "
 
@@ -57,7 +69,7 @@ class NatsReply(Struct, frozen=True, gc=False):
 
 
 class ApiError(BrokerRefused):
-    """The JetStream API answered with an error."""
+    """The JetStream API answered with an error that does not pass by itself."""
 
     def __init__(self, subject: str, error: Mapping[str, Any]) -> None:
         #: As in HTTP; 404: there is no such thing.
@@ -160,14 +172,27 @@ class Api:
 
         Raises:
             ApiError: it answers with an error.
-            BrokerAway, BrokerRefused: see `ask`.
+            BrokerAway: it answered with an error that passes by itself, until the time was up; or
+                see `ask`.
+            BrokerRefused: see `ask`.
         """
         raw = b"" if body is None else msgspec.json.encode(body)
-        reply = await self.ask(f"$JS.API.{subject}", raw, repeat=repeat)
-        answer: dict[str, Any] = msgspec.json.decode(reply.data)
-        if (error := answer.get("error")) is not None:
-            raise ApiError(subject, error)
-        return answer
+        until, pause_s = asyncio.get_running_loop().time() + PATIENCE_S, AGAIN_S
+        while True:
+            reply = await self.ask(f"$JS.API.{subject}", raw, repeat=repeat)
+            try:
+                answer: dict[str, Any] = msgspec.json.decode(reply.data)
+            except msgspec.DecodeError:
+                raise BrokerAway(f"the broker did not answer {subject} with JSON.") from None
+            if (error := answer.get("error")) is None:
+                return answer
+            problem = ApiError(subject, error)
+            if problem.err_code not in PASSING:
+                raise problem
+            if asyncio.get_running_loop().time() + pause_s > until:
+                raise self._passing(subject, problem.description)
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
 
     async def publish(
         self,
@@ -263,14 +288,23 @@ class Api:
                     await asyncio.sleep(0.05)
                 else:
                     again_s *= 2
-            raise BrokerAway(
-                f"the broker at {self._connection.login.url} did not answer {subject} within "
-                f"{patience_s:g} s. Has it the ledger's streams? `ayes up` and an administrator's "
-                "set-up create them."
-            )
+            raise self._passing(subject, f"no answer within {patience_s:g} s")
         finally:
             for one in asked:
                 one.cancel()
+
+    def _passing(self, subject: str, problem: str) -> BrokerAway:
+        """What to say of a broker that is there, and cannot answer for the moment."""
+        if is_clustered(self._client):
+            return BrokerAway(
+                f"the cluster at {self._connection.login.url} has no leader for the ledger at the "
+                f"moment: a majority of its nodes must be up ({subject}: {problem}). Try again in "
+                "some seconds."
+            )
+        return BrokerAway(
+            f"the broker at {self._connection.login.url} cannot answer {subject}: {problem}. Has "
+            "it the ledger's streams? `ayes up` and an administrator's set-up create them."
+        )
 
     async def _publish(
         self,
@@ -336,6 +370,23 @@ class Api:
                 )
 
 
+def by_leader(stream: dict[str, Any]) -> dict[str, Any]:
+    """The description of a stream, if its leader gave it.
+
+    While there is none, any replica answers, and may be behind.
+
+    Raises:
+        BrokerAway: the stream has no leader at the moment.
+    """
+    cluster = stream.get("cluster")
+    if cluster is not None and not cluster.get("leader"):
+        raise BrokerAway(
+            f"stream {stream['config']['name']} has no leader at the moment: a majority of the "
+            "cluster's nodes must be up. Try again in some seconds."
+        )
+    return stream
+
+
 def ack_of(reply: NatsReply) -> Ack:
     """Read the answer to a publish.
 
@@ -343,11 +394,12 @@ def ack_of(reply: NatsReply) -> Ack:
         msgspec.MsgspecError: it is not one.
     """
     if reply.status:  # 503: no stream listens on this subject
-        error = PubAckError(int(reply.status), description="no stream takes this subject")
+        error = PubAckError(int(reply.status), description=_NOT_TAKEN)
         return Ack(error=error)
     return _acks.decode(reply.data)
 
 
+_NOT_TAKEN: Final = "no stream takes it, or the stream has no leader at the moment"
 _acks: Final = msgspec.json.Decoder(Ack)
 
 

@@ -24,7 +24,7 @@ from msgspec import structs
 from ayes.ledger import log, subscriptions
 from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded, SlotTaken, Unconfirmed
 from ayes.ledger.nats import streams
-from ayes.ledger.nats.api import Ack, Api, ApiError, NatsReply
+from ayes.ledger.nats.api import PASSING, Ack, Api, ApiError, NatsReply, by_leader
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.drift import check_own
@@ -169,9 +169,7 @@ class JetStream:
         except ApiError as problem:
             if problem.code == 404:
                 return None
-            raise BrokerAway(
-                f"the broker cannot read {which} of {stream}: {problem.description}."
-            ) from None
+            raise
         message = answer["message"]
         return log.RawMessage(
             message["seq"],
@@ -265,7 +263,7 @@ class JetStream:
             raise BrokerRefused(
                 f"there is no stream {subscriptions.LEDGER} here. `ayes up` creates it."
             )
-        return stream
+        return by_leader(stream)
 
     async def last_seq(self) -> int:
         last = int((await self._ledger())["state"]["last_seq"])
@@ -437,8 +435,8 @@ _REFUSED: Final = "Nats-Service-Error"
 #: The broker's text for a full stream. Its code, 10077, is also that of a taken slot.
 _FULL: Final = "maximum bytes exceeded"
 
-#: Refusals that may pass: in process on a replica, a duplicate batch, no leader just now.
-_PASSING: Final = frozenset({0, 10008, 10164, 10201, 10077, 10071})
+#: Refusals of a publish that may pass: nobody takes it, in process on a replica, a duplicate batch.
+_PASSING: Final = PASSING | {0, 10164, 10201, 10077, 10071}
 
 
 class _Delivery:

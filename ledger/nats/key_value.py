@@ -12,9 +12,10 @@ from typing import Final, Protocol
 
 from ayes.ledger import clock, log
 from ayes.ledger.nats import streams
-from ayes.ledger.nats.api import Api
+from ayes.ledger.nats.api import Api, by_leader
 from ayes.ledger.nats.ordered_consumer import Start
-from ayes.schemas.errors import BrokerAway, BrokerRefused
+from ayes.ledger.patience import while_away
+from ayes.schemas.errors import BrokerRefused
 
 #: The header by which a write names the sequence that it replaces; 0: there is none.
 REPLACES: Final = "Nats-Expected-Last-Subject-Sequence"
@@ -86,25 +87,23 @@ class KeyValue:
         stream = await streams.info(self._jetstream.api, f"STREAM.INFO.{self._stream}")
         if stream is None:
             raise BrokerRefused(f"there is no bucket {self._stream} here. `ayes up` creates it.")
-        return int(stream["state"]["last_seq"])
+        return int(by_leader(stream)["state"]["last_seq"])
 
     async def follow(self) -> AsyncGenerator[log.Change]:
         while True:
             begun = clock.now()
-            try:
-                # The markers of the last writes may have expired: with this revision, all writes
-                # from before the reading count as read.
-                last = await self.last_revision()
-                found, position = await self._all()
-            except BrokerAway:
-                await asyncio.sleep(0.25)
-                continue
+            # The markers of the last writes may have expired: with this revision, all writes from
+            # before the reading count as read.
+            last, (found, position) = await while_away(self._everything)
             position = max(position, last + 1)
             entries = {key: one.value for key, one in found.items()}
             yield log.Change(entries, whole=True, revision=position - 1)
             async with aclosing(self._since(position, begun)) as changes:
                 async for change in changes:
                     yield change
+
+    async def _everything(self) -> tuple[int, tuple[dict[str, log.Written], int]]:
+        return await self.last_revision(), await self._all()
 
     async def _all(self) -> tuple[dict[str, log.Written], int]:
         """All entries, and the sequence at which to go on."""

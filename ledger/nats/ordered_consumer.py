@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
 from ayes.ledger.log import RawMessage
-from ayes.ledger.nats.api import Api, ApiError, header_lines
+from ayes.ledger.nats.api import Api, ApiError, by_leader, header_lines
 from ayes.ledger.nats.protocol import NatsMessage
-from ayes.schemas.errors import BrokerRefused, LogLost, Unavailable
+from ayes.ledger.patience import while_away
+from ayes.schemas.errors import BrokerAway, BrokerRefused, LogLost
 from ayes.schemas.ids import new_id
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import subject_text
@@ -32,6 +32,8 @@ HEARTBEAT_S: Final = 1.0
 _TOGETHER: Final = 256
 _CONTROL: Final = b"NATS/1.0 100"
 _STORED: Final = b"$JS.ACK."
+#: "consumer not found"
+_NO_CONSUMER: Final = 10014
 
 
 class Meta(Struct, frozen=True, gc=False):
@@ -208,20 +210,20 @@ async def _last_seq(requests: Api, stream: str, *, patient: bool) -> int:
 async def _asked(
     requests: Api, stream: str, what: str, body: object, *, patient: bool
 ) -> dict[str, Any]:
-    """The broker's answer about a stream; if `patient`, wait for as long as it is away."""
-    while True:
+    """The answer of the stream's leader; if `patient`, wait for as long as there is none."""
+
+    async def ask() -> dict[str, Any]:
         try:
-            return await requests.call(f"{what}.{stream}", body)
+            answer = await requests.call(f"{what}.{stream}", body)
+            return by_leader(answer) if what == "STREAM.INFO" else answer
         except ApiError as problem:
-            raise BrokerRefused(
-                f"the broker does not let {stream} be followed: {problem.description}."
-            ) from None
-        except BrokerRefused:
-            raise
-        except (Unavailable, msgspec.MsgspecError):
-            if not patient:
-                raise
-            await asyncio.sleep(0.25)
+            refused = f"the broker does not let {stream} be followed: {problem.description}."
+            # Of a consumer that is just being created: the node that was to have it is away.
+            if problem.err_code == _NO_CONSUMER:
+                raise BrokerAway(refused) from None
+            raise BrokerRefused(refused) from None
+
+    return await (while_away(ask) if patient else ask())
 
 
 async def _answer_control(requests: Api, reply: bytes, headers: bytes) -> int | None:

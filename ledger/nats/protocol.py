@@ -44,7 +44,7 @@ PRIVATE: Final[dict[type, dict[str, str]]] = {
         "_send_command": "writes frames into the buffer",
         "_flush_queue": "whether a flush is under way",
         "_flush_pending": "asks for one",
-        "_server_info": "the server's id",
+        "_server_info": "the server's id, and whether it is a node of a cluster",
     },
     Subscription: {"_id": "the number by which the broker names a subscription"},
     TcpTransport: {"_io_writer": "the stream that is aborted"},
@@ -207,6 +207,11 @@ def subscription_number(subscription: Subscription) -> bytes:
 def server_id(client: Client) -> str:
     """The id of the connected server, for requests to the system account."""
     return str(client._server_info["server_id"])  # noqa: SLF001
+
+
+def is_clustered(client: Client) -> bool:
+    """Whether the server in use, or else the last one, is a node of a cluster."""
+    return "cluster" in client._server_info  # noqa: SLF001
 
 
 def frame(

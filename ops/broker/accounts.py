@@ -11,7 +11,9 @@ all measured on 2.15:
   `...decided` as the reply subject, and the server would put them there. A reply into a role's
   account can only leave it through that account's literal imports, never through wildcard imports.
   So no account literally imports a subject that its user may not publish; subjects in `denied` are
-  imported by wildcards only, and tests try all of it.
+  imported by wildcards only, and tests try all of it. On the broker of `up` people share one
+  account, which imports their slots by wildcards; their permissions within it are what the broker
+  is told when they sign on (callout.py, decision 0029).
 * **Wildcards match whole tokens**, so `ledger.*.*.opened` would also match
   `ledger.<workspace>._policy.opened`. The workspace's own subjects are denied to roles that may not
   write them.

@@ -85,7 +85,7 @@ def free_bytes(path: Path) -> int:
 async def _write_errors(store: Store) -> dict[str, str]:
     """The write errors of the broker of this store, by stream (monitor.go of nats-server)."""
     connection = Connection(store.login(SYSTEM))
-    await connection.open(name="ayes health", timeout_s=_PATIENCE_S)
+    await connection.open(name="ayes health", timeout_s=2 * _PATIENCE_S)  # the caller's comes first
     try:
         client = connection.client
         subject = f"$SYS.REQ.SERVER.{server_id(client)}.HEALTHZ"

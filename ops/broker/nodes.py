@@ -11,6 +11,7 @@ from msgspec import Struct
 from ayes.ledger.nats.api import ApiError
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import info, streams
+from ayes.ops.broker.progress import seconds
 from ayes.schemas.errors import BrokerAway
 
 #: A node from which the leader of a stream has heard nothing for longer is away. Nodes exchange
@@ -41,6 +42,8 @@ class Copies(Struct, frozen=True):
     cluster: str
     #: Empty: there is none at the moment.
     leader: str
+    #: How many there should be.
+    wanted: int
     replicas: tuple[Replica, ...] = ()
 
     @property
@@ -71,12 +74,16 @@ async def copies(log: JetStream) -> list[Copies]:
 def copies_of(name: str, stream: dict[str, Any]) -> Copies:
     """By the broker's description of the stream (ADR-1)."""
     cluster = stream.get("cluster") or {}
-    replicas = tuple(_replica(one) for one in cluster.get("replicas") or ())
-    return Copies(name, cluster.get("name", ""), cluster.get("leader", ""), replicas)
+    led_s = seconds(cluster["leader_since"], stream["ts"]) if "leader_since" in cluster else 0.0
+    replicas = tuple(_replica(one, led_s) for one in cluster.get("replicas") or ())
+    wanted = stream["config"]["num_replicas"]
+    return Copies(name, cluster.get("name", ""), cluster.get("leader", ""), wanted, replicas)
 
 
-def _replica(one: dict[str, Any]) -> Replica:
-    silent_s = one.get("active", 0) / 1e9
+def _replica(one: dict[str, Any], led_s: float) -> Replica:
+    """By the leader's word; one that it has not heard of since it leads has no time."""
+    unheard = not one["current"] and not one.get("active")
+    silent_s = led_s if unheard else one.get("active", 0) / 1e9
     away = one.get("offline", False) or silent_s > AWAY_S
     return Replica(one["name"], away, one["current"], one.get("lag", 0), round(silent_s, 3))
 
@@ -91,6 +98,10 @@ def trouble(found: Sequence[Copies]) -> str:
         return f"{_count(len(away), len(nodes))} away: {', '.join(away)}"
     if behind := [one for one in found if not all(replica.current for replica in one.replicas)]:
         return "; ".join(map(str, behind))
+    if few := [one for one in found if one.wanted > 1 + len(one.replicas)]:
+        return "; ".join(
+            f"{one.stream} has {1 + len(one.replicas)} of {one.wanted} copies so far" for one in few
+        )
     if alone := [one.stream for one in found if one.cluster and not one.replicas]:
         one = len(alone) == 1
         return (
@@ -114,13 +125,17 @@ async def explained(log: JetStream) -> AsyncGenerator[None]:
     try:
         yield
     except (BrokerAway, ApiError) as problem:
-        if away := await unreachable(log):
-            raise BrokerAway(f"{away} ({problem})") from None
+        who, has_majority = await _unreachable(log)
+        if has_majority and who:
+            raise BrokerAway(f"{who}. {problem}") from None
+        if who:
+            goes_on = "The ledger goes on when more than half of its nodes are there."
+            raise BrokerAway(f"{who}. {goes_on}") from None
         raise
 
 
-async def unreachable(log: JetStream) -> str:
-    """Which nodes do not answer, as far as this client can know; empty if it cannot be that.
+async def _unreachable(log: JetStream) -> tuple[str, bool]:
+    """Which nodes do not answer, as far as this client can know, and whether more than half do.
 
     Without a leader no node says which others there should be: a node names only those that it
     reaches. So each known address is tried, those of the URL and those learned while connected.
@@ -130,13 +145,11 @@ async def unreachable(log: JetStream) -> str:
     there = sorted({one["server_name"] for one in found if one})
     away = [address for address, one in zip(known, found, strict=True) if not one]
     if away:
-        count = _count(len(away), len(there) + len(away))
-        who = f"{count} away: {', '.join(away)}"
-    elif len(there) == 1 and any(one.get("cluster") for one in found):
-        who = f"only {there[0]} of its cluster is known to answer"
-    else:
-        return ""
-    return f"{who}. The ledger goes on when more than half of its nodes are there."
+        who = f"{_count(len(away), len(there) + len(away))} away: {', '.join(away)}"
+        return who, len(there) > len(away)
+    if len(there) == 1 and any(one.get("cluster") for one in found):
+        return f"only {there[0]} of its cluster is known to answer", False
+    return "", True
 
 
 async def _greeting(host: str | None, port: int | None) -> dict[str, Any]:

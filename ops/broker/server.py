@@ -47,7 +47,7 @@ from ayes.ops.broker.accounts import (
 from ayes.ops.broker.callout import Issuer, answering
 from ayes.ops.broker.config import quoted, server_config
 from ayes.ops.broker.processes import die_with_parent
-from ayes.schemas.errors import BadInput, BrokerAway, StoreHeld
+from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused, StoreHeld
 from ayes.schemas.logs import get_logger
 
 _log: Final = get_logger("ayes.ops.broker.server")
@@ -139,6 +139,16 @@ class EmbeddedServer:
         said = self.log_tail(2000).splitlines()
         crash = [place for place, line in enumerate(said) if line.startswith(_CRASHES)]
         return "\n".join(said[crash[-1] :][:15] if crash else said[-10:])
+
+    def last_problem(self) -> str:
+        """The last error or warning in the log of the server that runs; empty if there is none."""
+        own = f"[{self.pid}]"
+        said = [
+            line.partition("] ")[2]
+            for line in self.log_tail(200).splitlines()
+            if line.startswith(own) and ("[ERR]" in line or "[WRN]" in line)
+        ]
+        return said[-1] if said else ""
 
     async def ensure_account(self, role: str) -> Login:
         return await ensure_account(self.store, role)
@@ -283,6 +293,7 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
     Raises:
         BadInput: there is no such role.
         BrokerAway: no broker runs there.
+        BrokerRefused: an earlier version started it, so that it has no such role.
     """
     store = store if isinstance(store, Store) else Store(store)
     permissions(role)
@@ -294,6 +305,12 @@ async def ensure_account(store: Store | Path | str | None, role: str) -> Login:
                 raise BadInput(
                     f"the cluster in {store.path} has no account {role!r}. Start it again with "
                     f"`ayes cluster up --people {role.removeprefix(REVIEWER)}`, which adds it."
+                )
+            accounts = await asyncio.to_thread((store.path / "accounts.conf").read_text)
+            if not role.startswith(REVIEWER) or "auth_callout" not in accounts:
+                raise BrokerRefused(
+                    f"an earlier version of ayes started the broker in {store.path}, without "
+                    f"{role!r}. Stop that `ayes up` and start it again; nothing is lost."
                 )
             known = passwords(address.passwords, [role])
             store.write(msgspec.structs.replace(address, passwords=known))

@@ -132,7 +132,8 @@ class Supervisor:
             if health.ok:
                 _log.warning("the log takes writes again", free_bytes=free)
             else:
-                _log.error("the log takes no writes", why=health.why, free_bytes=free)
+                said = self._server.last_problem()
+                _log.error("the log takes no writes", why=health.why, free_bytes=free, broker=said)
             self._why = health.why
 
     async def _set_open(self, free: int, floor: int) -> None:

@@ -62,7 +62,7 @@ class Seen(Struct, frozen=True):
     checkpoints: tuple[tuple[int, str], ...] = ()
 
     def add(self, raw: RawMessage) -> "Seen":
-        digest = _next(self.digest, raw)
+        digest = next_digest(self.digest, raw)
         checkpoints = self.checkpoints
         if raw.seq // CHECKPOINT > self.seq // CHECKPOINT:
             checkpoints = (*checkpoints[-1:], (raw.seq, digest))
@@ -74,7 +74,7 @@ class Seen(Struct, frozen=True):
         return self.checkpoints[0] if len(self.checkpoints) > 1 else (0, "")
 
 
-def _next(digest: str, raw: RawMessage) -> str:
+def next_digest(digest: str, raw: RawMessage) -> str:
     subject = raw.subject.encode(errors="surrogateescape")
     at = int(raw.recorded_at.timestamp() * 1_000_000)
     head = struct.pack(">QqI", raw.seq, at, len(subject))
@@ -150,7 +150,7 @@ async def difference(log: JetStream, store: Store, *, deep: bool = False) -> str
             for raw in page:
                 if raw.seq > seen.seq:
                     break
-                digest = _next(digest, raw)
+                digest = next_digest(digest, raw)
                 if checkpoints.get(raw.seq, digest) != digest:
                     return f"the facts up to {raw.seq:,} are not those that were seen before"
             if page[-1].seq >= seen.seq:

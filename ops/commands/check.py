@@ -1,6 +1,6 @@
 """Commands for operators: is everything as it should be, and how far behind is each consumer."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -19,7 +19,7 @@ from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker import witness
 from ayes.ops.broker.guard import alarms, readers
 from ayes.ops.broker.health import takes_writes
-from ayes.ops.broker.nodes import Copies, copies, explained, trouble
+from ayes.ops.broker.nodes import copies, explained, trouble
 from ayes.ops.broker.progress import ESSENTIAL, Progress, progress, seconds
 from ayes.ops.broker.server import OLDEST
 from ayes.ops.commands.command import Session, command, commands
@@ -114,9 +114,7 @@ async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
                 f"nats-server {named}; needed is {oldest}",
             )
         )
-        nodes = await copies(port)
-        troubled = trouble(nodes)
-        checks.append(Check("nodes", not troubled, troubled or _led(nodes)))
+        checks.append(await _nodes(port))
         differing = await drift(port.api)
         checks.append(
             Check("streams and consumers", not differing, "; ".join(differing) or "as declared")
@@ -167,10 +165,11 @@ async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
     return checks
 
 
-def _led(nodes: Sequence[Copies]) -> str:
-    if not any(one.cluster for one in nodes):
-        return "a server by itself"
-    return "; ".join(map(str, nodes))
+async def _nodes(port: JetStream) -> Check:
+    found = await copies(port)
+    led = "; ".join(map(str, found)) if any(one.cluster for one in found) else "one server"
+    problem = trouble(found)
+    return Check("nodes", not problem, problem or led)
 
 
 def _joined(sentences: list[str], most: int = 5) -> str:

@@ -25,7 +25,10 @@ def _url(ctx: typer.Context, text: str | None) -> str | None:
     return text
 
 
-_URL_HELP: Final = "A broker that runs elsewhere, as nats://user:password@host:port."
+_URL_HELP: Final = (
+    "A broker that runs elsewhere, as nats://user:password@host:port; of a cluster, several "
+    "servers, comma-separated."
+)
 
 StoreOption = Annotated[
     Path | None,

@@ -24,8 +24,6 @@ from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
 
 app: Final = commands()
 
-#: How long a broker may take to accept the connection: a probe asks again soon.
-_CONNECT_S: Final = 1.0
 #: How long all questions to the broker may take together.
 _PATIENCE_S: Final = 5.0
 #: How long an HTTP client may take to send its request.
@@ -92,7 +90,6 @@ async def _obstacle(roles: Sequence[str], session: Session) -> str:
                 session.store,
                 url=session.url,
                 role=OPERATOR,
-                timeout_s=_CONNECT_S,
                 any_level=True,
             )
             async with connecting as log, explained(log):

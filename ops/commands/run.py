@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ayes.consumers.tools import Tools, load
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.patience import while_away
 from ayes.ledger.services import Ledger
 from ayes.ops.broker import witness
 from ayes.ops.broker.server import EmbeddedServer, ensure_account, is_running
@@ -63,11 +64,21 @@ async def work(
     workspace: WorkspaceOption = "default",
     ack_wait: AckWaitOption = "30s",
     accept_log: AcceptLogOption = False,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="DURATION",
+            help="How long to wait for a broker at the start; by default as long as it takes.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     session: Session,
 ) -> None:
-    """Run some workers in a process of their own, for a broker that runs already."""
+    """Run some workers in a process of their own, for a broker that runs elsewhere."""
     ack_wait_s = ack_wait_of(ack_wait)
+    wait_s = None if wait is None else parse_duration("--wait", wait)
     chosen = kinds_of(kinds)
     registry = load(tools) if tools is not None else None
     recordings = (
@@ -76,6 +87,7 @@ async def work(
         else {name: one for name, (_, one) in read_recordings(recording).items()}
     )
     store, url, json = session
+    await _wait_for_broker(session, chosen[0], wait_s)
     if registry is not None:
         await declare_tools(registry, workspace, session)
     started = reactions(chosen, tools=registry, recordings=recordings)
@@ -205,6 +217,16 @@ def bytes_of(text: str | None) -> int | None:
 async def declare_tools(tools: Tools, workspace: str, session: Session) -> None:
     async with session.connect("executor") as ledger:
         await tools.declare(ledger, workspace)
+
+
+async def _wait_for_broker(session: Session, role: str, timeout_s: float | None) -> None:
+    """Wait until the broker answers, and has a leader for the ledger if it is a cluster."""
+
+    async def ask() -> None:
+        async with session.connect(role) as ledger:
+            await ledger.log.at(1)  # the leader alone answers this, and each role may ask
+
+    await while_away(ask, timeout_s=timeout_s)
 
 
 def kinds_of(named: Sequence[str]) -> list[str]:

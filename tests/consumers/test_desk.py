@@ -34,7 +34,7 @@ from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.services import Ledger
 from ayes.ops.broker import server as servers
-from ayes.ops.broker.accounts import accounts_config
+from ayes.ops.broker.accounts import Callout, accounts_config
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.commands import decide
 from ayes.ops.commands.command import Session
@@ -628,9 +628,10 @@ async def test_any_client_can_look_for_it(store: Path, admin: Ledger, observer: 
 # --------------------------------------------------------------------- accounts of an older version
 
 
-def older(passwords: dict[str, str]) -> str:
+def older(passwords: dict[str, str], callout: Callout | None = None) -> str:
     """The accounts as they were before there was a page service."""
-    text = re.sub(r".*account: queue.*\n|.*allow_responses.*\n", "", accounts_config(passwords))
+    now = accounts_config(passwords, callout=callout)
+    text = re.sub(r".*account: queue.*\n|.*allow_responses.*\n", "", now)
     text = re.sub(r"    exports: \[\n      \{service: \"pending(.|\n)*?\]\n", "", text)
     return re.sub(r',"(pending\.oldest|\$SRV[^"]*)"', "", text)
 

@@ -3,7 +3,8 @@
 import asyncio
 import signal
 import sys
-from datetime import timedelta
+from collections.abc import AsyncGenerator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,14 @@ from program import environment
 
 from ayes.consumers import doubt
 from ayes.consumers.doubt import in_doubt, update_index
+from ayes.ledger.in_memory import Memory
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import LEASE_S, Ledger
+from ayes.ops.workers import reactions, working
 from ayes.projections.doubt import CallInDoubt, doubt_of
 from ayes.schemas import events as e
-from ayes.schemas.errors import BrokerRefused
+from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadInput, BrokerRefused
 from ayes.schemas.slots import CallRef, Slot, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
@@ -175,6 +179,16 @@ async def test_a_short_run_writes_nothing_besides_its_facts(desk):
     assert int(upto) == before - 1, "the young call is examined again"
 
 
+@pytest.mark.parametrize("lease_s", [0, -1, float("nan"), float("inf")])
+@pytest.mark.log("memory")
+async def test_a_lease_is_a_time(desk, lease_s):
+    """Anything else is refused before anything is recorded."""
+    call = await approved(desk, "c1")
+    with pytest.raises(BadInput, match="give a number of seconds over 0"):
+        await desk.run(call, lambda: "paid", lease_s=lease_s)
+    assert (await desk.call(call)).starts == ()
+
+
 async def test_a_lease_that_ended_is_no_fact(desk, index):
     """A renewal after it shows that the service lives; only `doubt` records the doubt."""
     call = await claimed(desk, "c1", lease_s=0.001)
@@ -223,6 +237,36 @@ async def test_the_index_is_made_anew_for_a_log_that_lost_its_end(desk, monkeypa
     assert int((await desk.log.running.entries())["_upto"]) == await desk.log.last_seq()
 
 
+class Behind(Memory):
+    """A log whose followers are answered by a replica that has only its beginning."""
+
+    upto = 0
+
+    async def follow(
+        self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
+    ) -> AsyncGenerator[list[Fact]]:
+        async for facts in super().follow(subjects, start, until_end=until_end):
+            if there := [fact for fact in facts if fact.seq <= self.upto]:
+                yield there
+
+
+async def test_a_replica_that_is_behind_hides_no_doubt_for_ever(monkeypatch):
+    """The index does not pass facts that the replica did not have. (D15)"""
+    monkeypatch.setattr(doubt, "RENEW_AFTER_S", -1)
+    log = Behind()
+    desk = Ledger(log, e.Author(kind="service", name="tests"))
+    await desk.declare("shop", WIRE)
+    call = await claimed(desk, "c1", tool="wire")
+    log.upto = await log.last_seq()
+    await doubted(desk, call.finished)
+    await desk.say(THREAD, "Hello?", message="m1")
+    await update_index(desk)
+    log.upto = await log.last_seq()
+    assert await names(desk) == ["c1"]
+    await update_index(desk)
+    assert int((await log.running.entries())["_upto"]) == log.upto
+
+
 SERVICE = """
 import asyncio, sys, time
 from ayes import Ledger
@@ -244,12 +288,13 @@ async def test_a_service_that_is_killed_is_noticed(store):
     async with Ledger.connect(store, role="admin") as desk:
         await desk.declare("shop", PAY)
         await approved(desk, "killed")
-        await _run_and_kill(store)
+        await _run_and_kill(desk, store)
         [found] = await eventually_in_doubt(desk)
     assert (found.call, found.claimed_by, found.recorded) == ("killed", "billing", False)
 
 
-async def _run_and_kill(store: Path) -> None:
+async def _run_and_kill(desk: Ledger, store: Path) -> None:
+    """Kill the service once it has renewed its claim, with the credentials of its role."""
     service = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", SERVICE, store),
         stdout=asyncio.subprocess.PIPE,
@@ -257,6 +302,7 @@ async def _run_and_kill(store: Path) -> None:
     )
     assert service.stdout
     assert await service.stdout.readline() == b"runs\n"
+    await _written(desk, "_renewed.shop.t1.killed")
     service.send_signal(signal.SIGKILL)
     await service.wait()
 
@@ -268,3 +314,23 @@ async def test_a_broker_of_an_older_version_is_named(store):
         await desk.log.api.ask("$JS.API.STREAM.DELETE.KV_running", b"")
         with pytest.raises(BrokerRefused, match="KV_running"):
             await in_doubt(desk)
+
+
+async def _written(desk: Ledger, key: str) -> None:
+    async with asyncio.timeout(30):
+        while key not in await desk.log.running.entries():  # noqa: ASYNC110 - rarely written
+            await asyncio.sleep(0.02)
+
+
+async def test_the_queues_worker_keeps_the_index(store, monkeypatch):
+    """With the credentials of its role; a reader without any rights to write finds the same."""
+    monkeypatch.setattr(doubt, "RENEW_AFTER_S", -1)
+    async with Ledger.connect(store, role="admin") as desk:
+        await desk.declare("shop", PAY)
+        call = await claimed(desk, "c1")
+        await doubted(desk, call.client_finished)
+        async with working(reactions(["queue"]), store=store):
+            await _written(desk, "shop.t1.c1")
+            await _written(desk, "_upto")
+    async with Ledger.connect(store, role="observer") as observer:
+        assert await names(observer) == ["c1"]

@@ -31,6 +31,7 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import (
     AlreadyDecided,
     AlreadyFilled,
+    ApprovalsError,
     BadArguments,
     BadId,
     BadInput,
@@ -38,10 +39,13 @@ from ayes.schemas.errors import (
     BrokerAway,
     BrokerRefused,
     DeadlinePassed,
+    Defect,
+    LogLost,
     NotAllowed,
     NotOpen,
     OutcomeUnknown,
     Refused,
+    StoreHeld,
     Unavailable,
     UnknownCall,
     UnknownTool,
@@ -1104,3 +1108,23 @@ async def _consumers(port: JetStream) -> int:
     stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
     assert stream
     return int(stream["state"]["consumer_count"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BrokerAway("away"), 75),
+        (OutcomeUnknown("unknown"), 75),
+        (StoreHeld("held"), 75),
+        (Unavailable("behind"), 75),
+        (BrokerRefused("permissions"), 4),
+        (LogLost("cut"), 4),
+        (WaitTimedOut("not decided"), 3),
+        (BadInput("malformed"), 2),
+        (NotOpen("decided"), 1),
+        (Defect("bug"), 1),
+    ],
+)
+def test_an_exit_code_says_whether_to_try_again(error: ApprovalsError, code: int):
+    """75, EX_TEMPFAIL: the same again may succeed. All others need somebody (docs/operators.md)."""
+    assert error.exit_code == code

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from brokers import running
+from brokers import bare, running
 from cable import Cable
 
 from ayes.ledger.nats import connection, ordered_consumer
@@ -17,7 +17,7 @@ from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Address, Login, Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
-from ayes.ops.broker.server import EmbeddedServer, find_binary, free_ports
+from ayes.ops.broker.server import EmbeddedServer, free_ports
 from ayes.schemas.errors import BadInput, BrokerAway, BrokerRefused
 from ayes.schemas.slots import ThreadRef
 from ayes.schemas.tools import ToolSpec
@@ -126,43 +126,28 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@asynccontextmanager
-async def tls_server(tmp_path: Path, certificates: Path) -> AsyncIterator[int]:
-    """A bare nats-server that requires TLS, and the user `service` with password `p`."""
-    [port] = free_ports(0)
-    config = tmp_path / "tls.conf"
-    config.write_text(
-        f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: "{tmp_path / "js"}" }}\n'
-        f'tls {{ cert_file: "{certificates}/node.pem", key_file: "{certificates}/node.key" }}\n'
-        "authorization { user: service, password: p }\n"
-    )
-    process = await asyncio.create_subprocess_exec(str(find_binary()), "-c", str(config))
-    try:
-        yield port
-    finally:
-        process.kill()
-        await process.wait()
-
-
 async def test_a_certificate_is_verified(
     tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """`tls://` connects with the CA's file, from AYES_CA or from the store; without it the
     certificate is refused at once, and so is a file that holds none (D8).
     """
-    async with tls_server(tmp_path, certificates) as port:
-        url = f"tls://service:p@127.0.0.1:{port}"
+    config = (
+        f'tls {{ cert_file: "{certificates}/node.pem", key_file: "{certificates}/node.key" }}\n'
+        "authorization { user: service, password: p }"
+    )
+    async with bare(tmp_path, config, "service:p@") as url:
         (tmp_path / "ca.pem").write_bytes((certificates / "ca.pem").read_bytes())
         Store(tmp_path).write(
-            Address(f"tls://127.0.0.1:{port}", passwords={"service": "p"}, ca="ca.pem")
+            Address(url.replace("service:p@", ""), passwords={"service": "p"}, ca="ca.pem")
         )
-        async with JetStream.connect(tmp_path, timeout_s=20) as log:
+        async with JetStream.connect(tmp_path, timeout_s=20, any_level=True) as log:
             assert log.server_version
         with pytest.raises(BrokerRefused, match=r"certificate .* is not valid: .*AYES_CA names"):
             async with JetStream.connect(url=url, timeout_s=None):
                 pass
         monkeypatch.setenv("AYES_CA", str(certificates / "ca.pem"))
-        async with JetStream.connect(url=url, timeout_s=20) as log:
+        async with JetStream.connect(url=url, timeout_s=20, any_level=True) as log:
             assert log.server_version
         monkeypatch.setenv("AYES_CA", str(certificates / "missing.pem"))
         with pytest.raises(BadInput, match=r"missing\.pem is not a file of certificates"):

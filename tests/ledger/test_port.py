@@ -1,5 +1,5 @@
-"""The contract of the log: what `ledger/log.py` promises, shown on JetStream and on its twin in
-memory.
+"""The contract of the log: what `ledger/log.py` promises, shown on JetStream, on its twin in
+memory, and on the hostile broker of the simulation when nothing goes wrong.
 """
 
 import asyncio
@@ -32,6 +32,8 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BadSlot, BrokerRefused, TooLarge
 from ayes.schemas.slots import ROOT, CallRef, ThreadRef
+
+pytestmark = pytest.mark.log("memory", "jetstream", "calm")
 
 THREAD = ThreadRef("shop", "t1")
 CALL = THREAD.call("refund-1")

@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 
 from ayes.consumers import tools
-from ayes.consumers.effects import WritePending
+from ayes.consumers.effects import Append, WritePending
 from ayes.consumers.executor import Executor, Registered
+from ayes.consumers.gate import Gate
 from ayes.consumers.pending_projector import PendingProjector
 from ayes.consumers.tools import Tools
 from ayes.consumers.worker import Worker
 from ayes.ledger import client
 from ayes.ledger.in_memory import Lagging, Memory
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.log import AppendResult, Unconfirmed
+from ayes.ledger.log import AppendResult, TimerFired, Unconfirmed
 from ayes.ledger.nats import jetstream
 from ayes.ledger.nats.api import NatsReply
 from ayes.ledger.nats.jetstream import JetStream
@@ -145,6 +146,37 @@ async def test_a_call_that_another_client_asked_for_is_not_unknown():
     await desk.declare("shop", SPEC)
     await desk.request(CALL, "refund", {}, requester="rita")
     assert (await ledger_on(port.beside()).known_call(CALL)).status is Status.REQUESTED
+
+
+async def test_a_call_with_a_void_fact_before_its_request_is_not_unknown():
+    """A replica that has a void claim, and not yet the request after it, is asked again (D1)."""
+    log = Memory()
+    desk, other = ledger_on(Lagging(log, Oldest())), ledger_on(Lagging(log, Oldest()), "other")
+    await desk.declare("shop", SPEC)
+    claim = e.ToolStarted(digest="d", idempotency_key=str(CALL))
+    await other.append(CALL.client_claim(1), claim)
+    await desk.request(CALL, "refund", {}, requester="rita")
+    assert (await other.known_call(CALL)).status is Status.REQUESTED
+
+
+async def test_what_people_decided_in_time_does_not_expire():
+    """A gate whose replica lacks a vote does not let the call expire (D1, B38)."""
+    log = Memory()
+    desk, gate = ledger_on(Lagging(log, Oldest())), ledger_on(Lagging(log, Oldest()), "gate")
+    await desk.declare("shop", SPEC)
+    known = await desk.request(CALL, "refund", {}, requester="rita")
+    asking = e.ApprovalRequested(
+        digest=known.wish.digest, rule="r", policy_version=1, voters=("ana",), expires_in_s=60
+    )
+    await gate.append(CALL.gated, asking)
+    await desk.reviewer("ana").approve(CALL)
+    assert (await gate.call(CALL)).votes == (), "its replica is behind"
+    due = (await gate.call(CALL)).due
+    assert due
+    timer = TimerFired(CALL, 1, due)
+    [step, *_] = Gate().decide(await Gate().load(gate, timer), timer)
+    assert isinstance(step, Append)
+    assert isinstance(step.event, e.Approved)
 
 
 @pytest.mark.parametrize("seed", range(20))

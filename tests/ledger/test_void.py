@@ -2,7 +2,7 @@
 there.
 
 The stories of `test_lifecycle.py` are those that somebody thought of. These are the others: a few
-hundred in each run of the tests, 20,000 of each with `make sim`.
+hundred in each run of the tests, 20,000 of each with `make properties`.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.slots import CLIENT, CallRef, Slot
 
 CALL = REF.wish(1, 0)
-#: How often is said by the profile; see `make sim`.
-#: A few hundred examples of each; `make sim` loads a profile with more.
+#: How often is said by the profile; see `make properties`.
+#: A few hundred examples of each; `make properties` loads a profile with more.
 anything = settings(
     max_examples=max(300, settings().max_examples),
     deadline=None,

@@ -211,6 +211,12 @@ BESIDES = {
     "besides": (Quorum(("ana", "ben", "sam"), 2),),
     "organisation": True,
 }
+#: Ben has two accounts, of which one is asked for the second seat.
+ACCOUNTS = {
+    "voters": ("ana", "ben", "benjamin"),
+    "also": (Quorum(("ben", "cai"), 1, "@security"),),
+    "people": {"benjamin": "ben"},
+}
 
 AGREEING = [
     ("two peers lack security", BOTH, ["ana", "ben"], (2, 3), None),
@@ -232,6 +238,8 @@ AGREEING = [
     ),
     ("two of security are not two peers", BOTH, ["sec-1", "sec-2", "ana"], (2, 3), None),
     ("strangers do not count", BOTH, ["ana", "eve", "ben"], (2, 3), None),
+    ("an account of ben's for ben", ACCOUNTS, ["ana", "benjamin"], (2, 2), ("ana", "benjamin")),
+    ("both of ben's accounts for one", ACCOUNTS, ["ben", "benjamin"], (1, 2), None),
     ("the organisation alone", BESIDES, ["sue"], (0, 2), None),
     ("the workspace alone", BESIDES, ["ana", "ben"], (0, 1), None),
     ("sam for both, and a peer", BESIDES, ["sam", "ana"], (1, 1), ("sam", "ana")),

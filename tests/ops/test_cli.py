@@ -207,6 +207,19 @@ def test_up_greets_people_on_stderr(tmp_path):
         assert process.stdout.read() == ""
 
 
+def test_work_waits_for_its_broker(tmp_path):
+    """Workers that were started first wait, say so, and begin when the broker is there (D9)."""
+    store, log = tmp_path / "store", tmp_path / "log"
+    with started("work", "gate", "--store", store, "--json", log=log) as process:
+        while "waiting for the broker" not in log.read_text():
+            assert process.poll() is None
+            time.sleep(0.05)
+        with up(store, "--workers", "none"):
+            assert json.loads(process.stdout.readline()) == {"workers": ["gate"]}
+            process.terminate()
+            assert process.wait(20) == 0
+
+
 def test_after_kill_9_the_store_is_not_believed(tmp_path):
     """`address.json` still names the broker that was killed: who believes it hears so within 3 s;
     `up` goes on (B53).
@@ -222,7 +235,7 @@ def test_after_kill_9_the_store_is_not_believed(tmp_path):
     begun = time.monotonic()
     ended = approvals("pending", store=store)
     assert time.monotonic() - begun < 10
-    assert (ended.code, ended.out) == (1, "")
+    assert (ended.code, ended.out) == (75, "")
     assert f"no NATS broker answers at {ready['url']}" in ended.err
     assert "ayes up" in ended.err
     with up(store):
@@ -958,7 +971,7 @@ BAD_INPUT = [
     (f"doubt {OPEN}", 1, "shop/t/open is pending, so it cannot be put in doubt"),
     (
         "up",
-        1,
+        75,
         "is held by process {up}, which runs a broker from it|name another store with --store",
     ),
     (
@@ -1076,11 +1089,11 @@ BAD_INPUT = [
     ("pending --url nats://", 2, "An example is nats://127.0.0.1:4222."),
     (
         "pending --url nats://127.0.0.1:1",
-        1,
-        "no NATS broker answers at nats://127.0.0.1:1 |ayes up",
+        75,
+        "no NATS broker answers at nats://127.0.0.1:1. |ayes up",
     ),
-    ("pending --store missing", 1, "no broker runs in |start one with `ayes up --store "),
-    ("doctor --store .", 1, "no broker runs in |start one with `ayes up --store "),
+    ("pending --store missing", 75, "no broker runs in |start one with `ayes up --store "),
+    ("doctor --store .", 75, "no broker runs in |start one with `ayes up --store "),
     # what the command line itself finds
     ("pendin", 2, "No such command 'pendin'. Did you mean 'pending'?"),
     (f"approve {OPEN}", 2, "Missing option '--as'"),
@@ -1090,6 +1103,8 @@ BAD_INPUT = [
         2,
         "--timeout 'soon' is not a valid duration. Write a number and its unit, as in 90s",
     ),
+    ("work gate --store missing --wait 0.5s", 75, "no broker runs in "),
+    ("work gate --wait soon", 2, "--wait 'soon' is not a valid duration."),
     ("up --store new --ack-wait 0.1s", 2, "--ack-wait '0.1s' is too short: 0.5s at least."),
     ("up --store new --sync sometimes", 2, "--sync 'sometimes' is not a valid duration."),
     ("watch --from 0", 2, "'--from'"),

@@ -609,22 +609,28 @@ def test_the_organisations_policy_holds_in_every_workspace(shop, within, tmp_pat
     assert shown.one["event"]["text"] == own.read_text()
 
 
-def test_a_store_from_before_there_was_an_organisation_gets_its_account(
-    tmp_path, monkeypatch, within
-):
-    """A broker that runs since then takes up the account when it is first needed."""
-    monkeypatch.setattr("ayes.ops.broker.server.ROLES", ("gate", "service", "operator", "observer"))
+def test_a_store_from_before_there_was_an_organisation_gets_its_account(tmp_path, monkeypatch):
+    """A broker that runs since then says that it must be started again, and has the account then;
+    as one that adds nobody without reading its accounts again.
+    """
     policy = tmp_path / "policy.toml"
     policy.write_text("")
 
-    async def through_an_old_store():
+    async def run(*commands):
         async with EmbeddedServer(tmp_path / "store") as server:
-            assert "organisation" not in server.store.read().passwords
-            await asyncio.to_thread(approvals, "setup", store=server.store.path)
-            command = ("policy", "apply", policy, "--organisation")
-            return await asyncio.to_thread(approvals, *command, store=server.store.path)
+            where = {"store": server.store.path}
+            return [await asyncio.to_thread(approvals, *one, **where) for one in commands]
 
-    ended = asyncio.run(through_an_old_store())
+    organisation = ("policy", "apply", policy, "--organisation")
+    with monkeypatch.context() as patch:
+        roles = ("gate", "service", "operator", "observer")
+        patch.setattr("ayes.ops.broker.server.ROLES", roles)
+        patch.setattr("ayes.ops.broker.accounts._authorization", lambda _: "")
+        for ended in asyncio.run(run(organisation, ("approve", "shop/t/c", "--as", "ana"))):
+            assert ended.code == 4
+            assert "an earlier version of ayes started the broker in" in ended.err
+            assert "Stop that `ayes up` and start it again; nothing is lost." in ended.err
+    _, ended = asyncio.run(run(("setup",), organisation))
     assert (ended.code, "is version 1 of the organisation's policy" in ended.err) == (0, True)
 
 

@@ -3,27 +3,38 @@
 import asyncio
 import json
 import os
+import resource
 import signal
+import socket
 import threading
 import time
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from brokers import running
 from disk import small_disk
 from program import approvals, started
+from running import working
+from shop import FIRST, REFUND, SECOND, THREAD, Shop, rule
 
+from ayes.consumers.gate import Gate
+from ayes.consumers.worker import Worker
+from ayes.ledger import clock
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.services import Ledger
 from ayes.ops.broker import supervisor
 from ayes.ops.broker.health import Health, takes_writes
+from ayes.ops.broker.server import find_binary
 from ayes.schemas import events as e
-from ayes.schemas.errors import BrokerAway, LedgerFull
-from ayes.schemas.slots import ThreadRef
+from ayes.schemas.errors import BrokerAway, DeadlinePassed, LedgerFull
 
-THREAD = ThreadRef("shop", "t1")
+#: How long processes are stopped: `make chaos` has them stopped for 30 s.
+STOPPED_S = 30 if os.environ.get("CHAOS") else 1
+FILES = 48
 
 
 @pytest.fixture
@@ -32,28 +43,60 @@ def disk(tmp_path):
         yield disk
 
 
-class Log:
-    """What `up` reports on stderr."""
+class Site:
+    """A running `ayes up`, and what it reports on stderr."""
 
-    def __init__(self, file):
-        self.file = file
+    def __init__(self, store, log, ready):
+        self.store, self.ready = store, ready
+        self.pid = ready["pid"]
+        self._log = log
+        self._seen = 0
 
-    def lines(self, event):
-        found = [json.loads(line) for line in self.file.read_text().splitlines() if line[:1] == "{"]
-        return [line for line in found if line["event"] == event]
-
-    async def until(self, event, times=1):
+    async def until(self, event):
+        """Wait for the next report of this kind."""
         async with asyncio.timeout(60):
-            while len(found := self.lines(event)) < times:  # noqa: ASYNC110 - another process
+            while True:
+                for line in self._log.read_text().splitlines()[self._seen :]:
+                    self._seen += 1
+                    if line.startswith("{") and (found := json.loads(line))["event"] == event:
+                        return found
                 await asyncio.sleep(0.05)
-        return found[times - 1]
+
+    async def started_again(self):
+        """Wait until the broker runs again; return why it was started."""
+        ended = await self.until("the broker ended by itself and is started again")
+        again = await self.until("the broker runs again")
+        assert again["url"] == self.ready["url"]
+        self.pid = again["pid"]
+        return ended
 
 
 @contextmanager
-def up(store, log):
-    """`ayes up`, whose reports are in a file on another disk than the store."""
-    with started("up", "--store", store, "--json", log=log.file) as process:
-        yield json.loads(process.stdout.readline())
+def up(store, log, *options):
+    """The reports are in a file on another disk than the store."""
+    with started("up", "--store", store, "--json", *options, log=log) as process:
+        yield Site(store, log, json.loads(process.stdout.readline()))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Its nats-server may open no more than 48 files."""
+    folder = tmp_path_factory.mktemp("site")
+    limited = folder / "nats-server"
+    limited.write_text(f'#!/bin/sh\nulimit -n {FILES}\nexec "{find_binary()}" "$@"\n')
+    limited.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NATS_SERVER_BIN", str(limited))
+        with up(folder / "store", folder / "up.log") as site:
+            yield site
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Its store is on a small disk."""
+    folder = tmp_path_factory.mktemp("small")
+    with small_disk(folder / "disk") as disk, up(disk.path / "store", folder / "up.log") as site:
+        yield site, disk
 
 
 async def said(ledger, name, text="x"):
@@ -63,22 +106,14 @@ async def said(ledger, name, text="x"):
 # ------------------------------------------------------------------------------------------ crashes
 
 
-async def test_a_broker_that_ends_is_started_again_on_the_same_port(tmp_path):
-    """Clients and workers notice no more than a pause, and `up` reports it each time (D7)."""
-    store = tmp_path / "store"
-    log = Log(tmp_path / "up.log")
-    with up(store, log) as ready:
-        broker = ready["pid"]
-        async with Ledger.connect(store) as ledger:
-            for times in (1, 2):
-                os.kill(broker, signal.SIGKILL)
-                ended = await log.until("the broker ended by itself and is started again", times)
-                assert (ended["exit_code"], ended["times"], ended["most"]) == (-9, times, 5)
-                again = await log.until("the broker runs again", times)
-                assert again["url"] == ready["url"]
-                broker = again["pid"]
-                assert isinstance(await said(ledger, f"m{times}"), Recorded)
-        assert approvals("status", store=store).code == 0
+async def test_a_broker_that_ends_is_started_again_on_the_same_port(site):
+    """Clients and workers notice no more than a pause, and `up` reports it (D7)."""
+    async with Ledger.connect(site.store) as ledger:
+        os.kill(site.pid, signal.SIGKILL)
+        ended = await site.started_again()
+        assert (ended["exit_code"], ended["most"]) == (-9, 5)
+        assert isinstance(await said(ledger, "killed"), Recorded)
+    assert approvals("status", store=site.store).code == 0
 
 
 def test_a_broker_that_ends_too_often_is_left_with_its_last_words(tmp_path, within, monkeypatch):
@@ -95,7 +130,7 @@ def test_a_broker_that_ends_too_often_is_left_with_its_last_words(tmp_path, with
             holders = (store / "lock").read_text().split() if (store / "lock").exists() else []
             if len(holders) == 2 and holders[1] not in killed and Store(store).read().url:
                 killed.add(holders[1])
-                time.sleep(1)
+                time.sleep(0.2)
                 os.kill(int(holders[1]), signal.SIGQUIT)
 
     crashing = threading.Thread(target=crash)
@@ -107,6 +142,138 @@ def test_a_broker_that_ends_too_often_is_left_with_its_last_words(tmp_path, with
     assert message.startswith("the broker ended by itself 2 times within 5 minutes (exit code 2)")
     assert "SIGQUIT: quit" in message
     assert "Traceback" not in ended.err
+
+
+# ------------------------------------------------------------------------------- few files, memory
+
+
+async def test_a_broker_without_file_descriptors_is_reported(site):
+    """Its connections go on, new ones do not come about; `up` reports it with the broker's own
+    reason, and when others have left all goes on.
+    """
+    async with Ledger.connect(site.store) as ledger:
+        port = int(site.ready["url"].rpartition(":")[2])
+        others = [socket.create_connection(("127.0.0.1", port)) for _ in range(FILES)]
+        reported = await site.until("the log takes no writes")
+        assert reported["why"] == "the broker does not answer within 3 s."
+        assert "too many open files" in reported["broker"]
+        assert isinstance(await said(ledger, "few"), Recorded)
+        for one in others:
+            one.close()
+        await site.until("the log takes writes again")
+    assert approvals("status", store=site.store).code == 0
+
+
+async def test_a_broker_without_memory_is_started_again(site):
+    """It may take 40 MB more and ends; what was acknowledged is there afterwards (D7)."""
+    async with Ledger.connect(site.store) as ledger:
+        most = memory(site.pid) + (40 << 20)
+        resource.prlimit(site.pid, resource.RLIMIT_AS, (most, most))
+        acknowledged = set()
+        ending = asyncio.create_task(site.started_again())
+        while not ending.done():
+            names = [f"m{len(acknowledged)}-{number}" for number in range(40)]
+            answers = await asyncio.gather(
+                *(said(ledger, name, "x" * 400_000) for name in names), return_exceptions=True
+            )
+            acknowledged |= {
+                name
+                for name, answer in zip(names, answers, strict=True)
+                if isinstance(answer, Recorded)
+            }
+        assert "memory" in (await ending)["last_output"]
+        assert isinstance(await said(ledger, "last"), Recorded)
+        found = ledger.log.scan(1, THREAD.subjects)
+        names = {one.subject.rpartition(".")[2] async for page in found for one in page}
+        assert names >= acknowledged | {"last"}
+
+
+def memory(pid):
+    """The bytes of its address space."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+# ------------------------------------------------------------------------------------------- clocks
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+@pytest.mark.log("jetstream")
+async def test_clocks_that_are_an_hour_off_change_nothing(port, hours):
+    """Gate, service and reviewer an hour ahead, or behind: a deadline of a second comes after a
+    second on the broker's clock, and a vote before it counts (I8). A reviewer who is ahead is
+    refused in one sentence.
+    """
+
+    def off():
+        return clock.now() + timedelta(hours=hours)
+
+    shop = Shop(port)
+    policy = rule("refunds", "ask", 'voters = ["ana"]', "expires_in_s = {}")
+    await shop.open(policy.format(1))
+    shop.ledger = Ledger(port, e.Author(kind="service", name="desk"), now=off)
+    gate = Ledger(port, e.Author(kind="gate", name="gate"), now=off)
+    async with working(Worker(gate, Gate())):
+        await shop.request(FIRST)
+        expired = await shop.until(FIRST.decided)
+        asked = await shop.until(FIRST.gated)
+        assert isinstance(expired.event, e.Expired)
+        late_s = (expired.recorded_at - asked.recorded_at).total_seconds()
+        assert 1 <= late_s < 30
+        await shop.apply(policy.format(600))
+        await shop.request(SECOND)
+        await shop.asked(SECOND)
+        ana = Ledger(port, e.Author(kind="reviewer", name="ana"), now=off).reviewer("ana")
+        if hours > 0:  # her own program compares the deadline with its own clock
+            with pytest.raises(DeadlinePassed, match="Nothing was recorded"):
+                await ana.approve(SECOND)
+            ana = Ledger(port, e.Author(kind="reviewer", name="ana")).reviewer("ana")
+        await ana.approve(SECOND)
+        await shop.decided(e.Approved, SECOND)
+
+
+# ------------------------------------------------------------------------------------------- pauses
+
+
+async def test_readers_that_are_stopped_go_on_where_they_were(tmp_path):
+    """`watch` and the gate are stopped while facts come; then each fact is printed once, in order,
+    and each call is decided.
+    """
+    store = tmp_path / "store"
+    with (
+        up(store, tmp_path / "up.log", "--workers", "queue"),
+        started("work", "gate", "--store", store, "--json", log=tmp_path / "gate.log") as gate,
+        started(
+            "watch", "--from", "1", "--store", store, "--json", log=tmp_path / "watch.log"
+        ) as watch,
+    ):
+        gate.stdout.readline()
+        async with Ledger.connect(store) as ledger:
+            await ledger.declare("shop", REFUND)
+            await asyncio.to_thread(watch.stdout.readline)
+            for one in (gate, watch):
+                os.kill(one.pid, signal.SIGSTOP)
+            try:
+                until = asyncio.get_running_loop().time() + STOPPED_S
+                calls = [THREAD.call(f"c{number}") for number in range(100)]
+                for call in calls:
+                    await ledger.request(call, "refund", '{"amount":1}', requester="rita")
+                await asyncio.sleep(until - asyncio.get_running_loop().time())
+            finally:
+                for one in (gate, watch):
+                    os.kill(one.pid, signal.SIGCONT)
+            async with asyncio.timeout(60):
+                for call in calls:
+                    await slot_filled(ledger, call.gated)
+                last = await ledger.log.last_seq()
+                seen = [1]
+                while seen[-1] < last:
+                    seen.append(json.loads(await asyncio.to_thread(watch.stdout.readline))["seq"])
+            assert seen == list(range(1, last + 1))
+
+
+async def slot_filled(ledger, slot):
+    while await ledger.log.latest(slot.subject) is None:  # noqa: ASYNC110 - another process
+        await asyncio.sleep(0.05)
 
 
 # --------------------------------------------------------------------------------------- full disks
@@ -145,50 +312,45 @@ async def test_a_full_disk_is_noticed_without_a_write_of_anybody(disk):
         assert await log.last_seq() == 1
 
 
-async def test_facts_are_refused_before_the_disk_is_full(disk, tmp_path):
+async def test_facts_are_refused_before_the_disk_is_full(small):
     """`up` reports it within seconds, requests are refused in one sentence, and with room all goes
     on by itself: for those who waited too (D5).
     """
-    store = disk.path / "store"
-    log = Log(tmp_path / "up.log")
-    with up(store, log):
-        async with Ledger.connect(store) as ledger:
-            assert isinstance(await said(ledger, "m1"), Recorded)
-            (disk.path / "others").write_bytes(bytes(8 << 20))
-            disk.leave(200_000)
-            why = (await log.until("the log takes no writes"))["why"]
-            assert why == (
-                "the disk of the ledger is nearly full, so `ayes up` has its broker refuse further "
-                "facts. Free some space: it goes on by itself."
-            )
-            with pytest.raises(LedgerFull, match="`ayes up` refuses facts while the disk is near"):
-                await said(ledger, "m2")
-            waiting = asyncio.create_task(
-                ledger.append_until_acknowledged(
-                    THREAD.said("m3"), e.Said(role="user", text="waits")
-                )
-            )
-            disk.enlarge()
-            await log.until("the log takes writes again")
-            assert await waiting is None
+    site, disk = small
+    async with Ledger.connect(site.store) as ledger:
+        assert isinstance(await said(ledger, "m1"), Recorded)
+        others = disk.path / "others"
+        others.write_bytes(bytes(8 << 20))
+        disk.leave(200_000)
+        assert (await site.until("the log takes no writes"))["why"] == (
+            "the disk of the ledger is nearly full, so `ayes up` has its broker refuse further "
+            "facts. Free some space: it goes on by itself."
+        )
+        with pytest.raises(LedgerFull, match="`ayes up` refuses facts while the disk is nearly"):
+            await said(ledger, "m2")
+        waiting = asyncio.create_task(
+            ledger.append_until_acknowledged(THREAD.said("m3"), e.Said(role="user", text="waits"))
+        )
+        others.unlink()
+        disk.enlarge()
+        await site.until("the log takes writes again")
+        assert await waiting is None
 
 
-async def test_a_broker_whose_disk_was_full_is_restarted_when_there_is_room(disk, tmp_path):
+async def test_a_broker_whose_disk_was_full_is_restarted_when_there_is_room(small):
     """Its stream answers nothing any more, also when there is room, until it is restarted; nothing
     that was acknowledged is lost (D5).
     """
-    store = disk.path / "store"
-    log = Log(tmp_path / "up.log")
-    with up(store, log) as ready:
-        async with Ledger.connect(store) as ledger:
-            assert isinstance(await said(ledger, "m1"), Recorded)
-            disk.leave(4096)
-            last = asyncio.create_task(said(ledger, "m2", "x" * 200_000))
-            await log.until("the log takes no writes")
-            disk.enlarge()
-            assert (await log.until("the broker runs again"))["url"] == ready["url"]
-            await log.until("the log takes writes again")
-            await last
-            assert isinstance(await said(ledger, "m3"), Recorded)
-            names = [fact.slot.tail[-1] for fact in await ledger.log.read(THREAD.subjects)]
-            assert {"m1", "m3"} <= set(names)
+    site, disk = small
+    async with Ledger.connect(site.store) as ledger:
+        assert isinstance(await said(ledger, "m4"), Recorded)
+        disk.leave(4096)
+        last = asyncio.create_task(said(ledger, "m5", "x" * 200_000))
+        await site.until("the log takes no writes")
+        disk.enlarge()
+        assert (await site.until("the broker runs again"))["url"] == site.ready["url"]
+        await site.until("the log takes writes again")
+        await last
+        assert isinstance(await said(ledger, "m6"), Recorded)
+        names = {fact.slot.tail[-1] for fact in await ledger.log.read(THREAD.subjects)}
+        assert {"m4", "m6"} <= names

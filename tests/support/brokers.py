@@ -1,5 +1,7 @@
-"""A broker for one test, with the ledger's streams."""
+"""A broker for one test, with the ledger's streams or without."""
 
+import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.streams import DURABLES, ensure
-from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.server import EmbeddedServer, find_binary
 
 
 @asynccontextmanager
@@ -25,3 +27,22 @@ async def running(path: Path, ack_wait_s: float = 30.0) -> AsyncGenerator[Embedd
         await ensure(requests, ack_wait_s=ack_wait_s, also=tuple(DURABLES))
         await connection.close()
         yield server
+
+
+@asynccontextmanager
+async def bare(path: Path, config: str = "", user: str = "") -> AsyncGenerator[str]:
+    """A nats-server with nothing but this configuration; yields its URL.
+
+    Args:
+        user: as in a URL, `name:password@`.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    file = path / "bare.conf"
+    file.write_text(f'listen: "127.0.0.1:{port}"\nlog_file: "{path}/bare.log"\n{config}\n')
+    process = await asyncio.create_subprocess_exec(str(find_binary()), "-c", str(file))
+    try:
+        yield f"{'tls' if 'tls {' in config else 'nats'}://{user}127.0.0.1:{port}"
+    finally:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,309 @@
+"""A backup of the log: one file, made while the log is in use, and restored into an empty ledger.
+
+Only the log is in it. Everything else follows from the facts: after a restore each durable consumer
+starts at the first fact again, and workers bring queue and deadlines to where they were without
+deciding or running anything twice (docs/decisions/0032).
+
+The broker's own snapshot of the stream (ADR-1) keeps numbers and times of the facts. The file has
+
+    {"format": "ayes-backup-1", "config": ..., "state": ...}      one line: the stream
+    the snapshot                                                  as the broker sends it
+    {"bytes": ..., "sha256": ..., "facts": ..., "digest": ...}    the last line: the `Seal`
+
+`sha256` is that of everything before the last line, so a torn or altered file is found before
+anything is restored. `digest` is the witness's over all facts, so it is found if what was restored
+is not what was backed up, by whatever cause. The file is not encrypted.
+"""
+
+import asyncio
+import hashlib
+import tempfile
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.api import ApiError, NatsReply
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.protocol import NatsMessage
+from ayes.ledger.subscriptions import LEDGER
+from ayes.ops.broker.witness import next_digest
+from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
+from ayes.schemas.files import move_into_place
+from ayes.schemas.ids import new_id
+
+_FORMAT: Final = "ayes-backup-1"
+#: The size of a piece of a snapshot, and how many the broker is sent without its answer.
+_CHUNK: Final = 128 * 1024
+_IN_FLIGHT: Final = 32
+#: How long the broker may take for the next piece, and for building the stream from all of them.
+_PIECE_S: Final = 60.0
+_BUILD_S: Final = 3600.0
+#: The last line is never longer.
+_SEAL_BYTES: Final = 4096
+
+
+class Seal(Struct, frozen=True):
+    """The last line of a backup: what is in it."""
+
+    #: Of everything before this line.
+    bytes: int
+    sha256: str
+    facts: int
+    last_seq: int
+    #: As of the witness, over all facts.
+    digest: str
+
+
+class Stream(Struct, frozen=True):
+    """The first line of a backup: the stream, as the broker describes it."""
+
+    config: dict[str, Any]
+    state: dict[str, Any]
+    format: str = _FORMAT
+
+
+async def back_up(log: JetStream, file: Path) -> Seal:
+    """Write the log, as it is now, into a new file.
+
+    Args:
+        log: on an administrator's login.
+
+    Raises:
+        BadInput: there is such a file already, or no directory for it.
+        BrokerAway: the broker stopped sending.
+    """
+    with _new(file) as temporary:
+        size, sha256 = 0, hashlib.sha256()
+
+        def write(piece: bytes) -> None:
+            nonlocal size
+            temporary.write(piece)
+            sha256.update(piece)
+            size += len(piece)
+
+        async with _snapshot(log) as (stream, pieces):
+            write(msgspec.json.encode(stream) + b"\n")
+            async for piece in pieces:
+                write(piece)
+        last = stream.state["last_seq"]
+        digest = await _digest(log, last)
+        seal = Seal(size, sha256.hexdigest(), stream.state["messages"], last, digest)
+        temporary.write(b"\n" + msgspec.json.encode(seal) + b"\n")
+    return seal
+
+
+def check(file: Path) -> tuple[Stream, Seal]:
+    """Read what is in a backup, after comparing all of it with its seal.
+
+    Raises:
+        BadFile: it is torn, altered, or no backup.
+    """
+    try:
+        with file.open("rb") as content:
+            seal = _seal(content)
+            content.seek(0)
+            first = content.readline(1 << 20)
+            stream = msgspec.json.decode(first, type=Stream)
+            content.seek(0)
+            sha256 = hashlib.sha256()
+            left = seal.bytes
+            while left and (piece := content.read(min(left, 1 << 20))):
+                sha256.update(piece)
+                left -= len(piece)
+    except OSError as problem:
+        raise BadInput(f"{file} cannot be read: {problem.strerror}.") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        raise BadFile(str(file), "", "it is torn, or not a backup of `ayes backup`.") from None
+    counted = stream.state.get("messages"), stream.state.get("last_seq")
+    if left or sha256.hexdigest() != seal.sha256 or counted != (seal.facts, seal.last_seq):
+        raise BadFile(str(file), "", "it was altered after it was written, or is torn.")
+    if stream.format != _FORMAT:
+        raise BadFile(str(file), "", f"it is a backup of another form: {stream.format}.")
+    return stream, seal
+
+
+async def restore(log: JetStream, file: Path, *, digest: str = "") -> Seal:
+    """Make an empty ledger the one that was backed up. Its durable consumers begin anew.
+
+    Args:
+        log: on an administrator's login; no worker may run.
+        digest: what the backup's digest must be or begin with.
+
+    Raises:
+        BadInput: the file is not a whole backup or has another digest, or the ledger is not empty.
+        NewerLog: it is of a newer program.
+        BrokerRefused: the broker does not take it. The ledger is empty again.
+    """
+    stream, seal = await asyncio.to_thread(check, file)
+    if not seal.digest.startswith(digest):
+        raise BadInput(f"{file} has the digest {seal.digest}, not {digest}. It is another backup.")
+    streams.check_level({"config": stream.config})
+    config = await _room_for(log, stream)
+    await log.api.call(f"STREAM.DELETE.{LEDGER}")
+    try:
+        await _send(log, file, Stream(config, stream.state), seal)
+        await _compare(log, file, seal)
+    except BaseException:
+        await _empty(log, config["num_replicas"])
+        raise
+    await streams.ensure(log.api, replicas=config["num_replicas"])
+    return seal
+
+
+async def _room_for(log: JetStream, stream: Stream) -> dict[str, Any]:
+    """The configuration of the empty ledger that is there, which the restored one gets."""
+    there = await streams.info(log.api, f"STREAM.INFO.{LEDGER}")
+    if there is None:
+        raise BrokerRefused("this broker has no ledger. `ayes up` or `ayes setup` creates it.")
+    if held := there["state"]["last_seq"]:
+        raise BadInput(
+            f"this ledger holds {held:,} facts, and a backup is restored into an empty one only. "
+            "Name a new directory with --store, in which `ayes up --workers none` runs."
+        )
+    config: dict[str, Any] = there["config"]
+    if 0 < config["max_bytes"] < stream.state["bytes"]:
+        raise BadInput(
+            f"the log in the backup has {stream.state['bytes']:,} bytes, and this ledger has room "
+            f"for {config['max_bytes']:,}. Give it more: `ayes setup --max-bytes`."
+        )
+    return config
+
+
+async def _empty(log: JetStream, replicas: int) -> None:
+    """Make the ledger empty again, after a restore that failed.
+
+    nats-server 2.15 moves the files of a deleted stream aside and removes them later. While those
+    of an earlier deletion are there it moves nothing, and the next stream of that name has them.
+    """
+    last = 1
+    async with asyncio.timeout(_PIECE_S):
+        while last:
+            with suppress(ApiError):  # there is none
+                await log.api.call(f"STREAM.DELETE.{LEDGER}")
+            await streams.ensure(log.api, replicas=replicas)
+            if last := await log.last_seq():
+                await asyncio.sleep(0.2)
+
+
+# --------------------------------------------------------------------------------------- the broker
+
+
+@asynccontextmanager
+async def _snapshot(log: JetStream) -> AsyncGenerator[tuple[Stream, AsyncGenerator[bytes]]]:
+    """The stream, and the pieces of its snapshot; each is acknowledged once it is consumed."""
+    inbox = f"{log.connection.inbox}.backup.{new_id()}"
+    arrived: asyncio.Queue[NatsMessage] = asyncio.Queue()
+    body = {"deliver_subject": inbox, "no_consumers": True, "chunk_size": _CHUNK, "jsck": True}
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        while True:
+            try:
+                async with asyncio.timeout(_PIECE_S):
+                    _, reply, data, head = await arrived.get()
+            except TimeoutError:
+                raise BrokerAway("the broker stopped sending the snapshot. Try again.") from None
+            if not data:  # the end
+                status = NatsReply(data, head).status
+                if status not in {b"", b"204"}:
+                    raise BrokerAway(f"the broker broke off the snapshot: {head!r}. Try again.")
+                return
+            yield data
+            if reply:
+                await log.api.tell(reply.decode(), b"")
+
+    async with log.api.straight(inbox, arrived.put_nowait), aclosing(pieces()) as each:
+        answer = await log.api.call(f"STREAM.SNAPSHOT.{LEDGER}", body)
+        yield Stream(answer["config"], answer["state"]), each
+
+
+async def _send(log: JetStream, file: Path, stream: Stream, seal: Seal) -> None:
+    """Have the broker make the stream from the snapshot in `file`."""
+    body = {"config": stream.config, "state": stream.state}
+    to = (await log.api.call(f"STREAM.RESTORE.{LEDGER}", body))["deliver_subject"]
+    sent: deque[asyncio.Future[NatsReply]] = deque()
+
+    async def answered(within_s: float) -> None:
+        async with asyncio.timeout(within_s):
+            reply = await sent.popleft()
+        if reply.data and (error := msgspec.json.decode(reply.data).get("error")):
+            raise ApiError(f"STREAM.RESTORE.{LEDGER}", error)
+
+    try:
+        with file.open("rb") as content:
+            left = seal.bytes - len(content.readline())
+            while left:
+                piece = content.read(min(left, _CHUNK))
+                left -= len(piece)
+                sent.append(await log.api.send(to, piece))
+                if len(sent) == _IN_FLIGHT:
+                    await answered(_PIECE_S)
+        while sent:
+            await answered(_PIECE_S)
+        sent.append(await log.api.send(to, b""))
+        await answered(_BUILD_S)
+    except TimeoutError:
+        raise BrokerAway("the broker stopped taking the backup. Nothing was restored.") from None
+
+
+async def _compare(log: JetStream, file: Path, seal: Seal) -> None:
+    digest = await _digest(log, seal.last_seq)
+    if digest != seal.digest:
+        raise BrokerRefused(
+            f"the log that the broker made of {file} is not the one that was backed up: its digest "
+            f"is {digest or 'that of nothing'}, not {seal.digest}. Nothing was restored."
+        )
+
+
+async def _digest(log: JetStream, last: int) -> str:
+    """The witness's digest of the facts up to this number."""
+    digest = ""
+    async with aclosing(log.scan(1)) as pages:
+        async for page in pages:
+            for raw in page:
+                if raw.seq <= last:
+                    digest = next_digest(digest, raw)
+            if page[-1].seq >= last:
+                break
+    return digest
+
+
+# ----------------------------------------------------------------------------------------- the file
+
+
+@contextmanager
+def _new(file: Path) -> Iterator[IO[bytes]]:
+    """A private file, which gets its name when it is whole and on disk."""
+    if file.exists():
+        raise BadInput(f"{file} exists already. Name a new file.")
+    try:
+        temporary = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed below, before it is moved
+            prefix=f".{file.name}-", dir=file.parent, delete=False
+        )
+    except OSError as problem:
+        raise BadInput(f"{file} cannot be written: {problem.strerror}.") from None
+    try:
+        with temporary:
+            yield temporary
+        move_into_place(Path(temporary.name), file)
+    except BaseException:
+        Path(temporary.name).unlink(missing_ok=True)
+        raise
+
+
+def _seal(content: IO[bytes]) -> Seal:
+    size = content.seek(0, 2)
+    content.seek(max(0, size - _SEAL_BYTES))
+    end = content.read()
+    if not end.endswith(b"}\n"):
+        raise ValueError("the last line is missing")
+    line = end[:-1].rpartition(b"\n")[2]
+    seal = msgspec.json.decode(line, type=Seal)
+    if seal.bytes != size - len(line) - 2:
+        raise ValueError("something is missing in between")
+    return seal

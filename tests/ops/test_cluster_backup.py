@@ -1,0 +1,261 @@
+"""`ayes backup` and `ayes restore`."""
+
+import asyncio
+import hashlib
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from brokers import running
+from cluster import cluster
+from msgspec import structs
+from program import approvals
+
+from ayes.consumers.gate import Gate
+from ayes.consumers.pending_projector import PendingProjector
+from ayes.ledger.log import RawMessage
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.backup import back_up, check, restore
+from ayes.ops.workers import working
+from ayes.projections.pending import key
+from ayes.schemas.errors import BadFile, BadInput, BrokerRefused, NewerLog
+from ayes.schemas.events import Said
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, ThreadRef, policy_slot
+from ayes.schemas.tools import ToolSpec
+
+#: `make cluster` restores into three nodes as well.
+WHOLE = bool(os.environ.get("AYES_TEST_CALLS"))
+POLICY = """
+[[rule]]
+name = "soon"
+tools = ["soon"]
+then = "ask"
+expires_in_s = 6
+
+[[rule]]
+name = "money"
+tools = ["*"]
+then = "ask"
+"""
+
+
+async def everything(log: JetStream) -> list[RawMessage]:
+    return [raw async for page in log.scan(1) for raw in page]
+
+
+async def write(ledger: Ledger, writer: int, stop: asyncio.Event) -> None:
+    number = 0
+    while not stop.is_set():
+        number += 1
+        slot = ThreadRef("shop", f"t{writer}").said(f"m{number}")
+        await ledger.append(slot, Said(role="user", text="Hello. " * 50))
+
+
+async def reaches(ledger: Ledger, seq: int) -> None:
+    while await ledger.log.last_seq() < seq:  # noqa: ASYNC110 - nobody is told of it
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def one_server(path: Path) -> AsyncIterator[Path]:
+    async with running(path) as server:
+        yield server.store.path
+
+
+@asynccontextmanager
+async def three_nodes(path: Path) -> AsyncIterator[Path]:
+    async with cluster(path) as site:
+        yield site.store.path
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        one_server,
+        pytest.param(
+            three_nodes, marks=pytest.mark.skipif(not WHOLE, reason="`make cluster` runs it")
+        ),
+    ],
+)
+async def test_a_log_in_use_is_backed_up_and_goes_on_elsewhere(tmp_path, elsewhere):
+    """While writers write, one server is backed up; elsewhere the facts have the same numbers and
+    times, the queue is as the facts have it, a deadline of before is kept, and new calls are asked
+    about. No decision is made twice.
+    """
+    file = tmp_path / "backup"
+    soon, kept, new = (CallRef("shop", "calls", name) for name in ("soon", "kept", "new"))
+    people = [("gate", Gate()), ("queue", PendingProjector())]
+    async with (
+        running(tmp_path / "one") as server,
+        Ledger.connect(server.store.path, role="admin") as admin,
+        Ledger.connect(server.store.path) as service,
+    ):
+        await admin.append(policy_slot("shop", 1), applied(POLICY))
+        for name in ("soon", "pay"):
+            await service.declare("shop", ToolSpec(name=name, schema='{"type": "object"}'))
+        async with working(people, store=server.store.path):
+            for ref, tool in ((soon, "soon"), (kept, "pay")):
+                await service.request(ref, tool, {}, requester="rita")
+                async for fact in service.watch(1, ref.gated.subject):
+                    assert fact.slot == ref.gated
+                    break
+            stop = asyncio.Event()
+            writers = [asyncio.create_task(write(service, one, stop)) for one in range(8)]
+            await reaches(service, 500)
+            seal = await back_up(admin.log, file)
+            await reaches(service, seal.last_seq + 1)
+            stop.set()
+            await asyncio.gather(*writers)
+        before = await everything(admin.log)
+    assert check(file)[1] == seal
+    assert 500 <= seal.facts == seal.last_seq < len(before)
+    async with elsewhere(tmp_path / "elsewhere") as there:
+        async with JetStream.connect(there, role="admin") as log:
+            assert await restore(log, file, digest=seal.digest[:12]) == seal
+            assert await everything(log) == before[: seal.last_seq]
+        async with (
+            working(people, store=there),
+            Ledger.connect(there) as service,
+        ):
+            async with asyncio.timeout(60):
+                assert (await service.decision(soon)).status == "expired"
+                await service.request(new, "pay", {}, requester="rita")
+                while set(await service.log.pending.entries()) != {key(kept), key(new)}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            verified = await asyncio.to_thread(approvals, "replay", "--verify", store=there)
+            assert verified.code == 0, verified
+            facts = [fact.slot.subject for fact in await service.log.read("ledger.shop.calls.>")]
+            assert len(facts) == len(set(facts)) == 7
+
+
+# ----------------------------------------------------------------------------------------- refusals
+
+
+@pytest.fixture
+async def backup(tmp_path: Path) -> Path:
+    """A backup of a log with a few hundred facts of some size."""
+    file = tmp_path / "backup"
+    async with (
+        running(tmp_path / "before") as server,
+        Ledger.connect(server.store.path, role="admin") as admin,
+    ):
+        for number in range(300):
+            said = Said(role="user", text=str(number) * 500)
+            await admin.append(ThreadRef("shop", "t1").said(f"m{number}"), said)
+        await back_up(admin.log, file)
+    return file
+
+
+@pytest.fixture
+async def log(store: Path) -> AsyncIterator[JetStream]:
+    """An empty ledger."""
+    async with JetStream.connect(store, role="admin") as log:
+        yield log
+
+
+SPOILED = {
+    "empty": lambda whole: b"",
+    "its first half": lambda whole: whole[: len(whole) // 2],
+    "without its last byte": lambda whole: whole[:-1],
+    "without its last line": lambda whole: whole[: whole.rstrip().rindex(b"\n")],
+    "without a piece": lambda whole: whole[:2000] + whole[2100:],
+    "with a piece twice": lambda whole: whole[:2100] + whole[2000:],
+    "with another byte": lambda whole: whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:],
+    "with another first line": lambda whole: whole.replace(b'"discard":"new"', b'"discard":"old"'),
+    "with another last line": lambda whole: whole.replace(b'"facts":300', b'"facts":301'),
+    "something else": lambda whole: b"{}\n" * 1000,
+}
+
+
+async def test_a_torn_or_altered_backup_is_refused(store, log, backup):
+    """In one sentence, and nothing is restored."""
+    whole = backup.read_bytes()
+    for how, spoil in SPOILED.items():
+        backup.write_bytes(spoil(whole))
+        assert backup.read_bytes() != whole, how
+        with pytest.raises(BadFile, match=rf"^{backup}: it (is|was) [^.]*\.$"):
+            await restore(log, backup)
+        assert await log.last_seq() == 0, how
+    refused = await asyncio.to_thread(approvals, "restore", backup, store=store)
+    assert refused.code == BadFile.exit_code
+    assert refused.err == f"error: {backup}: it is torn, or not a backup of `ayes backup`.\n"
+
+
+async def test_a_snapshot_of_other_facts_is_refused(log, backup, tmp_path):
+    """A file that is whole, but whose facts do not have the digest: what the broker made of it is
+    removed, and the ledger is empty and usable.
+    """
+    _, seal = check(backup)
+    other = structs.replace(seal, digest=hashlib.sha256().hexdigest())
+    body = backup.read_bytes()[: seal.bytes]
+    backup.write_bytes(body + b"\n" + msgspec.json.encode(other) + b"\n")
+    with pytest.raises(BrokerRefused, match="is not the one that was backed up"):
+        await restore(log, backup)
+    assert await log.last_seq() == 0
+    backup.write_bytes(body + b"\n" + msgspec.json.encode(seal) + b"\n")
+    assert await restore(log, backup) == seal
+
+
+async def test_what_the_broker_cannot_read_restores_nothing(log, backup):
+    """A snapshot that only the broker finds spoiled."""
+    _, seal = check(backup)
+    body = bytearray(backup.read_bytes()[: seal.bytes])
+    body[-200:] = bytes(200)
+    other = structs.replace(seal, sha256=hashlib.sha256(body).hexdigest())
+    backup.write_bytes(bytes(body) + b"\n" + msgspec.json.encode(other) + b"\n")
+    with pytest.raises(BrokerRefused, match=r"refuses STREAM.RESTORE.LEDGER"):
+        await restore(log, backup)
+    assert await log.last_seq() == 0
+
+
+async def test_only_an_empty_ledger_is_restored_into(log, backup):
+    """What a ledger holds is never replaced."""
+    await restore(log, backup)
+    with pytest.raises(BadInput, match="this ledger holds 300 facts"):
+        await restore(log, backup)
+    assert await log.last_seq() == 300
+
+
+async def test_a_backup_with_another_digest_is_refused(log, backup):
+    """Whoever kept the digest finds out that the file was exchanged."""
+    with pytest.raises(BadInput, match="It is another backup"):
+        await restore(log, backup, digest="0123")
+    assert await log.last_seq() == 0
+
+
+async def test_a_log_of_a_newer_program_is_refused(log, backup, monkeypatch):
+    """Before anything is done to the ledger."""
+    monkeypatch.setattr(streams, "LEVEL", 0)
+    with pytest.raises(NewerLog, match="this log is at level 1"):
+        await restore(log, backup)
+    assert await log.last_seq() == 0
+
+
+async def test_a_backup_is_private_and_replaces_no_file(log, tmp_path):
+    """Its file has its name only when it is whole; what is there stays."""
+    file = tmp_path / "new"
+    await back_up(log, file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    before = file.read_bytes()
+    with pytest.raises(BadInput, match="exists already"):
+        await back_up(log, file)
+    assert file.read_bytes() == before
+    with pytest.raises(BadInput, match="No such file or directory"):
+        await back_up(log, tmp_path / "no" / "folder")
+
+
+async def test_a_backup_that_fails_leaves_nothing(log, tmp_path):
+    """The broker refuses it: one sentence, and no file."""
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    await log.api.call("STREAM.DELETE.LEDGER")
+    with pytest.raises(BrokerRefused, match=r"STREAM\.SNAPSHOT"):
+        await back_up(log, folder / "backup")
+    assert list(folder.iterdir()) == []

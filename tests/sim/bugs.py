@@ -1,0 +1,376 @@
+"""Bugs that the simulation must find: each replaces a function of the product by a wrong one.
+
+    with planted("stale reads are believed"):
+        simulate(seed=1)
+
+Each has a number of the review that found it (D1 to D3), or is a mistake that the code could have.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import hostile
+from msgspec import structs
+
+from ayes.consumers import gate, worker
+from ayes.consumers.executor import Executor
+from ayes.consumers.pending_projector import PendingProjector, PendingState
+from ayes.consumers.worker import Worker
+from ayes.ledger import lifecycle, objections, verdict, votes
+from ayes.ledger.client import LedgerClient
+from ayes.ledger.in_memory import Lagging
+from ayes.ledger.lifecycle import Call
+from ayes.ledger.log import Unconfirmed
+from ayes.ledger.reviewers import Reviewer
+from ayes.ledger.services import Ledger
+from ayes.projections import pending
+from ayes.projections.thread import Thread
+from ayes.schemas import events as e
+from ayes.schemas import people
+from ayes.schemas.errors import OutcomeUnknown, Unavailable
+
+#: An owner (a module or class), a name in it, and what it is replaced with.
+type Change = tuple[object, str, object]
+
+ALL: Final[dict[str, Callable[[], Iterator[Change]]]] = {}
+
+
+def bug(make: Callable[[], Iterator[Change]]) -> Callable[[], Iterator[Change]]:
+    ALL[make.__name__.replace("_", "-")] = make
+    return make
+
+
+@contextmanager
+def planted(name: str) -> Generator[None]:
+    """Plant the bug of that name; an empty name plants none."""
+    with ExitStack() as stack:
+        for owner, attribute, wrong in ALL[name]() if name else ():
+            right = vars(owner)[attribute]
+            stack.callback(setattr, owner, attribute, right)
+            setattr(owner, attribute, wrong)
+        yield
+
+
+# ------------------------------------------------------------------------------------------- reads
+
+
+@bug
+def stale_reads_are_believed() -> Iterator[Change]:
+    """D1: a client does not remember the last fact that it knows of."""
+    yield Lagging, "_advance", lambda self, seq: None
+
+
+@bug
+def refusals_are_not_confirmed() -> Iterator[Change]:
+    """D1: a refusal because of a missing fact is believed of any replica."""
+    for owner in (Ledger, Reviewer):
+        for name, method in list(vars(owner).items()):
+            if hasattr(method, "__wrapped__"):
+                yield owner, name, method.__wrapped__
+
+
+@bug
+def absence_is_believed() -> Iterator[Change]:
+    """A replica that is behind is believed that there is nothing."""
+
+    async def read(self: hostile.Connection, *subjects: str) -> Any:
+        last = await self._replicas_last()
+        there = await self.process.ask(lambda: self.broker.read(*subjects))
+        return tuple(fact for fact in there if fact.seq <= last)
+
+    yield hostile.Connection, "read", read
+
+
+@bug
+def the_queue_reads_its_entry_anywhere() -> Iterator[Change]:
+    """D2: a replica that is behind says that a decided call has no entry."""
+    load = PendingProjector.load
+
+    async def stale(self: PendingProjector, ledger: Ledger, handed: Any) -> PendingState:
+        seen = await load(self, ledger, handed)
+        is_behind = isinstance(handed.event, e.Approved) and handed.seq % 3 == 0
+        return structs.replace(seen, value=b"", revision=0) if is_behind else seen
+
+    yield PendingProjector, "load", stale
+
+
+@bug
+def the_queue_reads_older_facts() -> Iterator[Change]:
+    """D2: the facts may be older than the revision that the entry replaces."""
+
+    async def load(self: PendingProjector, ledger: Ledger, handed: Any) -> PendingState:
+        ref = handed.slot.call_ref
+        value, revision = await ledger.log.pending.get(pending.key(ref))
+        return PendingState(await ledger.call(ref, must_include=handed.slot), value, revision)
+
+    yield PendingProjector, "load", load
+
+
+@bug
+def the_queue_trusts_the_order() -> Iterator[Change]:
+    """The delivered fact alone decides about the entry, whatever else is recorded."""
+    decide = PendingProjector.decide
+
+    def at_its_word(self: PendingProjector, seen: PendingState, handed: Any) -> Any:
+        call = seen.call
+        if handed.slot.tail[2] != "decided":
+            call = Call(call.ref, call.requested, call.gated, escalated=call.escalated)
+        return decide(self, structs.replace(seen, call=call), handed)[:1]
+
+    yield PendingProjector, "decide", at_its_word
+
+
+# ------------------------------------------------------------------------------------------ claims
+
+
+@bug
+def a_claim_is_forgotten() -> Iterator[Change]:
+    """D3: a claim that cannot be read back is not run, and is taken for another's afterwards."""
+
+    async def start(self: Ledger, ref: Any, lease_s: float) -> Call:
+        slot, started = await self._new_claim(ref, lease_s)
+        await self.append_exclusive(slot, started)
+        return await self.call(ref, must_include=slot)
+
+    yield Ledger, "_claim_once", start
+
+
+@bug
+def an_unknown_claim_is_tried_again() -> Iterator[Change]:
+    """A claim without a result is followed by another, whatever the tool is."""
+    yield Executor, "_again", lambda self, seen: [self._claim(seen.call)]
+
+
+@bug
+def a_service_passes_over_claims() -> Iterator[Change]:
+    """A service claims the next attempt if somebody has claimed the call."""
+
+    async def new_claim(self: Ledger, ref: Any, lease_s: float) -> Any:
+        known = await self.known_call(ref)
+        started = e.ToolStarted(digest=known.digest, idempotency_key=str(ref))
+        self.check(known, known.claim_slot, started)
+        return known.claim_slot, self.with_envelope(started)
+
+    yield Ledger, "_new_claim", new_claim
+
+
+@bug
+def a_claim_before_its_approval_counts() -> Iterator[Change]:
+    """A call may be claimed and run before it is decided."""
+    check = LedgerClient.check
+
+    def lenient(self: LedgerClient, call: Call, slot: Any, event: e.Event) -> None:
+        if not isinstance(event, e.ToolStarted):
+            check(self, call, slot, event)
+
+    yield LedgerClient, "check", lenient
+    yield lifecycle, "_unapproved", lambda call, fact: None
+    yield lifecycle, "_void_claim", lambda call, fact: None
+    yield Call, "flaw", property(lambda self: None)
+
+
+@bug
+def the_digest_is_not_checked() -> Iterator[Change]:
+    """What was approved may be other bytes than those that run."""
+    yield Call, "flaw", property(lambda self: None)
+    yield lifecycle, "_void_claim", lambda call, fact: None
+
+
+@bug
+def a_dead_executors_claim_is_left() -> Iterator[Change]:
+    """Nobody says that a call is in doubt whose executor has died."""
+    yield Executor, "_again", lambda self, seen: ()
+
+
+# --------------------------------------------------------------------------------------- decisions
+
+
+@bug
+def a_person_counts_twice() -> Iterator[Change]:
+    """Two accounts of one person are two people."""
+    for module in (people, votes, objections):
+        yield module, "person", lambda account, accounts=None: people.plain(account)
+
+
+@bug
+def the_requester_counts() -> Iterator[Change]:
+    """People may vote on what they asked for."""
+    yield objections, "is_excluded", lambda account, excluded, accounts: False
+
+
+@bug
+def the_editor_counts() -> Iterator[Change]:
+    """Whoever edits the arguments approves them as well."""
+    yield votes, "_agreeing", lambda asking, said, ballots: ballots
+
+
+@bug
+def only_the_first_quorum_counts() -> Iterator[Change]:
+    """The people who must agree too are not asked for."""
+    yield votes, "asked", lambda asking: ((e.Quorum(asking.voters, asking.votes_needed),),)
+
+
+@bug
+def a_timer_beats_a_decision() -> Iterator[Change]:
+    """Once the deadline has passed the call expires, though people decided in time."""
+    decided = verdict._decided
+
+    def in_a_hurry(case: Any, now: Any) -> Any:
+        call = case.call
+        if call.gated is not None and call.due is not None and now >= call.due:
+            case = structs.replace(case, call=structs.replace(call, votes=()))
+        return decided(case, now)
+
+    yield verdict, "_decided", in_a_hurry
+
+
+@bug
+def votes_after_the_deadline_count() -> Iterator[Change]:
+    yield Call, "deadline", property(lambda self: None)
+
+
+@bug
+def a_deadline_is_early() -> Iterator[Change]:
+    """A timer is believed, whatever the time."""
+    decided = verdict._decided
+
+    def at_once(case: Any, now: Any) -> Any:
+        return decided(case, case.call.due or now)
+
+    yield verdict, "_decided", at_once
+
+
+@bug
+def timers_are_set_once() -> Iterator[Change]:
+    """A gate that finds people asked already does not set the timer."""
+    steps = gate._steps
+
+    def once(case: Any, handed: Any) -> Any:
+        found = steps(case, handed)
+        asked = case.call.gated is not None
+        return [step for step in found if not (asked and isinstance(step, gate.SetTimer))]
+
+    yield gate, "_steps", once
+
+
+@bug
+def an_old_message_supersedes() -> Iterator[Change]:
+    """A message from before the request makes the call moot."""
+
+    def said_ever(ref: Any, facts: Any) -> Any:
+        said = (one for one in facts if isinstance(one.event, e.Said) and one.event.role == "user")
+        return next(said, None)
+
+    yield gate, "said_since", said_ever
+
+
+@bug
+def a_grants_use_is_not_taken() -> Iterator[Change]:
+    yield gate, "_spending", lambda case, approved: []
+
+
+@bug
+def a_policy_is_known_for_ever() -> Iterator[Change]:
+    """A gate goes on judging by the first policy that it read."""
+    in_force = LedgerClient._in_force
+
+    async def cached(self: LedgerClient, workspace: str) -> Any:
+        known = vars(self).setdefault("_for_ever", {})
+        if workspace not in known:
+            known[workspace] = await in_force(self, workspace)
+        return known[workspace]
+
+    yield LedgerClient, "_in_force", cached
+
+
+# ------------------------------------------------------------------------------ workers and models
+
+
+@bug
+def acknowledged_before_appended() -> Iterator[Change]:
+    """A delivery is acknowledged when it comes."""
+    handle = Worker._handle_one
+
+    async def at_once(self: Any, place: Any, delivery: Any) -> None:
+        await delivery.ack()
+        await handle(self, place, delivery)
+
+    yield Worker, "_handle_one", at_once
+
+
+@bug
+def a_lost_slot_ends_it() -> Iterator[Change]:
+    """A worker that lost a slot does not look whether more is to be done."""
+    carry_out = Worker._carry_out
+
+    async def once(self: Any, steps: Any, handed: Any) -> bool:
+        await carry_out(self, steps, handed)
+        return True
+
+    yield Worker, "_carry_out", once
+
+
+@bug
+def an_unknown_append_is_taken_for_done() -> Iterator[Change]:
+    won = Worker._won
+
+    async def hopeful(self: Any, step: Any, cause: Any) -> Any:
+        try:
+            return await won(self, step, cause)
+        except OutcomeUnknown:
+            return 0
+
+    yield Worker, "_won", hopeful
+
+
+@bug
+def what_failed_is_acknowledged() -> Iterator[Change]:
+    """A delivery is settled though the broker could not be read."""
+    settle = Worker._settle
+
+    async def content(self: Any, place: Any, delivery: Any) -> str:
+        try:
+            return await settle(self, place, delivery)
+        except Unavailable:
+            return ""
+
+    yield worker.Worker, "_settle", content
+
+
+@bug
+def a_retry_is_a_new_event() -> Iterator[Change]:
+    """A result whose answer was lost is recorded again, under another id."""
+
+    async def again(self: LedgerClient, slot: Any, event: e.Event, fallback_slot: Any) -> Any:
+        while True:
+            anew = self.with_envelope(structs.replace(event, id=""))
+            answer = await self.append(slot, anew, fallback_slot=fallback_slot)
+            if not isinstance(answer, Unconfirmed):
+                return getattr(answer, "first", None)
+
+    yield LedgerClient, "_append_until_acknowledged", again
+
+
+@bug
+def a_late_result_is_shown() -> Iterator[Change]:
+    """A result that came after the end takes its place."""
+    yield lifecycle, "_is_late", lambda call, fact: False
+
+
+@bug
+def a_turn_does_not_wait() -> Iterator[Change]:
+    """The model is asked again as soon as one of its calls has ended."""
+    unsettled = Thread.unsettled
+
+    def some(self: Thread, turn: int) -> Any:
+        found = unsettled(self, turn)
+        return found if len(found) == len(self.wishes(turn)) else ()
+
+    yield Thread, "unsettled", some
+
+
+@bug
+def only_the_first_wish_is_requested() -> Iterator[Change]:
+    replied = gate.replied
+    yield gate, "replied", lambda facts, reply, wishes: replied(facts, reply, wishes[:1])

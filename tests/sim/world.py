@@ -1,0 +1,621 @@
+"""A world with a seed: services, people, a model and workers on a hostile broker.
+
+    world = simulate(seed=7, calls=200)
+    world.log, world.journal      # for `checker`
+    world.digest                  # the same for the same seed, in each process
+
+Everything here but the tools, the model and the people is the real code. What happens:
+
+* Two workspaces with policies that allow, ask (one person, two people, two quorums, with deadlines
+  and stages) and block. In one of them a later version blocks what people were asked about before.
+* In each workspace twin services request the same calls at the same time, wait, and run those that
+  clients run. Some try to run a call that is not decided; some withdraw it.
+* Threads with a scripted model, whose wishes executors run, and users who go on talking.
+* Reviewers who vote on what the queue shows, for and against, with edits, in another's place, with
+  two accounts of one person; who give grants, revoke approvals, and reconcile.
+* Two of each worker. All processes are killed and started again, paused, and cut off.
+* A rogue who records decisions about other bytes, claims without an approval, and facts of a newer
+  program.
+
+After a time everything is well again (`heal`), and all calls must come to their ends.
+"""
+
+import asyncio
+import hashlib
+import json
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+import simulated_time
+from hostile import CALM, HOSTILE, Broker, Connection, Hostility, Process
+from msgspec import Struct, structs
+
+from ayes.consumers.doubt import in_doubt, keep_index
+from ayes.consumers.executor import Executor
+from ayes.consumers.gate import Gate
+from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
+from ayes.consumers.pending_projector import PendingProjector
+from ayes.consumers.tools import Registered
+from ayes.consumers.worker import Worker
+from ayes.ledger.lifecycle import Call
+from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded
+from ayes.ledger.replica import ReadReplica
+from ayes.ledger.services import Ledger
+from ayes.ledger.tool_runner import idempotency_key
+from ayes.projections.history import Outcome as ReadOutcome
+from ayes.schemas import events as e
+from ayes.schemas.digest import call_digest
+from ayes.schemas.errors import ApprovalsError, Refused, Unavailable
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, ThreadRef, policy_slot
+from ayes.schemas.tools import ToolSpec
+
+#: Seconds of trouble, and the longest time until everything must have come to its end.
+TROUBLE_S = 120.0
+HEALING_S = 1800.0
+
+_SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"order": {"type": "string"}, "amount": {"type": "integer"}},
+        "required": ["order", "amount"],
+    }
+)
+#: By name: who runs it, and whether it may run again.
+TOOLS = {
+    "look": ("client", False),
+    "pay": ("client", False),
+    "drop": ("client", False),
+    "find": ("executor", True),
+    "refund": ("executor", False),
+    "wire": ("executor", False),
+    "sync": ("executor", True),
+}
+_SPECS = {
+    name: ToolSpec(name=name, schema=_SCHEMA, run_by=run_by, repeatable=repeatable)
+    for name, (run_by, repeatable) in TOOLS.items()
+}
+
+_POLICY = """
+while_pending = "{while_pending}"
+deny_repeats = 1
+may_reconcile = ["cai"]
+[people]
+ben = ["ben-mobile"]
+[[rule]]
+name = "reads"
+tools = ["look", "find"]
+then = "allow"
+[[rule]]
+name = "refunds"
+tools = ["refund", "sync"]
+then = "ask"
+expires_in_s = 40
+[[rule]]
+name = "payments"
+tools = ["pay"]
+then = "ask"
+voters = ["ana", "ben", "ben-mobile"]
+also = [{{voters = ["ben", "cai"]}}]
+break_glass = ["cai"]
+[[rule]]
+name = "wires"
+tools = ["wire"]
+then = "ask"
+voters = ["ana", "ben", "ben-mobile"]
+votes_needed = 2
+denials_needed = 2
+expires_in_s = 15
+on_timeout = "escalate"
+stages = [{{voters = ["cai"], expires_in_s = 20}}]
+[[rule]]
+name = "never"
+tools = ["drop"]
+then = "block"
+"""
+_STRICTER = """
+[[rule]]
+name = "no large ones"
+tools = ["wire", "pay"]
+when = "args.amount > 50"
+then = "block"
+"""
+#: The workspaces, and what happens to a message while a call is pending.
+WORKSPACES = {"shop": "supersede", "bank": "queue"}
+PEOPLE = ("ana", "ben", "ben-mobile", "cai")
+
+
+class Order(Struct, frozen=True):
+    """A call that twin services are to request, and what they do with it."""
+
+    ref: CallRef
+    at_s: float
+    tool: str
+    arguments: str
+    requester: str
+    withdrawn_after_s: float | None
+    impatient: bool
+
+
+class Told(Struct, frozen=True):
+    """What a seed led to."""
+
+    seed: str
+    log: list[dict[str, Any]]
+    journal: list[dict[str, Any]]
+    digest: str
+
+
+def simulate(seed: int | str, calls: int = 200, hostility: Hostility = HOSTILE) -> Told:
+    """Live through the world of that seed."""
+    return simulated_time.run(World(str(seed), calls, hostility).live())
+
+
+class World:
+    def __init__(self, seed: str, calls: int, hostility: Hostility) -> None:
+        self.seed, self.hostility = seed, hostility
+        self.lot = random.Random(f"{seed}/world")
+        self.journal: list[dict[str, Any]] = []
+        self.is_healing = False
+        self.orders = {
+            workspace: [self._order(workspace, number) for number in range(calls * 3 // 10)]
+            for workspace in WORKSPACES
+        }
+        # About six wishes for each thread of a model.
+        self.threads = [
+            ThreadRef(workspace, f"chat-{number}")
+            for number in range(max(1, calls // 30))
+            for workspace in WORKSPACES
+        ]
+        self._ids = 0
+        self._incarnations: dict[str, int] = {}
+        self._programs: dict[str, Process] = {}
+        #: All that ever ran: nothing of a dead process may be collected while the world lives.
+        self._ran: list[tuple[Process, asyncio.Task[None]]] = []
+
+    def _order(self, workspace: str, number: int) -> Order:
+        lot = self.lot
+        tool = lot.choice(tuple(TOOLS))
+        arguments = {"order": f"A-{number}", "amount": lot.randint(1, 100)}
+        return Order(
+            ThreadRef(workspace, f"orders-{number % 5}").call(f"c{number}"),
+            lot.uniform(1, TROUBLE_S * 0.8),
+            tool,
+            json.dumps(arguments),
+            lot.choice(("rita", "rita", "rita", "ana", "Ben")),
+            lot.uniform(0, 20) if lot.random() < 0.1 else None,
+            lot.random() < 0.15,
+        )
+
+    # ------------------------------------------------------------------------------------ the story
+
+    async def live(self) -> Told:
+        self.broker = Broker(self.seed, CALM, now=simulated_time.now)
+        await self._found()
+        self.broker.hostility = self.hostility
+        for name, program in self._cast().items():
+            self._start(name, program)
+        trouble = asyncio.create_task(self._trouble())
+        await asyncio.sleep(TROUBLE_S)
+        trouble.cancel()
+        await self._heal()
+        return self._told()
+
+    def _cast(self) -> dict[str, Callable[[Process], Awaitable[None]]]:
+        """All programs, by name."""
+        cast: dict[str, Callable[[Process], Awaitable[None]]] = {
+            "up": lambda process: self._work(process, ("gate", "executor", "queue", "model")),
+        }
+        for kind in ("gate", "executor", "queue", "model"):
+            cast[kind] = lambda process, kind=kind: self._work(process, (kind,))
+        for workspace in WORKSPACES:
+            for twin in (1, 2):
+                cast[f"desk-{workspace}-{twin}"] = lambda process, workspace=workspace: self._serve(
+                    process, workspace
+                )
+        for name in PEOPLE:
+            cast[f"reviewer-{name}"] = lambda process, name=name: self._review(process, name)
+        cast["users"] = self._talk
+        cast["rogue"] = self._meddle
+        return cast
+
+    async def _found(self) -> None:
+        """Policies, tools and threads, before anything goes wrong."""
+        admin = self._ledger(Process(self.broker, "admin"), "admin")
+        for workspace, while_pending in WORKSPACES.items():
+            policy = applied(_POLICY.format(while_pending=while_pending))
+            await admin.append(policy_slot(workspace, 1), policy)
+            for spec in _SPECS.values():
+                await admin.declare(workspace, spec)
+        for thread in self.threads:
+            tools = tuple(
+                [
+                    await admin.declare(thread.workspace, spec)
+                    for spec in _SPECS.values()
+                    if spec.run_by == "executor"
+                ]
+            )
+            opened = e.ThreadOpened(requester="rita", model="test:m", tools=tools, agent="bot")
+            await admin.append(thread.opened, opened)
+            await admin.append(thread.said("m0"), e.Said(role="user", text="Help me."))
+        now = admin.now()
+        away = e.Delegated(
+            to="ana", starts_at=now, ends_at=now + timedelta(hours=1), tools=("pay",)
+        )
+        await admin.append(DelegationRef("shop", "cai", "away").given, away)
+
+    # --------------------------------------------------------------------------------- processes
+
+    def _ledger(self, process: Process, role: str) -> Ledger:
+        told = lambda slot, event_id, answer: self._acknowledged(process, slot, event_id, answer)  # noqa: E731
+        author = e.Author(kind=role.partition("-")[0], name=process.name)
+        return Ledger(
+            Connection(process, told), author, now=simulated_time.now, new_id=self._new_id
+        )
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"id-{self._ids}"
+
+    def _start(self, name: str, program: Callable[[Process], Awaitable[None]]) -> None:
+        number = self._incarnations[name] = self._incarnations.get(name, 0) + 1
+        process = Process(self.broker, f"{name}.{number}")
+
+        async def life() -> None:
+            try:
+                await program(process)
+            except Exception as problem:  # noqa: BLE001 - the checker judges it
+                self._note(
+                    "ended", process=process.name, why=f"{type(problem).__name__}: {problem}"
+                )
+            await asyncio.Event().wait()
+
+        self._programs[name] = process
+        self._ran.append((process, asyncio.create_task(life())))
+
+    def _kill(self, name: str) -> None:
+        process = self._programs[name]
+        process.kill()
+        self._note("died", process=process.name)
+
+    async def _trouble(self) -> None:
+        cast, lot = self._cast(), random.Random(f"{self.seed}/trouble")
+        starting: set[asyncio.Task[None]] = set()
+
+        async def again(name: str, after_s: float) -> None:
+            await asyncio.sleep(after_s)
+            self._start(name, cast[name])
+
+        while True:
+            await asyncio.sleep(lot.expovariate(1 / 4))
+            name = lot.choice([name for name in cast if name not in {"rogue", "users"}])
+            process = self._programs[name]
+            if not process.is_alive:
+                continue
+            loop = asyncio.get_running_loop()
+            match lot.choice(("kill", "kill", "pause", "cut")):
+                case "kill":
+                    self._kill(name)
+                    starting.add(asyncio.create_task(again(name, lot.uniform(0.2, 10))))
+                case "pause":
+                    process.paused_until = loop.time() + lot.choice((1, 5, 20, 45))
+                case "cut":
+                    process.cut_until = loop.time() + lot.uniform(1, 20)
+
+    async def _heal(self) -> None:
+        """Everything is well again; wait until nothing happens any more."""
+        self.broker.hostility = structs.replace(CALM, latency_s=self.hostility.latency_s)
+        self.is_healing = True
+        cast = self._cast()
+        for name, process in list(self._programs.items()):
+            process.paused_until = process.cut_until = 0.0
+            if not process.is_alive:
+                self._start(name, cast[name])
+        self._start("operator", self._operate)
+        loop = asyncio.get_running_loop()
+        until, quiet_since, last = loop.time() + HEALING_S, loop.time(), 0
+        # Longer than an ack wait, so that each lost acknowledgement has come again.
+        while loop.time() < until and loop.time() - quiet_since < 75:
+            await asyncio.sleep(5)
+            if (now := await self.broker.last_seq()) != last:
+                quiet_since, last = loop.time(), now
+
+    # ------------------------------------------------------------------------------------ workers
+
+    async def _work(self, process: Process, kinds: tuple[str, ...]) -> None:
+        ledgers = {kind: self._ledger(process, kind) for kind in kinds}
+        replica = ReadReplica(Connection(process))
+        following = asyncio.create_task(replica.run())
+        tools = {
+            name: Registered(spec, self._tool(process, name))
+            for name, spec in _SPECS.items()
+            if spec.run_by == "executor"
+        }
+        make: dict[str, Callable[[], Any]] = {
+            "gate": Gate,
+            "executor": lambda: Executor(tools),
+            "queue": PendingProjector,
+            "model": lambda: ModelWorker({"test": _Script(self, process)}),
+        }
+        workers = [Worker(ledgers[kind], make[kind](), replica=replica) for kind in kinds]
+        running = [following, *(worker.run() for worker in workers)]
+        if "queue" in kinds:
+            running.append(keep_index(ledgers["queue"]))
+        await asyncio.gather(*running)
+
+    def _tool(self, process: Process, name: str) -> Callable[..., Awaitable[str]]:
+        async def tool(**arguments: Any) -> str:
+            await process.step()
+            call, lot = idempotency_key.get(), process.lot
+            run = {"call": call, "tool": name, "process": process.name}
+            self._note("tool", did="started", arguments=arguments, **run)
+            await process.sleep(lot.choice((0.01, 0.1, 0.5, 3, 8)))
+            self._note("tool", did="ended", **run)
+            if lot.random() < 0.1:
+                raise LookupError("no such order")
+            return f"{name} {arguments['order']}"
+
+        return tool
+
+    # ----------------------------------------------------------------------------------- services
+
+    async def _serve(self, process: Process, workspace: str) -> None:
+        ledger = self._ledger(process, f"service-{workspace}")
+        await asyncio.gather(
+            *(self._served(process, ledger, order) for order in self.orders[workspace])
+        )
+
+    async def _served(self, process: Process, ledger: Ledger, order: Order) -> None:
+        """As the README's service: request, wait, run; and again as long as no broker answers."""
+        loop, ref = asyncio.get_running_loop(), order.ref
+        if order.at_s > loop.time():
+            await process.sleep(order.at_s - loop.time() + process.lot.uniform(0, 0.5))
+        tool = self._tool(process, order.tool)
+        client = TOOLS[order.tool][0] == "client"
+
+        async def run() -> None:
+            await ledger.run(ref, tool)
+
+        while True:
+            try:
+                call = await self._do(
+                    process,
+                    "request",
+                    ref,
+                    lambda: ledger.request(
+                        ref, order.tool, order.arguments, requester=order.requester
+                    ),
+                )
+                if order.impatient and client:
+                    await self._try(process, "run", ref, run)
+                if order.withdrawn_after_s is not None:
+                    await process.sleep(order.withdrawn_after_s)
+                    await self._try(
+                        process, "withdraw", ref, lambda: ledger.withdraw(ref, "not needed")
+                    )
+                call = await self._do(process, "decision", ref, lambda: ledger.decision(ref))
+                if client and isinstance(call.decided and call.decided.event, e.Approved):
+                    await self._do(process, "run", ref, run)
+            except Unavailable:
+                await process.sleep(1)
+            except Refused:
+                return
+            else:
+                return
+
+    async def _operate(self, process: Process) -> None:
+        """Sees to calls in doubt, those of services that died included."""
+        ledger = self._ledger(process, "service-operator")
+        reviewer = self._ledger(process, "reviewer-cai").reviewer("cai")
+
+        while True:
+            for found in await in_doubt(ledger):
+                ref = CallRef(found.workspace, found.thread, found.call)
+                await self._try(process, "doubt", ref, lambda ref=ref: ledger.doubt(ref))
+                await self._try(
+                    process,
+                    "reconcile",
+                    ref,
+                    lambda ref=ref: reviewer.reconcile(ref, happened=True, output="seen"),
+                )
+            await process.sleep(15)
+
+    # ------------------------------------------------------------------------------------- people
+
+    async def _review(self, process: Process, name: str) -> None:
+        ledger = self._ledger(process, f"reviewer-{name}")
+        reviewer, lot = ledger.reviewer(name), process.lot
+        voted, ignored, late = set[str](), set[str](), list[asyncio.Task[None]]()
+        if name == "ana":
+            await self._grant(process, ledger)
+        while True:
+            try:
+                entries = await ledger.log.pending.entries()
+            except Unavailable:
+                entries = {}
+            for key, raw in entries.items():
+                if key in voted or (key in ignored and not self.is_healing):
+                    continue
+                entry = json.loads(raw)
+                if not self.is_healing and lot.random() < 0.4:
+                    ignored.add(key)
+                    if entry["expires_at"] and lot.random() < 0.5:
+                        late.append(asyncio.create_task(self._vote_late(process, reviewer, entry)))
+                elif await self._vote(process, reviewer, entry):
+                    voted.add(key)
+            await process.sleep(lot.uniform(0.5, 4) if not self.is_healing else 10)
+
+    async def _vote_late(self, process: Process, reviewer: Any, entry: dict[str, Any]) -> None:
+        """Vote at about the deadline."""
+        left = datetime.fromisoformat(entry["expires_at"]) - simulated_time.now()
+        await process.sleep(max(0.0, left.total_seconds() - process.lot.uniform(-0.02, 0.1)))
+        await self._vote(process, reviewer, entry)
+
+    async def _vote(self, process: Process, reviewer: Any, entry: dict[str, Any]) -> bool:
+        """Vote on it; returns whether that is settled."""
+        lot, ref = process.lot, CallRef(entry["workspace"], entry["thread"], entry["call"])
+        how: dict[str, Any] = {"digest": entry["digest"]}
+        verdict = lot.choices(("approve", "deny", "answer"), (8, 2, 1))[0]
+        if verdict == "approve" and not self.is_healing and lot.random() < 0.15:
+            how["arguments"] = json.dumps(json.loads(entry["arguments"]) | {"amount": 1})
+        if verdict == "answer":
+            how["answer"] = "It is on its way."
+        if reviewer.name in entry["may_break_glass"] and lot.random() < 0.2:
+            verdict, how = "break_glass", {"reason": "The house burns."}
+        try:
+            await self._do(
+                process, "vote", ref, lambda: reviewer.vote(ref, verdict, **how), verdict=verdict
+            )
+        except Unavailable:
+            return False
+        except ApprovalsError:
+            return "arguments" not in how  # else without an edit, the next time
+        if lot.random() < 0.1:
+            await process.sleep(lot.uniform(0, 2))
+            await self._try(process, "revoke", ref, lambda: reviewer.revoke(ref, reason="no"))
+        return True
+
+    async def _grant(self, process: Process, ledger: Ledger) -> None:
+        for workspace in WORKSPACES:
+            ref = GrantRef(workspace, "ana", f"g{process.name.rpartition('.')[2]}")
+            with suppress(ApprovalsError):
+                await ledger.reviewer("ana").grant(ref, "refund", for_s=60, uses=3)
+
+    async def _talk(self, process: Process) -> None:
+        """Users who say something now and then, whatever is pending."""
+        ledger, lot = self._ledger(process, "service-users"), process.lot
+        for number in range(1, 3):
+            for thread in self.threads:
+                await process.sleep(lot.uniform(1, TROUBLE_S / len(self.threads) / 2))
+                message = f"m{number}"
+                await self._said(process, ledger, thread, message)
+
+    async def _said(
+        self, process: Process, ledger: Ledger, thread: ThreadRef, message: str
+    ) -> None:
+        while True:
+            try:
+                await ledger.say(thread, "And another thing.", message=message)
+            except Unavailable:
+                await process.sleep(1)
+            except Refused:
+                return
+            else:
+                return
+
+    async def _meddle(self, process: Process) -> None:
+        """Records what the clients and workers never would, and a stricter policy."""
+        ledger, lot = self._ledger(process, "rogue"), process.lot
+        orders = [order for each in self.orders.values() for order in each]
+        for number, order in enumerate(lot.sample(orders, len(orders) // 8)):
+            await process.sleep(lot.uniform(0, TROUBLE_S / len(orders) * 8))
+            ref, version = order.ref, ""
+            match number % 4:
+                case 0 if TOOLS[order.tool][0] == "executor":
+                    # An approval of other bytes than those of the request.
+                    while await self.broker.latest(ref.requested.subject) is None:
+                        await process.sleep(0.01)
+                    other = call_digest(order.tool, version, '{"order":"other","amount":1000000}')
+                    event: e.Event = e.Approved(
+                        digest=other, ground="policy", rule="reads", policy_version=1
+                    )
+                    await ledger.append(ref.decided, event)
+                case 1:
+                    start = e.ToolStarted(digest=order.arguments, idempotency_key=str(ref))
+                    client = TOOLS[order.tool][0] == "client"
+                    await ledger.append(ref.client_claim(1) if client else ref.claim(1), start)
+                case 2:
+                    newer = b'{"type":"FromTheFuture","v":9,"id":"future-%d"}' % number
+                    slot = ThreadRef(ref.workspace, "newer").said(f"f{number}")
+                    answer = await ledger.log.append(slot, newer, f"future-{number}")
+                    assert answer
+                case _:
+                    pass
+        policy = applied(_POLICY.format(while_pending=WORKSPACES["bank"]) + _STRICTER)
+        await ledger.append(policy_slot("bank", 2), policy)
+
+    # ------------------------------------------------------------------------------- the journal
+
+    def _note(self, kind: str, **what: Any) -> None:
+        at = simulated_time.now().isoformat()
+        self.journal.append({"kind": kind, "at": at, **what})
+
+    def _acknowledged(
+        self, process: Process, slot: Slot, event_id: str, answer: AppendResult
+    ) -> None:
+        if isinstance(answer, Recorded | AlreadyRecorded):
+            self._note(
+                "acknowledged",
+                process=process.name,
+                slot=slot.subject,
+                id=event_id,
+                seq=answer.seq,
+            )
+
+    async def _do[T](
+        self, process: Process, did: str, ref: CallRef, do: Callable[[], Awaitable[T]], **how: Any
+    ) -> T:
+        """Do something and write down what the program was told."""
+        asked = {"process": process.name, "did": did, "call": str(ref), **how}
+        began = simulated_time.now().isoformat()
+        try:
+            told = await do()
+        except ApprovalsError as problem:
+            error = {"error": type(problem).__name__, "text": str(problem)}
+            self._note("refused", began=began, **asked, **error)
+            raise
+        if isinstance(told, Call):
+            decided = told.decided.event.id if told.decided else ""
+            self._note("told", began=began, status=str(told.status), decision=decided, **asked)
+        return told
+
+    async def _try[T](
+        self, process: Process, did: str, ref: CallRef, do: Callable[[], Awaitable[T]], **how: Any
+    ) -> T | None:
+        try:
+            return await self._do(process, did, ref, do, **how)
+        except ApprovalsError:
+            return None
+
+    def _told(self) -> Told:
+        log = [
+            {
+                "seq": raw.seq,
+                "subject": raw.subject,
+                "time": raw.recorded_at.isoformat(),
+                "headers": {},
+                "data": raw.data.decode(),
+            }
+            for raw in self.broker._raw
+        ]
+        queue = sorted(key for key, one in self.broker.pending._values.items() if one.value)
+        parked = [f"{one.subject}: {one.reason}" for one in self.broker._parked.values()]
+        self._note("end", queue=queue, parked=parked)
+        trace = hashlib.sha256(json.dumps([log, self.journal]).encode()).hexdigest()
+        return Told(self.seed, log, self.journal, trace)
+
+
+class _Script:
+    """A model: wishes for two tools in each of three turns, and writes down what it was shown."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world, self._process = world, process
+
+    async def reply(self, question: ModelRequest) -> ModelReply:
+        shown = {one.call: one.text for one in question.history if isinstance(one, ReadOutcome)}
+        thread, turn = question.thread, question.turn
+        self._world._note("model", thread=str(thread), turn=turn, shown=shown)
+        await self._process.sleep(self._process.lot.uniform(0.1, 2))
+        if turn % 4 == 0:
+            return ModelReply((e.Text("Done."),))
+        lot = random.Random(f"{self._world.seed}/{thread}/{turn}")
+        return ModelReply(tuple(_wish(lot) for _ in range(2)))
+
+
+def _wish(lot: random.Random) -> e.Wish:
+    tool = lot.choice(("find", "refund", "wire", "sync", "find", "refund", "wire", "nothing"))
+    arguments = json.dumps({"order": f"B-{lot.randint(1, 9)}", "amount": lot.randint(1, 100)})
+    return e.Wish(tool=tool, arguments="{" if lot.random() < 0.05 else arguments)

@@ -1,0 +1,242 @@
+"""The checker's own reading of a log: facts as they are on the wire, and the life of each call.
+
+Nothing here is shared with the code that is checked. A call is folded fact by fact, so its status
+after each of them is known.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+ROOT = "ledger"
+#: Ways to end at which the model reads a result, by the fact that leads there.
+ENDS = {"ToolReturned": "returned", "ToolFailed": "failed", "ToolRefused": "refused"}
+SETTLED = {"returned", "failed", "refused", "reconciled"}
+NOT_RUN = {"Denied", "Answered", "Expired", "Withdrawn", "Superseded"}
+
+
+class Record(NamedTuple):
+    """One message of the log."""
+
+    seq: int
+    at: datetime
+    subject: str
+    event: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return str(self.event.get("type", ""))
+
+    @property
+    def id(self) -> str:
+        return str(self.event.get("id", ""))
+
+    @property
+    def author(self) -> tuple[str, str]:
+        by = self.event.get("by", {})
+        return by.get("kind", ""), by.get("name", "")
+
+
+def record(line: dict[str, Any]) -> Record:
+    """A line of the dump. Bytes that are not JSON have no content."""
+    try:
+        event = json.loads(line["data"])
+    except ValueError:
+        event = {}
+    at = datetime.fromisoformat(line["time"])
+    return Record(line["seq"], at, line["subject"], event if isinstance(event, dict) else {})
+
+
+def digest(tool: str, version: str, arguments: str) -> str:
+    head = f"{len(tool.encode())}:{tool}{len(version.encode())}:{version}"
+    return hashlib.sha256((head + arguments).encode()).hexdigest()
+
+
+class Call:
+    """A call as of the facts that were applied."""
+
+    def __init__(self, ref: str) -> None:
+        self.ref = ref
+        self.requested: Record | None = None
+        self.gated: Record | None = None
+        self.decided: Record | None = None
+        self.withdrawn: Record | None = None
+        self.revoked: Record | None = None
+        self.declined: Record | None = None
+        self.end: Record | None = None
+        self.reconciled: Record | None = None
+        self.votes: list[Record] = []
+        self.escalated: list[Record] = []
+        #: The claims that count, and after which the tool may have run.
+        self.starts: list[Record] = []
+        self.late: list[Record] = []
+        self._spoiled_ends = False
+        #: The status after each fact that changed it: (sequence, time, status).
+        self.history: list[tuple[int, datetime, str]] = []
+
+    @property
+    def workspace(self) -> str:
+        return self.ref.partition("/")[0]
+
+    @property
+    def wish(self) -> dict[str, Any]:
+        return self.requested.event if self.requested else {}
+
+    @property
+    def is_clients(self) -> bool:
+        return self.wish.get("run_by", "client") == "client"
+
+    @property
+    def approved(self) -> dict[str, Any] | None:
+        return self.decided.event if self.decided and self.decided.kind == "Approved" else None
+
+    @property
+    def arguments(self) -> str:
+        """What may run: the approved edit, else what was requested."""
+        edited = (self.approved or {}).get("arguments")
+        return str(self.wish.get("arguments", "") if edited is None else edited)
+
+    @property
+    def digest(self) -> str:
+        wish = self.wish
+        return digest(wish.get("tool", ""), wish.get("tool_version", ""), self.arguments)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether the approval is of exactly these bytes, and nobody was passed over."""
+        if self.approved is None or self.approved.get("digest") != self.digest:
+            return False
+        asked = self.gated is not None and self.decided and self.gated.seq < self.decided.seq
+        return not (asked and self.approved.get("ground") in {"policy", "grant"})
+
+    @property
+    def is_last_stage(self) -> bool:
+        asked = self.gated.event if self.gated else {}
+        stages = len(asked.get("stages", ()))
+        return asked.get("on_timeout", "deny") != "escalate" or len(self.escalated) >= stages
+
+    @property
+    def due(self) -> datetime | None:
+        """When it escalates or expires."""
+        since = self.escalated[-1] if self.escalated else self.gated
+        if since is None or self.gated is None or self.gated.event.get("on_timeout") == "stay":
+            return None
+        after_s = since.event.get("expires_in_s")
+        return None if after_s is None else since.at + timedelta(seconds=after_s)
+
+    @property
+    def status(self) -> str:
+        if self.reconciled:
+            return "reconciled"
+        if self.end:
+            return ENDS.get(self.end.kind, "in_doubt")
+        if self.starts:
+            return "running"
+        if self.declined or self.revoked:
+            return "declined" if self.declined else "revoked"
+        if self.decided:
+            return self.decided.kind.lower()
+        return "pending" if self.gated else "requested" if self.requested else "unknown"
+
+    def apply(self, one: Record, tail: list[str]) -> None:
+        before = self.status
+        self._apply(one, tail)
+        if self.status != before:
+            self.history.append((one.seq, one.at, self.status))
+
+    def _apply(self, one: Record, tail: list[str]) -> None:
+        match tail[0]:
+            case "requested" if one.kind == "ToolRequested":
+                self.requested = one
+            case "gated" if one.kind == "ApprovalRequested":
+                self.gated = one
+            case "escalated":
+                self.escalated.append(one)
+            case "vote" if one.kind == "Voted":
+                self.votes.append(one)
+            case "withdrawn":
+                self.withdrawn = one
+            case "decided":
+                self.decided = one
+            case "revoked" if self._is_startable and not self.starts:
+                self.revoked = one
+            case "claim" if self._is_startable and self._is_in_place(tail):
+                self._claimed(one)
+            case "finished" | "late":
+                self._ended(one, tail)
+            case "reconciled" if self.end and self.end.kind == "InDoubt" and not self.reconciled:
+                self.reconciled = one
+            case _:
+                pass
+
+    @property
+    def _is_startable(self) -> bool:
+        stopped = self.end or self.revoked or self.declined
+        return self.requested is not None and self.approved is not None and not stopped
+
+    def _is_in_place(self, tail: list[str]) -> bool:
+        if "client" in tail[1:]:
+            return self.is_clients
+        return not self.is_clients or self.wish.get("layout", 1) < 2
+
+    def _claimed(self, one: Record) -> None:
+        if one.kind == "Declined" and not self.starts:
+            self.declined = one
+        is_approved = self.may_run and one.event.get("digest") == self.digest
+        if one.kind == "ToolStarted" and is_approved:
+            self.starts.append(one)
+
+    def _ended(self, one: Record, tail: list[str]) -> None:
+        counts = self._ends_it(one) and (one.kind == "ToolRefused" or self._is_in_place(tail))
+        if not counts:
+            self._spoiled_ends |= tail[0] == "finished"
+        elif self.end is not None or (tail[0] == "late" and not self._spoiled_ends):
+            self.late.append(one)
+        else:
+            self.end = one
+
+    def _ends_it(self, one: Record) -> bool:
+        if one.kind == "ToolRefused":
+            stopped = self.declined or self.revoked
+            decided = self.decided is not None and self.decided.kind in NOT_RUN
+            return self.end is None and not self.starts and bool(stopped or decided)
+        attempts = {int(start.subject.rpartition(".")[2]) for start in self.starts}
+        is_known = one.event.get("attempt", 1) in attempts
+        return is_known and not (one.kind == "InDoubt" and self.end is not None)
+
+    def statuses(self, since: datetime, until: datetime) -> set[str]:
+        """The statuses that it had at some time between these, both included."""
+        before = [status for _, at, status in self.history if at <= since]
+        between = [status for _, at, status in self.history if since < at <= until]
+        return {before[-1] if before else "unknown", *between}
+
+
+class Log:
+    """A log, with its calls, tools, policies and threads."""
+
+    def __init__(self, lines: Iterable[dict[str, Any]]) -> None:
+        self.records = [record(line) for line in lines]
+        self.by_subject: dict[str, list[Record]] = defaultdict(list)
+        self.calls: dict[str, Call] = {}
+        for one in self.records:
+            self.by_subject[one.subject].append(one)
+            match one.subject.split("."):
+                case [root, workspace, thread, "call", call, *tail] if root == ROOT and tail:
+                    ref = f"{workspace}/{thread}/{call}"
+                    self.calls.setdefault(ref, Call(ref)).apply(one, tail)
+                case _:
+                    pass
+
+    def at(self, subject: str) -> Record | None:
+        found = self.by_subject.get(subject)
+        return found[0] if found else None
+
+    def declared(self, call: Call) -> dict[str, Any] | None:
+        """The declaration of a call's tool."""
+        wish = call.wish
+        place = f"{ROOT}.{call.workspace}._tool.{wish.get('tool')}.{wish.get('tool_version')}"
+        found = self.at(place)
+        return found.event if found else None

@@ -1,0 +1,419 @@
+"""The rules: each a generator of violations over the log and the journal."""
+
+import json
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any, Final, NamedTuple
+
+from checker.facts import ROOT, SETTLED, Call, Log, Record
+from checker.votes import outcome
+
+type Journal = list[dict[str, Any]]
+
+
+class Violation(NamedTuple):
+    invariant: str
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant} {self.where}: {self.what}"
+
+
+def _at(line: dict[str, Any], name: str = "at") -> datetime:
+    return datetime.fromisoformat(line[name])
+
+
+def _of(journal: Journal, kind: str) -> Iterator[dict[str, Any]]:
+    return (line for line in journal if line["kind"] == kind)
+
+
+# ------------------------------------------------------------------------------------------ the log
+
+
+def slots_hold_one_fact(log: Log, journal: Journal) -> Iterator[Violation]:
+    for subject, found in log.by_subject.items():
+        if len(found) > 1:
+            yield Violation("I6", subject, f"filled {len(found)} times")
+
+
+def acknowledged_facts_are_there(log: Log, journal: Journal) -> Iterator[Violation]:
+    told: dict[str, str] = {}
+    for line in _of(journal, "acknowledged"):
+        slot, event_id = line["slot"], line["id"]
+        found = log.at(slot)
+        if found is None or (found.id, found.seq) != (event_id, line["seq"]):
+            # A fact of a newer program, too: it must be carried.
+            newer = "I12" if "Future" in event_id or found is None else "I8"
+            yield Violation(newer, slot, f"{event_id} was acknowledged and is not there")
+        if told.setdefault(slot, event_id) != event_id:
+            yield Violation("I6", slot, f"{told[slot]} and {event_id} were both acknowledged")
+
+
+# ---------------------------------------------------------------------------------------- decisions
+
+
+def decisions_have_a_cause(log: Log, journal: Journal) -> Iterator[Violation]:
+    for call in log.calls.values():
+        decided = call.decided
+        gated = call.gated
+        if gated is not None and gated.author[0] == "gate":
+            for invariant, what in _age_of_policy(log, call, gated):
+                yield Violation(invariant, call.ref, what)
+        if decided is not None and decided.author[0] == "gate":
+            for invariant, what in _problems(log, call, decided):
+                yield Violation(invariant, call.ref, what)
+
+
+def _problems(log: Log, call: Call, decided: Record) -> Iterator[tuple[str, str]]:
+    if call.requested is None or call.requested.seq > decided.seq:
+        yield "I2", "decided before it was requested"
+        return
+    gated = call.gated if call.gated and call.gated.seq < decided.seq else None
+    reached = outcome(log, call, decided.seq) if gated else None
+    kind, ground = decided.kind, decided.event.get("ground")
+    if kind in {"Approved", "Denied"} and ground in {"policy", "grant"} and not gated:
+        yield from _age_of_policy(log, call, decided)
+    if gated and ground in {"people", "broken_glass"}:
+        frozen = [gated.event.get(name) for name in ("rule", "policy_version")]
+        if frozen != [decided.event.get(name) for name in ("rule", "policy_version")]:
+            yield "I3", "decided by another rule than the one by which people were asked"
+    match kind:
+        case "Approved":
+            yield from _approval_problems(log, call, decided, gated, reached)
+        case "Denied" if ground == "people" and reached and reached[0] != "deny":
+            yield "I5", f"denied, but people had decided before: {reached[0]}"
+        case "Answered" if reached is None or reached[0] != "answer":
+            yield "I4", "answered, but not by enough people"
+        case "Expired":
+            due = call.due
+            if gated is None or due is None or not call.is_last_stage or decided.at < due:
+                yield "I5", "expired before its deadline"
+            if reached:
+                yield "I5", f"expired, but people had decided in time: {reached[0]}"
+        case "Withdrawn" if call.withdrawn is None or call.withdrawn.seq > decided.seq:
+            yield "I5", "withdrawn by nobody"
+        case "Superseded":
+            yield from _supersession_problems(log, call, decided, reached)
+        case _:
+            pass
+
+
+def _age_of_policy(log: Log, call: Call, judged: Record) -> Iterator[tuple[str, str]]:
+    """A call is judged by a policy that is no older than its request."""
+    owner = "_organisation" if judged.event.get("organisation") else call.workspace
+    newer = log.at(f"{ROOT}.{owner}._policy.{judged.event.get('policy_version', 0) + 1}")
+    if newer is not None and call.requested is not None and newer.seq < call.requested.seq:
+        yield "I3", "judged by a policy that was replaced before the request"
+
+
+def _approval_problems(
+    log: Log,
+    call: Call,
+    decided: Record,
+    gated: Record | None,
+    reached: tuple[str, int, str | None] | None,
+) -> Iterator[tuple[str, str]]:
+    ground, wish = decided.event["ground"], call.wish
+    if decided.event.get("digest") != call.digest:
+        yield "I2", "approved with the digest of other bytes"
+    if log.declared(call) is None:
+        yield "I4", f"approved, but nobody declared {wish.get('tool')}"
+    try:
+        well_formed = isinstance(json.loads(call.arguments), dict)
+    except ValueError:
+        well_formed = False
+    if not well_formed:
+        yield "I4", "approved with malformed arguments"
+    match ground:
+        case "people" if reached is None or reached[0] != "approve":
+            yield "I4", "approved, but not by enough people"
+        case "people" if reached and reached[2] != decided.event.get("arguments"):
+            yield "I2", "approved with other arguments than people agreed on"
+        case "broken_glass" if reached is None or reached[0] != "break_glass":
+            yield "I4", "approved in an emergency that nobody declared"
+        case "policy" if gated is None and not _is_allowed(log, call, decided):
+            yield "I4", "approved by a rule that does not allow it"
+        case "grant":
+            yield from _grant_problems(log, call, decided)
+        case _:
+            pass
+
+
+def _is_allowed(log: Log, call: Call, decided: Record) -> bool:
+    owner = "_organisation" if decided.event.get("organisation") else call.workspace
+    applied = log.at(f"{ROOT}.{owner}._policy.{decided.event.get('policy_version')}")
+    if applied is None or applied.seq > decided.seq:
+        return False
+    tool = call.wish.get("tool", "")
+    rules = [
+        rule
+        for rule in tomllib.loads(applied.event["text"]).get("rule", ())
+        if any(fnmatchcase(tool, pattern) for pattern in rule["tools"]) and not rule.get("shadow")
+    ]
+    named = [rule for rule in rules if rule["name"] == decided.event.get("rule")]
+    plain = {"name", "tools", "then", "reason"}
+    stricter = [rule for rule in rules if rule["then"] != "allow" and not set(rule) - plain]
+    return bool(named) and named[0]["then"] == "allow" and not stricter
+
+
+def _grant_problems(log: Log, call: Call, decided: Record) -> Iterator[tuple[str, str]]:
+    for name in decided.event.get("grants", ()):
+        head = f"{ROOT}.{call.workspace}._grant.{name.replace('/', '.')}"
+        given = log.at(f"{head}.given")
+        if given is None or given.seq > decided.seq:
+            yield "I4", f"approved by grant {name}, which nobody had given"
+            continue
+        used = [
+            one.event.get("call")
+            for subject, [one, *_] in log.by_subject.items()
+            if subject.startswith(f"{head}.used.")
+        ]
+        if call.ref not in used:
+            yield "I6", f"approved by grant {name} without taking a use of it"
+        if len(set(used)) > given.event.get("uses", 1):
+            yield "I6", f"grant {name} was used {len(set(used))} times"
+
+
+def _supersession_problems(
+    log: Log, call: Call, decided: Record, reached: tuple[str, int, str | None] | None
+) -> Iterator[tuple[str, str]]:
+    workspace, thread, _ = call.ref.split("/")
+    since = call.requested.seq if call.requested else 0
+    turn, _, index = call.ref.rpartition("/")[2].partition("-")
+    if turn.isdecimal() and index.isdecimal():
+        reply = log.at(f"{ROOT}.{workspace}.{thread}.turn.{turn}.replied")
+        since = reply.seq if reply else since
+    head = f"{ROOT}.{workspace}.{thread}.said."
+    said = [
+        found[0].seq
+        for subject, found in log.by_subject.items()
+        if subject.startswith(head) and found[0].event.get("role") == "user"
+    ]
+    after = [seq for seq in said if since < seq < decided.seq]
+    if not after and not call.withdrawn:
+        yield "I5", "superseded, but no user said anything after it was requested"
+    elif reached and after and reached[1] < min(after):
+        yield "I5", f"superseded, but people had decided before: {reached[0]}"
+
+
+def escalations_are_due(log: Log, journal: Journal) -> Iterator[Violation]:
+    for call in log.calls.values():
+        since = call.gated
+        for stage in call.escalated:
+            after_s = since.event.get("expires_in_s") if since else None
+            if since and (after_s is None or stage.at < since.at + timedelta(seconds=after_s)):
+                yield Violation("I5", call.ref, "escalated before its time")
+            since = stage
+
+
+# -------------------------------------------------------------------------------------------- tools
+
+
+def what_ran_was_approved(log: Log, journal: Journal) -> Iterator[Violation]:
+    runs: dict[tuple[str, str], int] = defaultdict(int)
+    for line in _of(journal, "tool"):
+        if line["did"] != "started":
+            continue
+        ref, process = line["call"], line["process"]
+        call = log.calls.get(ref, Call(ref))
+        runs[ref, process] += 1
+        own = [one for one in call.starts if one.author[1] == process and one.at <= _at(line)]
+        if len(own) < runs[ref, process]:
+            yield Violation("I1", ref, f"{process} ran it without a claim that counts")
+            continue
+        if json.loads(call.arguments) != line["arguments"]:
+            yield Violation("I1", ref, f"{process} ran it with {line['arguments']}")
+    for ref in dict.fromkeys(ref for ref, _ in runs):
+        call = log.calls.get(ref, Call(ref))
+        times = sum(number for (one, _), number in runs.items() if one == ref)
+        if times > 1 and not (log.declared(call) or {}).get("repeatable"):
+            yield Violation("I7", ref, f"ran {times} times, and its tool is not repeatable")
+
+
+def results_are_recorded_once(log: Log, journal: Journal) -> Iterator[Violation]:
+    for call in log.calls.values():
+        ends = [*((call.end,) if call.end else ()), *call.late]
+        said = [(one.author, one.kind, one.event.get("attempt", 1)) for one in ends]
+        for one in dict.fromkeys(one for one in said if said.count(one) > 1):
+            yield Violation("I6", call.ref, f"{one[0][1]} recorded its result twice")
+
+
+def claims_lead_to_runs(log: Log, journal: Journal) -> Iterator[Violation]:
+    """A process that claims a call runs it, unless it dies. If it cannot know that
+    it has claimed it, the call is in doubt, or is claimed again where the tool is repeatable.
+    """
+    dead = {line["process"] for line in _of(journal, "died")}
+    ran = {(line["call"], line["process"]) for line in _of(journal, "tool")}
+    known = {line["process"] for line in journal if "process" in line}
+    for call in log.calls.values():
+        if len(call.starts) > 1 and not (log.declared(call) or {}).get("repeatable"):
+            yield Violation("I7", call.ref, "claimed again, and its tool is not repeatable")
+        is_in_doubt = call.end is not None and call.end.kind == "InDoubt"
+        for start in call.starts[-1:] if not is_in_doubt else ():
+            process = start.author[1]
+            if process in known - dead and (call.ref, process) not in ran:
+                yield Violation("I6", call.ref, f"{process} claimed it and never ran it")
+        if call.end is not None and call.end.kind in {"ToolReturned", "ToolFailed"}:
+            by = call.end.author[1]
+            if by in known and (call.ref, by) not in ran:
+                yield Violation("I1", call.ref, f"{by} recorded a result and never ran it")
+
+
+# ---------------------------------------------------------------------------------- what was told
+
+
+def one_decision_is_told(log: Log, journal: Journal) -> Iterator[Violation]:
+    for line in _of(journal, "told"):
+        decided = log.calls[line["call"]].decided if line["call"] in log.calls else None
+        if line["decision"] and (decided is None or decided.id != line["decision"]):
+            yield Violation("I2", line["call"], f"{line['process']} was told another decision")
+
+
+def statuses_are_of_the_facts(log: Log, journal: Journal) -> Iterator[Violation]:
+    """Each is what the call was at some time before the answer, and never older than before."""
+    seen: dict[tuple[str, str], tuple[datetime, int]] = {}
+    for line in _of(journal, "told"):
+        call, status = log.calls.get(line["call"], Call(line["call"])), line["status"]
+        until, began = _at(line), _at(line, "began")
+        been = [place for place, (_, at, _) in enumerate(call.history) if at <= until]
+        is_so = [place for place in been if call.history[place][2] == status]
+        who = f"{line['process']} was told after {line['did']} that it is {status}"
+        if not is_so:
+            yield Violation("I11", call.ref, f"{who}, which it never was by then")
+            continue
+        key = (line["call"], line["process"])
+        known_since, least = seen.get(key, (until, 0))
+        if began >= known_since and is_so[-1] < least:
+            yield Violation("I8", call.ref, f"{who}, after a newer state")
+        seen[key] = (until, max(least, is_so[0]))
+
+
+def refusals_are_right(log: Log, journal: Journal) -> Iterator[Violation]:
+    """A refusal holds for the call as it was at some time between question and answer."""
+    ran = {(line["call"], line["process"]) for line in _of(journal, "tool")}
+    for line in _of(journal, "refused"):
+        call = log.calls.get(line["call"], Call(line["call"]))
+        been = call.statuses(_at(line, "began"), _at(line))
+        match line["did"], line["error"]:
+            case _, "UnknownCall":
+                is_wrong = "unknown" not in been
+            case "vote", "NotOpen":
+                is_wrong = been == {"pending"}
+            case "run", "NotOpen":
+                is_wrong = been == {"approved"} and call.may_run and call.is_clients
+            case "run", "AlreadyFilled":
+                claimed = {start.author[1] for start in call.starts if start.at <= _at(line)}
+                is_wrong = claimed <= {line["process"]} and ((call.ref, line["process"]) not in ran)
+            case (("vote" | "withdraw"), "AlreadyDecided"):
+                is_wrong = been <= {"unknown", "requested", "pending"}
+            case "reconcile", "NotOpen":
+                is_wrong = been == {"in_doubt"}
+            case "revoke", "NotOpen":
+                is_wrong = been == {"approved"}
+            case _, "Defect" | "AssertionError":
+                is_wrong = True
+            case _:
+                is_wrong = False
+        if is_wrong:
+            who = f"{line['process']} was told after {line['did']}: {line['error']}"
+            yield Violation("I8", call.ref, f"{who}, but it was {', '.join(sorted(been))}")
+
+
+# -------------------------------------------------------------------------------------- the model
+
+
+def turns_wait_for_their_calls(log: Log, journal: Journal) -> Iterator[Violation]:
+    for subject, [asked, *_] in log.by_subject.items():
+        match subject.split("."):
+            case [_, workspace, thread, "turn", turn, "asked", "1"] if int(turn) > 1:
+                for ref in _wishes(log, workspace, thread, int(turn) - 1):
+                    call = log.calls.get(ref, Call(ref))
+                    settled = [seq for seq, _, status in call.history if status in SETTLED]
+                    if not settled or settled[0] > asked.seq:
+                        yield Violation("I10", ref, f"turn {turn} began before its end")
+            case _:
+                pass
+
+
+def _wishes(log: Log, workspace: str, thread: str, turn: int) -> list[str]:
+    replied = log.at(f"{ROOT}.{workspace}.{thread}.turn.{turn}.replied")
+    parts = replied.event.get("parts", ()) if replied else ()
+    wishes = [part for part in parts if part.get("part") == "wish"]
+    return [f"{workspace}/{thread}/{turn}-{index}" for index, _ in enumerate(wishes)]
+
+
+def models_are_shown_the_ends(log: Log, journal: Journal) -> Iterator[Violation]:
+    for line in _of(journal, "model"):
+        workspace, thread = line["thread"].split("/")
+        earlier = [
+            ref for turn in range(1, line["turn"]) for ref in _wishes(log, workspace, thread, turn)
+        ]
+        if sorted(line["shown"]) != sorted(ref.rpartition("/")[2] for ref in earlier):
+            yield Violation("I10", line["thread"], f"turn {line['turn']} was shown other calls")
+        for ref in earlier:
+            call, text = log.calls.get(ref, Call(ref)), line["shown"].get(ref.rpartition("/")[2])
+            end = call.reconciled or call.end
+            if text is None or end is None or _text(end) not in text:
+                yield Violation("I9", ref, f"turn {line['turn']} was shown {text!r} as its end")
+
+
+def _text(end: Record) -> str:
+    return str(end.event.get("output") or end.event.get("error") or end.event.get("text") or "")
+
+
+# ---------------------------------------------------------------------------------------- the end
+
+
+def nothing_is_left(log: Log, journal: Journal) -> Iterator[Violation]:
+    for end in _of(journal, "end"):
+        for call in log.calls.values():
+            if call.requested is not None and call.status not in SETTLED:
+                yield Violation("I7", call.ref, f"is {call.status} for ever")
+        waiting = [call for call in log.calls.values() if call.status == "pending"]
+        expected = {call.ref.replace("/", ".") for call in waiting if call.requested}
+        for workspace, thread, turn in _replies(log):
+            for ref in _wishes(log, workspace, thread, turn):
+                if ref not in log.calls or log.calls[ref].requested is None:
+                    yield Violation("I7", ref, "was never requested, though a model wished for it")
+        for key in sorted(expected ^ set(end["queue"])):
+            has = "has" if key in end["queue"] else "lacks"
+            yield Violation("I13", key.replace(".", "/"), f"the queue {has} it")
+        for text in end.get("parked", ()):
+            if not text.endswith("is newer than this program"):
+                yield Violation("I8", text, "was parked")
+
+
+def _replies(log: Log) -> Iterator[tuple[str, str, int]]:
+    for subject in log.by_subject:
+        match subject.split("."):
+            case [_, workspace, thread, "turn", turn, "replied"]:
+                yield workspace, thread, int(turn)
+            case _:
+                pass
+
+
+def programs_go_on(log: Log, journal: Journal) -> Iterator[Violation]:
+    for line in _of(journal, "ended"):
+        yield Violation("I8", line["process"], f"ended by itself: {line['why']}")
+
+
+ALL: Final[tuple[Callable[[Log, Journal], Iterator[Violation]], ...]] = (
+    slots_hold_one_fact,
+    acknowledged_facts_are_there,
+    decisions_have_a_cause,
+    escalations_are_due,
+    what_ran_was_approved,
+    results_are_recorded_once,
+    claims_lead_to_runs,
+    one_decision_is_told,
+    statuses_are_of_the_facts,
+    refusals_are_right,
+    turns_wait_for_their_calls,
+    models_are_shown_the_ends,
+    nothing_is_left,
+    programs_go_on,
+)

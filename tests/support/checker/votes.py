@@ -1,0 +1,128 @@
+"""The checker's own counting of votes: which outcome people reached first, if any."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from checker.facts import Call, Log, Record
+
+
+def outcome(log: Log, call: Call, before: int) -> tuple[str, int, str | None] | None:
+    """What people had decided by then: `approve`, `deny`, `answer` or `break_glass`, by which fact,
+    and the edited arguments.
+    """
+    asked = call.gated.event if call.gated else {}
+    sides: dict[tuple[str, str | None], list[str]] = {}
+    spent: set[str] = set()
+    for vote in call.votes:
+        voter = vote.subject.rpartition(".")[2]
+        principal = vote.event.get("on_behalf_of") or voter
+        people = {_person(voter, asked), _person(principal, asked)}
+        if vote.seq > before or people & spent or not _counts(log, call, vote, voter, principal):
+            continue
+        spent |= people
+        verdict = vote.event["verdict"]
+        if verdict == "break_glass":
+            return verdict, vote.seq, None
+        edit = vote.event.get("arguments") if verdict == "approve" else None
+        edit = None if edit == call.wish.get("arguments") else edit
+        said = (verdict, vote.event.get("answer") if verdict == "answer" else edit)
+        sides.setdefault(said, []).append(principal)
+        if verdict == "deny":
+            if len(sides[said]) >= asked.get("denials_needed", 1):
+                return verdict, vote.seq, None
+            continue
+        agree = sides[said]
+        if edit is not None and not asked.get("editor_counts", True):
+            agree = agree[1:]
+        if _is_enough(call, agree, vote):
+            return verdict, vote.seq, edit
+    return None
+
+
+def _person(account: str, asked: dict[str, Any]) -> str:
+    name = account.casefold()
+    return str(asked.get("people", {}).get(name, name))
+
+
+def _is_among(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _counts(log: Log, call: Call, vote: Record, voter: str, principal: str) -> bool:
+    gated, asked = call.gated, call.gated.event if call.gated else {}
+    if gated is None or vote.seq < gated.seq or vote.event.get("digest") != asked.get("digest"):
+        return False
+    due = _deadline(call, vote.seq)
+    if due is not None and vote.at >= due:
+        return False
+    excluded = {_person(one, asked) for one in asked.get("excluded", ())}
+    if {_person(voter, asked), _person(principal, asked)} & excluded:
+        return False
+    if vote.event["verdict"] == "break_glass":
+        reason = vote.event.get("reason", "").strip()
+        return bool(reason) and _is_among(voter, asked.get("may_break_glass", ()))
+    if voter != principal and not _is_delegated(log, call, vote, voter, principal):
+        return False
+    every = [voters for voters, _ in _seats(call)] + [_added(call, vote.seq)]
+    return any(_is_among(principal, voters) for voters in every)
+
+
+def _deadline(call: Call, seq: int) -> datetime | None:
+    """When it expires, with the stages that were there before that fact."""
+    by_then = Call(call.ref)
+    by_then.gated = call.gated
+    by_then.escalated = [one for one in call.escalated if one.seq < seq]
+    return by_then.due if by_then.is_last_stage else None
+
+
+def _added(call: Call, seq: int) -> list[str]:
+    """The people who were asked in addition before that fact."""
+    return [one for fact in call.escalated if fact.seq < seq for one in fact.event["voters"]]
+
+
+def _seats(call: Call) -> list[tuple[list[str], int]]:
+    asked = call.gated.event if call.gated else {}
+    own = (asked.get("voters", ["*"]), asked.get("votes_needed", 1))
+    return [own, *((one["voters"], one.get("votes_needed", 1)) for one in asked.get("also", ()))]
+
+
+def _is_delegated(log: Log, call: Call, vote: Record, voter: str, principal: str) -> bool:
+    head = f"ledger.{call.workspace}._delegation.{principal}."
+    for subject, [given, *_] in log.by_subject.items():
+        if not (subject.startswith(head) and subject.endswith(".given")) or given.seq > vote.seq:
+            continue
+        ended = log.at(subject.replace(".given", ".ended"))
+        starts, ends = (
+            datetime.fromisoformat(given.event[name]) for name in ("starts_at", "ends_at")
+        )
+        if (
+            given.event["to"] == voter
+            and starts <= vote.at < ends
+            and _is_among(call.wish.get("tool", ""), given.event.get("tools", ["*"]))
+            and (ended is None or ended.seq > vote.seq)
+        ):
+            return True
+    return False
+
+
+def _is_enough(call: Call, agree: Sequence[str], vote: Record) -> bool:
+    """Whether these people can sit on all seats, each on one."""
+    asked = call.gated.event if call.gated else {}
+    added = _added(call, vote.seq)
+    open_seats = [voters for voters, needed in _seats(call) for _ in range(needed)]
+
+    def may_sit(account: str, voters: Sequence[str]) -> bool:
+        named = {_person(one, asked) for one in (*voters, *added) if not set(one) & {"*", "?"}}
+        return _is_among(account, (*voters, *added)) or _person(account, asked) in named
+
+    def fill(seats: Sequence[Sequence[str]], people: Sequence[str]) -> bool:
+        if not seats:
+            return True
+        return any(
+            may_sit(one, seats[0]) and fill(seats[1:], [*people[:place], *people[place + 1 :]])
+            for place, one in enumerate(people)
+        )
+
+    return fill(open_seats, agree)
