@@ -34,6 +34,8 @@ from ayes.schemas.ids import new_id
 
 #: How long one question may take.
 _PATIENCE_S: Final = 3.0
+#: The stream takes no batches, or no more at the moment: facts are written one by one then.
+_NO_BATCHES: Final = frozenset({10174, 10210})
 #: In the metadata of `LEDGER` while `up` refuses facts for want of space: its `max_bytes` before.
 CLOSED: Final = "ayes-max-bytes"
 
@@ -124,4 +126,6 @@ async def _try(log: JetStream) -> str:
         return ""  # a login of another name than its role
     # The answer to the first message of a batch is empty, or else an error.
     error = ack_of(answer).error if answer.status or answer.data else None
-    return "" if error is None else f"the log does not take writes: {error.description}."
+    if error is None or error.err_code in _NO_BATCHES:
+        return ""
+    return f"the log does not take writes: {error.description}."
