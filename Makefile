@@ -41,7 +41,7 @@ charts: setup    ## a chart for each workload into docs/charts, from RESULTS="be
 	@$(BIN)/python -m bench.charts $(RESULTS) docs/charts
 
 chaos: setup     ## kill -9 everything repeatedly: with all recorded conversations, and a lake sync 300 times
-	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py -n 0
+	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py tests/races/test_one_server.py -n 0
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
 
 sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker, then planted bugs; SEED=123 replays one

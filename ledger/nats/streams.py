@@ -29,7 +29,7 @@ _LEVEL_KEY: Final = "ayes-level"
 
 _SECOND_NS: Final = 1_000_000_000
 
-#: The default limit of each stream. The broker reserves the bytes; `_fitting` asks for fewer if the
+#: The default limit of each stream. The broker reserves the bytes; `fitting` asks for fewer if the
 #: disk is smaller. 16 GiB hold about 30 million facts (docs/capacity.md).
 MAX_BYTES_OF: Final[dict[str, int]] = {
     LEDGER: 16 << 30,
@@ -237,7 +237,7 @@ async def ensure(
             await _ensure(requests, f"STREAM.{{}}.{name}", body, exactly=asked is not None)
         elif changes := _missing_bounds(config, there, asked):
             body = there["config"] | changes
-            await _fitting(
+            await fitting(
                 requests,
                 f"STREAM.UPDATE.{name}",
                 body,
@@ -310,7 +310,7 @@ async def _ensure(requests: Api, what: str, body: dict[str, Any], *, exactly: bo
     if await info(requests, what.format("INFO")) is not None:
         return
     try:
-        await _fitting(
+        await fitting(
             requests, what.format("CREATE"), body, exactly=exactly or "max_bytes" not in body
         )
     except BrokerRefused:
@@ -318,7 +318,7 @@ async def _ensure(requests: Api, what: str, body: dict[str, Any], *, exactly: bo
             raise
 
 
-async def _fitting(requests: Api, change: str, body: dict[str, Any], *, exactly: bool) -> None:
+async def fitting(requests: Api, change: str, body: dict[str, Any], *, exactly: bool) -> None:
     """Have the broker make a change; if it lacks space for `max_bytes`, with half as many."""
     while True:
         try:

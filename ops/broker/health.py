@@ -16,7 +16,7 @@ import asyncio
 import json
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import nats.errors
 from msgspec import Struct
@@ -34,7 +34,9 @@ from ayes.schemas.ids import new_id
 
 #: How long one question may take.
 _PATIENCE_S: Final = 3.0
-#: In the metadata of `LEDGER` while `up` refuses facts for want of space: its `max_bytes` before.
+#: "atomic publish batch is incomplete": also the answer where the first message cannot be written.
+_INCOMPLETE: Final = 10176
+#: In the metadata of `LEDGER` while `up` refuses facts for want of space: its former `max_bytes`.
 CLOSED: Final = "ayes-max-bytes"
 
 
@@ -82,6 +84,15 @@ def free_bytes(path: Path) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
+def former_limit(stream: dict[str, Any]) -> int | None:
+    """The `max_bytes` of this stream before `up` lowered it to what it holds; None if it did not,
+    or if an administrator has set another limit since.
+    """
+    former = stream["config"].get("metadata", {}).get(CLOSED)
+    is_lowered = stream["config"]["max_bytes"] <= max(1, stream["state"]["bytes"])
+    return int(former) if former and is_lowered else None
+
+
 async def _write_errors(store: Store) -> dict[str, str]:
     """The write errors of the broker of this store, by stream (monitor.go of nats-server)."""
     connection = Connection(store.login(SYSTEM))
@@ -103,7 +114,7 @@ async def _write_errors(store: Store) -> dict[str, str]:
 async def _closed(log: JetStream) -> str:
     """Whether `up` refuses facts since its disk is nearly full."""
     stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
-    if stream is None or CLOSED not in stream["config"].get("metadata", {}):
+    if stream is None or former_limit(stream) is None:
         return ""
     return (
         "the disk of the ledger is nearly full, so `ayes up` has its broker refuse further facts. "
@@ -122,6 +133,11 @@ async def _try(log: JetStream) -> str:
         answer = await (await log.api.send(slots[0].replace("*", "probe"), b"{}", headers))
     except BrokerRefused:
         return ""  # a login of another name than its role
-    # The answer to the first message of a batch is empty, or else an error.
-    error = ack_of(answer).error if answer.status or answer.data else None
-    return "" if error is None else f"the log does not take writes: {error.description}."
+    if answer.status:  # 503
+        return "the broker has no stream that takes facts at the moment."
+    # Empty if the batch may begin. Other refusals (no batches, too many of them) concern batches
+    # only: facts are published one by one then.
+    error = ack_of(answer).error if answer.data else None
+    if error is None or error.err_code != _INCOMPLETE:
+        return ""
+    return f"the broker cannot write to its disk: {error.description}."

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import info
+from ayes.ledger.nats.streams import fitting, info
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.guard import guard
-from ayes.ops.broker.health import CLOSED, free_bytes, takes_writes
+from ayes.ops.broker.health import CLOSED, former_limit, free_bytes, takes_writes
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.errors import BrokerAway, Unavailable
 from ayes.schemas.logs import get_logger
@@ -144,16 +144,18 @@ class Supervisor:
         stream = await info(self._log.api, f"STREAM.INFO.{LEDGER}")
         if stream is None:
             return
-        config, held = stream["config"], stream["state"]["bytes"]
-        metadata: dict[str, Any] = config.get("metadata", {})
-        if CLOSED not in metadata and free < floor:
-            config["metadata"] = metadata | {CLOSED: str(config["max_bytes"])}
-            config["max_bytes"] = max(1, held)
-        elif CLOSED in metadata and free > floor * _REOPEN:
-            config["max_bytes"] = int(metadata.pop(CLOSED))
+        config, former = stream["config"], former_limit(stream)
+        metadata = config.setdefault("metadata", {})
+        if former is None and free < floor:
+            metadata[CLOSED] = str(config["max_bytes"])
+            config["max_bytes"] = max(1, stream["state"]["bytes"])
+        elif former is not None and free > floor * _REOPEN:
+            config["max_bytes"] = former
+            del metadata[CLOSED]
         else:
             return
-        await self._log.api.call(f"STREAM.UPDATE.{LEDGER}", config)
+        # After a restart the broker may have less room to reserve than before.
+        await fitting(self._log.api, f"STREAM.UPDATE.{LEDGER}", config, exactly=former is None)
 
 
 def floor_of(path: Path) -> int:

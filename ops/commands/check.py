@@ -98,71 +98,36 @@ async def doctor(
 
 
 async def _of_broker(session: Session, *, deep: bool) -> list[Check]:
-    store, url, _ = session
-    checks: list[Check] = []
-    connecting = JetStream.connect(store, url=url, role="admin", any_level=True)
+    own = Store(session.store) if session.url is None else None
+    connecting = JetStream.connect(session.store, url=session.url, role="admin", any_level=True)
     async with connecting as port, explained(port):
         check_level(await info(port.api, f"STREAM.INFO.{LEDGER}"))
         ledger = Ledger.on(port, "admin")
-        version = port.connection.client.connected_server_version
-        named = f"{version.major}.{version.minor}.{version.patch}"
-        oldest = ".".join(map(str, OLDEST))
-        checks.append(
-            Check(
-                "server",
-                (version.major, version.minor) >= OLDEST,
-                f"nats-server {named}; needed is {oldest}",
-            )
-        )
-        checks.append(await _nodes(port))
         differing = await drift(port.api)
-        checks.append(
-            Check("streams and consumers", not differing, "; ".join(differing) or "as declared")
-        )
-        abandoned = await readers(port.api)
-        checks.append(
-            Check(
-                "readers",
-                not abandoned,
-                _joined(abandoned) or "every consumer is a declared one",
-            )
-        )
-        idle = await _without_listeners(port)
-        checks.append(
-            Check(
-                "workers",
-                not idle,
-                "; ".join(idle) or "gate and queue run, or have nothing to do",
-            )
-        )
-        taken = await uses(port.api)
-        full = [one for one in taken if one.is_alarming]
-        checks.append(Check("room", not full, "; ".join(map(str, full or taken))))
-        health = await takes_writes(port, Store(store) if url is None else None)
-        free = "" if health.free_bytes is None else f"; {health.free_bytes / 1e9:,.1f} GB are free"
-        checks.append(Check("writes", health.ok, health.why or f"the log takes them{free}"))
-        checks.append(await _batches(port))
-        if url is None:
-            checks.append(await _witnessed(port, Store(store), deep=deep))
-        checks.append(await _promises(ledger, deep=deep))
-        checks.append(await _in_doubt(ledger))
-        parked = await port.parked()
-        # Streams that are not as declared may not let it read them, and are an alarm by themselves.
-        void = [] if differing else await _void_facts(ledger)
-        said = "not looked at, see above" if differing else "what was recorded last counts"
-        checks.append(Check("policies and tools", not void, "; ".join(void) or said))
-        checks.append(
-            Check("parked", not parked, f"{len(parked)} deliveries that no consumer could handle")
-        )
-        skew = await _skew_s(port)
-        checks.append(
-            Check(
-                "clock",
-                abs(skew) < 1,
-                f"{skew:+.3f} s from the broker's, on which deadlines are counted",
-            )
-        )
-    return checks
+        return [
+            _server(port),
+            await _nodes(port),
+            Check("streams and consumers", not differing, "; ".join(differing) or "as declared"),
+            await _readers(port),
+            await _workers(port),
+            await _room(port),
+            await _writes(port, own),
+            await _batches(port),
+            *([await _witnessed(port, own, deep=deep)] if own is not None else []),
+            await _promises(ledger, deep=deep),
+            await _in_doubt(ledger),
+            await _in_force(ledger, is_readable=not differing),
+            await _parked(port),
+            await _clock(port),
+        ]
+
+
+def _server(port: JetStream) -> Check:
+    version = port.connection.client.connected_server_version
+    named = f"{version.major}.{version.minor}.{version.patch}"
+    oldest = ".".join(map(str, OLDEST))
+    new_enough = (version.major, version.minor) >= OLDEST
+    return Check("server", new_enough, f"nats-server {named}; needed is {oldest}")
 
 
 async def _nodes(port: JetStream) -> Check:
@@ -177,8 +142,14 @@ def _joined(sentences: list[str], most: int = 5) -> str:
     return "; ".join(sentences[:most]) + (f"; and {more:,} more" if more > 0 else "")
 
 
-async def _without_listeners(port: JetStream) -> list[str]:
-    """Consumers of the gate and the queue that have work but no worker.
+async def _readers(port: JetStream) -> Check:
+    abandoned = await readers(port.api)
+    detail = _joined(abandoned) or "every consumer is a declared one"
+    return Check("readers", not abandoned, detail)
+
+
+async def _workers(port: JetStream) -> Check:
+    """Whether the consumers of the gate and the queue are served.
 
     No call is decided without these two. Models and executors are not needed everywhere: services
     may call their models and run their tools themselves.
@@ -189,12 +160,28 @@ async def _without_listeners(port: JetStream) -> list[str]:
         if durable.role in ESSENTIAL and durable.stream != PARKED
     ]
     found = [await progress(port, name) for name in needed]
-    return [
+    idle = [
         f"{one.name}: {one.waiting:,} {'waits' if one.waiting == 1 else 'wait'} and "
         f"nobody listens; start it with `ayes work {DURABLES[one.name].role}`"
-        for one in found
         if one.waiting and not one.listening
+        else f"{one.name}: {one.problem}"
+        for one in found
+        if one.problem
     ]
+    detail = "; ".join(idle) or "gate and queue run, or have nothing to do"
+    return Check("workers", not idle, detail)
+
+
+async def _room(port: JetStream) -> Check:
+    taken = await uses(port.api)
+    full = [one for one in taken if one.is_alarming]
+    return Check("room", not full, "; ".join(map(str, full or taken)))
+
+
+async def _writes(port: JetStream, store: Store | None) -> Check:
+    health = await takes_writes(port, store)
+    free = "" if health.free_bytes is None else f"; {health.free_bytes / 1e9:,.1f} GB are free"
+    return Check("writes", health.ok, health.why or f"the log takes them{free}")
 
 
 async def _batches(port: JetStream) -> Check:
@@ -258,6 +245,27 @@ async def _promises(ledger: Ledger, *, deep: bool) -> Check:
     except Unavailable as problem:
         return Check("promises", ok=False, detail=f"not looked at: {problem}")
     return Check("promises", not differences, _joined(differences) or f"kept by all {last:,} facts")
+
+
+async def _in_force(ledger: Ledger, *, is_readable: bool) -> Check:
+    """Streams that are not as declared may not be readable, and are an alarm by themselves."""
+    if not is_readable:
+        return Check("policies and tools", ok=True, detail="not looked at, see above")
+    void = await _void_facts(ledger)
+    detail = "; ".join(void) or "what was recorded last counts"
+    return Check("policies and tools", not void, detail)
+
+
+async def _parked(port: JetStream) -> Check:
+    parked = await port.parked()
+    detail = f"{len(parked)} deliveries that no consumer could handle"
+    return Check("parked", not parked, detail)
+
+
+async def _clock(port: JetStream) -> Check:
+    skew = await _skew_s(port)
+    detail = f"{skew:+.3f} s from the broker's, on which deadlines are counted"
+    return Check("clock", abs(skew) < 1, detail)
 
 
 async def _cannot(role: str, subject: str, store: Store) -> Check:

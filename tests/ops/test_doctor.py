@@ -270,8 +270,11 @@ async def _until_acked(status, consumer):
 
 
 async def test_an_untouched_store_stands_still(status):
-    """No fact, so no last one; nobody listens, and as nothing waits, nothing is frozen."""
+    """No fact, so no last one; nobody listens, and as nothing waits, nothing is frozen. Consumers
+    that nobody uses are not listed (D17).
+    """
     seen = await status()
+    assert set(seen["consumers"]) == ALWAYS
     assert seen["head_age_s"] is None
     for one in seen["consumers"].values():
         assert (one["exists"], one["listening"], one["waiting"], one["frozen"]) == (

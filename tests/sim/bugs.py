@@ -24,7 +24,6 @@ from ayes.ledger.lifecycle import Call
 from ayes.ledger.log import Unconfirmed
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
-from ayes.projections import pending
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
 from ayes.schemas import people
@@ -93,18 +92,6 @@ def the_queue_reads_its_entry_anywhere() -> Iterator[Change]:
         return structs.replace(seen, value=b"", revision=0) if is_behind else seen
 
     yield PendingProjector, "load", stale
-
-
-@bug
-def the_queue_reads_older_facts() -> Iterator[Change]:
-    """D2: the facts may be older than the revision that the entry replaces."""
-
-    async def load(self: PendingProjector, ledger: Ledger, handed: Any) -> PendingState:
-        ref = handed.slot.call_ref
-        value, revision = await ledger.log.pending.get(pending.key(ref))
-        return PendingState(await ledger.call(ref, must_include=handed.slot), value, revision)
-
-    yield PendingProjector, "load", load
 
 
 @bug

@@ -44,6 +44,8 @@ from ayes.schemas.slots import CallRef, Slot
 
 #: How long a request without an answer is waited for.
 PATIENCE_S = 5.0
+#: The most facts that a replica is behind.
+_MOST_BEHIND = 40
 
 
 class Hostility(Struct, frozen=True):
@@ -59,6 +61,8 @@ class Hostility(Struct, frozen=True):
     later: float = 0.0
     #: A read that a replica answers which is behind.
     stale: float = 0.0
+    #: A read after which that replica answers for a while, and gets nothing new.
+    lagging: float = 0.0
     #: An acknowledgement of a delivery that is lost.
     unacked: float = 0.0
     #: A delivery that comes twice at once, or after others.
@@ -72,7 +76,8 @@ HOSTILE = Hostility(
     lost=0.01,
     unanswered=0.02,
     later=0.5,
-    stale=0.4,
+    stale=0.3,
+    lagging=0.06,
     unacked=0.02,
     twice=0.05,
     reordered=0.1,
@@ -120,9 +125,9 @@ class _HostileQueue(asyncio.Queue[Any]):
     def put_nowait(self, item: Any) -> None:
         how, loop = self._broker.hostility, asyncio.get_running_loop()
         if self._lot.random() < how.twice:
-            loop.call_later(self._lot.uniform(0, 1), super().put_nowait, item)
+            loop.call_later(self._lot.uniform(0, 5), super().put_nowait, item)
         if self._lot.random() < how.reordered:
-            loop.call_later(self._lot.uniform(0, 2), super().put_nowait, item)
+            loop.call_later(self._lot.uniform(0, 5), super().put_nowait, item)
         else:
             super().put_nowait(item)
 
@@ -147,12 +152,11 @@ class Process:
 
     async def step(self) -> None:
         """Go on, unless the process is paused or dead."""
-        loop = asyncio.get_running_loop()
         # It may be paused again meanwhile, and no event tells when.
-        while self.is_alive and self.paused_until > loop.time():  # noqa: ASYNC110
-            await asyncio.sleep(self.paused_until - loop.time())
+        while self.is_alive and self.paused_until > _now_s():  # noqa: ASYNC110
+            await asyncio.sleep(self.paused_until - _now_s())
         if not self.is_alive:
-            self._stuck.append(never := loop.create_future())
+            self._stuck.append(never := asyncio.get_running_loop().create_future())
             await never
 
     async def sleep(self, wait_s: float) -> None:
@@ -161,12 +165,12 @@ class Process:
 
     @property
     def is_cut_off(self) -> bool:
-        return self.cut_until > asyncio.get_running_loop().time()
+        return self.cut_until > _now_s()
 
     async def reconnected(self) -> None:
         """Wait until it is not cut off."""
         while self.is_cut_off:  # noqa: ASYNC110 - as in `step`
-            await asyncio.sleep(self.cut_until - asyncio.get_running_loop().time())
+            await asyncio.sleep(self.cut_until - _now_s())
         await self.step()
 
     async def travel(self) -> None:
@@ -206,12 +210,14 @@ class Connection(Lagging):
     def __init__(
         self,
         process: Process,
-        told: Callable[[Slot, str, AppendResult], None] = lambda _slot, _id, _answer: None,
+        told: Callable[[Slot, str, bytes, AppendResult], None] = lambda *_: None,
     ) -> None:
         super().__init__(process.broker, process.lot)
         self.broker = process.broker
         self.process = process
         self._told = told
+        #: The last fact of a replica that is behind, and until when it answers.
+        self._lagging = (0, 0.0)
         self.pending = _Bucket(process, process.broker.pending)
         self.running = _Bucket(process, process.broker.running)
 
@@ -222,7 +228,7 @@ class Connection(Lagging):
                 self._advance(seq)
             case Unconfirmed():
                 pass
-        self._told(slot, event_id, answer)
+        self._told(slot, event_id, raw, answer)
         return answer
 
     async def _append(self, slot: Slot, raw: bytes, event_id: str) -> AppendResult:
@@ -255,10 +261,14 @@ class Connection(Lagging):
         return await self.process.ask(lambda: Lagging.read_few(self, *subjects))
 
     async def _replicas_last(self) -> int:
-        last = await self.broker.last_seq()
-        if not self.process.happens(self.broker.hostility.stale):
-            return last
-        return self.process.lot.randint(max(self._known_seq, last - 40), last)
+        """As a replica that is behind a little, now or for a while."""
+        last, process, now_s = await self.broker.last_seq(), self.process, _now_s()
+        behind = process.lot.randint(max(self._known_seq, last - _MOST_BEHIND), last)
+        if process.happens(self.broker.hostility.lagging):
+            self._lagging = behind, now_s + process.lot.uniform(0, 1)
+        if now_s < self._lagging[1]:
+            return max(self._known_seq, self._lagging[0])
+        return behind if process.happens(self.broker.hostility.stale) else last
 
     async def at(self, seq: int) -> RawMessage | None:
         return await self.process.ask(lambda: self.broker.at(seq))
@@ -396,3 +406,7 @@ class _Bucket:
             async for change in changes:
                 await self._process.reconnected()
                 yield change
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

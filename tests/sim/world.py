@@ -27,6 +27,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import simulated_time
@@ -51,7 +52,7 @@ from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import ApprovalsError, Refused, Unavailable
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, DelegationRef, GrantRef, Slot, ThreadRef, policy_slot
-from ayes.schemas.tools import ToolSpec
+from ayes.schemas.tools import ToolSpec, declaration
 
 #: Seconds of trouble, and the longest time until everything must have come to its end.
 TROUBLE_S = 120.0
@@ -125,6 +126,7 @@ then = "block"
 """
 #: The workspaces, and what happens to a message while a call is pending.
 WORKSPACES = {"shop": "supersede", "bank": "queue"}
+_WORKERS = ("gate", "executor", "queue", "model")
 PEOPLE = ("ana", "ben", "ben-mobile", "cai")
 
 
@@ -138,6 +140,7 @@ class Order(Struct, frozen=True):
     requester: str
     withdrawn_after_s: float | None
     impatient: bool
+    is_urgent: bool
 
 
 class Told(Struct, frozen=True):
@@ -171,6 +174,7 @@ class World:
             for workspace in WORKSPACES
         ]
         self._ids = 0
+        self._calls_up: list[asyncio.Task[None]] = []
         self._incarnations: dict[str, int] = {}
         self._programs: dict[str, Process] = {}
         #: All that ever ran: nothing of a dead process may be collected while the world lives.
@@ -188,6 +192,7 @@ class World:
             lot.choice(("rita", "rita", "rita", "ana", "Ben")),
             lot.uniform(0, 20) if lot.random() < 0.1 else None,
             lot.random() < 0.15,
+            lot.random() < 0.3,
         )
 
     # ------------------------------------------------------------------------------------ the story
@@ -207,9 +212,9 @@ class World:
     def _cast(self) -> dict[str, Callable[[Process], Awaitable[None]]]:
         """All programs, by name."""
         cast: dict[str, Callable[[Process], Awaitable[None]]] = {
-            "up": lambda process: self._work(process, ("gate", "executor", "queue", "model")),
+            "up": lambda process: self._work(process, _WORKERS),
         }
-        for kind in ("gate", "executor", "queue", "model"):
+        for kind in _WORKERS:
             cast[kind] = lambda process, kind=kind: self._work(process, (kind,))
         for workspace in WORKSPACES:
             for twin in (1, 2):
@@ -250,11 +255,15 @@ class World:
     # --------------------------------------------------------------------------------- processes
 
     def _ledger(self, process: Process, role: str) -> Ledger:
-        told = lambda slot, event_id, answer: self._acknowledged(process, slot, event_id, answer)  # noqa: E731
         author = e.Author(kind=role.partition("-")[0], name=process.name)
-        return Ledger(
-            Connection(process, told), author, now=simulated_time.now, new_id=self._new_id
-        )
+        connection = Connection(process, partial(self._acknowledged, process))
+        # No decision may rest on a worker's clock. People's clients refuse by their own.
+        wrong_by_s = process.lot.uniform(-3600, 3600) if role in _WORKERS else 0.0
+
+        def now() -> datetime:
+            return simulated_time.now() + timedelta(seconds=wrong_by_s)
+
+        return Ledger(connection, author, now=now, new_id=self._new_id)
 
     def _new_id(self) -> str:
         self._ids += 1
@@ -389,6 +398,8 @@ class World:
                         ref, order.tool, order.arguments, requester=order.requester
                     ),
                 )
+                if order.is_urgent:
+                    self._calls_up.append(asyncio.create_task(self._call_up(ref)))
                 if order.impatient and client:
                     await self._try(process, "run", ref, run)
                 if order.withdrawn_after_s is not None:
@@ -405,6 +416,13 @@ class World:
                 return
             else:
                 return
+
+    async def _call_up(self, ref: CallRef) -> None:
+        """Somebody tells ben of a call, who votes before the queue may show it."""
+        process = self._programs["reviewer-ben"]
+        await process.sleep(process.lot.uniform(0.05, 0.5))
+        reviewer = self._ledger(process, "reviewer-ben").reviewer("ben")
+        await self._try(process, "vote", ref, lambda: reviewer.approve(ref), verdict="approve")
 
     async def _operate(self, process: Process) -> None:
         """Sees to calls in doubt, those of services that died included."""
@@ -451,7 +469,7 @@ class World:
     async def _vote_late(self, process: Process, reviewer: Any, entry: dict[str, Any]) -> None:
         """Vote at about the deadline."""
         left = datetime.fromisoformat(entry["expires_at"]) - simulated_time.now()
-        await process.sleep(max(0.0, left.total_seconds() - process.lot.uniform(-0.02, 0.1)))
+        await process.sleep(max(0.0, left.total_seconds() - process.lot.uniform(0.02, 0.1)))
         await self._vote(process, reviewer, entry)
 
     async def _vote(self, process: Process, reviewer: Any, entry: dict[str, Any]) -> bool:
@@ -510,30 +528,22 @@ class World:
         """Records what the clients and workers never would, and a stricter policy."""
         ledger, lot = self._ledger(process, "rogue"), process.lot
         orders = [order for each in self.orders.values() for order in each]
-        for number, order in enumerate(lot.sample(orders, len(orders) // 8)):
-            await process.sleep(lot.uniform(0, TROUBLE_S / len(orders) * 8))
-            ref, version = order.ref, ""
-            match number % 4:
-                case 0 if TOOLS[order.tool][0] == "executor":
-                    # An approval of other bytes than those of the request.
+        chosen = sorted(lot.sample(orders, len(orders) // 8), key=lambda order: order.at_s)
+        for number, order in enumerate(chosen):
+            ref, is_clients = order.ref, TOOLS[order.tool][0] == "client"
+            await process.sleep(max(0.0, order.at_s - 1 - asyncio.get_running_loop().time()))
+            match number % 3:
+                case 0 if not is_clients:
                     while await self.broker.latest(ref.requested.subject) is None:
-                        await process.sleep(0.01)
-                    other = call_digest(order.tool, version, '{"order":"other","amount":1000000}')
-                    event: e.Event = e.Approved(
-                        digest=other, ground="policy", rule="reads", policy_version=1
-                    )
-                    await ledger.append(ref.decided, event)
+                        await process.sleep(0.05)
+                    await ledger.append(ref.decided, _approval_of_other_bytes(order))
                 case 1:
-                    start = e.ToolStarted(digest=order.arguments, idempotency_key=str(ref))
-                    client = TOOLS[order.tool][0] == "client"
-                    await ledger.append(ref.client_claim(1) if client else ref.claim(1), start)
-                case 2:
+                    claim = ref.client_claim(1) if is_clients else ref.claim(1)
+                    await ledger.append(claim, _claim(order))
+                case _:
                     newer = b'{"type":"FromTheFuture","v":9,"id":"future-%d"}' % number
                     slot = ThreadRef(ref.workspace, "newer").said(f"f{number}")
-                    answer = await ledger.log.append(slot, newer, f"future-{number}")
-                    assert answer
-                case _:
-                    pass
+                    await ledger.log.append(slot, newer, f"future-{number}")
         policy = applied(_POLICY.format(while_pending=WORKSPACES["bank"]) + _STRICTER)
         await ledger.append(policy_slot("bank", 2), policy)
 
@@ -544,7 +554,7 @@ class World:
         self.journal.append({"kind": kind, "at": at, **what})
 
     def _acknowledged(
-        self, process: Process, slot: Slot, event_id: str, answer: AppendResult
+        self, process: Process, slot: Slot, event_id: str, raw: bytes, answer: AppendResult
     ) -> None:
         if isinstance(answer, Recorded | AlreadyRecorded):
             self._note(
@@ -553,6 +563,7 @@ class World:
                 slot=slot.subject,
                 id=event_id,
                 seq=answer.seq,
+                sha256=hashlib.sha256(raw).hexdigest(),
             )
 
     async def _do[T](
@@ -596,6 +607,18 @@ class World:
         self._note("end", queue=queue, parked=parked)
         trace = hashlib.sha256(json.dumps([log, self.journal]).encode()).hexdigest()
         return Told(self.seed, log, self.journal, trace)
+
+
+def _approval_of_other_bytes(order: Order) -> e.Approved:
+    version = declaration(_SPECS[order.tool])[0]
+    other = call_digest(order.tool, version, '{"order":"other","amount":1000000}')
+    return e.Approved(digest=other, ground="policy", rule="reads", policy_version=1)
+
+
+def _claim(order: Order) -> e.ToolStarted:
+    version = declaration(_SPECS[order.tool])[0]
+    digest = call_digest(order.tool, version, order.arguments)
+    return e.ToolStarted(digest=digest, idempotency_key=str(order.ref))
 
 
 class _Script:

@@ -13,7 +13,8 @@ The journal says what programs were told and what tools did. `process` is the na
 has as the author of its facts, another one after each start. Times are ISO 8601, of a clock that
 agrees with the broker's; `at` is when the program had the answer, `began` when it asked.
 
-    {"kind": "acknowledged", "at", "process", "slot": subject, "id": event id, "seq"}
+    {"kind": "acknowledged", "at", "process", "slot": subject, "id": event id, "seq",
+     "sha256": of the payload, or missing}
     {"kind": "told", "at", "began", "process", "did": "request", "call": "shop/t1/c1",
      "status": "pending", "decision": id of the decision's event or ""}
     {"kind": "refused", "at", "began", "process", "did": "vote", "call", "error": "NotOpen"}
@@ -39,7 +40,7 @@ A violation names the invariant of `I1` to `I13` that it breaks:
     I9   a late result is not shown
     I10  a turn begins when all calls of the turn before have their end
     I11  what is told of a call is what its facts make
-    I12  facts of a newer program stay
+    I12  facts stay byte for byte, those of newer programs too
     I13  the queue is what the facts make, whatever came twice or late
 """
 

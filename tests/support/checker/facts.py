@@ -24,7 +24,12 @@ class Record(NamedTuple):
     seq: int
     at: datetime
     subject: str
+    data: str
     event: dict[str, Any]
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data.encode()).hexdigest()
 
     @property
     def kind(self) -> str:
@@ -47,7 +52,8 @@ def record(line: dict[str, Any]) -> Record:
     except ValueError:
         event = {}
     at = datetime.fromisoformat(line["time"])
-    return Record(line["seq"], at, line["subject"], event if isinstance(event, dict) else {})
+    known = event if isinstance(event, dict) else {}
+    return Record(line["seq"], at, line["subject"], line["data"], known)
 
 
 def digest(tool: str, version: str, arguments: str) -> str:

@@ -1,0 +1,167 @@
+"""The checker sees each invariant broken, in a log and a journal that were right before."""
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checker import check
+from paths import TESTS
+from world import Told, simulate
+
+type Lines = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def right() -> Told:
+    told = simulate("checker", 80)
+    assert check(told.log, told.journal) == []
+    return told
+
+
+def only(lines: Lines, **wanted: str) -> dict[str, Any]:
+    """The first line with these values."""
+    return next(one for one in lines if all(one.get(name) == wanted[name] for name in wanted))
+
+
+def fact(log: Lines, *texts: str) -> dict[str, Any]:
+    """The first fact whose subject and payload have these texts."""
+    return next(one for one in log if all(text in one["subject"] + one["data"] for text in texts))
+
+
+def changed(line: dict[str, Any], **values: Any) -> None:
+    line["data"] = json.dumps(json.loads(line["data"]) | values)
+
+
+def by_people(log: Lines) -> dict[str, Any]:
+    return fact(log, '"type":"Approved","', '"ground":"people"')
+
+
+def it_ran_without_a_claim(log: Lines, journal: Lines) -> None:
+    ref = fact(log, '"type":"Denied"')["subject"].split(".")
+    run = only(journal, kind="tool", did="started")
+    run["call"] = f"{ref[1]}/{ref[2]}/{ref[4]}"
+
+
+def it_ran_with_other_arguments(log: Lines, journal: Lines) -> None:
+    only(journal, kind="tool", did="started")["arguments"] = {"order": "other"}
+
+
+def another_decision_is_told(log: Lines, journal: Lines) -> None:
+    only(journal, kind="told", did="decision")["decision"] = "another"
+
+
+def another_rule_decides(log: Lines, journal: Lines) -> None:
+    changed(by_people(log), rule="another")
+
+
+def the_votes_are_missing(log: Lines, journal: Lines) -> None:
+    call = by_people(log)["subject"].removesuffix("decided")
+    log[:] = [one for one in log if not one["subject"].startswith(f"{call}vote.")]
+
+
+def it_expires_early(log: Lines, journal: Lines) -> None:
+    expired = fact(log, '"type":"Expired"')
+    call = expired["subject"].removesuffix("decided")
+    expired["time"] = fact(log, f"{call}gated")["time"]
+
+
+def a_slot_has_two_facts(log: Lines, journal: Lines) -> None:
+    log.append(log[-1] | {"seq": len(log) + 1})
+
+
+def it_runs_twice(log: Lines, journal: Lines) -> None:
+    journal.append(only(journal, kind="tool", did="started", tool="pay"))
+
+
+def it_has_no_end(log: Lines, journal: Lines) -> None:
+    log.remove(fact(log, '"type":"ToolReturned"'))
+
+
+def what_was_acknowledged_is_missing(log: Lines, journal: Lines) -> None:
+    log.remove(fact(log, '"type":"Voted"'))
+
+
+def a_refusal_is_wrong(log: Lines, journal: Lines) -> None:
+    told = only(journal, kind="told", did="decision")
+    journal.append(told | {"kind": "refused", "error": "UnknownCall"})
+
+
+def another_end_is_shown(log: Lines, journal: Lines) -> None:
+    shown = next(one["shown"] for one in journal if one["kind"] == "model" and one["shown"])
+    shown[next(iter(shown))] = "something else"
+
+
+def a_call_is_not_shown(log: Lines, journal: Lines) -> None:
+    shown = next(one["shown"] for one in journal if one["kind"] == "model" and one["shown"])
+    shown.popitem()
+
+
+def a_status_is_made_up(log: Lines, journal: Lines) -> None:
+    only(journal, kind="told", did="request")["status"] = "returned"
+
+
+def a_newer_fact_is_changed(log: Lines, journal: Lines) -> None:
+    changed(fact(log, "FromTheFuture"), x=1)
+
+
+def the_queue_has_more(log: Lines, journal: Lines) -> None:
+    only(journal, kind="end")["queue"].append("shop.orders-0.c0")
+
+
+def a_program_ends(log: Lines, journal: Lines) -> None:
+    journal.append({"kind": "ended", "process": "gate.1", "why": "BrokerRefused"})
+
+
+WRONGS: list[tuple[str, Callable[[Lines, Lines], None]]] = [
+    ("I1", it_ran_without_a_claim),
+    ("I1", it_ran_with_other_arguments),
+    ("I2", another_decision_is_told),
+    ("I3", another_rule_decides),
+    ("I4", the_votes_are_missing),
+    ("I5", it_expires_early),
+    ("I6", a_slot_has_two_facts),
+    ("I7", it_runs_twice),
+    ("I7", it_has_no_end),
+    ("I8", what_was_acknowledged_is_missing),
+    ("I8", a_refusal_is_wrong),
+    ("I8", a_program_ends),
+    ("I9", another_end_is_shown),
+    ("I10", a_call_is_not_shown),
+    ("I11", a_status_is_made_up),
+    ("I12", a_newer_fact_is_changed),
+    ("I13", the_queue_has_more),
+]
+
+
+@pytest.mark.parametrize(
+    ("invariant", "wrong"), [pytest.param(*one, id=one[1].__name__) for one in WRONGS]
+)
+def test_what_is_wrong_is_seen(
+    right: Told, invariant: str, wrong: Callable[[Lines, Lines], None]
+) -> None:
+    """Each of I1 to I13 is checked: with this one change it is reported as broken."""
+    log, journal = copy.deepcopy(right.log), copy.deepcopy(right.journal)
+    wrong(log, journal)
+    assert invariant in {found.invariant for found in check(log, journal)}
+
+
+def test_files_are_checked(right: Told, tmp_path: Path) -> None:
+    """`python -m checker LOG JOURNAL` prints each violation, and exits with 1 if there are any."""
+    journal = [*right.journal, {"kind": "ended", "process": "gate.1", "why": "BrokerRefused"}]
+    for name, lines in (("log", right.log), ("journal", right.journal), ("wrong", journal)):
+        (tmp_path / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    def checked(journal: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-m", "checker", tmp_path / "log", tmp_path / journal]
+        return subprocess.run(
+            program, cwd=TESTS / "support", capture_output=True, text=True, check=False
+        )
+
+    assert (checked("journal").returncode, checked("journal").stdout) == (0, "")
+    wrong = checked("wrong")
+    assert (wrong.returncode, wrong.stdout) == (1, "I8 gate.1: ended by itself: BrokerRefused\n")
