@@ -227,6 +227,8 @@ async def test_only_an_empty_ledger_is_restored_into(log, backup):
 async def test_nothing_is_restored_under_workers(store, log, backup):
     """An executor would run at once what was approved before the backup."""
     async with working([("gate", Gate())], store=store):
+        while not (await log.api.call("CONSUMER.INFO.LEDGER.gate")).get("push_bound"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         with pytest.raises(BadInput, match="workers listen to this ledger: gate"):
             await restore(log, backup)
     assert await log.last_seq() == 0
