@@ -694,6 +694,10 @@ def test_calls_in_doubt_are_listed(shop, within, call):
     assert (
         within("pending", "--in-doubt", "-w", "empty", store=shop).err == "No call is in doubt.\n"
     )
+    within("doubt", silent, store=shop)
+    for one in (call, silent):
+        assert within("reconcile", one, "--as", "ana", "--did-not-happen", store=shop).code == 0
+    assert call.thread not in within("pending", "--in-doubt", store=shop).out
 
 
 # --------------------------------------------------------------------------------------------- look
