@@ -55,6 +55,7 @@ from ayes.schemas.errors import (
     BadId,
     BadSlot,
     BrokerRefused,
+    DeadlinePassed,
     NotAllowed,
     NotOpen,
     OutcomeUnknown,
@@ -258,9 +259,15 @@ class LedgerClient:
                 _log.warning("not written down yet", slot=slot.subject, problem=str(problem))
             await asyncio.sleep(_AGAIN_S)
 
-    def check(self, call: Call, slot: Slot, event: e.Event) -> None:
-        """Raise `lifecycle.refusal` if this event may not be recorded next."""
-        if (problem := refusal(call, slot, event, self.now())) is not None:
+    async def check(self, call: Call, slot: Slot, event: e.Event) -> None:
+        """Raise `lifecycle.refusal` if this event may not be recorded next.
+
+        That a deadline has passed is for the broker's clock to say (decision 0007).
+        """
+        problem = refusal(call, slot, event, self.now())
+        if isinstance(problem, DeadlinePassed):
+            problem = refusal(call, slot, event, await self.log.clock())
+        if problem is not None:
             raise problem
 
     async def append_exclusive(self, slot: Slot, event: e.Event) -> None:
@@ -280,7 +287,7 @@ class LedgerClient:
             Refused: it may not follow (`lifecycle.refusal`), or another fact was first.
             OutcomeUnknown: no answer came.
         """
-        self.check(call, slot, event)
+        await self.check(call, slot, event)
         await self.append_exclusive(slot, event)
         return await self.call(call.ref, must_include=slot)
 

@@ -167,7 +167,7 @@ class Reviewer:
         if not on_behalf_of:
             principal = await self._principal(known, voted)
             voted = msgspec.structs.replace(voted, on_behalf_of=principal)
-        self._ledger.check(known, ref.vote(self.name), voted)
+        await self._ledger.check(known, ref.vote(self.name), voted)
         if digest not in ("", voted.digest):
             raise NotOpen(
                 f"{ref} waits with the digest {voted.digest}, not {digest}. Nothing was recorded. "

@@ -245,7 +245,7 @@ class Ledger(LedgerClient):
         known = await self.known_call(ref)
         started = e.ToolStarted(digest=known.digest, idempotency_key=str(ref), lease_s=lease_s)
         # The client's own first slot: a second start would be a second run.
-        self.check(known, ref.client_claim(1) if known.starts else known.claim_slot, started)
+        await self.check(known, ref.client_claim(1) if known.starts else known.claim_slot, started)
         if not known.is_clients:
             raise NotOpen(_not_here(known))
         if known.starts:
@@ -291,7 +291,7 @@ class Ledger(LedgerClient):
             else e.ToolFailed(error=error or "", attempt=max(1, known.attempt))
         )
         if not known.starts:
-            self.check(known, ref.client_finished, outcome)
+            await self.check(known, ref.client_finished, outcome)
             raise NotOpen(f"{ref} was never started, so it has no outcome. Nothing was recorded.")
         if not known.is_clients:
             raise NotOpen(_not_here(known))
@@ -329,7 +329,7 @@ class Ledger(LedgerClient):
         text = why or f"{known.wish.tool} was started, and its result never came."
         in_doubt = e.InDoubt(attempt=known.attempt, text=text)
         place = known.end_slot or ref.client_finished
-        self.check(known, place, in_doubt)
+        await self.check(known, place, in_doubt)
         if not known.is_clients:
             raise NotOpen(f"{ref} is run by {known.wish.run_by!r}, whose executor watches it.")
         return await self.record(known, place, in_doubt)

@@ -129,7 +129,9 @@ def count_votes(
     most = _stands([(one, (), ()) for one in asked(asking)], ())
     ballots = {ballot.seq: ballot for ballot in counted(call, delegated)}
     edits: dict[str, str] = {}
-    for fact in _in_time(call):
+    for fact in call.votes:
+        if call.deadline is not None and fact.recorded_at >= call.deadline:
+            continue
         ballot = ballots.get(fact.seq)
         # A vote that does not count occupies its slot all the same.
         spent.add(person(fact.slot.tail[3], asking.people))
@@ -314,13 +316,6 @@ def _lack(
     asking: e.ApprovalRequested,
 ) -> int:
     return lacking(*_by_person(wanted, names, anywhere, asking))
-
-
-def _in_time(call: Call) -> tuple[Fact, ...]:
-    """The votes that were recorded before the deadline."""
-    return tuple(
-        vote for vote in call.votes if call.deadline is None or vote.recorded_at < call.deadline
-    )
 
 
 def _anywhere(call: Call, ballots: Sequence[CastVote]) -> set[str]:

@@ -169,10 +169,8 @@ class PendingFilter(NamedTuple):
     tool: str = ""
 
     def fits(self, entry: Entry) -> bool:
-        return (
-            (not self.workspace or self.workspace == entry.workspace)
-            and (not self.thread or self.thread == f"{entry.workspace}/{entry.thread}")
-            and (not self.tool or fnmatchcase(entry.tool, self.tool))
+        return self.covers(f"{entry.workspace}.{entry.thread}.{entry.call}") and (
+            not self.tool or fnmatchcase(entry.tool, self.tool)
         )
 
     def covers(self, key: str) -> bool:

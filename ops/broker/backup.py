@@ -17,7 +17,7 @@ is not what was backed up, by whatever cause. The file is not encrypted.
 
 import asyncio
 import hashlib
-import tempfile
+import os
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -31,7 +31,7 @@ from ayes.ledger.nats import streams
 from ayes.ledger.nats.api import ApiError, NatsReply
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage
-from ayes.ledger.subscriptions import LEDGER
+from ayes.ledger.subscriptions import DURABLES, LEDGER
 from ayes.ops.broker.witness import next_digest
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
 from ayes.schemas.files import move_into_place
@@ -44,6 +44,7 @@ _IN_FLIGHT: Final = 32
 #: How long the broker may take for the next piece, and for building the stream from all of them.
 _PIECE_S: Final = 60.0
 _BUILD_S: Final = 3600.0
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 #: The last line is never longer.
 _SEAL_BYTES: Final = 4096
 
@@ -166,6 +167,11 @@ async def _room_for(log: JetStream, stream: Stream) -> dict[str, Any]:
             f"this ledger holds {held:,} facts, and a backup is restored into an empty one only. "
             "Name a new directory with --store, in which `ayes up --workers none` runs."
         )
+    if at_work := await _at_work(log):
+        raise BadInput(
+            f"workers listen to this ledger: {', '.join(at_work)}. Stop them, so that they do not "
+            "act on what is restored before you have looked at it."
+        )
     config: dict[str, Any] = there["config"]
     if 0 < config["max_bytes"] < stream.state["bytes"]:
         raise BadInput(
@@ -173,6 +179,13 @@ async def _room_for(log: JetStream, stream: Stream) -> dict[str, Any]:
             f"for {config['max_bytes']:,}. Give it more: `ayes setup --max-bytes`."
         )
     return config
+
+
+async def _at_work(log: JetStream) -> list[str]:
+    """The durable consumers of the log that a worker listens to."""
+    names = [one.name for one in DURABLES.values() if one.stream == LEDGER]
+    found = [await streams.info(log.api, f"CONSUMER.INFO.{LEDGER}.{name}") for name in names]
+    return [one["name"] for one in found if one and one.get("push_bound")]
 
 
 async def _empty(log: JetStream, replicas: int) -> None:
@@ -281,19 +294,17 @@ def _new(file: Path) -> Iterator[IO[bytes]]:
     """A private file, which gets its name when it is whole and on disk."""
     if file.exists():
         raise BadInput(f"{file} exists already. Name a new file.")
+    temporary = file.with_name(f".{file.name}-{new_id()}")
     try:
-        temporary = tempfile.NamedTemporaryFile(  # noqa: SIM115 - closed below, before it is moved
-            prefix=f".{file.name}-", dir=file.parent, delete=False
-        )
+        with os.fdopen(os.open(temporary, _NEW, 0o600), "wb") as content:
+            yield content
+        move_into_place(temporary, file)
     except OSError as problem:
+        if problem.errno is None:  # a time-out
+            raise
         raise BadInput(f"{file} cannot be written: {problem.strerror}.") from None
-    try:
-        with temporary:
-            yield temporary
-        move_into_place(Path(temporary.name), file)
-    except BaseException:
-        Path(temporary.name).unlink(missing_ok=True)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _seal(content: IO[bytes]) -> Seal:

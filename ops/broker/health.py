@@ -21,7 +21,7 @@ from typing import Any, Final
 import nats.errors
 from msgspec import Struct
 
-from ayes.ledger.nats.api import ack_of
+from ayes.ledger.nats.api import Api, ack_of
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
@@ -98,12 +98,15 @@ async def _write_errors(store: Store) -> dict[str, str]:
     connection = Connection(store.login(SYSTEM))
     await connection.open(name="ayes health", timeout_s=2 * _PATIENCE_S)  # the caller's comes first
     try:
-        client = connection.client
-        subject = f"$SYS.REQ.SERVER.{server_id(client)}.HEALTHZ"
-        answer = await client.request(subject, b'{"details":true}', timeout=_PATIENCE_S)
+        api = Api(connection)
+        await api.start()
+        subject = f"$SYS.REQ.SERVER.{server_id(connection.client)}.HEALTHZ"
+        answer = await api.ask(subject, b'{"details":true}', _PATIENCE_S)
+    except BrokerRefused:
+        return {}  # an earlier version started it, and this login may not ask yet
     finally:
         await connection.close()
-    problems = json.loads(answer.data)["data"].get("errors", [])
+    problems = json.loads(answer.data).get("data", {}).get("errors", [])
     return {
         one["stream"]: one["error"].rpartition("write error: ")[2]
         for one in problems

@@ -33,6 +33,8 @@ WITHIN_S: Final = 300.0
 _PAUSE_S: Final = 0.25
 #: How often writing is tried.
 EVERY_S: Final = 2.0
+#: How long the broker may take to change the limit of the log; what it misses is tried again.
+_PATIENCE_S: Final = 3.0
 #: The free space below which facts are refused: this share of the disk, but no more than these
 #: bytes. What the broker writes besides facts (the positions of consumers, the queue's bucket)
 #: still has room then.
@@ -120,8 +122,9 @@ class Supervisor:
         store = self._server.store
         free, floor = free_bytes(store.path), floor_of(store.path)
         try:
-            await self._set_open(free, floor)
-        except Unavailable as problem:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._set_open(free, floor)
+        except (Unavailable, TimeoutError) as problem:
             _log.debug("the bound of the log cannot be changed", problem=str(problem))
         health = await takes_writes(self._log, store)
         if health.dead and free > floor * _REOPEN:

@@ -87,11 +87,17 @@ def file_of(store: Store) -> Path:
     return user_state_path("approval-ledger") / "witness" / f"{name}.json"
 
 
+class Distrusted(Unavailable):
+    """The log is not what it was, or nobody can say: trying again does not help."""
+
+    exit_code = 1
+
+
 def load(store: Store) -> Seen | None:
     """The state of this store's log when it was last seen, if it ever was.
 
     Raises:
-        Unavailable: the file cannot be read.
+        Distrusted: the file cannot be read.
     """
     file = file_of(store)
     try:
@@ -99,7 +105,7 @@ def load(store: Store) -> Seen | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as problem:
-        raise Unavailable(
+        raise Distrusted(
             f"the witness of the log in {store.path} cannot be read: {file}: {problem}. Restore a "
             "copy of that file, or continue deliberately with --accept-log."
         ) from None
@@ -128,7 +134,7 @@ async def difference(log: JetStream, store: Store, *, deep: bool = False) -> str
         deep: compare the whole log, and not only its end.
 
     Raises:
-        Unavailable: the witness cannot be read.
+        Distrusted: the witness cannot be read.
     """
     seen = load(store)
     if seen is None or seen.seq == 0:
@@ -167,13 +173,13 @@ async def check(store: Store, *, accept: bool) -> None:
         accept: accept the log as it is, and start the witness again.
 
     Raises:
-        Unavailable: the log is shorter, or differs.
+        Distrusted: the log is shorter, or differs.
     """
     if accept:
         forget(store)
         return
     if (problem := await _connected_difference(store)) is not None:
-        raise Unavailable(
+        raise Distrusted(
             f"the log in {store.path} is not what it was: {problem}. No worker starts on it, since "
             "a payment could be made again. Restore the right log; or look at it with "
             "`ayes up --workers none`, and continue deliberately with --accept-log."
@@ -271,5 +277,5 @@ class _Keeper:
         self._saved = self._seen.seq
 
 
-class _Shorter(Unavailable):
+class _Shorter(Distrusted):
     """The log has lost facts while the process was running."""

@@ -1,6 +1,6 @@
 """Commands for a cluster: running one on this machine, and making the files for three hosts."""
 
-import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Final
@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from ayes.ledger.nats.credentials import Store
+from ayes.ops.broker.supervisor import supervised
 from ayes.ops.cluster.files import CONFIG, write_files
 from ayes.ops.cluster.local import LocalCluster
 from ayes.ops.commands.command import command, commands
@@ -15,7 +16,6 @@ from ayes.ops.commands.options import JsonOption, MaxBytesOption, StoreOption
 from ayes.ops.commands.run import bytes_of
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.workers import until_signalled
-from ayes.schemas.errors import BrokerAway
 
 app: Final = commands()
 
@@ -45,11 +45,9 @@ async def up(
     most = bytes_of(max_bytes)
     async with LocalCluster(store, size=nodes, people=_listed(people)) as cluster:
         await cluster.declare(max_bytes=most)
-        gone = asyncio.ensure_future(_node_gone(cluster))
-        try:
-            await until_signalled(gone, ready=lambda: _report(cluster, json=json))
-        finally:
-            gone.cancel()
+        async with AsyncExitStack() as stack:
+            broken = [await stack.enter_async_context(supervised(node)) for node in cluster.nodes]
+            await until_signalled(*broken, ready=lambda: _report(cluster, json=json))
 
 
 @command(app, examples="ayes cluster files --hosts nats1,nats2,nats3 --people ana,ben --out site")
@@ -78,17 +76,6 @@ async def files(
 
 def _listed(text: str) -> list[str]:
     return [one.strip() for one in text.split(",")] if text else []
-
-
-async def _node_gone(cluster: LocalCluster) -> None:
-    ends = {asyncio.create_task(node.exited()): node for node in cluster.nodes}
-    try:
-        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for one in ends:
-            one.cancel()
-    node = ends[done.pop()]
-    raise BrokerAway(f"node {node.name} ended by itself. Its last output:\n{node.last_words()}")
 
 
 def _report(cluster: LocalCluster, *, json: bool) -> None:

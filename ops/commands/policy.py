@@ -11,6 +11,7 @@ from ayes.ledger.explanation import (
     ExplainedRequest,
     ExplainedVerdict,
     Seat,
+    Vote,
     explained,
     said_to,
 )
@@ -290,22 +291,11 @@ def _lines(one: Explained) -> list[_Line]:
     else:
         lines += _verdict_lines(one.judged, _origin(one.judged), agreeing=True)
     if one.asked_as_well:
-        lines.append(
-            ("as well", f"{', '.join(one.asked_as_well)}, since nobody had decided in time")
-        )
-    for vote in one.votes:
-        whose = f"{vote.reviewer} for {vote.on_behalf_of}" if vote.on_behalf_of else vote.reviewer
-        said = (
-            f"{whose}: {vote.verdict.replace('_', ' ')}{f', {vote.reason}' if vote.reason else ''}"
-        )
-        lines.append(("vote", f"{said} (does not count: {vote.flaw})" if vote.flaw else said))
-    if one.next_stage is not None:
-        lines.append(
-            (
-                "next",
-                f"{', '.join(one.next_stage.voters)} are asked as well at {_at(one.next_stage.at)}",
-            )
-        )
+        asked = ", ".join(one.asked_as_well)
+        lines.append(("as well", f"{asked}, since nobody had decided in time"))
+    lines += [("vote", _vote(vote)) for vote in one.votes]
+    if (stage := one.next_stage) is not None:
+        lines.append(("next", f"{', '.join(stage.voters)} are asked as well at {_at(stage.at)}"))
     if one.expires_at is not None and not one.decided:
         lines.append(("until", _at(one.expires_at)))
     if one.grants:
@@ -320,26 +310,25 @@ def _lines(one: Explained) -> list[_Line]:
     return lines
 
 
+def _vote(vote: Vote) -> str:
+    whose = f"{vote.reviewer} for {vote.on_behalf_of}" if vote.on_behalf_of else vote.reviewer
+    reason = f", {vote.reason}" if vote.reason else ""
+    flaw = f" (does not count: {vote.flaw})" if vote.flaw else ""
+    return f"{whose}: {vote.verdict.replace('_', ' ')}{reason}{flaw}"
+
+
 def _verdict_lines(word: ExplainedVerdict, origin: str, *, agreeing: bool = False) -> list[_Line]:
     reason = f": {word.reason}" if word.reason else ""
     lines = [("rule", f"{word.rule!r} of {origin} {_SAYS[word.then]}{reason}")]
     if (asks := word.asks) is not None:
         lines += [("must agree", _needs(seat, agreeing=agreeing)) for seat in asks.quorums]
-        lines += [
-            ("and also", f"{_needs(seat, agreeing=agreeing)}, by the same votes")
-            for seat in asks.besides
-        ]
-        ends = (
-            "one denial ends it"
-            if asks.denials_needed == 1
-            else f"{asks.denials_needed} must deny it"
-        )
-        lines.append(("deny", ends))
+        also = (_needs(seat, agreeing=agreeing) for seat in asks.besides)
+        lines += [("and also", f"{needs}, by the same votes") for needs in also]
+        denials = asks.denials_needed
+        lines.append(("deny", f"{denials} must deny it" if denials > 1 else "one denial ends it"))
         lines += [("not", f"{person}, who {why}") for person, why in asks.excluded.items()]
-        if asks.may_break_glass:
-            lines.append(
-                ("emergency", f"any of {', '.join(asks.may_break_glass)} alone, with a reason")
-            )
+        if glass := ", ".join(asks.may_break_glass):
+            lines.append(("emergency", f"any of {glass} alone, with a reason"))
         lines.append(("time", _time(asks)))
     lines += [("shadow", f"{one.rule!r} has no effect; it says {one.then}") for one in word.shadows]
     return lines

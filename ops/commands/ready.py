@@ -1,7 +1,6 @@
 """The command for probes: do calls get decided at the moment? Once, or over HTTP."""
 
 import asyncio
-import os
 from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
@@ -75,7 +74,7 @@ async def ready(
         print_json({"ready": not why, "why": why})
     else:
         print_message(why or "ready")
-    return os.EX_TEMPFAIL if why else 0
+    return Unavailable.exit_code if why else 0
 
 
 async def _obstacle(roles: Sequence[str], session: Session) -> str:

@@ -164,7 +164,7 @@ def show(answer: Answer) -> None:
     shown: list[list[str]] = []
     count = 0
     for batch in answer.batches():
-        shown += [_cells(row) for row in _rows(batch.slice(0, max(_ROWS - count, 0)))]
+        shown += [[*map(_cell, row)] for row in _rows(batch.slice(0, max(_ROWS - count, 0)))]
         count += batch.num_rows
     if names == ["explain_key", "explain_value"]:
         for row in shown:
@@ -269,10 +269,6 @@ def _plain(value: Any) -> Any:
             return dict(zip(("months", "days", "nanoseconds"), value, strict=True))
         case _:
             return value
-
-
-def _cells(row: tuple[Any, ...]) -> list[str]:
-    return [_cell(value) for value in row]
 
 
 def _cell(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from ayes.ops.lake.catalog import QueryRow, connect
-from ayes.ops.lake.writer import Manifest, read_manifest
+from ayes.ops.lake.writer import read_manifest
 from ayes.ops.terminal.visible import line
 
 
@@ -123,7 +123,8 @@ def report(lake: Path, title: str) -> str:
         figures = [(said, next(iter(rows(query)[0].values()))) for said, query in FIGURES]
         plots = [(plot, rows(plot.query)) for plot in PLOTS]
     drawn = "\n".join(_section(plot, rows) for plot, rows in plots)
-    return _page(title, _lead(manifest), _figures(figures), drawn)
+    lead = f"From log {manifest.log}, up to fact {manifest.until:,}. Times are UTC."
+    return _page(title, lead, _figures(figures), drawn)
 
 
 def _section(plot: Plot, rows: Sequence[QueryRow]) -> str:
@@ -154,10 +155,6 @@ def _svg(plot: Plot, rows: Sequence[QueryRow], theme: Literal["dark"] | None) ->
     checked = alt.Chart.from_dict(spec).to_dict()
     svg: str = vl_convert.vegalite_to_svg(checked, theme=theme)
     return svg
-
-
-def _lead(manifest: Manifest) -> str:
-    return f"From log {manifest.log}, up to fact {manifest.until:,}. Times are UTC."
 
 
 def _figures(figures: Sequence[tuple[str, int]]) -> str:

@@ -27,7 +27,7 @@ from ayes.ops.rehearsal.recorded import (
     recorded_spec,
     recording,
 )
-from ayes.ops.rehearsal.scripted_reviewer import Script, ScriptedVerdict, vote
+from ayes.ops.rehearsal.scripted_reviewer import Script, vote
 from ayes.ops.rehearsal.transcripts import payload_of, read_transcripts
 from ayes.projections.formats import FORMATS, Payload
 from ayes.projections.formats.conversation import read_conversations
@@ -207,7 +207,9 @@ def _other_call(call: Call, found: Recording, script: Script, versions: frozense
     says = vote(script, call.wish.tool)
     voted = next((one.event for one in call.votes if one.slot.tail[3] == script.name), None)
     if isinstance(voted, e.Voted) and (
-        says is None or (voted.verdict, voted.arguments, voted.answer) != _as_voted(says)
+        says is None
+        or (voted.verdict, voted.arguments, voted.answer)
+        != (says.verdict, says.arguments, says.answer)
     ):
         return f"{script.name} voted otherwise on {call.ref}: {voted.verdict}"
     decided = call.decided.event if call.decided else None
@@ -219,10 +221,6 @@ def _other_call(call: Call, found: Recording, script: Script, versions: frozense
     if isinstance(ended, e.ToolReturned) and (output is None or ended.output != output.text):
         return f"{call.ref} returned another output than in the file"
     return ""
-
-
-def _as_voted(says: ScriptedVerdict) -> tuple[str, str | None, str]:
-    return says.verdict, says.arguments, says.answer
 
 
 _COMES_TO: Final[dict[str, type[e.Event]]] = {

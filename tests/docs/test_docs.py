@@ -492,7 +492,7 @@ asyncio.run(main())
     assert code == 9, err
 
 
-@pytest.mark.parametrize("name", ["reviewers.md", "operators.md", "upgrading.md"])
+@pytest.mark.parametrize("name", ["reviewers.md", "operators.md", "cluster.md", "upgrading.md"])
 async def test_the_page_works(shop, name):
     """Each command of the page does what the page says."""
     here, environment = shop

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from brokers import running
 from cluster import cluster
+from disk import small_disk
 from msgspec import structs
 from program import approvals
 
@@ -223,6 +224,16 @@ async def test_only_an_empty_ledger_is_restored_into(log, backup):
     assert await log.last_seq() == 300
 
 
+async def test_nothing_is_restored_under_workers(store, log, backup):
+    """An executor would run at once what was approved before the backup."""
+    async with working([("gate", Gate())], store=store):
+        while not (await log.api.call("CONSUMER.INFO.LEDGER.gate")).get("push_bound"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        with pytest.raises(BadInput, match="workers listen to this ledger: gate"):
+            await restore(log, backup)
+    assert await log.last_seq() == 0
+
+
 async def test_a_backup_with_another_digest_is_refused(log, backup):
     """Whoever kept the digest finds out that the file was exchanged."""
     with pytest.raises(BadInput, match="It is another backup"):
@@ -259,3 +270,14 @@ async def test_a_backup_that_fails_leaves_nothing(log, tmp_path):
     with pytest.raises(BrokerRefused, match=r"STREAM\.SNAPSHOT"):
         await back_up(log, folder / "backup")
     assert list(folder.iterdir()) == []
+
+
+async def test_a_backup_without_room_leaves_nothing(log, backup, tmp_path):
+    """In one sentence, and the ledger is as it was."""
+    await restore(log, backup)
+    with small_disk(tmp_path / "small") as disk:
+        disk.leave(4096)
+        with pytest.raises(BadInput, match="backup cannot be written: No space left on device"):
+            await back_up(log, disk.path / "backup")
+        assert list(disk.path.iterdir()) == []
+    assert await log.last_seq() == 300

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import ssl
 import stat
 from collections.abc import Iterator
@@ -15,10 +17,13 @@ from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import info
 from ayes.ledger.services import Ledger
+from ayes.ops.broker.nodes import copies, trouble
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.cluster.certificates import issue, new_authority
 from ayes.ops.cluster.local import LocalCluster
-from ayes.schemas.errors import BadInput, BrokerRefused, StoreHeld
+from ayes.schemas.errors import BadInput, BrokerRefused, StoreHeld, Unavailable
+from ayes.schemas.events import Said
+from ayes.schemas.slots import ThreadRef
 
 STREAMS = ("LEDGER", "TIMERS", "PARKED", "KV_pending")
 
@@ -51,6 +56,34 @@ def test_its_directory_is_a_store_for_every_command(ready):
         assert approvals("wait", "shop/t1/c1", store=store).code == 0
     assert "Approved" in approvals("show", "shop/t1/c1", store=store).out
     assert approvals("doctor", store=store).code == 0
+
+
+async def test_a_node_that_was_killed_comes_back(ready):
+    """On its port and with its part of the log; meanwhile the others take facts."""
+    url, pid = ready["nodes"]["n2"].values()
+    node = Store(Path(ready["store"]) / "n2")
+    async with Ledger.connect(ready["store"], role="admin") as admin, asyncio.timeout(90):
+        os.kill(pid, signal.SIGKILL)
+        slot = ThreadRef("shop", "t2").said("m1")
+        assert await admin.append_until_acknowledged(slot, Said("user", "Hello.")) is None
+        while server_of(node) in {0, pid}:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.1)
+        while await trouble_of(admin):  # noqa: ASYNC110 - nor for this
+            await asyncio.sleep(0.1)
+    assert node.read().url == url
+
+
+def server_of(store: Store) -> int:
+    """The process of the server, as the lock says; 0 if there is none at the moment."""
+    _, *children = (store.path / "lock").read_text().split()
+    return int(children[0]) if children else 0
+
+
+async def trouble_of(admin: Ledger) -> str:
+    try:
+        return trouble(await copies(admin.log))
+    except Unavailable:
+        return "no leader"
 
 
 def test_the_default_is_what_production_needs(ready):

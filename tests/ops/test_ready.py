@@ -12,6 +12,7 @@ import pytest
 from program import approvals, started, up
 from stories import REF, request
 
+from ayes.ledger.nats.credentials import Store
 from ayes.ledger.services import Ledger
 from ayes.ops.broker import progress as progress_module
 from ayes.ops.broker.progress import progress
@@ -24,7 +25,7 @@ from ayes.schemas.errors import BadInput
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}', provider_id="call_1")
 CALL = REF.call("c1")
 APPROVED = e.Approved(digest="d", ground="policy", rule="freely", policy_version=1)
-NOT_READY = os.EX_TEMPFAIL
+NOT_READY = 75
 
 
 @pytest.fixture
@@ -126,6 +127,16 @@ async def until(ready, answer):
     async with asyncio.timeout(20):
         while await ready() != answer:  # noqa: ASYNC110 - nobody reports a subscription
             await asyncio.sleep(0.02)
+
+
+async def test_a_workers_own_login_is_enough_to_ask_for_it(store, capsys):
+    """A probe next to a worker needs no other password than the worker's."""
+    login = Store(store).login("gate")
+    url = login.url.replace("//", f"//{login.user}:{login.password}@")
+    async with working(reactions(["gate"]), store=store), asyncio.timeout(20):
+        while await ready_command.ready(role=["gate"], session=Session(None, url)):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert capsys.readouterr().err.endswith("ready\n")
 
 
 def test_nobody_is_ready_without_a_broker(tmp_path):

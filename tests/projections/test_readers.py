@@ -414,7 +414,7 @@ def test_chat_guesses_nothing(messages, says_so):
         ([model(use()), user(says(), used())], "message 1: a result comes after something else"),
         ([model(use(input_=[])), user(used())], "message 0: a tool_use is"),
         ([model(use(id_=3)), user(used("3"))], "message 0: a tool_use is"),
-        ([model(use(input_={"a": "\ud800"})), user(used())], "message 0: it holds a value"),
+        ([model(use(input_={"a": "\ud800"})), user(used())], "message 0: it cannot be written"),
         ([model(use()), user(used(content=3))], "message 1: the content is neither text"),
         (
             [model(use()), user(used(content=[{"type": "image"}]))],

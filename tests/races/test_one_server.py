@@ -31,7 +31,7 @@ from ayes.ops.broker.health import Health, takes_writes
 from ayes.ops.broker.server import find_binary
 from ayes.ops.commands import up as up_command
 from ayes.schemas import events as e
-from ayes.schemas.errors import BrokerAway, DeadlinePassed, LedgerFull
+from ayes.schemas.errors import BrokerAway, LedgerFull
 
 #: How long processes are stopped: `make chaos` has them stopped for 30 s.
 STOPPED_S = 30 if os.environ.get("CHAOS") else 1
@@ -133,7 +133,7 @@ def test_a_broker_that_ends_too_often_is_left_with_its_last_words(tmp_path, with
     crashing = threading.Thread(target=crash, daemon=True)
     monkeypatch.setattr(up_command, "_greet", lambda *_, **__: crashing.start())
     ended = within("up", "--store", store, "--workers", "none", "--json")
-    assert ended.code != 0
+    assert ended.code == 75
     message = ended.problem["message"]
     assert message.startswith("the broker ended by itself 2 times within 5 minutes (exit code 2)")
     assert "SIGQUIT: quit" in message
@@ -196,8 +196,7 @@ def memory(pid):
 @pytest.mark.log("jetstream")
 async def test_clocks_that_are_an_hour_off_change_nothing(port, hours):
     """Gate, service and reviewer an hour ahead, or behind: a deadline of a second comes after a
-    second on the broker's clock, and a vote before it counts (I8). A reviewer who is ahead is
-    refused in one sentence.
+    second on the broker's clock, and a vote before it counts (I8).
     """
 
     def off():
@@ -219,10 +218,6 @@ async def test_clocks_that_are_an_hour_off_change_nothing(port, hours):
         await shop.request(SECOND)
         await shop.asked(SECOND)
         ana = Ledger(port, e.Author(kind="reviewer", name="ana"), now=off).reviewer("ana")
-        if hours > 0:  # her own program compares the deadline with its own clock
-            with pytest.raises(DeadlinePassed, match="Nothing was recorded"):
-                await ana.approve(SECOND)
-            ana = Ledger(port, e.Author(kind="reviewer", name="ana")).reviewer("ana")
         await ana.approve(SECOND)
         await shop.decided(e.Approved, SECOND)
 

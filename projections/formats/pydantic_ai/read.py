@@ -6,6 +6,7 @@ are refused, not skipped, as is feedback that answers no call.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from ayes.projections.formats.common import (
@@ -34,7 +35,9 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
     instructions: str | None = None
     for at, message in enumerate(checked_messages(payload, check, _UNREADABLE)):
         if message["kind"] == "response":
-            steps.add_reply(at, _read_reply(at, message))
+            service = message.get("provider_name")
+            parts = recorded(message["parts"], partial(_whose, default=service), at)
+            steps.add_reply(at, RecordedReply(parts))
             continue
         told = message.get("instructions")
         if isinstance(told, str) and told != instructions:
@@ -46,12 +49,6 @@ def read(payload: Payload | Sequence[Any]) -> tuple[ConversationStep, ...]:
             else:
                 steps.add_said(_read_spoken(at, part))
     return steps.finish()
-
-
-def _read_reply(at: int, message: JsonObject) -> RecordedReply:
-    return RecordedReply(
-        recorded(message["parts"], lambda part: _whose(part, message.get("provider_name")), at)
-    )
 
 
 def _whose(part: JsonObject, default: Any) -> str:
