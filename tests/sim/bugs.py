@@ -136,7 +136,7 @@ def a_service_passes_over_claims() -> Iterator[Change]:
     async def new_claim(self: Ledger, ref: Any, lease_s: float) -> Any:
         known = await self.known_call(ref)
         started = e.ToolStarted(digest=known.digest, idempotency_key=str(ref))
-        self.check(known, known.claim_slot, started)
+        await self.check(known, known.claim_slot, started)
         return known.claim_slot, self.with_envelope(started)
 
     yield Ledger, "_new_claim", new_claim
@@ -147,9 +147,9 @@ def a_claim_before_its_approval_counts() -> Iterator[Change]:
     """A call may be claimed and run before it is decided."""
     check = LedgerClient.check
 
-    def lenient(self: LedgerClient, call: Call, slot: Any, event: e.Event) -> None:
+    async def lenient(self: LedgerClient, call: Call, slot: Any, event: e.Event) -> None:
         if not isinstance(event, e.ToolStarted):
-            check(self, call, slot, event)
+            await check(self, call, slot, event)
 
     yield LedgerClient, "check", lenient
     yield lifecycle, "_unapproved", lambda call, fact: None

@@ -246,7 +246,7 @@ class World:
             opened = e.ThreadOpened(requester="rita", model="test:m", tools=tools, agent="bot")
             await admin.append(thread.opened, opened)
             await admin.append(thread.said("m0"), e.Said(role="user", text="Help me."))
-        now = admin.now()
+        now = simulated_time.now()
         away = e.Delegated(
             to="ana", starts_at=now, ends_at=now + timedelta(hours=1), tools=("pay",)
         )
@@ -257,8 +257,8 @@ class World:
     def _ledger(self, process: Process, role: str) -> Ledger:
         author = e.Author(kind=role.partition("-")[0], name=process.name)
         connection = Connection(process, partial(self._acknowledged, process))
-        # No decision may rest on a worker's clock. People's clients refuse by their own.
-        wrong_by_s = process.lot.uniform(-3600, 3600) if role in _WORKERS else 0.0
+        # No decision and no refusal may rest on a program's own clock.
+        wrong_by_s = process.lot.uniform(-3600, 3600)
 
         def now() -> datetime:
             return simulated_time.now() + timedelta(seconds=wrong_by_s)
@@ -591,6 +591,9 @@ class World:
         except ApprovalsError as problem:
             error = {"error": type(problem).__name__, "text": str(problem)}
             self._note("refused", began=began, **asked, **error)
+            raise
+        except Exception as problem:
+            self._note("ended", process=process.name, why=f"{did}: {problem!r}")
             raise
         if isinstance(told, Call):
             decided = told.decided.event.id if told.decided else ""

@@ -76,6 +76,8 @@ class Call:
         self.reconciled: Record | None = None
         self.votes: list[Record] = []
         self.escalated: list[Record] = []
+        #: All claims, void ones included: each fills its slot.
+        self.claims: list[Record] = []
         #: The claims that count, and after which the tool may have run.
         self.starts: list[Record] = []
         self.late: list[Record] = []
@@ -149,6 +151,8 @@ class Call:
 
     def apply(self, one: Record, tail: list[str]) -> None:
         before = self.status
+        if tail[0] == "claim":
+            self.claims.append(one)
         self._apply(one, tail)
         if self.status != before:
             self.history.append((one.seq, one.at, self.status))

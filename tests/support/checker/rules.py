@@ -306,7 +306,7 @@ def refusals_are_right(log: Log, journal: Journal) -> Iterator[Violation]:
             case "run", "NotOpen":
                 is_wrong = been == {"approved"} and call.may_run and call.is_clients
             case "run", "AlreadyFilled":
-                claimed = {start.author[1] for start in call.starts if start.at <= _at(line)}
+                claimed = {one.author[1] for one in call.claims if one.at <= _at(line)}
                 is_wrong = claimed <= {line["process"]} and ((call.ref, line["process"]) not in ran)
             case (("vote" | "withdraw"), "AlreadyDecided"):
                 is_wrong = been <= {"unknown", "requested", "pending"}
