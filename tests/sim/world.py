@@ -478,7 +478,7 @@ class World:
     async def _vote_late(self, process: Process, reviewer: Any, entry: dict[str, Any]) -> None:
         """Vote at about the deadline."""
         left = datetime.fromisoformat(entry["expires_at"]) - simulated_time.now()
-        await process.sleep(max(0.0, left.total_seconds() - process.lot.uniform(0.02, 0.1)))
+        await process.sleep(max(0.0, left.total_seconds() - process.lot.uniform(0.04, 0.18)))
         await self._vote(process, reviewer, entry)
 
     async def _vote(self, process: Process, reviewer: Any, entry: dict[str, Any]) -> bool:
