@@ -22,7 +22,11 @@ CALLS = 40
 #: Seeds that find some bugs sooner than the first ones do. When the code changes, so does what
 #: happens in a seed; then the first ones are tried.
 FOUND_BY = {
+    "a-dead-executors-claim-is-left": 7,
+    "a-late-result-is-shown": 19,
     "a-timer-beats-a-decision": 65,
+    "an-unknown-append-is-taken-for-done": 8,
+    "an-unknown-claim-is-tried-again": 7,
 }
 
 
