@@ -35,7 +35,7 @@ from msgspec import Struct
 
 from ayes.ledger.services import Ledger
 from ayes.ledger.tool_runner import NOT_DONE, ToolFunction, idempotency_key
-from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
+from ayes.schemas.errors import BadInput, BrokerRefused, OutcomeUnknown, Unavailable
 from ayes.schemas.events import ToolRef
 from ayes.schemas.logs import get_logger
 from ayes.schemas.tools import ToolSpec, declaration, spec_of
@@ -113,7 +113,7 @@ class Tools(Mapping[str, Registered]):
         Returns the references that a thread is opened with.
 
         Raises:
-            Unavailable: the broker did not confirm them within `patience_s`.
+            OutcomeUnknown: the broker did not confirm them within `patience_s`.
             BrokerRefused: these credentials may not declare tools.
         """
         until = asyncio.get_running_loop().time() + patience_s
@@ -149,7 +149,7 @@ async def _declared(ledger: Ledger, workspace: str, spec: ToolSpec, until: float
             raise
         except Unavailable as problem:
             if asyncio.get_running_loop().time() >= until:
-                raise Unavailable(
+                raise OutcomeUnknown(
                     f"it is not known whether tool {spec.name} is declared in {workspace}: "
                     f"{problem} Start this again when the broker answers: it is safe."
                 ) from None

@@ -54,6 +54,7 @@ from ayes.schemas.errors import (
     BadFile,
     BadId,
     BadSlot,
+    BrokerAway,
     BrokerRefused,
     DeadlinePassed,
     NotAllowed,
@@ -317,7 +318,7 @@ class LedgerClient:
                 is asked again.
 
         Raises:
-            Unavailable: the fact did not turn up in time.
+            BrokerAway: no replica that answers has the fact in time.
         """
         clock = asyncio.get_running_loop()
         until = clock.time() + _CATCH_UP_S
@@ -329,7 +330,7 @@ class LedgerClient:
                 return facts
             if clock.time() > until:
                 behind = f"{must_include.subject} cannot be read yet; a replica is behind."
-                raise Unavailable(behind)
+                raise BrokerAway(behind)
             await asyncio.sleep(0.01)
 
     async def call(self, ref: CallRef, *, must_include: Slot | None = None) -> Call:

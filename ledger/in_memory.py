@@ -69,16 +69,20 @@ class Memory:
         if (standing := self._by_subject.get(slot.subject)) is not None:
             same = standing.event.id == event_id
             return AlreadyRecorded(standing.seq) if same else SlotTaken(standing)
-        fact = fact_of(len(self._facts) + 1, self._now(), slot.subject, raw)
-        self._by_head[_head(slot.subject)].append(len(self._facts))
-        self._facts.append(fact)
-        self._raw.append(RawMessage(fact.seq, fact.recorded_at, slot.subject, raw))
-        self._by_subject[slot.subject] = fact
+        fact = self._store(slot.subject, raw)
         for durable in self._durables.values():
             durable.offer(slot.subject, fact)
         async with self._grown:
             self._grown.notify_all()
         return Recorded(fact.seq)
+
+    def _store(self, subject: str, raw: bytes) -> Fact:
+        fact = fact_of(len(self._facts) + 1, self._now(), subject, raw)
+        self._by_head[_head(subject)].append(len(self._facts))
+        self._facts.append(fact)
+        self._raw.append(RawMessage(fact.seq, fact.recorded_at, subject, raw))
+        self._by_subject[subject] = fact
+        return fact
 
     async def latest(self, subjects: str) -> Fact | None:
         found = self._places(subjects)

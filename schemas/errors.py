@@ -18,7 +18,7 @@
     │   ├── DeadlinePassed      the approval expired
     │   └── AlreadyFilled       the slot holds another fact; says whose
     ├── Unavailable             a fault outside of this program; the request may be valid
-    │   ├── BrokerAway          no broker answered in time, or it has no leader
+    │   ├── BrokerAway          no broker answered in time; or it has no leader, or lags behind
     │   ├── BrokerRefused       the broker answered no: credentials, permissions, configuration
     │   │   ├── LogLost         the log ends before a fact that was read from it already
     │   │   └── NewerLog        the log is at a level that this program does not know
@@ -33,7 +33,10 @@ command line: 1 error, 2 usage or bad input, 3 timed out, 4 not allowed, 6 expir
 later (EX_TEMPFAIL of sysexits.h).
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+#: The exit code EX_TEMPFAIL of sysexits.h: nothing is to be mended, and waiting may help.
+TRY_AGAIN: Final = 75
 
 
 class ApprovalsError(Exception):
@@ -122,13 +125,13 @@ class AlreadyFilled(Refused):
 
 
 class Unavailable(ApprovalsError):
-    """A fault outside of this program; trying again may work."""
-
-    exit_code = 75
+    """A fault outside of this program. Where waiting helps, the exit code says so."""
 
 
 class BrokerAway(Unavailable):
     """No broker answered in time, or its nodes have no leader at the moment."""
+
+    exit_code = TRY_AGAIN
 
 
 class BrokerRefused(Unavailable):
@@ -148,13 +151,19 @@ class NewerLog(BrokerRefused):
 class LedgerFull(Unavailable):
     """The log, or its disk, has no room for further facts; nothing was recorded."""
 
+    exit_code = TRY_AGAIN
+
 
 class StoreHeld(Unavailable):
     """Another process has this store."""
 
+    exit_code = TRY_AGAIN
+
 
 class OutcomeUnknown(Unavailable):
     """No answer came; the fact may or may not be recorded. Appending it again is safe."""
+
+    exit_code = TRY_AGAIN
 
 
 class WaitTimedOut(Unavailable):

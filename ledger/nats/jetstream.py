@@ -241,7 +241,7 @@ class JetStream:
     async def _retry_read(self, until: float, subjects: Collection[str]) -> None:
         """Wait until another replica may answer, or the one that is behind has caught up."""
         if time.monotonic() > until:
-            raise Unavailable(
+            raise BrokerAway(
                 f"{', '.join(subjects)} cannot be read yet: the replicas that answer are behind."
             )
         await asyncio.sleep(0.005)

@@ -10,12 +10,11 @@ from ayes.consumers.effects import Append
 from ayes.consumers.gate import Gate
 from ayes.ledger.in_force import policy_in_force, subject_of, tool_of, void_policies, void_tools
 from ayes.ledger.in_memory import Memory
-from ayes.ledger.log import RawMessage
 from ayes.ledger.policies import AppliedPolicy
 from ayes.ledger.verdict import Case
 from ayes.ops.broker.setup import apply_policy
 from ayes.schemas import events as e
-from ayes.schemas.codec import Fact, encode, fact_of
+from ayes.schemas.codec import Fact, encode
 from ayes.schemas.errors import BadFact, UnknownTool
 from ayes.schemas.policy import applied, read_policy
 from ayes.schemas.slots import ORGANISATION, CallRef, policy_slot, tool_slot
@@ -34,11 +33,7 @@ class Messy(Memory):
     """The port in memory, into which anybody can put any bytes on any subject."""
 
     async def put(self, subject: str, raw: bytes) -> Fact:
-        fact = fact_of(len(self._facts) + 1, self._now(), subject, raw)
-        self._facts.append(fact)
-        self._raw.append(RawMessage(fact.seq, fact.recorded_at, subject, raw))
-        self._by_subject[subject] = fact
-        return fact
+        return self._store(subject, raw)
 
 
 @pytest.fixture
