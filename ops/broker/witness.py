@@ -17,11 +17,12 @@ import asyncio
 import hashlib
 import os
 import struct
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -45,6 +46,9 @@ EVERY_S: Final = 5.0
 #: How long the last look may take, since stopping a worker waits for it.
 _LAST_LOOK_S: Final = 2.0
 #: Facts between two saves, if many are new.
+#: How long a node may take to learn that it is not the leader any more: nats-server looks every
+#: 10 s whether it still has a majority (`lostQuorumInterval` in server/raft.go).
+_DEPOSED_S: Final = 20.0
 _SAVE_EVERY: Final = 100_000
 
 
@@ -139,7 +143,7 @@ async def difference(log: JetStream, store: Store, *, deep: bool = False) -> str
     seen = load(store)
     if seen is None or seen.seq == 0:
         return None
-    stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
+    stream = await _stream(log, seen.seq)
     last = (
         f"fact {seen.seq:,}, recorded at {seen.recorded_at:%Y-%m-%d %H:%M:%S} UTC, was seen before"
     )
@@ -164,6 +168,22 @@ async def difference(log: JetStream, store: Store, *, deep: bool = False) -> str
     if digest == seen.digest:
         return None
     return f"the facts {begin + 1:,} to {seen.seq:,} are not those that were seen before"
+
+
+async def _stream(log: JetStream, seen: int) -> dict[str, Any] | None:
+    """What the leader says of the log; `None` if there is none.
+
+    A node that was paused or cut off while another became the leader answers for the log as it had
+    it, until it learns of that. So in a cluster an end before fact `seen` is believed if it stays.
+    """
+    until = time.monotonic() + _DEPOSED_S
+    while True:
+        stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
+        is_behind = stream is not None and stream["state"]["last_seq"] < seen
+        replicated = stream is not None and stream.get("cluster", {}).get("replicas")
+        if not (is_behind and replicated) or time.monotonic() >= until:
+            return stream
+        await asyncio.sleep(0.5)
 
 
 async def check(store: Store, *, accept: bool) -> None:
@@ -251,7 +271,7 @@ class _Keeper:
     async def look(self) -> None:
         """Read the facts that were not received yet, and save the state."""
         before = self._seen.seq  # while the broker answers, more may be received
-        stream = await info(self._log.api, f"STREAM.INFO.{LEDGER}")
+        stream = await _stream(self._log, before)
         last = stream["state"]["last_seq"] if stream else 0
         if last < before or (stream and self._seen.created not in {"", stream["created"]}):
             raise _Shorter(

@@ -10,6 +10,8 @@ import stat
 from pathlib import Path
 
 import pytest
+from cluster import cluster
+from msgspec import structs
 from program import approvals, last_seq, record, up
 
 from ayes.ledger.in_memory import Memory
@@ -265,3 +267,22 @@ async def test_what_the_gate_hears_of_is_not_read_again(kept, monkeypatch):
     for raw in facts:
         expected = expected.add(raw)
     assert (seen.seq, seen.digest) == (expected.seq, expected.digest)
+
+
+async def test_a_deposed_leader_does_not_end_the_gate(tmp_path: Path):
+    """A node that was the leader until a moment ago may answer that the log ends earlier. The gate
+    goes on if the log is whole again soon; here the fact that it has seen comes while it looks.
+    """
+    async with (
+        cluster(tmp_path) as running,
+        JetStream.connect(running.store.path, role="observer") as log,
+        Ledger.connect(running.store.path) as desk,
+    ):
+        await desk.append(*said(1))
+        keeper = witness._Keeper(log, running.store)
+        await keeper.look()
+        keeper._seen = structs.replace(keeper._seen, seq=2)
+        looking = asyncio.create_task(keeper.look())
+        await asyncio.wait({looking}, timeout=0.2)
+        await desk.append(*said(2))
+        await looking
