@@ -87,16 +87,26 @@ async def work(
         else {name: one for name, (_, one) in read_recordings(recording).items()}
     )
     store, url, json = session
-    await _wait_for_broker(session, chosen[0], wait_s)
-    if registry is not None:
-        await declare_tools(registry, workspace, session)
-    started = reactions(chosen, tools=registry, recordings=recordings)
-    if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
-        await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
-    async with (
-        witnessed(Store(store) if url is None else None, chosen, accept_log=accept_log) as watched,
-        working(started, store=store, url=url, ack_wait_s=ack_wait_s, each=watched.hear) as failed,
-    ):
+
+    async def begin() -> tuple[AsyncExitStack, witness.Watched, asyncio.Future[None]]:
+        async with AsyncExitStack() as stack:
+            await _reach_leader(session, chosen[0])
+            if registry is not None:
+                await declare_tools(registry, workspace, session)
+            started = reactions(chosen, tools=registry, recordings=recordings)
+            if url is None:  # elsewhere an administrator created the consumers: `ayes setup`
+                await declare_streams(store, ack_wait_s=ack_wait_s, also=durables(started))
+            watched = await stack.enter_async_context(
+                witnessed(Store(store) if url is None else None, chosen, accept_log=accept_log)
+            )
+            failed = await stack.enter_async_context(
+                working(started, store=store, url=url, ack_wait_s=ack_wait_s, each=watched.hear)
+            )
+            return stack.pop_all(), watched, failed
+
+    # All of it: the broker or its leader may be gone again between two steps.
+    stack, watched, failed = await while_away(begin, timeout_s=wait_s)
+    async with stack:
         await until_signalled(
             failed, *watched.ends, ready=lambda: _report_working(chosen, json=json)
         )
@@ -219,14 +229,10 @@ async def declare_tools(tools: Tools, workspace: str, session: Session) -> None:
         await tools.declare(ledger, workspace)
 
 
-async def _wait_for_broker(session: Session, role: str, timeout_s: float | None) -> None:
-    """Wait until the broker answers, and has a leader for the ledger if it is a cluster."""
-
-    async def ask() -> None:
-        async with session.connect(role) as ledger:
-            await ledger.log.at(1)  # the leader alone answers this, and each role may ask
-
-    await while_away(ask, timeout_s=timeout_s)
+async def _reach_leader(session: Session, role: str) -> None:
+    """Fail with `BrokerAway` unless there is a broker, and in a cluster a leader for the ledger."""
+    async with session.connect(role) as ledger:
+        await ledger.log.at(1)  # the leader alone answers this, and each role may ask
 
 
 def kinds_of(named: Sequence[str]) -> list[str]:
