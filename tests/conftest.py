@@ -56,6 +56,7 @@ TOGETHER = {
         "tests/ops/test_rehearse.py::test_approved_each_real",
         "tests/ops/test_rehearse.py::test_denied_no_real",
         "tests/races/test_crash.py",
+        "tests/chaos/test_chaos.py",
     ),
     # The packages of the providers take seconds to import.
     "providers": (
