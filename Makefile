@@ -40,9 +40,17 @@ growth: setup    ## how cost grows with the log and with processes; FACTS=10000,
 charts: setup    ## a chart for each workload into docs/charts, from RESULTS="bench.jsonl growth.jsonl"
 	@$(BIN)/python -m bench.charts $(RESULTS) docs/charts
 
-chaos: setup     ## kill -9 everything repeatedly: with all recorded conversations, and a lake sync 300 times
+chaos: setup     ## kill, pause and cut off three nodes, one server and all programs; MINUTES=20, SEED=1, SERVERS=3 or 1 alone, REPORT=docs/faults.md
+	@status=0; for servers in $(or $(SERVERS),3 1); do \
+	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/chaos/chaos.py --servers $$servers --minutes $(or $(MINUTES),20) \
+	    --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT)) || status=1; done; exit $$status
+
+kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, and a lake sync 300 times
 	@CHAOS=1 $(BIN)/pytest tests/races/test_crash.py tests/races/test_one_server.py -n 0
 	@KILLS=100 $(BIN)/pytest tests/ops/test_archivist.py -n 0 -k killed
+
+power: setup     ## 20 power failures while clients write; root only, as each disk is a loop device
+	@POWER_FAILURES=$(or $(FAILURES),20) $(BIN)/pytest tests/chaos/test_power.py -n 0 -s
 
 sim: setup       ## SEEDS=1000 simulated worlds of CALLS=200 on a hostile broker, then planted bugs; SEED=123 replays one
 	@PYTHONPATH=.:tests/support:tests/sim $(BIN)/python tests/sim/simulate.py --calls $(or $(CALLS),200) \
@@ -68,4 +76,4 @@ lock: setup      ## resolve pyproject.toml again into requirements.lock
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test test-bench check bench growth charts chaos sim properties cluster lock clean
+.PHONY: help setup demo test test-bench check bench growth charts chaos kills power sim properties cluster lock clean

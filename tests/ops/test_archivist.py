@@ -34,7 +34,7 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BadInput, Unavailable
 
-#: How often a process is killed at a random moment, for each of two tests: `make chaos` sets 100.
+#: How often a process is killed at a random moment, for each of two tests: `make kills` sets 100.
 KILLS = int(os.environ.get("KILLS", "4"))
 #: The process that is killed: it takes batches of any size, publishes now and then, and tells how
 #: far it came.

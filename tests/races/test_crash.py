@@ -1,7 +1,7 @@
 """Kill -9 in the midst of everything: what was recorded stays, and what was begun is finished.
 
 Real processes, each with the credentials of its role, killed with SIGKILL and started again. In CI
-a short version runs; `make chaos` kills more often, on the whole of the real conversations
+a short version runs; `make kills` kills more often, on the whole of the real conversations
 (CHAOS=1).
 """
 
