@@ -45,10 +45,10 @@ CHECKPOINT: Final = 10_000
 EVERY_S: Final = 5.0
 #: How long the last look may take, since stopping a worker waits for it.
 _LAST_LOOK_S: Final = 2.0
-#: Facts between two saves, if many are new.
 #: How long a node may take to learn that it is not the leader any more: nats-server looks every
 #: 10 s whether it still has a majority (`lostQuorumInterval` in server/raft.go).
 _DEPOSED_S: Final = 20.0
+#: Facts between two saves, if many are new.
 _SAVE_EVERY: Final = 100_000
 
 
