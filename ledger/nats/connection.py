@@ -28,8 +28,9 @@ _DENIED: Final = re.compile(
     r"permissions violation for \w+ to \"(?P<subject>[^\"]+)\"", re.IGNORECASE
 )
 
-#: A server that leaves `PINGS` pings in a row unanswered, each for `PING_S`, is given up.
-PING_S: Final = 5
+#: A server that leaves `PINGS` pings in a row unanswered, each for `PING_S`, is given up: after six
+#: seconds at the most. A request waits for five, so its repetition finds the next server.
+PING_S: Final = 2
 PINGS: Final = 2
 #: How long a server may take to answer the ping of `probe`.
 PROBE_S: Final = 2
