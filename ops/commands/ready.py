@@ -19,7 +19,7 @@ from ayes.ops.commands import completion
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.workers import KINDS, until_signalled
-from ayes.schemas.errors import BadInput, BrokerRefused, Unavailable
+from ayes.schemas.errors import TRY_AGAIN, BadInput, BrokerRefused, Unavailable
 
 app: Final = commands()
 
@@ -74,7 +74,7 @@ async def ready(
         print_json({"ready": not why, "why": why})
     else:
         print_message(why or "ready")
-    return Unavailable.exit_code if why else 0
+    return TRY_AGAIN if why else 0
 
 
 async def _obstacle(roles: Sequence[str], session: Session) -> str:

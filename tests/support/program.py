@@ -73,7 +73,7 @@ class Started(subprocess.Popen[Any]):
         request = {
             "words": [str(one) for one in args],
             "environment": env,
-            "directory": cwd and str(cwd),
+            "directory": str(cwd or Path.cwd()),
         }
         streams = [
             given if given != -1 else own for own, given in enumerate((p2cread, c2pwrite, errwrite))
