@@ -35,7 +35,7 @@ _FIXED: Final = frozenset({"storage", "retention", "deliver_policy", "ack_policy
 _NEEDED: Final = frozenset({"filter_subjects", "deliver_subject", "deliver_group", "ack_policy"})
 
 
-class Difference(Struct, frozen=True):
+class Drift(Struct, frozen=True):
     """A setting that is not as declared, or a stream or consumer that is missing."""
 
     stream: str
@@ -74,18 +74,18 @@ class Difference(Struct, frozen=True):
 
 async def differences(
     requests: Api, *, replicas: int | None = None, also: Collection[str] = ()
-) -> list[Difference]:
+) -> list[Drift]:
     """All differences between the broker and the declarations.
 
     Args:
         replicas: of each stream; None: as many as `LEDGER` has.
         also: the optional durables that must be there.
     """
-    found: list[Difference] = []
+    found: list[Drift] = []
     for name, declared in streams().items():
         stream = await info(requests, f"STREAM.INFO.{name}")
         if stream is None:
-            found.append(Difference(name))
+            found.append(Drift(name))
             continue
         live = stream["config"]
         replicas = replicas or live["num_replicas"]
@@ -95,7 +95,7 @@ async def differences(
         if consumer is not None:
             found += _of_consumer(durable, consumer["config"])
         elif not durable.optional or durable.origin in also:
-            found.append(Difference(durable.stream, durable.name))
+            found.append(Drift(durable.stream, durable.name))
     return found
 
 
@@ -104,7 +104,7 @@ async def drift(requests: Api) -> list[str]:
     return [str(one) for one in await differences(requests)]
 
 
-async def upgrade(requests: Api, plan: Iterable[Difference]) -> None:
+async def upgrade(requests: Api, plan: Iterable[Drift]) -> None:
     """Change the settings that differ. `ensure` creates what is missing and adds bounds.
 
     The broker keeps the position and the start time of a consumer that it changes.
@@ -144,7 +144,7 @@ async def check_own(requests: Api, durable: Durable) -> None:
         _log.warning("the consumer is not as this program declares it", difference=str(one))
 
 
-def _of_consumer(durable: Durable, live: dict[str, Any]) -> list[Difference]:
+def _of_consumer(durable: Durable, live: dict[str, Any]) -> list[Drift]:
     declared = consumer_config(durable)
     del declared["ack_wait"]  # an option of `up` and `work`
     # The server reports a single subject under another name.
@@ -154,10 +154,10 @@ def _of_consumer(durable: Durable, live: dict[str, Any]) -> list[Difference]:
 
 def _settings(
     stream: str, consumer: str, declared: dict[str, Any], live: dict[str, Any]
-) -> list[Difference]:
+) -> list[Drift]:
     # The server omits defaults, so 0, false, empty and absent are equal.
     return [
-        Difference(stream, consumer, key, live.get(key), value)
+        Drift(stream, consumer, key, live.get(key), value)
         for key, value in declared.items()
         if key != "metadata"
         and not (

@@ -57,7 +57,7 @@ class _Question(Struct):
     connect_opts: _ConnectOptions
 
 
-class _Request(Struct):
+class _AuthRequest(Struct):
     nats: _Question
 
 
@@ -137,10 +137,10 @@ def _user_token(issuer: Issuer, user_nkey: str, role: str) -> str:
     return issuer.token(user_nkey, PEOPLE, body)
 
 
-def _claims(token: bytes) -> _Request:
+def _claims(token: bytes) -> _AuthRequest:
     payload = token.split(b".")[1]
     raw = base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4))
-    return msgspec.json.decode(raw, type=_Request)
+    return msgspec.json.decode(raw, type=_AuthRequest)
 
 
 def _nkey(public: bytes) -> str:

@@ -18,7 +18,7 @@ STALLED_S: Final = 4.0
 ESSENTIAL: Final = ("gate", "queue")
 
 
-class Progress(Struct, frozen=True):
+class ConsumerStatus(Struct, frozen=True):
     """The progress of one durable consumer."""
 
     name: str
@@ -48,7 +48,7 @@ class Progress(Struct, frozen=True):
         return f"frozen: nothing was done for {self.quiet_s:,.0f} s" if self.frozen else ""
 
 
-async def progress(log: JetStream, name: str) -> Progress:
+async def progress(log: JetStream, name: str) -> ConsumerStatus:
     """How far a consumer is, as of now.
 
     Raises:
@@ -57,10 +57,10 @@ async def progress(log: JetStream, name: str) -> Progress:
     durable = DURABLES[name]
     consumer = await info(log.api, f"CONSUMER.INFO.{durable.stream}.{name}")
     if consumer is None:
-        return Progress(name)
+        return ConsumerStatus(name)
     listening = consumer.get("push_bound", False)
     used = listening or consumer["delivered"]["consumer_seq"] > 0
-    return Progress(
+    return ConsumerStatus(
         name,
         exists=True,
         listening=listening,

@@ -20,7 +20,7 @@ from ayes.ops.broker import witness
 from ayes.ops.broker.guard import alarms, readers
 from ayes.ops.broker.health import takes_writes
 from ayes.ops.broker.nodes import copies, explained, trouble
-from ayes.ops.broker.progress import ESSENTIAL, Progress, progress, seconds
+from ayes.ops.broker.progress import ESSENTIAL, ConsumerStatus, progress, seconds
 from ayes.ops.broker.server import OLDEST
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.terminal.output import print_json, print_line
@@ -361,13 +361,13 @@ async def _if_readable[T](reading: Awaitable[T]) -> T | None:
         return None
 
 
-async def _consumers(port: JetStream) -> list[Progress]:
+async def _consumers(port: JetStream) -> list[ConsumerStatus]:
     """Those that are needed; those for parked deliveries only if something is to be retried."""
     found = [await progress(port, name) for name in DURABLES]
     return [one for one in found if _is_shown(one)]
 
 
-def _is_shown(one: Progress) -> bool:
+def _is_shown(one: ConsumerStatus) -> bool:
     if DURABLES[one.name].stream == PARKED:
         return bool(one.waiting or one.in_hand)
     return one.used or not DURABLES[one.name].optional

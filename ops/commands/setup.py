@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ayes.ledger.nats.drift import Difference, differences, upgrade
+from ayes.ledger.nats.drift import Drift, differences, upgrade
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ensure, info, streams
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
@@ -72,7 +72,7 @@ async def setup(
             f"there is no consumer {', '.join(unknown)} to add. There are: {', '.join(OPTIONAL)}."
         )
     most = bytes_of(max_bytes)
-    plan: list[Difference] = []
+    plan: list[Drift] = []
     async with JetStream.connect(session.store, url=session.url, role="admin") as log:
         if do_upgrade:
             plan = await differences(log.api, replicas=replicas, also=also)
@@ -87,7 +87,7 @@ async def setup(
     return 1 if differing else 0
 
 
-async def _agreed(plan: Sequence[Difference], session: Session, *, yes: bool) -> bool:
+async def _agreed(plan: Sequence[Drift], session: Session, *, yes: bool) -> bool:
     """Show what will be changed; returns whether to do it."""
     if not session.json:
         for one in plan:
@@ -105,15 +105,15 @@ async def _agreed(plan: Sequence[Difference], session: Session, *, yes: bool) ->
     return False
 
 
-def _as_json(plan: Sequence[Difference]) -> list[dict[str, str]]:
+def _as_json(plan: Sequence[Drift]) -> list[dict[str, str]]:
     return [{"difference": str(one), "remedy": one.remedy} for one in plan]
 
 
 def _report(
     copies: int,
     also: Sequence[str],
-    plan: Sequence[Difference],
-    differing: Sequence[Difference],
+    plan: Sequence[Drift],
+    differing: Sequence[Drift],
     session: Session,
 ) -> None:
     if session.json:
