@@ -237,11 +237,11 @@ def port_of(used: Connection) -> int:
 
 
 async def test_the_intervals_of_pings_are_those_of_every_client(store: Path):
-    """A silent server is given up after 15 s (D6)."""
+    """A silent server is given up after six seconds (D6)."""
     async with Ledger.connect(store) as desk:
         assert isinstance(desk.log, JetStream)
         options = desk.log.connection.client.options
-        assert (options["ping_interval"], options["max_outstanding_pings"]) == (5, 2)
+        assert (options["ping_interval"], options["max_outstanding_pings"]) == (2, 2)
 
 
 async def test_a_connection_whose_broker_died_can_be_closed(tmp_path: Path):

@@ -161,11 +161,11 @@ async def left(admin: Ledger, durable: str) -> int:
 
 #: The most of each kind, for one cycle; what is not in it must not be sent at all.
 MOST: Counts = {
-    "service": {"facts": 1, "requests": 1, "handed": 2, "answers": 4,
+    "service": {"facts": 1, "requests": 1.2, "handed": 2, "answers": 4,
                 "bytes out": 680, "bytes in": 2300},
-    "gate": {"facts": 2, "requests": 0.1, "handed": 8, "acks": 2, "answers": 2.3,
+    "gate": {"facts": 2, "requests": 0.2, "handed": 8, "acks": 2, "answers": 2.3,
              "bytes out": 1020, "bytes in": 3840},
-    f"reviewer-{REVIEWER}": {"facts": 1, "requests": 2, "answers": 11,
+    f"reviewer-{REVIEWER}": {"facts": 1, "requests": 2.2, "answers": 11,
                              "bytes out": 650, "bytes in": 5300},
     "observer": {"requests": 0.5, "answers": 7, "bytes out": 100, "bytes in": 4000},
     "executor": {"facts": 2, "handed": 2, "acks": 2, "answers": 2,
@@ -184,7 +184,8 @@ async def test_an_approval_costs_so_much_and_no_more(wire):
     | executor |     2 |        0 |      2 |    2 |       2 |       890 |    1,030 |
 
     Each is held against a bound just above, except where more is there to be read if somebody else
-    is quick: the answers of service and reviewer, and their bytes. Gate and executor are in one
+    is quick: the answers of service and reviewer, and their bytes. A read that is not answered
+    within 0.3 s is sent again, which a busy machine may cause. Gate and executor are in one
     process, and read nothing: the gate's connection hears the whole log for both, six facts a
     cycle. Its one request in twenty cycles is for the conversation as it was before it was heard
     of. Beside them the gate's process looks every five seconds, as the observer, at what is new in

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import pkgutil
+import signal
 import socket
 import sys
 import time
@@ -61,6 +62,8 @@ def become(words: list[str], environment: dict[str, str], directory: str | None)
     """Take over the arguments, environment and directory of a request."""
     if directory is not None:
         os.chdir(directory)
+    # Whoever runs the tests in the background may ignore it, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()

@@ -243,8 +243,9 @@ def results_are_recorded_once(log: Log, journal: Journal) -> Iterator[Violation]
 
 
 def claims_lead_to_runs(log: Log, journal: Journal) -> Iterator[Violation]:
-    """A process that claims a call runs it, unless it dies. If it cannot know that
-    it has claimed it, the call is in doubt, or is claimed again where the tool is repeatable.
+    """A process that claims a call runs it, unless it dies. If it cannot know that it has claimed
+    it, the call is in doubt, or is claimed again where the tool is repeatable, or the process that
+    started it before turns out to live and ends it.
     """
     dead = {line["process"] for line in _of(journal, "died")}
     ran = {(line["call"], line["process"]) for line in _of(journal, "tool")}
@@ -255,6 +256,8 @@ def claims_lead_to_runs(log: Log, journal: Journal) -> Iterator[Violation]:
         is_in_doubt = call.end is not None and call.end.kind == "InDoubt"
         for start in call.starts[-1:] if not is_in_doubt else ():
             process = start.author[1]
+            if call.end is not None and call.end.author in {one.author for one in call.starts[:-1]}:
+                continue
             if process in known - dead and (call.ref, process) not in ran:
                 yield Violation("I6", call.ref, f"{process} claimed it and never ran it")
         if call.end is not None and call.end.kind in {"ToolReturned", "ToolFailed"}:
