@@ -5,8 +5,8 @@ Here a first connection comes about within `timeout_s`, or fails; once it stood,
 ever, with any server of the cluster that answers.
 
 A server that vanishes silently closes nothing, and by its defaults nats-py notices after six
-minutes. Here it has `PING_S` for an answer to a ping, `PINGS` times; and whoever misses an answer
-sooner (`ordered_consumer.py`) calls `probe`.
+minutes. Here it has `PING_S` for an answer to a ping, `PINGS` times. A follower that misses its
+heartbeats sooner (`ordered_consumer.py`) calls `probe`.
 """
 
 import asyncio

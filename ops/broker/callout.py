@@ -113,7 +113,9 @@ def answer_to(request: bytes, store: Store, issuer: Issuer) -> str:
     name = question.connect_opts.user
     try:
         known = store.read().passwords.get(name, "") if name.startswith(REVIEWER) else ""
-        if not known or not hmac.compare_digest(known, question.connect_opts.password):
+        if not known or not hmac.compare_digest(
+            known.encode(), question.connect_opts.password.encode()
+        ):
             raise BadInput("unknown user or wrong password")
         answer = {"jwt": _user_token(issuer, question.user_nkey, name)}
     except ApprovalsError as problem:

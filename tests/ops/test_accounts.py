@@ -1,6 +1,7 @@
 """Who may say what, against the real broker: every role, every slot, and the ways around."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -13,9 +14,11 @@ from nats.aio.client import Client
 from nats.js.errors import NotFoundError
 
 from ayes.consumers.pending_client import SERVICE, SUBJECT
+from ayes.ledger.nats.credentials import Address, Store
 from ayes.ledger.subscriptions import DURABLES, Durable
 from ayes.ops.broker import accounts
 from ayes.ops.broker.accounts import ADMIN, ROLES, accounts_config, permissions
+from ayes.ops.broker.callout import Issuer, answer_to
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas.errors import BadId, BadInput
 from ayes.schemas.slots import FILLED_BY, ORGANISATION, matches
@@ -613,6 +616,17 @@ async def test_people_are_apart_though_they_share_an_account(server, admin):
                 await ana.client.publish(question, body, reply=subject)
             await ana.ask("$JS.API.INFO")
             assert await stands(admin, subject) is None
+
+
+def test_a_password_of_any_letters_is_answered(tmp_path):
+    """A wrong password that is not ASCII is refused like any other, and at once."""
+    store = Store(tmp_path)
+    store.write(Address(passwords={"reviewer-ana": "secret"}))
+    login = {"user": "reviewer-ana", "pass": "g\u00e4nse"}
+    asked = {"nats": {"server_id": {"id": "N"}, "user_nkey": "U", "connect_opts": login}}
+    request = b"." + base64.urlsafe_b64encode(json.dumps(asked).encode()) + b"."
+    answer = base64.urlsafe_b64decode(answer_to(request, store, Issuer()).split(".")[1] + "==")
+    assert json.loads(answer)["nats"]["error"] == "unknown user or wrong password"
 
 
 @pytest.mark.parametrize(
