@@ -68,7 +68,7 @@ lock: export PATH := $(PATH):$(CURDIR)/.venv/uv/bin
 lock: setup      ## resolve pyproject.toml again into requirements.lock
 	@uv pip compile --universal --generate-hashes --all-extras --group test --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o requirements.lock pyproject.toml
-	@uv pip compile --universal --generate-hashes --extra dev --group build --python-version 3.12 \
+	@uv pip compile --universal --generate-hashes --extra dev --extra web --group build --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url -c requirements.lock --quiet -o requirements.demo.lock pyproject.toml
 	@echo uv | uv pip compile --universal --generate-hashes --python-version 3.12 \
 	  --custom-compile-command 'make lock' --no-emit-index-url --upgrade --quiet -o .ci/uv.txt -

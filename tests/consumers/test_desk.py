@@ -608,19 +608,22 @@ async def test_any_client_can_look_for_it(store: Path, admin: Ledger, observer: 
         await asks(observer)
         await refused(client, b"no")
         for verb, kind in (("PING", "ping"), ("INFO", "info"), ("STATS", "stats")):
-            found = json.loads((await client.request(f"$SRV.{verb}", b"")).data)
+            found = json.loads((await client.request(f"$SRV.{verb}", b"", timeout=10)).data)
             assert found["type"] == f"io.nats.micro.v1.{kind}_response"
             assert found["name"] == SERVICE
             assert len(found["version"].split(".")) == 3
             for subject in (f"$SRV.{verb}.{SERVICE}", f"$SRV.{verb}.{SERVICE}.{found['id']}"):
-                assert json.loads((await client.request(subject, b"")).data)["id"] == found["id"]
-        info = json.loads((await client.request(f"$SRV.INFO.{SERVICE}", b"")).data)
+                assert (
+                    json.loads((await client.request(subject, b"", timeout=10)).data)["id"]
+                    == found["id"]
+                )
+        info = json.loads((await client.request(f"$SRV.INFO.{SERVICE}", b"", timeout=10)).data)
         assert [(one["name"], one["subject"], one["queue_group"]) for one in info["endpoints"]] == [
             ("oldest", SUBJECT, "q")
         ]
-        [endpoint] = json.loads((await client.request(f"$SRV.STATS.{SERVICE}", b"")).data)[
-            "endpoints"
-        ]
+        [endpoint] = json.loads(
+            (await client.request(f"$SRV.STATS.{SERVICE}", b"", timeout=10)).data
+        )["endpoints"]
         assert (endpoint["num_requests"] >= 2, endpoint["num_errors"] >= 1) == (True, True)
         assert endpoint["last_error"].startswith("400:not a valid request")
 

@@ -601,7 +601,7 @@ async def test_another_language_can_do_it(shop):
     )
     async with ana_approves(store), Ledger.connect(store, role="observer") as observer:
         for subject, payload in sent:
-            answer = json.loads((await client.request(subject, payload)).data)
+            answer = json.loads((await client.request(subject, payload, timeout=10)).data)
             assert answer["stream"] == "LEDGER", answer
             if subject.endswith("requested"):
                 await observer.decision("shop/order-17/refund-8", timeout_s=10)
@@ -611,7 +611,7 @@ async def test_another_language_can_do_it(shop):
         again = json.loads((await client.request(sent[-1][0], sent[-1][1])).data)
         assert again["error"]["err_code"] == 10077
         missing = await client.request(
-            "$JS.API.DIRECT.GET.LEDGER.ledger.shop.order-17.call.refund-9.decided", b""
+            "$JS.API.DIRECT.GET.LEDGER.ledger.shop.order-17.call.refund-9.decided", b"", timeout=10
         )
         assert (missing.headers or {})["Status"] == "404"
     await client.close()

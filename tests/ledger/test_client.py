@@ -983,7 +983,7 @@ async def test_connecting_to_somebody_who_says_nothing_fails_soon(unused_tcp_por
         with pytest.raises(BrokerAway, match="no NATS broker answers"):
             async with Ledger.connect(url=f"nats://127.0.0.1:{unused_tcp_port}", timeout_s=1.0):
                 pass
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 3
         for writer in gone:
             writer.close()
 

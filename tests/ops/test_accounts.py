@@ -911,7 +911,7 @@ async def test_two_gates_share_the_work(server, service):
             await service.ask(subject)
         while wanted:
             msg = await asyncio.wait_for(arrived.get(), 5)
-            await msg.ack_sync()
+            await msg.ack_sync(timeout=10)
             wanted.discard(msg.subject)
         assert one.problems == two.problems == []
 

@@ -276,7 +276,9 @@ async def test_fifty_open_batches_keep_nobody_from_theirs(store, doctor):
         client = service.log.connection.client
         for number in range(60):
             headers = {"Nats-Batch-Id": f"b{number}", "Nats-Batch-Sequence": "1"}
-            answer = await client.request(REF.said(f"m{number}").subject, b"{}", headers=headers)
+            answer = await client.request(
+                REF.said(f"m{number}").subject, b"{}", headers=headers, timeout=10
+            )
             assert answer.data == b""
     assert (await doctor())["batches"]["ok"]
 

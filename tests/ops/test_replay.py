@@ -90,7 +90,7 @@ def plain(expected):
 
 async def everything(admin):
     """What each stream holds: nothing may be added by looking."""
-    answer = await admin.log.connection.client.request("$JS.API.STREAM.LIST", b"")
+    answer = await admin.log.connection.client.request("$JS.API.STREAM.LIST", b"", timeout=10)
     return {
         one["config"]["name"]: (one["state"]["messages"], one["state"]["last_seq"])
         for one in json.loads(answer.data)["streams"]
@@ -467,9 +467,13 @@ async def test_what_ends_twice_is_counted_once(store, admin, monkeypatch):
 async def reconfigured(admin, **changes):
     """An administrator changes the log's stream, with a client of their own."""
     client = admin.log.connection.client
-    config = json.loads((await client.request(f"$JS.API.STREAM.INFO.{LEDGER}", b"")).data)["config"]
+    config = json.loads(
+        (await client.request(f"$JS.API.STREAM.INFO.{LEDGER}", b"", timeout=10)).data
+    )["config"]
     body = msgspec.json.encode(config | changes)
-    answer = json.loads((await client.request(f"$JS.API.STREAM.UPDATE.{LEDGER}", body)).data)
+    answer = json.loads(
+        (await client.request(f"$JS.API.STREAM.UPDATE.{LEDGER}", body, timeout=10)).data
+    )
     assert "error" not in answer, answer
 
 
@@ -479,7 +483,7 @@ async def taken_out(admin, slot):
     """
     await reconfigured(admin, discard="old", discard_new_per_subject=False)
     raw = msgspec.json.encode(e.Said(role="user", text="another"))
-    answer = await admin.log.connection.client.request(slot.subject, raw)
+    answer = await admin.log.connection.client.request(slot.subject, raw, timeout=10)
     assert "error" not in json.loads(answer.data)
 
 

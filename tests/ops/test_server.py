@@ -68,7 +68,9 @@ async def make_ledger(store):
         "allow_direct": True,
     }
     async with connected(store.login("admin")) as admin:
-        made = await admin.request("$JS.API.STREAM.CREATE.LEDGER", json.dumps(config).encode())
+        made = await admin.request(
+            "$JS.API.STREAM.CREATE.LEDGER", json.dumps(config).encode(), timeout=10
+        )
         assert "error" not in json.loads(made.data)
         work = {
             "durable_name": "gate",
@@ -76,7 +78,9 @@ async def make_ledger(store):
             "deliver_group": "gate",
         }
         body = {"stream_name": "LEDGER", "config": work | {"ack_policy": "explicit"}}
-        made = await admin.request("$JS.API.CONSUMER.CREATE.LEDGER.gate", json.dumps(body).encode())
+        made = await admin.request(
+            "$JS.API.CONSUMER.CREATE.LEDGER.gate", json.dumps(body).encode(), timeout=10
+        )
         assert "error" not in json.loads(made.data)
 
 
@@ -236,13 +240,13 @@ async def test_a_restart_is_the_same_broker(store):
         await make_ledger(store)
         ana = await server.ensure_account("reviewer-ana")
         async with connected(ana) as client:
-            await client.request("ledger.shop.t1.call.1-0.vote.ana", b"{}")
+            await client.request("ledger.shop.t1.call.1-0.vote.ana", b"{}", timeout=10)
     async with EmbeddedServer(store.path) as server:
         assert server.url == before
         assert store.login("reviewer-ana") == ana
         async with connected(ana) as client:
             found = await client.request(
-                "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.vote.ana"
+                "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.vote.ana", timeout=10
             )
             assert found.data == b"{}"
 
@@ -344,7 +348,7 @@ async def test_killing_the_parent_ends_the_server(store):
         child = int(await parent.stdout.readline())
         await make_ledger(store)
         async with connected(store.login("service")) as client:
-            await client.request("ledger.shop.t1.call.1-0.requested", b"kept")
+            await client.request("ledger.shop.t1.call.1-0.requested", b"kept", timeout=10)
         assert running(child)
         parent.kill()
     async with EmbeddedServer(
@@ -354,7 +358,7 @@ async def test_killing_the_parent_ends_the_server(store):
         assert server.pid != child
         async with connected(store.login("observer")) as client:
             found = await client.request(
-                "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.requested"
+                "$JS.API.DIRECT.GET.LEDGER.ledger.shop.t1.call.1-0.requested", timeout=10
             )
             assert found.data == b"kept"
 
@@ -435,7 +439,9 @@ async def test_people_come_while_everybody_subscribes(store):
                 login = await server.ensure_account(f"reviewer-p{number}")
                 async with connected(login) as client:
                     vote = f"ledger.shop.t1.call.c.vote.p{number}"
-                    assert "error" not in json.loads((await client.request(vote, b"{}")).data)
+                    assert "error" not in json.loads(
+                        (await client.request(vote, b"{}", timeout=10)).data
+                    )
         finally:
             stop.set()
             await asyncio.gather(*subscribing)
@@ -481,11 +487,13 @@ async def test_another_process_adds_a_reviewer(store):
                     assert await joining.wait() == 0
                 async with connected(store.login(person)) as client:
                     name = person.removeprefix("reviewer-")
-                    ack = await client.request(f"ledger.shop.t1.call.1-0.vote.{name}", b"{}")
+                    ack = await client.request(
+                        f"ledger.shop.t1.call.1-0.vote.{name}", b"{}", timeout=10
+                    )
                     assert "error" not in json.loads(ack.data)
                     assert (await handed.next_msg(timeout=5)).subject.endswith(name)
-                await asking.request(f"ledger.shop.t1.call.{person}.requested", b"{}")
-                await (await handed.next_msg(timeout=5)).ack_sync()
+                await asking.request(f"ledger.shop.t1.call.{person}.requested", b"{}", timeout=10)
+                await (await handed.next_msg(timeout=5)).ack_sync(timeout=10)
             assert not lost
 
 
@@ -498,7 +506,7 @@ async def test_many_join_at_once(store):
         assert logins == again
         for login in logins:
             async with connected(login) as client:
-                await client.request("$JS.API.INFO")
+                await client.request("$JS.API.INFO", timeout=10)
 
 
 async def test_no_account_without_a_broker(store):

@@ -291,7 +291,7 @@ async def test_foreign_bytes_are_void(store, admin, replay, subject, raw):
     ever (B14, R4).
     """
     await tell(admin, [(REF.opened, e.ThreadOpened(requester="rita"))])
-    answer = await admin.log.connection.client.request(subject, raw)
+    answer = await admin.log.connection.client.request(subject, raw, timeout=10)
     assert json.loads(answer.data)["seq"] == 2
     rebuilt = await rebuild(admin)
     (void,) = rebuilt.void
