@@ -1,0 +1,1 @@
+"""The HTTP API: resources below `/api/v1`. The pages call these functions and nothing else."""

@@ -1,0 +1,51 @@
+"""The application: the API, the pages, and what guards both."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from ayes.ops.console import problems
+from ayes.ops.console.api import calls, votes
+from ayes.ops.console.backend import Backend
+from ayes.ops.console.pages import waiting
+from ayes.schemas.errors import ApprovalsError
+
+_HERE: Final = Path(__file__).parent
+#: The resources of the API, and the pages.
+_API: Final = (calls, votes)
+_PAGES: Final = (waiting,)
+
+
+def application(backend: Backend) -> FastAPI:
+    """The application on open connections."""
+    app = FastAPI(
+        title="ayes",
+        version="1",
+        description="Approvals for AI agents: request, wait, vote, claim, finish, and the record.",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.backend = backend
+    app.add_exception_handler(ApprovalsError, problems.on_error)
+    app.add_exception_handler(RequestValidationError, problems.on_bad_request)
+    app.add_exception_handler(HTTPException, problems.on_http_error)
+    for resource in _API:
+        app.include_router(resource.router, prefix="/api/v1")
+    for page in _PAGES:
+        app.include_router(page.router, include_in_schema=False)
+    app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
+    return app
+
+
+@asynccontextmanager
+async def console(store: Path | str | None = None) -> AsyncGenerator[FastAPI]:
+    """The application for the broker of this store, for as long as the block lasts."""
+    async with Backend.connect(store) as backend:
+        yield application(backend)

@@ -1,0 +1,111 @@
+"""The console's connections to the broker: one for each role and person, with their credentials.
+
+So the broker, and not the console, keeps ana from voting as ben.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+from fastapi import Depends, Request
+
+from ayes.consumers.pending_view import PendingView
+from ayes.consumers.supervision import keep_running
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.reviewers import Reviewer
+from ayes.ledger.services import Ledger
+from ayes.ops.broker.server import ensure_account
+from ayes.schemas.errors import BrokerAway
+from ayes.schemas.ids import token
+
+#: How many people's connections are open at once; the one unused for longest is closed.
+_MOST: Final = 200
+
+
+class Backend:
+    def __init__(self, store: Store, reading: Ledger) -> None:
+        self.store = store
+        #: Reads with the credentials of `observer`.
+        self.reading = reading
+        self._open: dict[tuple[str, str], tuple[Ledger, AsyncExitStack]] = {}
+        self._opening = asyncio.Lock()
+        self._waiting: PendingView | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, store: Path | str | None = None, *, timeout_s: float | None = 3.0
+    ) -> AsyncGenerator[Self]:
+        """Connect to the broker of this store.
+
+        Raises:
+            BrokerAway: none answered within `timeout_s` (None: wait as long as it takes).
+        """
+        opened = Ledger.connect(store, role="observer", name="console", timeout_s=timeout_s)
+        async with opened as reading:
+            backend = cls(Store(store), reading)
+            keeping = asyncio.create_task(keep_running("the console's list", backend._keep_list))
+            try:
+                yield backend
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+                for _, stack in backend._open.values():
+                    await stack.aclose()
+
+    @property
+    def waiting(self) -> PendingView:
+        """The pending calls, kept up to date.
+
+        Raises:
+            BrokerAway: they are being loaded.
+        """
+        if self._waiting is None:
+            raise BrokerAway("the list of pending calls is being loaded. Try again in a moment.")
+        return self._waiting
+
+    async def reviewer(self, name: str) -> Reviewer:
+        """The methods of this person, with their own credentials."""
+        role = f"reviewer-{token('reviewer', name)}"
+        return (await self._ledger(role, "")).reviewer(name)
+
+    async def operator(self, name: str) -> Ledger:
+        """A connection that may apply policies, as this author."""
+        return await self._ledger("operator", name)
+
+    async def service(self, name: str) -> Ledger:
+        """A connection that may request and run calls, as this author."""
+        return await self._ledger("service", name)
+
+    async def _ledger(self, role: str, name: str) -> Ledger:
+        async with self._opening:
+            found = self._open.pop((role, name), None)
+            if found is None:
+                if role.startswith("reviewer-"):
+                    await ensure_account(self.store.path, role)
+                stack = AsyncExitStack()
+                connecting = Ledger.connect(self.store.path, role=role, name=name)
+                found = await stack.enter_async_context(connecting), stack
+                if len(self._open) >= _MOST:
+                    _, unused = self._open.pop(next(iter(self._open)))
+                    await unused.aclose()
+            self._open[role, name] = found  # the newest is last
+        return found[0]
+
+    async def _keep_list(self) -> None:
+        try:
+            async with PendingView(self.reading) as view:
+                self._waiting = view
+                await view.lost()
+        finally:
+            self._waiting = None
+
+
+def _backend(request: Request) -> Backend:
+    found: Backend = request.app.state.backend
+    return found
+
+
+InBackend = Annotated[Backend, Depends(_backend)]
