@@ -327,12 +327,20 @@ class Ledger(LedgerClient):
         ref = call_ref(call)
         known = await self.known_call(ref)
         text = why or f"{known.wish.tool} was started, and its result never came."
-        in_doubt = e.InDoubt(attempt=known.attempt, text=text)
-        place = known.end_slot or ref.client_finished
-        await self.check(known, place, in_doubt)
-        if not known.is_clients:
-            raise NotOpen(f"{ref} is run by {known.wish.run_by!r}, whose executor watches it.")
-        return await self.record(known, place, in_doubt)
+        place = await self.check_doubt(known)
+        return await self.record(known, place, e.InDoubt(attempt=known.attempt, text=text))
+
+    async def check_doubt(self, call: Call) -> Slot:
+        """Refuse to record that nobody knows how a call ended; returns the slot for it.
+
+        Raises:
+            Refused: as of `doubt`.
+        """
+        place = call.end_slot or call.ref.client_finished
+        await self.check(call, place, e.InDoubt(attempt=call.attempt, text=""))
+        if not call.is_clients:
+            raise NotOpen(f"{call.ref} is run by {call.wish.run_by!r}, whose executor watches it.")
+        return place
 
     @as_of_the_leader
     async def withdraw(self, call: CallRef | str, reason: str = "") -> Call:

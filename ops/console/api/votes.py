@@ -5,11 +5,10 @@ from typing import Final
 from fastapi import APIRouter
 
 from ayes.ops.commands.outcome import open_tally
-from ayes.ops.console.api.models import CallState, Model
+from ayes.ops.console.api.models import CallState, Model, Named
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reviewing
 from ayes.schemas.events import Verdict
-from ayes.schemas.slots import CallRef
 
 router: Final = APIRouter(tags=["votes"])
 
@@ -28,13 +27,11 @@ class Vote(Model):
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/votes")
-async def vote(
-    workspace: str, thread: str, call: str, vote: Vote, backend: InBackend, visitor: Reviewing
-) -> CallState:
+async def vote(ref: Named, vote: Vote, backend: InBackend, visitor: Reviewing) -> CallState:
     """Vote on a call, in the visitor's own name. The same vote again is refused and harmless."""
     reviewer = await backend.reviewer(visitor.name)
     known = await reviewer.vote(
-        CallRef(workspace, thread, call),
+        ref,
         vote.verdict,
         reason=vote.reason,
         arguments=vote.arguments,
