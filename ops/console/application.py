@@ -13,17 +13,18 @@ from starlette.exceptions import HTTPException
 from ayes.ops.console import problems
 from ayes.ops.console.api import calls, counts, votes
 from ayes.ops.console.backend import Backend
-from ayes.ops.console.pages import waiting
+from ayes.ops.console.pages import sign_in, waiting
 from ayes.ops.console.pages.rendering import navigation
+from ayes.ops.console.security import Guard, Security
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
 _API: Final = (calls, counts, votes)
-_PAGES: Final = (waiting,)
+_PAGES: Final = (sign_in, waiting)
 
 
-def application(backend: Backend) -> FastAPI:
+def application(backend: Backend, security: Security) -> FastAPI:
     """The application on open connections."""
     app = FastAPI(
         title="ayes",
@@ -34,6 +35,8 @@ def application(backend: Backend) -> FastAPI:
         redoc_url=None,
     )
     app.state.backend = backend
+    app.state.security = security
+    app.add_middleware(Guard, security=security)
     app.add_exception_handler(ApprovalsError, problems.on_error)
     app.add_exception_handler(RequestValidationError, problems.on_bad_request)
     app.add_exception_handler(HTTPException, problems.on_http_error)
@@ -46,7 +49,7 @@ def application(backend: Backend) -> FastAPI:
 
 
 @asynccontextmanager
-async def console(store: Path | str | None = None) -> AsyncGenerator[FastAPI]:
-    """The application for the broker of this store, for as long as the block lasts."""
-    async with Backend.connect(store) as backend:
-        yield application(backend)
+async def console(security: Security) -> AsyncGenerator[FastAPI]:
+    """The application for the broker of a store, for as long as the block lasts."""
+    async with Backend.connect(security.access.store.path) as backend:
+        yield application(backend, security)
