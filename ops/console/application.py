@@ -5,21 +5,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from ayes.ops.console import problems
-from ayes.ops.console.api import calls, requests, votes
+from ayes.ops.console.api import calls, counts, requests, votes
 from ayes.ops.console.backend import Backend
 from ayes.ops.console.pages import waiting
+from ayes.ops.console.pages.rendering import navigation
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
-_API: Final = (calls, requests, votes)
+_API: Final = (calls, counts, requests, votes)
 _PAGES: Final = (waiting,)
 
 
@@ -41,7 +42,7 @@ def application(backend: Backend) -> FastAPI:
     for resource in _API:
         app.include_router(resource.router, prefix="/api/v1", responses=problems.RESPONSES)
     for page in _PAGES:
-        app.include_router(page.router, include_in_schema=False)
+        app.include_router(page.router, include_in_schema=False, dependencies=[Depends(navigation)])
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
     return app
 
