@@ -14,14 +14,15 @@ from starlette.exceptions import HTTPException
 from ayes.ops.console import problems
 from ayes.ops.console.api import calls, counts, requests, votes
 from ayes.ops.console.backend import Backend
-from ayes.ops.console.pages import waiting
+from ayes.ops.console.pages import bulk, waiting
+from ayes.ops.console.pages.problem import readable
 from ayes.ops.console.pages.rendering import navigation
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
 _API: Final = (calls, counts, requests, votes)
-_PAGES: Final = (waiting,)
+_PAGES: Final = (waiting, bulk)
 
 
 def application(backend: Backend) -> FastAPI:
@@ -36,9 +37,9 @@ def application(backend: Backend) -> FastAPI:
         generate_unique_id_function=_operation_id,
     )
     app.state.backend = backend
-    app.add_exception_handler(ApprovalsError, problems.on_error)
-    app.add_exception_handler(RequestValidationError, problems.on_bad_request)
-    app.add_exception_handler(HTTPException, problems.on_http_error)
+    app.add_exception_handler(ApprovalsError, readable(problems.on_error))
+    app.add_exception_handler(RequestValidationError, readable(problems.on_bad_request))
+    app.add_exception_handler(HTTPException, readable(problems.on_http_error))
     for resource in _API:
         app.include_router(resource.router, prefix="/api/v1", responses=problems.RESPONSES)
     for page in _PAGES:
