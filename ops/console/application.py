@@ -14,18 +14,19 @@ from starlette.exceptions import HTTPException
 from ayes.ops.console import problems
 from ayes.ops.console.api import calls, counts, requests, votes
 from ayes.ops.console.backend import Backend
-from ayes.ops.console.pages import bulk, waiting
+from ayes.ops.console.pages import bulk, sign_in, waiting
 from ayes.ops.console.pages.problem import readable
 from ayes.ops.console.pages.rendering import navigation
+from ayes.ops.console.security import Guard, Security
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
 _API: Final = (calls, counts, requests, votes)
-_PAGES: Final = (waiting, bulk)
+_PAGES: Final = (sign_in, waiting, bulk)
 
 
-def application(backend: Backend) -> FastAPI:
+def application(backend: Backend, security: Security) -> FastAPI:
     """The application on open connections."""
     app = FastAPI(
         title="ayes",
@@ -37,6 +38,8 @@ def application(backend: Backend) -> FastAPI:
         generate_unique_id_function=_operation_id,
     )
     app.state.backend = backend
+    app.state.security = security
+    app.add_middleware(Guard, security=security)
     app.add_exception_handler(ApprovalsError, readable(problems.on_error))
     app.add_exception_handler(RequestValidationError, readable(problems.on_bad_request))
     app.add_exception_handler(HTTPException, readable(problems.on_http_error))
@@ -54,7 +57,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 @asynccontextmanager
-async def console(store: Path | str | None = None) -> AsyncGenerator[FastAPI]:
-    """The application for the broker of this store, for as long as the block lasts."""
-    async with Backend.connect(store) as backend:
-        yield application(backend)
+async def console(security: Security) -> AsyncGenerator[FastAPI]:
+    """The application for the broker of a store, for as long as the block lasts."""
+    async with Backend.connect(security.access.store.path) as backend:
+        yield application(backend, security)
