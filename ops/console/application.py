@@ -11,16 +11,19 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from ayes.ops.console import problems
-from ayes.ops.console.api import calls, counts, votes
+from ayes.ops.console.api import calls, counts, grants, operations, policies, threads, tools, votes
 from ayes.ops.console.backend import Backend
-from ayes.ops.console.pages import waiting
+from ayes.ops.console.pages import conversations, waiting
+from ayes.ops.console.pages import grants as grants_page
+from ayes.ops.console.pages import operations as operations_page
+from ayes.ops.console.pages import policy as policy_page
 from ayes.ops.console.pages.rendering import navigation
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
-_API: Final = (calls, counts, votes)
-_PAGES: Final = (waiting,)
+_API: Final = (calls, counts, grants, operations, policies, threads, tools, votes)
+_PAGES: Final = (conversations, grants_page, operations_page, policy_page, waiting)
 
 
 def application(backend: Backend) -> FastAPI:
