@@ -10,7 +10,7 @@ the broker is back, however long that took: a call that was decided meanwhile do
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
@@ -79,14 +79,20 @@ class PendingView:
         room: int,
         chosen: PendingFilter = NO_FILTER,
         after: PageCursor | None = None,
+        *,
+        fits: Callable[[Entry], bool] | None = None,
+        newest_first: bool = False,
     ) -> Page:
         """The oldest matching entries: at most `most`, behind `after`, in `room` bytes.
+
+        Args:
+            fits: a further condition, besides `chosen`.
 
         Raises:
             TooLarge: the first of them alone is larger.
         """
         self._check()
-        return self._waiting.page(most, room, chosen, after)
+        return self._waiting.page(most, room, chosen, after, fits=fits, newest_first=newest_first)
 
     async def caught_up(self) -> None:
         """Wait until it shows everything that was written before this call.

@@ -164,23 +164,31 @@ class Reviewer:
             on_behalf_of=on_behalf_of,
             halt=halt,
         )
-        if not on_behalf_of:
-            principal = await self._principal(known, voted)
-            voted = msgspec.structs.replace(voted, on_behalf_of=principal)
-        await self._ledger.check(known, ref.vote(self.name), voted)
+        voted = await self.check_vote(known, voted)
         if digest not in ("", voted.digest):
             raise NotOpen(
                 f"{ref} waits with the digest {voted.digest}, not {digest}. Nothing was recorded. "
                 f"Look at what waits: ayes show {ref}"
             )
-        if on_behalf_of:
-            await self._check_principal(known, on_behalf_of)
-        if voted.verdict != "break_glass":
-            await self._check_substitutes(known)
         if arguments is not None:
             await self._check_edit(known, voted, arguments)
         await self._ledger.append_exclusive(ref.vote(self.name), voted)
         return await self._ledger.call(ref, must_include=ref.vote(self.name))
+
+    async def check_vote(self, call: Call, vote: e.Voted) -> e.Voted:
+        """Refuse a vote that could not count; its edit aside. Returns it as it is to be recorded.
+
+        Raises:
+            Refused: as of `vote`.
+        """
+        principal = vote.on_behalf_of or await self._principal(call, vote)
+        voted = msgspec.structs.replace(vote, on_behalf_of=principal)
+        await self._ledger.check(call, call.ref.vote(self.name), voted)
+        if vote.on_behalf_of:
+            await self._check_principal(call, principal)
+        if vote.verdict != "break_glass":
+            await self._check_substitutes(call)
+        return voted
 
     async def _principal(self, call: Call, vote: e.Voted) -> str:
         """For a reviewer who was not asked: a person who was, and delegated to them; else empty."""

@@ -9,9 +9,10 @@ Entries are ordered by their approval requests, oldest first, and never change p
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -20,11 +21,14 @@ from msgspec import Struct
 
 from ayes.ledger.lifecycle import EVENTS_BY_PLACE, Call, Status, call_of
 from ayes.ledger.log import Change
+from ayes.projections.doubt import CallInDoubt
 from ayes.projections.fold import Key, ProjectedRow, Projection
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadId, TooLarge
 from ayes.schemas.events import Quorum
+from ayes.schemas.people import is_excluded
+from ayes.schemas.quorums import is_among
 from ayes.schemas.slots import CallRef, Slot
 
 
@@ -83,6 +87,29 @@ class Entry(Struct, frozen=True):
             "the digest is not of this tool and these arguments, or an older version wrote the "
             f"entry: look at `ayes show {self.ref}`, and do not decide by this entry"
         )
+
+    def asks(self, reviewer: str) -> bool:
+        """Whether this person was asked and is not excluded.
+
+        An entry does not have the policy's table of accounts, so a person of several accounts may
+        be judged wrongly here; `objections.objection_to_voter` is not.
+        """
+        quorums = tuple(one.voters for one in (*self.also, *self.besides))
+        asked = _is_asked(reviewer, (self.voters, *quorums, self.asked_as_well))
+        return asked and not self.excludes(reviewer)
+
+    def excludes(self, reviewer: str) -> bool:
+        """Whether this person asked for the call, or is behind the agent that did; as `asks`."""
+        return _is_excluded(reviewer, self.excluded)
+
+
+# Most entries ask the same people.
+@lru_cache(maxsize=8192)
+def _is_asked(reviewer: str, voters: tuple[tuple[str, ...], ...]) -> bool:
+    return any(is_among(reviewer, each) for each in voters)
+
+
+_is_excluded: Final = lru_cache(maxsize=8192)(is_excluded)
 
 
 class BadEntry(Struct, frozen=True):
@@ -168,7 +195,7 @@ class PendingFilter(NamedTuple):
     #: A name, or a pattern with `*` and `?`.
     tool: str = ""
 
-    def fits(self, entry: Entry) -> bool:
+    def fits(self, entry: Entry | CallInDoubt) -> bool:
         return self.covers(f"{entry.workspace}.{entry.thread}.{entry.call}") and (
             not self.tool or fnmatchcase(entry.tool, self.tool)
         )
@@ -192,7 +219,7 @@ class PageCursor(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Page(Struct, frozen=True, omit_defaults=True):
-    """A page of pending approvals, oldest first."""
+    """A page of pending approvals."""
 
     #: The number of matching entries, on this page and on others.
     waiting: int
@@ -251,24 +278,27 @@ class PendingIndex:
         room: int,
         chosen: PendingFilter = NO_FILTER,
         after: PageCursor | None = None,
+        *,
+        fits: Callable[[Entry], bool] | None = None,
+        newest_first: bool = False,
     ) -> Page:
-        """A page of the oldest matching entries.
+        """A page of the matching entries, oldest first.
 
         Args:
             most: the maximal number of entries.
             room: the maximal number of bytes, with a comma after each entry.
             after: the cursor after which the page begins.
+            fits: a further condition, besides `chosen`.
 
         Raises:
             TooLarge: the first entry alone exceeds `room`.
         """
-        fitting: Sequence[int] = (
-            range(len(self._ages))
-            if chosen == NO_FILTER
-            else [place for place, entry in enumerate(self._entries) if chosen.fits(entry)]
-        )
-        begin = 0 if after is None else bisect_right(self._ages, (after.seq, after.key))
-        left = fitting[bisect_left(fitting, begin) :]
+        fitting: Sequence[int] = range(len(self._ages))
+        if chosen != NO_FILTER:
+            fitting = [place for place in fitting if chosen.fits(self._entries[place])]
+        if fits is not None:
+            fitting = [place for place in fitting if fits(self._entries[place])]
+        left = self._behind(fitting, after, newest_first=newest_first)
         taken: list[msgspec.Raw] = []
         last: PageCursor | None = None
         for place in left[:most]:
@@ -290,6 +320,16 @@ class PendingIndex:
             last,
             tuple(self.unreadable(chosen)) if after is None else (),
         )
+
+    def _behind(
+        self, places: Sequence[int], after: PageCursor | None, *, newest_first: bool
+    ) -> Sequence[int]:
+        """Those of these places that come after a cursor, in the order of the pages."""
+        if newest_first:
+            end = len(self._ages) if after is None else bisect_left(self._ages, _age(after))
+            return places[: bisect_left(places, end)][::-1]
+        begin = 0 if after is None else bisect_right(self._ages, _age(after))
+        return places[bisect_left(places, begin) :]
 
     def unreadable(self, chosen: PendingFilter = NO_FILTER) -> list[BadEntry]:
         """The unreadable values of the bucket, by key."""
@@ -345,6 +385,10 @@ class PendingIndex:
         _, entry = self._held.pop(key)
         place = bisect_left(self._ages, (entry.seq, key))
         del self._ages[place], self._entries[place]
+
+
+def _age(cursor: PageCursor) -> tuple[int, str]:
+    return cursor.seq, cursor.key
 
 
 class ApprovalFacts:

@@ -29,8 +29,9 @@ class Node(Struct, frozen=True):
 def cluster_config(node: Node, nodes: Sequence[Node], folder: str) -> str:
     """TLS, routes and timeouts of `node`.
 
-    Pings and the write deadline find a node or a client that vanished without closing its
-    connection within 30 s; nats-server's own defaults take up to six minutes.
+    Pings and the write deadline find a client that vanished without closing its connection within
+    30 s; nats-server's own defaults take up to six minutes. A node is found within 6 s: until then
+    the others still assign new consumers to it, whose clients wait for nothing.
 
     Args:
         folder: where the node's certificates are, as an absolute path.
@@ -51,6 +52,8 @@ def cluster_config(node: Node, nodes: Sequence[Node], folder: str) -> str:
         "  name: ayes\n"
         f"  listen: {quoted(f'{node.host}:{node.route_port}')}\n"
         f"  routes: {quoted(routes)}\n"
+        '  ping_interval: "2s"\n'
+        "  ping_max: 2\n"
         f"  tls {{{files}, ca_file: {quoted(f'{folder}/{AUTHORITY}')}, timeout: 5}}\n"
         "}\n"
     )

@@ -1,50 +1,13 @@
-"""Who makes a request, and what they may do.
-
-The roles of a visitor decide which pages and resources answer. They do not replace the broker's
-permissions: each fact is written with the credentials of the role or person whose slot it fills.
-"""
+"""Who makes a request, as parameters of handlers."""
 
 from collections.abc import Callable
-from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Depends, Request
-from msgspec import Struct
 
-from ayes.schemas.errors import NotAllowed
+from ayes.ops.console.visitors import Role, Visitor
 
-
-class Role(StrEnum):
-    #: Votes, grants and reconciles, in their own name.
-    REVIEWER = "reviewer"
-    #: Applies policies, and retries or drops parked deliveries.
-    OPERATOR = "operator"
-    #: Reads.
-    AUDITOR = "auditor"
-    #: Requests and runs calls: API tokens only.
-    SERVICE = "service"
-
-
-class Visitor(Struct, frozen=True):
-    """A person with a session, or a program with an API token."""
-
-    #: The reviewer's name; for a program, the author of what it records.
-    name: str
-    roles: frozenset[Role]
-    kind: Literal["session", "token"] = "session"
-
-    def require(self, *roles: Role) -> None:
-        """Refuse a visitor who has none of these roles.
-
-        Raises:
-            NotAllowed: they have none of them.
-        """
-        if not self.roles.intersection(roles):
-            wanted = " or ".join(roles)
-            raise NotAllowed(
-                f"{self.name} may not do this here: it needs the role {wanted}. "
-                "An administrator of the console can give it."
-            )
+__all__ = ["Operating", "Reading", "Reviewing", "Role", "Serving", "Visitor", "current_visitor"]
 
 
 def current_visitor(request: Request) -> Visitor:

@@ -7,7 +7,7 @@ async def waiting(client, count):
     """The page of waiting calls, once it has so many."""
     async with asyncio.timeout(20):
         while True:
-            found = (await client.get("/api/v1/calls/waiting")).json()
+            found = (await client.get("/api/v1/calls?status=pending")).json()
             if found["waiting"] == count:
                 return found
             await asyncio.sleep(0.02)

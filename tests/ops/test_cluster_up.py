@@ -102,6 +102,7 @@ def test_the_default_is_what_production_needs(ready):
         config = (Path(ready["store"]) / name / "server.conf").read_text()
         assert 'sync_interval: "always"' in config
         assert 'ping_interval: "10s"\nping_max: 2\nwrite_deadline: "5s"\n' in config
+        assert '  ping_interval: "2s"\n  ping_max: 2\n' in config
 
 
 def test_all_of_it_is_private(ready):

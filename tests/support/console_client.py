@@ -2,20 +2,24 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import httpx
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.console.application import console
-from ayes.ops.console.identity import Role, Visitor
+from ayes.ops.console.security import Security
+from ayes.ops.console.tokens import AccessFile
+from ayes.ops.console.visitors import Role, Visitor
 from ayes.ops.workers import KINDS, durables, reactions, working
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import policy_slot
 from ayes.schemas.tools import ToolSpec
 
+URL = "http://127.0.0.1:8420"
 POLICY = """
 [[rule]]
 name = "large refunds"
@@ -38,14 +42,42 @@ class Site:
         self.server = server
         self.service = service
         self.app = app
-        #: Who the next requests are from.
-        self.visitor = Visitor("ana", frozenset(Role))
+        self.security: Security = app.state.security
+        #: Who the next requests are from: a person with a session, a program with a token, or None.
+        self.visitor: Visitor | None = Visitor("ana", frozenset(Role))
+        self._secrets: dict[Visitor, str] = {}
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A browser, or a program, whose requests are those of `visitor`."""
         transport = httpx.ASGITransport(app=self.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://console") as client:
+        hooks = {"request": [self._sign]}
+        async with httpx.AsyncClient(
+            transport=transport, base_url=self.security.url, event_hooks=hooks
+        ) as client:
             yield client
+
+    def secret_of(self, visitor: Visitor) -> str:
+        """The secret of this visitor's session or token; it begins when it is first asked for."""
+        if visitor not in self._secrets:
+            if visitor.kind == "session":
+                self._secrets[visitor] = self.security.sessions.begin(visitor)
+            else:
+                [role] = visitor.roles
+                lasts = timedelta(days=1)
+                self._secrets[visitor], _ = self.security.access.add_token(
+                    visitor.name, role, lasts
+                )
+        return self._secrets[visitor]
+
+    async def _sign(self, request: httpx.Request) -> None:
+        if self.visitor is None:
+            return
+        if self.visitor.kind == "token":
+            request.headers["authorization"] = f"Bearer {self.secret_of(self.visitor)}"
+            return
+        request.headers["cookie"] = f"{self.security.cookie}={self.secret_of(self.visitor)}"
+        request.headers.setdefault("origin", self.security.url)
 
     async def ask(self, call: str, arguments: str = '{"order":"A-17","amount":480}') -> str:
         """Request a refund for rita, and wait until people are asked. Returns its digest."""
@@ -65,16 +97,9 @@ async def site(path, policy: str = POLICY, *tools: ToolSpec) -> AsyncIterator[Si
             Ledger.connect(store, role="operator") as operator,
             Ledger.connect(store, name="desk") as service,
             working(started, store=store),
-            console(store) as app,
+            console(Security(AccessFile(server.store), URL)) as app,
         ):
             await operator.append(policy_slot("shop", 1), applied(policy))
             for spec in tools or (REFUND,):
                 await service.declare("shop", spec)
-            made = Site(server, service, app)
-
-            @app.middleware("http")
-            async def sign_in(request: Request, proceed):
-                request.state.visitor = made.visitor
-                return await proceed(request)
-
-            yield made
+            yield Site(server, service, app)

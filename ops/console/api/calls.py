@@ -1,63 +1,126 @@
-"""Calls: those that wait, and one with its whole record."""
+"""Calls: those that wait or are in doubt, and one with its whole record."""
 
+from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
+from ayes.ledger.lifecycle import Call, call_of
+from ayes.ledger.services import Ledger
 from ayes.ops.commands.outcome import open_tally
-from ayes.ops.console.api.models import PendingCall, Record, Waiting
+from ayes.ops.console.api import doubts
+from ayes.ops.console.api.models import (
+    CallState,
+    Chosen,
+    Doubt,
+    Doubtful,
+    EarlierCall,
+    Named,
+    PendingCall,
+    Question,
+    Record,
+    Waiting,
+    ballots,
+    cursor_text,
+    earlier_call,
+    recorded,
+)
+from ayes.ops.console.api.permissions import permissions
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading
-from ayes.projections.pending import PageCursor, PendingFilter, decode
-from ayes.schemas.errors import BadInput
-from ayes.schemas.slots import CallRef
+from ayes.ops.console.mine import Mine, mine_of, voted
+from ayes.projections.pending import Entry, decode
+from ayes.schemas.slots import ROOT, CallRef
 
 router: Final = APIRouter(tags=["calls"])
 
-#: Calls of a page, unless the request says how many.
-_PAGE: Final = 50
 #: Bytes of the entries of a page.
 _MOST_BYTES: Final = 4 << 20
+#: Earlier calls of the thread in a record.
+_EARLIER: Final = 10
 
 
-@router.get("/calls/waiting")
-async def waiting(
-    backend: InBackend,
-    _visitor: Reading,
-    workspace: str = "",
-    thread: str = "",
-    tool: str = "",
-    after: str = "",
-    limit: Annotated[int, Query(ge=1, le=200)] = _PAGE,
-) -> Waiting:
-    """The pending calls, oldest first."""
-    chosen = PendingFilter(workspace, thread, tool)
-    place = _cursor(after) if after else None
-    page = backend.waiting.page(limit, _MOST_BYTES, chosen, place)
+@router.get("/calls")
+async def calls(
+    chosen: Annotated[Chosen, Query()], backend: InBackend, visitor: Reading
+) -> Waiting | Doubtful:
+    """The calls of a status, page by page."""
+    if chosen.status == "in_doubt":
+        return await doubts.doubtful(chosen, backend, visitor)
+    return await waiting(chosen, backend, visitor)
+
+
+async def waiting(chosen: Chosen, backend: InBackend, visitor: Reading) -> Waiting:
+    """The pending calls."""
+    ledger = backend.reading
+    mine = await mine_of(ledger, visitor)
+    page = backend.waiting.page(
+        chosen.limit,
+        _MOST_BYTES,
+        chosen.pending,
+        chosen.cursor,
+        fits=_fits(chosen, mine, ledger.now()),
+        newest_first=chosen.order == "newest",
+    )
+    entries = list(map(decode, page.entries))
+    done = await voted(ledger, visitor, [one.ref for one in entries if mine(one)])
+    listed = [PendingCall.of(one, mine=mine(one), voted=one.ref in done) for one in entries]
     return Waiting(
-        calls=[PendingCall.of(decode(raw)) for raw in page.entries],
+        calls=[one for one in listed if one.mine or not chosen.mine],
         waiting=page.waiting,
-        next=_text(page.after) if page.more and page.after else None,
+        next=cursor_text(page.after) if page.more else None,
+        unreadable=list(map(str, page.unreadable)),
     )
 
 
-def _text(cursor: PageCursor) -> str:
-    return f"{cursor.seq}-{cursor.key}"
-
-
-def _cursor(text: str) -> PageCursor:
-    seq, _, key = text.partition("-")
-    if not (seq.isdecimal() and key):
-        raise BadInput(f"after={text!r} is not a cursor. Take `next` of the page before.")
-    return PageCursor(int(seq), key)
+def _fits(chosen: Chosen, mine: Mine, now: datetime) -> Callable[[Entry], bool] | None:
+    """The conditions besides workspace, thread and tool; None if there are none."""
+    if not (chosen.rule or chosen.mine or chosen.overdue):
+        return None
+    return lambda entry: (
+        (not chosen.rule or entry.rule == chosen.rule)
+        and (not chosen.mine or mine(entry))
+        and (not chosen.overdue or (entry.due_at is not None and entry.due_at <= now))
+    )
 
 
 @router.get("/calls/{workspace}/{thread}/{call}")
-async def record(
-    workspace: str, thread: str, call: str, backend: InBackend, _visitor: Reading
-) -> Record:
-    """One call: its state, and every fact about it."""
-    ref = CallRef(workspace, thread, call)
-    known = await backend.reading.known_call(ref)
-    facts = await backend.reading.read(ref)
-    return Record.of(known, await open_tally(backend.reading, known), facts)
+async def record(ref: Named, backend: InBackend, visitor: Reading) -> Record:
+    """One call: its state, what the visitor may do about it, and every fact."""
+    ledger = backend.reading
+    known = await ledger.with_origin(await ledger.known_call(ref))
+    assert known.requested, "`known_call` raises otherwise"
+    wish, tool, doubt = (
+        known.wish,
+        await ledger.tool_of(known),
+        await doubts.doubt_about(ledger, known),
+    )
+    return Record(
+        state=CallState.of(known, await open_tally(ledger, known)),
+        requester=wish.requester,
+        agent=wish.agent,
+        labels=wish.labels,
+        tool_version=wish.tool_version,
+        tool_description=tool.declared.description if tool else "",
+        tool_schema=tool.declared.schema if tool else "",
+        run_by=wish.run_by,
+        requested_at=known.requested.recorded_at,
+        question=Question.of(known),
+        votes=ballots(known),
+        doubt=Doubt.of(doubt) if doubt else None,
+        may=await permissions(ledger, known, visitor, doubt),
+        earlier=await _earlier(ledger, known),
+        facts=recorded(await ledger.read(ref)),
+    )
+
+
+async def _earlier(ledger: Ledger, call: Call) -> list[EarlierCall]:
+    """The newest calls of the thread that were requested before this one."""
+    assert call.requested
+    thread = f"{ROOT}.{call.ref.workspace}.{call.ref.thread}"
+    requests = await ledger.read(f"{thread}.call.*.requested")
+    before = [one.slot.call_ref for one in requests if one.seq < call.requested.seq]
+    refs: list[CallRef] = [ref for ref in before[-_EARLIER:] if ref is not None]
+    facts = await ledger.read(*refs) if refs else ()
+    return [earlier_call(known) for ref in refs if (known := call_of(ref, facts)).requested]

@@ -1,21 +1,115 @@
 """What the API returns and accepts. Times are the broker's; arguments are raw JSON text."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
+from fastapi import Depends, Path
 from pydantic import BaseModel, ConfigDict, Field
 
+from ayes.consumers.pending_client import PageRequest
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.votes import Tally
 from ayes.ops.terminal import output
-from ayes.projections.pending import Entry
+from ayes.projections.doubt import CallInDoubt
+from ayes.projections.pending import Entry, PageCursor, PendingFilter
+from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.errors import BadInput
+from ayes.schemas.slots import CallRef
+
+#: What a visitor may do about a call. `edit` approves it with other arguments; `doubt` records that
+#: nobody knows how it ended.
+type Action = Literal[
+    "approve",
+    "deny",
+    "answer",
+    "edit",
+    "break_glass",
+    "revoke",
+    "reconcile",
+    "withdraw",
+    "doubt",
+]
+
+#: A part of a call's name, as `ayes.schemas.ids` has it. Our own check says what is wrong with one.
+_ID: Final = Path(
+    description="1 to 64 characters of A-Z a-z 0-9 _ -, the first no _",
+    json_schema_extra={"pattern": "^[A-Za-z0-9-][A-Za-z0-9_-]{0,63}$"},
+)
+
+
+def _named(
+    workspace: Annotated[str, _ID], thread: Annotated[str, _ID], call: Annotated[str, _ID]
+) -> CallRef:
+    return CallRef(workspace, thread, call)
+
+
+#: The parameter of a handler whose path names a call: `{workspace}/{thread}/{call}`.
+Named = Annotated[CallRef, Depends(_named)]
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
+    """The base of all. Docstrings below fields are their descriptions in the OpenAPI document."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, from_attributes=True, use_attribute_docstrings=True
+    )
+
+
+class Chosen(Model):
+    """Which calls to list. An empty field matches everything."""
+
+    status: Literal["pending", "in_doubt"] = "pending"
+    order: Literal["oldest", "newest"] = "oldest"
+    workspace: str = ""
+    thread: str = ""
+    """As `workspace/thread`."""
+    tool: str = ""
+    """A name, or a pattern with `*` and `?`."""
+    rule: str = ""
+    """The rule that asks; only for pending calls."""
+    mine: bool = False
+    """Only those that the visitor may decide."""
+    overdue: bool = False
+    """Only those that nobody decided in time; only for pending calls."""
+    after: str = ""
+    """`next` of the page before."""
+    limit: int = Field(default=50, ge=1, le=200)
+
+    @property
+    def pending(self) -> PendingFilter:
+        """The filter by workspace, thread and tool.
+
+        Raises:
+            BadInput: it is not a valid name of a workspace or thread.
+        """
+        return PageRequest(self.workspace, self.thread, self.tool).chosen
+
+    @property
+    def cursor(self) -> PageCursor | None:
+        """The cursor; None for the first page.
+
+        Raises:
+            BadInput: it is not one that a page has.
+        """
+        if not self.after:
+            return None
+        if (found := _CURSOR.fullmatch(self.after)) is None:
+            raise BadInput(
+                f"after={self.after[:100]!r} is not a cursor. Take `next` of the page before."
+            )
+        return PageCursor(int(found[1]), found[2])
+
+
+_CURSOR: Final = re.compile(r"([0-9]{1,18})-([A-Za-z0-9_.-]{1,256})", re.ASCII)
+
+
+def cursor_text(cursor: PageCursor | None) -> str | None:
+    """A cursor as the API writes it."""
+    return f"{cursor.seq}-{cursor.key}" if cursor else None
 
 
 class Quorum(Model):
@@ -26,23 +120,23 @@ class Quorum(Model):
 class PendingCall(Model):
     """A call that waits for people."""
 
-    #: As `workspace/thread/call`.
     call: str
+    """As `workspace/thread/call`."""
     workspace: str
     thread: str
     tool: str
-    #: Byte for byte what would run.
     arguments: str
-    #: A vote must name it, so that it is about these bytes.
+    """Byte for byte what would run."""
     digest: str
-    #: Why the entry must not be decided by; empty if it may.
+    """A vote must name it, so that it is about these bytes."""
     flaw: str
+    """Why the entry must not be decided by; empty if it may."""
     rule: str
     reason: str
     requester: str
     agent: str
-    #: Names, or patterns with `*`.
     voters: tuple[str, ...]
+    """Names, or patterns with `*`."""
     excluded: tuple[str, ...]
     votes_needed: int
     also: tuple[Quorum, ...]
@@ -50,26 +144,97 @@ class PendingCall(Model):
     gated_at: datetime
     expires_at: datetime | None
     due_at: datetime | None
-    #: The position of the approval request in the log.
+    asked_as_well: tuple[str, ...]
+    """The people asked later, because nobody decided in time."""
     seq: int
+    """The position of the approval request in the log."""
+    mine: bool
+    """Whether the visitor was asked, or a person who delegated to them, and has not voted."""
+    voted: bool
+    """Whether the visitor has voted, and others are missing."""
 
     @classmethod
-    def of(cls, entry: Entry) -> Self:
+    def of(cls, entry: Entry, *, mine: bool, voted: bool) -> Self:
         found = {name: getattr(entry, name) for name in cls.model_fields if hasattr(entry, name)}
-        return cls.model_validate(
-            found
-            | {"call": str(entry.ref), "flaw": entry.flaw, "also": (*entry.also, *entry.besides)}
-        )
+        also = (*entry.also, *entry.besides)
+        more = {"call": str(entry.ref), "also": also, "mine": mine and not voted, "voted": voted}
+        return cls.model_validate(found | more)
 
 
 class Waiting(Model):
-    """A page of pending calls, oldest first."""
+    """A page of pending calls."""
 
+    status: Literal["pending"] = "pending"
     calls: list[PendingCall]
-    #: The number of matching calls, on this page and on others.
     waiting: int
-    #: The cursor of the next page; None on the last one.
+    """The number of matching calls, on this page and on others."""
     next: str | None
+    """The cursor of the next page; None on the last one."""
+    unreadable: list[str] = Field(default_factory=list)
+    """Why entries of the queue are left out, which cannot be read. Only on the first page."""
+
+
+class LateResult(Model):
+    """What a tool reported when its call was in doubt already."""
+
+    returned: bool
+    """Whether it returned; else it failed."""
+    text: str
+
+    @classmethod
+    def of(cls, result: e.ToolReturned | e.ToolFailed | None) -> Self | None:
+        match result:
+            case e.ToolReturned(output=text):
+                return cls(returned=True, text=text)
+            case e.ToolFailed(error=text):
+                return cls(returned=False, text=text)
+            case None:
+                return None
+
+
+class Doubt(Model):
+    """Why nobody knows how a call ended."""
+
+    since: datetime
+    """When the doubt was recorded; else the last sign of life of the service that runs it."""
+    claimed_by: str
+    claimed_at: datetime
+    recorded: bool
+    """Whether it is recorded. If not, the service stopped renewing its claim: record the doubt
+    before the call is reconciled.
+    """
+    late: LateResult | None
+    """None if there is none, or if several differ."""
+
+    @classmethod
+    def of(cls, found: CallInDoubt, **more: object) -> Self:
+        known = {name: getattr(found, name) for name in Doubt.model_fields}
+        return cls.model_validate(known | {"late": LateResult.of(found.late)} | more)
+
+
+class DoubtfulCall(Doubt):
+    """A call in doubt."""
+
+    call: str
+    """As `workspace/thread/call`."""
+    workspace: str
+    thread: str
+    tool: str
+    arguments: str
+    """What ran, or did not."""
+    mine: bool
+    """Whether the visitor may say what became of it."""
+
+
+class Doubtful(Model):
+    """A page of calls in doubt."""
+
+    status: Literal["in_doubt"] = "in_doubt"
+    calls: list[DoubtfulCall]
+    in_doubt: int
+    """The number of matching calls, on this page and on others."""
+    next: str | None
+    """The cursor of the next page; None on the last one."""
 
 
 class CallState(Model):
@@ -78,8 +243,8 @@ class CallState(Model):
     call: str
     status: str
     tool: str
-    #: Those that run: the approved ones, if a reviewer changed them.
     arguments: str
+    """Those that run: the approved ones, if a reviewer changed them."""
     digest: str
     decision: str | None
     decided_at: datetime | None
@@ -109,29 +274,155 @@ class RecordedFact(Model):
     seq: int
     recorded_at: datetime
     subject: str
-    #: The event, with its kind in `type`.
     event: dict[str, Any] | None = None
-    #: Why bytes that this program cannot read are not an event.
+    """The event, with its kind in `type`."""
     problem: str = ""
-    #: Why it does not count; empty if it does.
+    """Why bytes that this program cannot read are not an event."""
     void: str = ""
+    """Why it does not count; empty if it does."""
+
+
+class Question(Model):
+    """Why people are asked, and whom; frozen when they are asked."""
+
+    rule: str
+    policy_version: int
+    organisation: bool
+    """Whether rule and version are the organisation's, and not the workspace's."""
+    reason: str
+    """The rule's reason."""
+    voters: tuple[str, ...]
+    """Names, or patterns with `*`."""
+    excluded: tuple[str, ...]
+    """The requester, and the people behind the agent, whose votes never count."""
+    votes_needed: int
+    also: tuple[Quorum, ...]
+    denials_needed: int
+    may_break_glass: tuple[str, ...]
+    editor_counts: bool
+    """Whether somebody who edits counts towards their edit."""
+    asked_as_well: tuple[str, ...]
+    """The people asked later, because nobody decided in time."""
+    asked_at: datetime
+    due_at: datetime | None
+    """When more people are asked or it expires; None if neither happens."""
+    expires_at: datetime | None
+    """None if it never expires."""
+
+    @classmethod
+    def of(cls, call: Call) -> Self | None:
+        asking = call.approval_request
+        if asking is None or call.gated is None:
+            return None
+        found = {name: getattr(asking, name) for name in cls.model_fields if hasattr(asking, name)}
+        more = {
+            "also": (*asking.also, *asking.besides),
+            "asked_as_well": call.escalated_to(),
+            "asked_at": call.gated.recorded_at,
+            "due_at": call.due,
+            "expires_at": call.deadline,
+        }
+        return cls.model_validate(found | more)
+
+
+class Ballot(Model):
+    """A vote, in the order of the log."""
+
+    reviewer: str
+    verdict: e.Verdict
+    reason: str
+    arguments: str | None
+    """The edit, as raw JSON text; None if there is none."""
+    answer: str
+    on_behalf_of: str
+    """The person in whose place they voted; empty: in their own."""
+    voted_at: datetime
+    seq: int
+    void: str
+    """Why it does not count; empty if it does."""
+
+    @classmethod
+    def of(cls, fact: Fact, void: str) -> Self:
+        shown = ("verdict", "reason", "arguments", "answer", "on_behalf_of")
+        found = {name: getattr(fact.event, name) for name in shown}
+        place = {"reviewer": fact.slot.tail[3], "voted_at": fact.recorded_at, "seq": fact.seq}
+        return cls.model_validate(found | place | {"void": void})
+
+
+class EarlierCall(Model):
+    """A call that was requested before in the same thread."""
+
+    call: str
+    tool: str
+    arguments: str
+    status: str
+    voters: tuple[str, ...]
+    """Who voted for its decision."""
+    requested_at: datetime
+
+
+class Permission(Model):
+    """Whether the visitor may do something about the call now."""
+
+    action: Action
+    refusal: str
+    """Why not, in a sentence; empty if they may."""
 
 
 class Record(Model):
     """A call with every fact about it, in the order of the log."""
 
     state: CallState
+    requester: str
+    """The person on whose behalf it was requested, who never decides about it."""
+    agent: str
+    labels: dict[str, str]
+    tool_version: str
+    tool_description: str
+    """The tool's description and JSON Schema (raw text); empty if it is not declared."""
+    tool_schema: str
+    run_by: str
+    """The group of executors that runs it; `client` if the requesting program does."""
+    requested_at: datetime
+    question: Question | None
+    """None: the policy decided alone, or has not judged it yet."""
+    votes: list[Ballot]
+    doubt: Doubt | None
+    may: list[Permission]
+    """Every action, with the reason why the visitor may not take it."""
+    earlier: list[EarlierCall]
+    """The calls of the same thread before it, oldest first; the ten newest of them."""
     facts: list[RecordedFact]
 
-    @classmethod
-    def of(cls, call: Call, stands: Tally | None, facts: Sequence[Fact]) -> Self:
-        voids = output.voids_of(facts)
-        return cls(
-            state=CallState.of(call, stands),
-            facts=[
-                RecordedFact.model_validate(
-                    msgspec.json.decode(output.fact_json(fact, voids.get(fact.seq, "")))
-                )
-                for fact in facts
-            ],
+
+def recorded(facts: Sequence[Fact]) -> list[RecordedFact]:
+    """Facts as they stand in the log, with the reason of each that does not count."""
+    voids = output.voids_of(facts)
+    return [
+        RecordedFact.model_validate(
+            msgspec.json.decode(output.fact_json(fact, voids.get(fact.seq, "")))
         )
+        for fact in facts
+    ]
+
+
+def ballots(call: Call) -> list[Ballot]:
+    voids = output.voids_of(call.facts)
+    return [
+        Ballot.of(vote, voids.get(vote.seq, ""))
+        for vote in call.votes
+        if isinstance(vote.event, e.Voted)
+    ]
+
+
+def earlier_call(call: Call) -> EarlierCall:
+    assert call.requested
+    decision = call.decided.event if call.decided else None
+    return EarlierCall(
+        call=str(call.ref),
+        tool=call.wish.tool,
+        arguments=call.arguments,
+        status=str(call.status),
+        voters=getattr(decision, "voters", ()),
+        requested_at=call.requested.recorded_at,
+    )

@@ -1,0 +1,50 @@
+"""Which pending calls are for a visitor to decide: in their own place, or in another person's."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ayes.ledger.grants import Delegation, delegations_of
+from ayes.ledger.services import Ledger
+from ayes.ops.console.identity import Role, Visitor
+from ayes.projections.pending import Entry
+from ayes.schemas.codec import Fact
+from ayes.schemas.slots import DELEGATION, ROOT, CallRef
+
+#: Whether a pending call is for the visitor to decide.
+type Mine = Callable[[Entry], bool]
+
+_DELEGATIONS: Final = f"{ROOT}.*.{DELEGATION}.>"
+
+
+async def mine_of(ledger: Ledger, visitor: Visitor) -> Mine:
+    """The pending calls that the visitor was asked about, whether they have voted or not."""
+    if Role.REVIEWER not in visitor.roles:
+        return lambda _entry: False
+    name, now = visitor.name, ledger.now()
+    given = _by_workspace(await ledger.read(_DELEGATIONS))
+
+    def mine(entry: Entry) -> bool:
+        return entry.asks(name) or any(
+            one.holds(name, entry.tool, now)
+            and entry.asks(one.ref.giver)
+            and not entry.excludes(name)
+            for one in given.get(entry.workspace, ())
+        )
+
+    return mine
+
+
+def _by_workspace(facts: Sequence[Fact]) -> dict[str, tuple[Delegation, ...]]:
+    each: defaultdict[str, list[Fact]] = defaultdict(list)
+    for fact in facts:
+        each[fact.slot.workspace].append(fact)
+    return {workspace: delegations_of(found) for workspace, found in each.items()}
+
+
+async def voted(ledger: Ledger, visitor: Visitor, calls: Sequence[CallRef]) -> frozenset[CallRef]:
+    """Those of these calls on which the visitor has voted."""
+    if not calls or Role.REVIEWER not in visitor.roles:
+        return frozenset()
+    votes = await ledger.read(*(call.vote(visitor.name) for call in calls))
+    return frozenset(ref for vote in votes if (ref := vote.slot.call_ref) is not None)

@@ -1,0 +1,100 @@
+"""Sessions of people who have signed in, and how often somebody may try to.
+
+Both are in memory: when the console ends, everybody signs in again. The browser has a secret of 256
+random bits, and the console only its hash, so what leaks from the console signs nobody in. A lookup
+compares hashes, so its duration says nothing about a secret.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from ayes.ops.console.tokens import hash_of, new_secret
+from ayes.ops.console.visitors import Visitor
+
+#: A session ends after so many seconds without a request, and after so many seconds in any case.
+IDLE_S: Final = 8 * 3600.0
+LONGEST_S: Final = 24 * 3600.0
+#: Beyond so many sessions, the one that began first ends.
+_MOST: Final = 10_000
+
+#: Attempts to sign in within `WINDOW_S`: by one client, and by all of them together.
+WINDOW_S: Final = 60.0
+PER_CLIENT: Final = 10
+OVERALL: Final = 100
+
+#: Seconds since the epoch. A monotonic clock stands still while a machine sleeps.
+type Clock = Callable[[], float]
+
+
+class _Session(Struct):
+    visitor: Visitor
+    begun_at: float
+    used_at: float
+
+
+class Sessions:
+    def __init__(self, clock: Clock = time.time) -> None:
+        self._clock = clock
+        #: By the hash of the secret, in the order in which they began.
+        self._open: dict[str, _Session] = {}
+
+    def begin(self, visitor: Visitor) -> str:
+        """Begin a session, and return its secret."""
+        secret, now = new_secret(), self._clock()
+        while self._open and (len(self._open) >= _MOST or self._oldest_began() < now - LONGEST_S):
+            del self._open[next(iter(self._open))]
+        self._open[hash_of(secret)] = _Session(visitor, now, now)
+        return secret
+
+    def find(self, secret: str, *, use: bool = True) -> Visitor | None:
+        """Whose session it is; None if there is no such session any more.
+
+        Args:
+            use: whether this counts as a request of the visitor's, so that the session lasts.
+        """
+        key, now = hash_of(secret), self._clock()
+        found = self._open.get(key)
+        if found is None:
+            return None
+        if now - found.used_at > IDLE_S or now - found.begun_at > LONGEST_S:
+            del self._open[key]
+            return None
+        if use:
+            found.used_at = now
+        return found.visitor
+
+    def end(self, secret: str) -> None:
+        self._open.pop(hash_of(secret), None)
+
+    def _oldest_began(self) -> float:
+        return self._open[next(iter(self._open))].begun_at
+
+
+class Attempts:
+    """The recent attempts to sign in, as a sliding window."""
+
+    def __init__(self, clock: Clock = time.time) -> None:
+        self._clock = clock
+        self._recent: deque[tuple[float, str]] = deque()
+
+    def wait_s(self, client: str) -> int:
+        """Count an attempt of this client: 0 if it may go on, else the seconds until it may."""
+        now = self._clock()
+        while self._recent and self._recent[0][0] <= now - WINDOW_S:
+            self._recent.popleft()
+        own = [at for at, who in self._recent if who == client]
+        if len(own) >= PER_CLIENT:
+            return _until(own[0], now)
+        if len(self._recent) >= OVERALL:
+            return _until(self._recent[0][0], now)
+        self._recent.append((now, client))
+        return 0
+
+
+def _until(oldest: float, now: float) -> int:
+    return max(1, math.ceil(oldest + WINDOW_S - now))
