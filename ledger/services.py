@@ -33,6 +33,7 @@ from ayes.schemas.errors import (
     BadInput,
     BrokerRefused,
     NotOpen,
+    Refused,
     StillPending,
     Unavailable,
     WaitTimedOut,
@@ -200,11 +201,15 @@ class Ledger(LedgerClient):
             except Unavailable as problem:
                 _log.warning("the claim is not renewed", call=str(ref), problem=str(problem))
 
-    async def start(self, call: CallRef | str) -> Call:
+    async def start(self, call: CallRef | str, *, claim_id: str = "") -> Call:
         """Claim an approved call that this program runs itself; `finish` records the outcome.
 
         If the answer to a claim was lost, the next `start` of this program goes on with it. The
         claim is not renewed, so it is in doubt only when `doubt` says so.
+
+        Args:
+            claim_id: a UUID that only this runner of the call has. Then `start` with the same id
+                succeeds again, from another connection too: it is the same claim.
 
         Raises:
             NotOpen: it is not approved, was revoked, differs from what was approved, or an executor
@@ -212,7 +217,20 @@ class Ledger(LedgerClient):
             AlreadyFilled: somebody else claimed it.
             Unavailable: it is unknown whether the claim counts. Nothing has run; do the same again.
         """
+        if claim_id:
+            return await self._claim_as(call_ref(call), claim_id)
         return await self._claim(call, lease_s=0)
+
+    @as_of_the_leader
+    async def _claim_as(self, ref: CallRef, claim_id: str) -> Call:
+        try:
+            return await self._record_claim(ref, *await self._new_claim(ref, 0, claim_id))
+        except AlreadyFilled:
+            known = await self.known_call(ref)
+            claims = [start.event for start in known.starts if isinstance(start.event, e.Event)]
+            if not any((one.id, one.by) == (claim_id, self.author) for one in claims):
+                raise
+            return known
 
     @as_of_the_leader
     async def _claim(self, call: CallRef | str, lease_s: float) -> Call:
@@ -230,20 +248,28 @@ class Ledger(LedgerClient):
         # Kept until it is known whether it counts: it may be recorded although the answer is lost.
         self._claims[ref] = slot, started
         try:
-            await self.append_exclusive(slot, started)
-            known = await self.call(ref, must_include=slot)
-        except AlreadyFilled:
+            known = await self._record_claim(ref, slot, started)
+        except Refused:
             del self._claims[ref]
             raise
         del self._claims[ref]
+        return known
+
+    async def _record_claim(self, ref: CallRef, slot: Slot, started: e.Event) -> Call:
+        await self.append_exclusive(slot, started)
+        known = await self.call(ref, must_include=slot)
         # A revocation has its own slot, so the order of the log decides which of the two counts.
         if (void := next((one for one in known.void if one.fact.slot == slot), None)) is not None:
             raise NotOpen(f"{ref} may not be started: {void.why}. Nothing has run.")
         return known
 
-    async def _new_claim(self, ref: CallRef, lease_s: float) -> tuple[Slot, e.Event]:
+    async def _new_claim(
+        self, ref: CallRef, lease_s: float, claim_id: str = ""
+    ) -> tuple[Slot, e.Event]:
         known = await self.known_call(ref)
-        started = e.ToolStarted(digest=known.digest, idempotency_key=str(ref), lease_s=lease_s)
+        started = e.ToolStarted(
+            id=claim_id, digest=known.digest, idempotency_key=str(ref), lease_s=lease_s
+        )
         # The client's own first slot: a second start would be a second run.
         await self.check(known, ref.client_claim(1) if known.starts else known.claim_slot, started)
         if not known.is_clients:

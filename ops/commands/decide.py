@@ -7,7 +7,6 @@ The subject of a vote is read from the log and displayed before the vote is cast
 carries the digest of what was displayed. The queue is only a copy, which others could have altered.
 """
 
-import asyncio
 import json as jsonlib
 import re
 import sys
@@ -39,10 +38,11 @@ from ayes.ops.commands.options import (
 )
 from ayes.ops.commands.outcome import (
     GATE_S,
-    is_for_the_gate,
+    late_result,
     open_tally,
     report,
     report_end,
+    seen_by_gate,
     standing,
 )
 from ayes.ops.terminal import output
@@ -463,9 +463,8 @@ async def _report_each(
     until = time.monotonic() + GATE_S
     for one, problem in zip(shown, problems, strict=True):
         known = await ledger.call(one.ref)
-        while problem is None and time.monotonic() < until and await is_for_the_gate(ledger, known):
-            await asyncio.sleep(0.02)
-            known = await ledger.call(one.ref)
+        if problem is None:
+            known = await seen_by_gate(ledger, known, until - time.monotonic())
         if json:
             error = None if problem is None else str(problem)
             print_json({"call": str(one.ref), "status": str(known.status), "error": error})
@@ -523,19 +522,12 @@ async def reconcile(
 
 async def _late_result(ledger: Ledger, ref: CallRef, *, is_accepted: bool) -> tuple[bool, str]:
     """Whether the call happened and the text for the model, as its late result has it."""
-    found = (await ledger.known_call(ref)).late_result
-    if found is None and is_accepted:
-        raise NotOpen(
-            f"{ref} has no late result, or several that differ: see ayes show {ref}. Say what you "
-            "found out: --happened or --did-not-happen."
-        )
-    if found is None:
+    known = await ledger.known_call(ref)
+    if is_accepted:
+        return late_result(known)
+    if (found := known.late_result) is None:
         raise BadInput("say what you found out: --happened or --did-not-happen.")
-    if not is_accepted:
-        raise BadInput(
-            f"{output.late_words(found)}. Accept this result with --late, or say what you found "
-            "out: --happened or --did-not-happen."
-        )
-    if isinstance(found, e.ToolReturned):
-        return True, found.output
-    return False, found.error
+    raise BadInput(
+        f"{output.late_words(found)}. Accept this result with --late, or say what you found "
+        "out: --happened or --did-not-happen."
+    )

@@ -1,7 +1,7 @@
 """The state of a call after a command: in a sentence or as JSON, and as an exit code."""
 
 import asyncio
-from contextlib import aclosing
+import time
 from typing import Final
 
 from ayes.ledger.descriptions import describe_decision
@@ -11,6 +11,7 @@ from ayes.ledger.votes import Tally
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.schemas import events as e
+from ayes.schemas.errors import NotOpen
 from ayes.schemas.slots import CallRef
 
 DENIED: Final = 5
@@ -18,13 +19,15 @@ EXPIRED: Final = 6
 PENDING: Final = 8
 #: The gate decides within milliseconds. What is not decided after this waits for something.
 GATE_S: Final = 3.0
+#: The first and the longest pause between two readings; each is 1.5 times the one before.
+_POLL_S: Final = 0.005
+_MAX_POLL_S: Final = 0.1
 
 
 async def report_end(ledger: Ledger, ref: CallRef, wanted: type[e.Event], *, json: bool) -> int:
     """Report the call once the gate has processed the last fact; returns the exit code."""
     known = await ledger.known_call(ref)
-    if await is_for_the_gate(ledger, known):
-        known = await _seen_by_gate(ledger, ref)
+    known = await seen_by_gate(ledger, known)
     await report(ledger, known, json=json)
     return exit_code(known, wanted)
 
@@ -38,18 +41,18 @@ async def is_for_the_gate(ledger: Ledger, call: Call) -> bool:
     return (await ledger.tally(call)).verdict is not None
 
 
-async def _seen_by_gate(ledger: Ledger, ref: CallRef) -> Call:
-    """Wait until the gate has recorded an approval request or a decision."""
-    async with aclosing(ledger.watch(1, ref.gated.subject, ref.decided.subject)) as facts:
-        try:
-            async with asyncio.timeout(GATE_S):
-                async for fact in facts:
-                    known = await ledger.call(ref, must_include=fact.slot)
-                    if not await is_for_the_gate(ledger, known):
-                        return known
-        except TimeoutError:
-            pass
-    return await ledger.known_call(ref)
+async def seen_by_gate(ledger: Ledger, call: Call, within_s: float = GATE_S) -> Call:
+    """The call once the gate has recorded an approval request or a decision, if it must; else as it
+    is when the time is up.
+    """
+    pause_s, until = _POLL_S, time.monotonic() + within_s
+    while await is_for_the_gate(ledger, call) and time.monotonic() < until:
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, _MAX_POLL_S)
+        found = await ledger.call(call.ref)
+        # Another replica may lack the facts that are known here.
+        call = max(call, found, key=lambda one: len(one.facts))
+    return call
 
 
 async def open_tally(ledger: Ledger, call: Call) -> Tally | None:
@@ -59,6 +62,24 @@ async def open_tally(ledger: Ledger, call: Call) -> Tally | None:
         if call.approval_request is not None and call.decided is None
         else None
     )
+
+
+def late_result(call: Call) -> tuple[bool, str]:
+    """Whether a call in doubt happened and the text for the model, as its late result has it.
+
+    Raises:
+        NotOpen: it has none, or several that differ.
+    """
+    match call.late_result:
+        case e.ToolReturned(output=text):
+            return True, text
+        case e.ToolFailed(error=text):
+            return False, text
+        case None:
+            raise NotOpen(
+                f"{call.ref} has no late result, or several that differ: see ayes show "
+                f"{call.ref}. Say what you found out: whether it happened."
+            )
 
 
 async def report(ledger: Ledger, call: Call, sentence: str = "", *, json: bool) -> None:

@@ -7,21 +7,23 @@ from typing import Final
 
 from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from ayes.ops.console import problems
-from ayes.ops.console.api import calls, counts, votes
+from ayes.ops.console.api import calls, counts, requests, votes
 from ayes.ops.console.backend import Backend
-from ayes.ops.console.pages import sign_in, waiting
+from ayes.ops.console.pages import bulk, sign_in, waiting
+from ayes.ops.console.pages.problem import readable
 from ayes.ops.console.pages.rendering import navigation
 from ayes.ops.console.security import Guard, Security
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
-_API: Final = (calls, counts, votes)
-_PAGES: Final = (sign_in, waiting)
+_API: Final = (calls, counts, requests, votes)
+_PAGES: Final = (sign_in, waiting, bulk)
 
 
 def application(backend: Backend, security: Security) -> FastAPI:
@@ -33,19 +35,25 @@ def application(backend: Backend, security: Security) -> FastAPI:
         openapi_url="/api/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=_operation_id,
     )
     app.state.backend = backend
     app.state.security = security
     app.add_middleware(Guard, security=security)
-    app.add_exception_handler(ApprovalsError, problems.on_error)
-    app.add_exception_handler(RequestValidationError, problems.on_bad_request)
-    app.add_exception_handler(HTTPException, problems.on_http_error)
+    app.add_exception_handler(ApprovalsError, readable(problems.on_error))
+    app.add_exception_handler(RequestValidationError, readable(problems.on_bad_request))
+    app.add_exception_handler(HTTPException, readable(problems.on_http_error))
     for resource in _API:
-        app.include_router(resource.router, prefix="/api/v1")
+        app.include_router(resource.router, prefix="/api/v1", responses=problems.RESPONSES)
     for page in _PAGES:
         app.include_router(page.router, include_in_schema=False, dependencies=[Depends(navigation)])
     app.mount("/static", StaticFiles(directory=_HERE / "static"), name="static")
     return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    """Such as `votes_revoke`, from which programs make the names of a client's methods."""
+    return "_".join((*map(str, route.tags[:1]), route.name))
 
 
 @asynccontextmanager

@@ -1,16 +1,24 @@
 """Errors as `application/problem+json` (RFC 9457), with the sentence of the command line."""
 
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from ayes.schemas import errors as x
 
+MEDIA_TYPE: Final = "application/problem+json"
+#: What each operation of the API may answer besides its result, for the OpenAPI document.
+RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    "default": {
+        "description": "A problem (RFC 9457)",
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
 #: The status of each class of errors; a subclass without one has that of its parent.
 STATUS: Final[dict[type[Exception], HTTPStatus]] = {
     x.BadInput: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -29,24 +37,30 @@ STATUS: Final[dict[type[Exception], HTTPStatus]] = {
 class Problem(BaseModel):
     """A problem, as RFC 9457 defines it; `type` names a class of `ayes.schemas.errors`."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     type: str
     title: str
     status: int
     detail: str
-    #: The exit code that the command line has for it.
     exit_code: int = 1
+    """The exit code that the command line has for it."""
 
 
 def status_of(problem: x.ApprovalsError) -> HTTPStatus:
     return next(STATUS[kind] for kind in type(problem).__mro__ if kind in STATUS)
 
 
+def problem_of(problem: x.ApprovalsError) -> Problem:
+    return _problem(type(problem).__name__, status_of(problem), str(problem), problem.exit_code)
+
+
 async def on_error(_request: Request, problem: Exception) -> JSONResponse:
     """Answer one of our own errors."""
     assert isinstance(problem, x.ApprovalsError)
-    status = status_of(problem)
-    headers = {"Retry-After": "1"} if status is HTTPStatus.SERVICE_UNAVAILABLE else {}
-    return respond(type(problem).__name__, status, str(problem), problem.exit_code, headers)
+    found = problem_of(problem)
+    headers = {"Retry-After": "1"} if found.status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return _respond(found, headers)
 
 
 async def on_bad_request(_request: Request, problem: Exception) -> JSONResponse:
@@ -72,11 +86,19 @@ def respond(
     exit_code: int,
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    found = Problem(
+    return _respond(_problem(kind, status, detail, exit_code), headers)
+
+
+def _problem(kind: str, status: HTTPStatus, detail: str, exit_code: int) -> Problem:
+    return Problem(
         type=kind if ":" in kind else f"urn:ayes:error:{kind}",
         title=status.phrase,
         status=status,
-        detail=detail,
+        # It may quote a name of the request, and half a surrogate pair cannot be sent.
+        detail=detail.encode("utf-8", "replace").decode(),
         exit_code=exit_code,
     )
-    return JSONResponse(found.model_dump(), status, headers, media_type="application/problem+json")
+
+
+def _respond(problem: Problem, headers: dict[str, str] | None) -> JSONResponse:
+    return JSONResponse(problem.model_dump(), problem.status, headers, media_type=MEDIA_TYPE)

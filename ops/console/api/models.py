@@ -52,7 +52,11 @@ Named = Annotated[CallRef, Depends(_named)]
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
+    """The base of all. Docstrings below fields are their descriptions in the OpenAPI document."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, from_attributes=True, use_attribute_docstrings=True
+    )
 
 
 class Chosen(Model):
@@ -61,18 +65,18 @@ class Chosen(Model):
     status: Literal["pending", "in_doubt"] = "pending"
     order: Literal["oldest", "newest"] = "oldest"
     workspace: str = ""
-    #: As `workspace/thread`.
     thread: str = ""
-    #: A name, or a pattern with `*` and `?`.
+    """As `workspace/thread`."""
     tool: str = ""
-    #: The rule that asks; only for pending calls.
+    """A name, or a pattern with `*` and `?`."""
     rule: str = ""
-    #: Only those that the visitor may decide.
+    """The rule that asks; only for pending calls."""
     mine: bool = False
-    #: Only those that nobody decided in time; only for pending calls.
+    """Only those that the visitor may decide."""
     overdue: bool = False
-    #: `next` of the page before.
+    """Only those that nobody decided in time; only for pending calls."""
     after: str = ""
+    """`next` of the page before."""
     limit: int = Field(default=50, ge=1, le=200)
 
     @property
@@ -116,23 +120,23 @@ class Quorum(Model):
 class PendingCall(Model):
     """A call that waits for people."""
 
-    #: As `workspace/thread/call`.
     call: str
+    """As `workspace/thread/call`."""
     workspace: str
     thread: str
     tool: str
-    #: Byte for byte what would run.
     arguments: str
-    #: A vote must name it, so that it is about these bytes.
+    """Byte for byte what would run."""
     digest: str
-    #: Why the entry must not be decided by; empty if it may.
+    """A vote must name it, so that it is about these bytes."""
     flaw: str
+    """Why the entry must not be decided by; empty if it may."""
     rule: str
     reason: str
     requester: str
     agent: str
-    #: Names, or patterns with `*`.
     voters: tuple[str, ...]
+    """Names, or patterns with `*`."""
     excluded: tuple[str, ...]
     votes_needed: int
     also: tuple[Quorum, ...]
@@ -140,14 +144,14 @@ class PendingCall(Model):
     gated_at: datetime
     expires_at: datetime | None
     due_at: datetime | None
-    #: The people asked later, because nobody decided in time.
     asked_as_well: tuple[str, ...]
-    #: The position of the approval request in the log.
+    """The people asked later, because nobody decided in time."""
     seq: int
-    #: Whether the visitor was asked, or a person who delegated to them, and has not voted.
+    """The position of the approval request in the log."""
     mine: bool
-    #: Whether the visitor has voted, and others are missing.
+    """Whether the visitor was asked, or a person who delegated to them, and has not voted."""
     voted: bool
+    """Whether the visitor has voted, and others are missing."""
 
     @classmethod
     def of(cls, entry: Entry, *, mine: bool, voted: bool) -> Self:
@@ -162,19 +166,19 @@ class Waiting(Model):
 
     status: Literal["pending"] = "pending"
     calls: list[PendingCall]
-    #: The number of matching calls, on this page and on others.
     waiting: int
-    #: The cursor of the next page; None on the last one.
+    """The number of matching calls, on this page and on others."""
     next: str | None
-    #: Why entries of the queue are left out, which cannot be read. Only on the first page.
+    """The cursor of the next page; None on the last one."""
     unreadable: list[str] = Field(default_factory=list)
+    """Why entries of the queue are left out, which cannot be read. Only on the first page."""
 
 
 class LateResult(Model):
     """What a tool reported when its call was in doubt already."""
 
-    #: Whether it returned; else it failed.
     returned: bool
+    """Whether it returned; else it failed."""
     text: str
 
     @classmethod
@@ -191,15 +195,16 @@ class LateResult(Model):
 class Doubt(Model):
     """Why nobody knows how a call ended."""
 
-    #: When the doubt was recorded; else the last sign of life of the service that runs it.
     since: datetime
+    """When the doubt was recorded; else the last sign of life of the service that runs it."""
     claimed_by: str
     claimed_at: datetime
-    #: Whether it is recorded. If not, the service stopped renewing its claim: record the doubt
-    #: before the call is reconciled.
     recorded: bool
-    #: None if there is none, or if several differ.
+    """Whether it is recorded. If not, the service stopped renewing its claim: record the doubt
+    before the call is reconciled.
+    """
     late: LateResult | None
+    """None if there is none, or if several differ."""
 
     @classmethod
     def of(cls, found: CallInDoubt, **more: object) -> Self:
@@ -210,15 +215,15 @@ class Doubt(Model):
 class DoubtfulCall(Doubt):
     """A call in doubt."""
 
-    #: As `workspace/thread/call`.
     call: str
+    """As `workspace/thread/call`."""
     workspace: str
     thread: str
     tool: str
-    #: What ran, or did not.
     arguments: str
-    #: Whether the visitor may say what became of it.
+    """What ran, or did not."""
     mine: bool
+    """Whether the visitor may say what became of it."""
 
 
 class Doubtful(Model):
@@ -226,10 +231,10 @@ class Doubtful(Model):
 
     status: Literal["in_doubt"] = "in_doubt"
     calls: list[DoubtfulCall]
-    #: The number of matching calls, on this page and on others.
     in_doubt: int
-    #: The cursor of the next page; None on the last one.
+    """The number of matching calls, on this page and on others."""
     next: str | None
+    """The cursor of the next page; None on the last one."""
 
 
 class CallState(Model):
@@ -238,8 +243,8 @@ class CallState(Model):
     call: str
     status: str
     tool: str
-    #: Those that run: the approved ones, if a reviewer changed them.
     arguments: str
+    """Those that run: the approved ones, if a reviewer changed them."""
     digest: str
     decision: str | None
     decided_at: datetime | None
@@ -269,12 +274,12 @@ class RecordedFact(Model):
     seq: int
     recorded_at: datetime
     subject: str
-    #: The event, with its kind in `type`.
     event: dict[str, Any] | None = None
-    #: Why bytes that this program cannot read are not an event.
+    """The event, with its kind in `type`."""
     problem: str = ""
-    #: Why it does not count; empty if it does.
+    """Why bytes that this program cannot read are not an event."""
     void: str = ""
+    """Why it does not count; empty if it does."""
 
 
 class Question(Model):
@@ -282,27 +287,27 @@ class Question(Model):
 
     rule: str
     policy_version: int
-    #: Whether rule and version are the organisation's, and not the workspace's.
     organisation: bool
-    #: The rule's reason.
+    """Whether rule and version are the organisation's, and not the workspace's."""
     reason: str
-    #: Names, or patterns with `*`.
+    """The rule's reason."""
     voters: tuple[str, ...]
-    #: The requester, and the people behind the agent, whose votes never count.
+    """Names, or patterns with `*`."""
     excluded: tuple[str, ...]
+    """The requester, and the people behind the agent, whose votes never count."""
     votes_needed: int
     also: tuple[Quorum, ...]
     denials_needed: int
     may_break_glass: tuple[str, ...]
-    #: Whether somebody who edits counts towards their edit.
     editor_counts: bool
-    #: The people asked later, because nobody decided in time.
+    """Whether somebody who edits counts towards their edit."""
     asked_as_well: tuple[str, ...]
+    """The people asked later, because nobody decided in time."""
     asked_at: datetime
-    #: When more people are asked or it expires; None if neither happens.
     due_at: datetime | None
-    #: None if it never expires.
+    """When more people are asked or it expires; None if neither happens."""
     expires_at: datetime | None
+    """None if it never expires."""
 
     @classmethod
     def of(cls, call: Call) -> Self | None:
@@ -326,15 +331,15 @@ class Ballot(Model):
     reviewer: str
     verdict: e.Verdict
     reason: str
-    #: The edit, as raw JSON text; None if there is none.
     arguments: str | None
+    """The edit, as raw JSON text; None if there is none."""
     answer: str
-    #: The person in whose place they voted; empty: in their own.
     on_behalf_of: str
+    """The person in whose place they voted; empty: in their own."""
     voted_at: datetime
     seq: int
-    #: Why it does not count; empty if it does.
     void: str
+    """Why it does not count; empty if it does."""
 
     @classmethod
     def of(cls, fact: Fact, void: str) -> Self:
@@ -351,8 +356,8 @@ class EarlierCall(Model):
     tool: str
     arguments: str
     status: str
-    #: Who voted for its decision.
     voters: tuple[str, ...]
+    """Who voted for its decision."""
     requested_at: datetime
 
 
@@ -360,33 +365,33 @@ class Permission(Model):
     """Whether the visitor may do something about the call now."""
 
     action: Action
-    #: Why not, in a sentence; empty if they may.
     refusal: str
+    """Why not, in a sentence; empty if they may."""
 
 
 class Record(Model):
     """A call with every fact about it, in the order of the log."""
 
     state: CallState
-    #: The person on whose behalf it was requested, who never decides about it.
     requester: str
+    """The person on whose behalf it was requested, who never decides about it."""
     agent: str
     labels: dict[str, str]
     tool_version: str
-    #: The tool's description and JSON Schema (raw text); empty if it is not declared.
     tool_description: str
+    """The tool's description and JSON Schema (raw text); empty if it is not declared."""
     tool_schema: str
-    #: The group of executors that runs it; `client` if the requesting program does.
     run_by: str
+    """The group of executors that runs it; `client` if the requesting program does."""
     requested_at: datetime
-    #: None: the policy decided alone, or has not judged it yet.
     question: Question | None
+    """None: the policy decided alone, or has not judged it yet."""
     votes: list[Ballot]
     doubt: Doubt | None
-    #: Every action, with the reason why the visitor may not take it.
     may: list[Permission]
-    #: The calls of the same thread before it, oldest first; the ten newest of them.
+    """Every action, with the reason why the visitor may not take it."""
     earlier: list[EarlierCall]
+    """The calls of the same thread before it, oldest first; the ten newest of them."""
     facts: list[RecordedFact]
 
 

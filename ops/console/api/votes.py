@@ -1,35 +1,51 @@
-"""Votes of reviewers."""
+"""What reviewers do: vote on calls, revoke approvals, reconcile calls in doubt."""
 
-from typing import Final
+import asyncio
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter
+from pydantic import Field
 
-from ayes.ops.commands.outcome import open_tally
+from ayes.ledger.lifecycle import Call
+from ayes.ledger.reviewers import Reviewer
+from ayes.ops.commands.outcome import late_result, open_tally, seen_by_gate
 from ayes.ops.console.api.models import CallState, Model, Named
-from ayes.ops.console.backend import InBackend
+from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.identity import Reviewing
+from ayes.ops.console.problems import Problem, problem_of
+from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.events import Verdict
+from ayes.schemas.slots import CallRef
 
 router: Final = APIRouter(tags=["votes"])
+
+#: How long a vote waits for its consequence. Without a gate, the call is still pending then.
+_COUNTED_S: Final = 1.0
+_MOST_AT_ONCE: Final = 50
 
 
 class Vote(Model):
     verdict: Verdict
-    #: The digest that the reviewer was shown.
     digest: str
+    """The digest that the reviewer was shown."""
     reason: str = ""
-    #: Raw JSON text to run instead; only with `approve`.
     arguments: str | None = None
-    #: What the model gets in place of the tool's output; only with `answer`.
+    """Raw JSON text to run instead; only with `approve`."""
     answer: str = ""
+    """What the model gets in place of the tool's output; only with `answer`."""
     on_behalf_of: str = ""
+    """The person in whose place, by their delegation."""
     halt: bool = False
+    """With `deny`: the model is not asked again before a user says something."""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/votes")
 async def vote(ref: Named, vote: Vote, backend: InBackend, visitor: Reviewing) -> CallState:
     """Vote on a call, in the visitor's own name. The same vote again is refused and harmless."""
-    reviewer = await backend.reviewer(visitor.name)
+    return await _vote(ref, vote, backend, await backend.reviewer(visitor.name))
+
+
+async def _vote(ref: CallRef, vote: Vote, backend: Backend, reviewer: Reviewer) -> CallState:
     known = await reviewer.vote(
         ref,
         vote.verdict,
@@ -40,4 +56,90 @@ async def vote(ref: Named, vote: Vote, backend: InBackend, visitor: Reviewing) -
         halt=vote.halt,
         digest=vote.digest,
     )
-    return CallState.of(known, await open_tally(backend.reading, known))
+    return await _state(backend, await seen_by_gate(backend.reading, known, _COUNTED_S))
+
+
+async def _state(backend: Backend, call: Call) -> CallState:
+    return CallState.of(call, await open_tally(backend.reading, call))
+
+
+class Shown(Model):
+    """A call as the reviewer was shown it."""
+
+    call: str
+    """As `workspace/thread/call`."""
+    digest: str
+
+
+class Votes(Model):
+    """The same vote on several calls. Edits, answers and breaking the glass are for single ones."""
+
+    verdict: Literal["approve", "deny"]
+    calls: Annotated[list[Shown], Field(min_length=1, max_length=_MOST_AT_ONCE)]
+    reason: str = ""
+
+
+class VoteResult(Model):
+    """What became of one of several votes: the call's state, or why it was not recorded."""
+
+    call: str
+    state: CallState | None = None
+    problem: Problem | None = None
+
+
+@router.post("/votes")
+async def vote_on_several(votes: Votes, backend: InBackend, visitor: Reviewing) -> list[VoteResult]:
+    """Cast the same vote on up to 50 calls: one vote for each, one result for each."""
+    reviewer = await backend.reviewer(visitor.name)
+    return await asyncio.gather(*(_one(shown, votes, backend, reviewer) for shown in votes.calls))
+
+
+async def _one(shown: Shown, votes: Votes, backend: Backend, reviewer: Reviewer) -> VoteResult:
+    vote = Vote(verdict=votes.verdict, digest=shown.digest, reason=votes.reason)
+    try:
+        state = await _vote(CallRef.parse(shown.call), vote, backend, reviewer)
+    except ApprovalsError as problem:
+        return VoteResult(call=shown.call, problem=problem_of(problem))
+    return VoteResult(call=shown.call, state=state)
+
+
+class Revocation(Model):
+    reason: str = ""
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/revoke")
+async def revoke(
+    ref: Named, revocation: Revocation, backend: InBackend, visitor: Reviewing
+) -> CallState:
+    """Take an approval back before the tool runs."""
+    reviewer = await backend.reviewer(visitor.name)
+    return await _state(backend, await reviewer.revoke(ref, reason=revocation.reason))
+
+
+class Reconciliation(Model):
+    """What became of a call in doubt: what somebody found out, or the tool's own late result."""
+
+    happened: bool | None = None
+    """None with `late`."""
+    output: str = ""
+    """The text for the model, in place of the tool's output."""
+    late: bool = False
+    """Accept what the tool reported when the call was in doubt already."""
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/reconcile")
+async def reconcile(
+    ref: Named, found: Reconciliation, backend: InBackend, visitor: Reviewing
+) -> CallState:
+    """Say what became of a call in doubt."""
+    if found.late == (found.happened is not None) or (found.late and found.output):
+        raise BadInput(
+            "say what you found out, with `happened` and `output`; or accept the tool's own late "
+            "result, with `late` alone."
+        )
+    happened, output = found.happened, found.output
+    if happened is None:
+        happened, output = late_result(await backend.reading.known_call(ref))
+    reviewer = await backend.reviewer(visitor.name)
+    known = await reviewer.reconcile(ref, happened=happened, output=output)
+    return await _state(backend, known)

@@ -15,7 +15,8 @@ from ayes.ops.console.api import counts
 from ayes.ops.console.api.counts import Counts
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Visitor
-from ayes.schemas.errors import Unavailable
+from ayes.ops.terminal.visible import flags, visible
+from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parents[1]
 
@@ -46,11 +47,11 @@ PLACES: Final = (
 async def navigation(request: Request, backend: InBackend) -> None:
     """Find what the header of a page shows. A dependency of every page.
 
-    The header is there without counts while the broker is away, and before anybody signs in.
+    There are no counts while the broker is away, and before anybody signs in.
     """
     visitor: Visitor | None = getattr(request.state, "visitor", None)
     if visitor and not is_fragment(request):
-        with suppress(Unavailable):
+        with suppress(ApprovalsError):
             request.state.counts = await counts.counts(backend, visitor, workspace_of(request))
 
 
@@ -121,3 +122,5 @@ def asset(name: str) -> str:
 _templates: Final = Jinja2Templates(_HERE / "templates")
 _templates.env.trim_blocks = _templates.env.lstrip_blocks = True
 _templates.env.globals["asset"] = asset
+_templates.env.filters["visible"] = visible
+_templates.env.filters["flags"] = flags

@@ -1,5 +1,5 @@
-/* The behaviour of the pages. Every page works without it, but for what only a script can do:
- * keys, live changes, and keeping what was typed.
+/* The behaviour of the pages. They work without it, but for what only a script can do: keys, live
+ * changes, and keeping what was typed.
  *
  * What a template says to it:
  *
@@ -7,8 +7,8 @@
  *   data-key="a|e|d|r"    on the button or summary that the key presses. A form that collects text
  *                         stands in <details class="act">; its summary has the key
  *   hx-post, hx-target="closest article.call", hx-swap="outerHTML"   on the forms in the article,
- *                         beside method and action. A vote that was taken is answered with the
- *                         header HX-Trigger: {"ayes:voted": {"call": "w/t/c", "verdict": "approve"}},
+ *                         beside method and action. A vote that was taken is answered with
+ *                         HX-Trigger: {"ayes:voted": {"call": "w/t/c", "verdict": "approve"}},
  *                         and the next call opens; anything else replaces the article
  *   data-go="w"           on the link that `g w` follows
  *   data-copy="#id"       on a button that copies the text of this element
@@ -17,8 +17,536 @@
  *                         `ayes:<type>` of the body, with its data as `detail`
  *
  * In each post form, text survives a reload and a new sign-in, until its request has been taken.
- * Buttons with data-key do nothing until the article has been shown for a moment (then it has the
- * attribute data-ready), so that a double click or a key pressed twice does not decide the next call.
+ * Elements with data-key do nothing until the article has been shown for a moment (it then has the
+ * attribute data-ready), so that a double click, or a key pressed twice, does not decide the next
+ * call as well.
  */
 
-document.documentElement.classList.add("js");
+const root = document.documentElement;
+root.classList.add("js");
+
+const SHOWN_FOR_MS = 350;  // before an element with data-key takes a press
+const STAYS_MS = 3000;     // how long a decided call stays in the list
+const SILENT_MS = 4500;    // a heartbeat comes every 2 s; after this long, the connection is lost
+const REFRESH_MS = 500;    // the list is read again at most this often
+const LOST = "The connection is lost. It is tried again by itself.";
+
+const find = (selector, within = document) => within.querySelector(selector);
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+const parsed = (text) => new DOMParser().parseFromString(text, "text/html");
+const visitor = document.body.dataset.visitor;
+const list = find("#calls");
+const detail = find("#detail");
+const isDesk = () => detail && matchMedia("(min-width: 48.01rem)").matches;
+
+// Messages.
+
+function announce(text) {
+  const line = find("#announcer");
+  line.textContent = line.textContent === text ? `${text}\u00a0` : text;
+}
+
+function message(text, link) {
+  const line = document.createElement("p");
+  line.className = "problem";
+  line.setAttribute("role", "alert");
+  line.append(text);
+  if (link) line.append(" ", Object.assign(document.createElement("a"), link));
+  find("#messages").replaceChildren(line);
+}
+
+function signInAgain() {
+  const next = encodeURIComponent(location.pathname + location.search + location.hash);
+  message("Your session has ended. What you typed is kept.", {
+    href: `/sign-in?next=${next}`,
+    textContent: "Sign in again",
+  });
+}
+
+/* A part of a page; null if it did not come, and a message says why. */
+async function fragment(path, signal) {
+  const answer = await fetch(path, { headers: { "HX-Request": "true" }, signal });
+  if (answer.status === 401) return signInAgain(), null;
+  const text = await answer.text();
+  if (answer.ok) return text;
+  const problem = find(".problem", parsed(text))?.textContent.trim();
+  message(problem || `The console answered ${answer.status}. Try again.`);
+  return null;
+}
+
+// Times: relative, with the absolute time in the reader's zone.
+
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+const absolute = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+
+function relative(at) {
+  const seconds = Math.round((at - Date.now()) / 1000);
+  const size = Math.abs(seconds);
+  if (size < 5) return "now";
+  const [length, unit] = UNITS.find(([length]) => size >= length);
+  const text = `${Math.floor(size / length)}\u00a0${unit}`;
+  return seconds < 0 ? `${text} ago` : `in ${text}`;
+}
+
+function showTimes(within = document) {
+  for (const time of all("time[datetime]", within)) {
+    const at = new Date(time.dateTime);
+    const text = relative(at);
+    time.title ||= absolute.format(at);
+    if (time.textContent !== text) time.textContent = text;
+  }
+}
+
+// Drafts: typed text outlives a reload, a lost connection and a session that has ended.
+
+const TEXT = "textarea, select, input:not([type]), input[type=text]";
+const isDraft = (field) => field.matches(TEXT) && field.name && field.form?.method === "post";
+const draftsOf = (form) => `draft:${visitor}:${form.getAttribute("action")}:`;
+
+function keepDraft(field) {
+  if (isDraft(field)) sessionStorage.setItem(draftsOf(field.form) + field.name, field.value);
+}
+
+function restoreDrafts(within) {
+  for (const field of all(TEXT, within).filter(isDraft)) {
+    const kept = sessionStorage.getItem(draftsOf(field.form) + field.name);
+    if (kept === null || kept === field.value) continue;
+    field.value = kept;
+    const inside = (details) => details.contains(field);
+    all("details").filter(inside).forEach((details) => { details.open = true; });
+  }
+}
+
+function dropDrafts(prefix) {
+  const drafts = Object.keys(sessionStorage).filter((key) => key.startsWith(prefix));
+  drafts.forEach((key) => sessionStorage.removeItem(key));
+}
+
+/* A form was sent without htmx. Its drafts go, unless a problem or the sign-in page came back. */
+function settleSent() {
+  const sent = sessionStorage.getItem("sent");
+  sessionStorage.removeItem("sent");
+  if (sent && visitor && !find("main [role=alert]")) dropDrafts(sent);
+}
+
+// The call that is shown.
+
+const article = () => find("article.call");
+const isOpen = (field) => !field.readOnly && field.checkVisibility();
+const openForm = () => find("dialog[open]") ?? all(`article.call :is(${TEXT})`).find(isOpen);
+
+function enhance(within) {
+  showTimes(within);
+  restoreDrafts(within);
+  const call = within.matches?.("article.call") ? within : find("article.call", within);
+  if (!call) return;
+  call.tabIndex = -1;
+  setTimeout(() => call.setAttribute("data-ready", ""), SHOWN_FOR_MS);
+}
+
+let loading;
+async function show(path) {
+  loading?.abort();
+  loading = new AbortController();
+  try {
+    const text = await fragment(path, loading.signal);
+    if (text === null) return;
+    detail.innerHTML = text;
+    htmx.process(detail);
+    enhance(detail);
+    scrollTo({ top: 0 });
+  } catch (problem) {
+    if (problem.name !== "AbortError") message("The console does not answer. Try again.");
+  }
+}
+
+async function reload(call) {
+  const text = await fragment(`/calls/${call.dataset.call}?pane=1`).catch(() => null);
+  const fresh = text && find("article.call", parsed(text));
+  if (!fresh || !call.isConnected || openForm()) return;
+  const hadFocus = call.contains(document.activeElement);
+  call.replaceWith(fresh);
+  htmx.process(fresh);
+  enhance(fresh);
+  if (hadFocus) fresh.focus({ preventScroll: true });
+}
+
+function outcome({ type, status, by }) {
+  if (type === "voted") return `Voted on by ${by}`;
+  return `${status.replaceAll("_", " ")}${by ? ` by ${by}` : ""}`;
+}
+
+/* Something happened to the call that is shown. A form in which somebody types stays open. */
+function callChanged(event) {
+  const shown = article();
+  if (shown?.dataset.call !== event.call) return;
+  if (!openForm()) return reload(shown);
+  const notice = find(".live-notice", shown) ?? document.createElement("p");
+  notice.className = "notice live-notice";
+  notice.setAttribute("role", "status");
+  notice.textContent = `Meanwhile: ${outcome(event)}. What you typed is kept.`;
+  shown.prepend(notice);
+}
+
+// The list of waiting calls.
+
+const gone = new Set();  // decided calls: a list that is older than the event keeps none of them
+const down = new Set();  // the keys that are down
+const rows = () => (list ? all(".row", list) : []);
+const current = () => list && find(".row[aria-current]", list);
+const rowOf = (call) => rows().find((row) => row.dataset.call === call);
+const titleOf = (row) => find(".row-title", row);
+const isLeaving = (row) => row.classList.contains("leaving");
+const isUsed = (row) => row === current() || row.contains(document.activeElement);
+/* Rows do not move under the pointer, while a key is down, or while a form is open. */
+const mayMove = () => !down.size && !openForm() && !list.matches(":hover");
+
+function select(row, { focus = true } = {}) {
+  if (!row) return;
+  current()?.removeAttribute("aria-current");
+  row.setAttribute("aria-current", "true");
+  row.scrollIntoView({ block: "nearest" });
+  if (focus) titleOf(row).focus({ preventScroll: true });
+  if (!isDesk()) return;
+  history.replaceState(history.state, "", `#${row.dataset.call}`);
+  show(`${titleOf(row).getAttribute("href")}?pane=1`);
+}
+
+function neighbour(step) {
+  const staying = rows().filter((row) => !isLeaving(row) || row === current());
+  const place = staying.indexOf(current());
+  return place < 0 ? staying[0] : staying[place + step];
+}
+
+function leave(row, text) {
+  if (!row) return;
+  if (!isLeaving(row)) {
+    row.classList.add("leaving");
+    row.dataset.until = Date.now() + STAYS_MS;
+    row.append(Object.assign(document.createElement("p"), { className: "row-outcome" }));
+    const box = find(".row-select", row);
+    box.checked = false;
+    box.disabled = true;
+    countSelected();
+  }
+  find(".row-outcome", row).textContent = text;
+}
+
+function sweep() {
+  if (!list || !mayMove()) return;
+  for (const row of rows().filter(isLeaving)) {
+    const isLast = rows().length === 1;
+    if (Date.now() < row.dataset.until || (isUsed(row) && !isLast)) continue;
+    row.remove();
+    if (list.dataset.more || isLast) refresh();
+  }
+}
+
+let refreshed = 0;
+let refreshing;
+function refresh() {
+  if (!list) return;
+  clearTimeout(refreshing);
+  refreshing = setTimeout(readList, Math.max(0, refreshed + REFRESH_MS - Date.now()));
+}
+
+async function readList() {
+  refreshed = Date.now();
+  const text = await fragment(location.pathname + location.search).catch(() => null);
+  if (text !== null) merge(parsed(text));
+}
+
+/* Make the list that of the server, without moving a row that stays. */
+function merge(page) {
+  const fresh = all("#calls .row", page);
+  const listed = new Set(fresh.map((row) => row.dataset.call));
+  list.toggleAttribute("data-more", find("#calls", page).hasAttribute("data-more"));
+  for (const row of rows())
+    if (!listed.has(row.dataset.call) && !isLeaving(row)) leave(row, "no longer waits here");
+  const came = fresh.filter((row) => !rowOf(row.dataset.call) && !gone.has(row.dataset.call));
+  for (const row of came) {
+    const behind = rows().find((one) => Number(one.dataset.seq) > Number(row.dataset.seq));
+    list.insertBefore(row, behind ?? null);
+    showTimes(row);
+  }
+  if (came.length === 1) announce(`New call: ${titleOf(came[0]).textContent.trim()}`);
+  if (came.length > 1) announce(`${came.length} new calls`);
+  find("#nothing").hidden = rows().length > 0;
+  if (isDesk() && !current() && rows().length) select(neighbour(1), { focus: false });
+}
+
+function countSelected() {
+  const button = find("#decide-selected");
+  if (!button) return;
+  const count = all(".row-select:checked").length;
+  button.hidden = !count;
+  find("span", button).textContent = count;
+}
+
+async function decideSelected() {
+  const chosen = all(".row-select:checked").map((box) => ["call", box.value]);
+  if (!chosen.length) return announce("Nothing is selected. Select calls with x.");
+  const text = await fragment(`/bulk?${new URLSearchParams(chosen)}`).catch(() => null);
+  if (text === null) return;
+  const dialog = find("#bulk");
+  find("#bulk-content").innerHTML = text;
+  htmx.process(dialog);
+  enhance(dialog);
+  dialog.showModal();
+  find("h2", dialog).focus();
+}
+
+/* A vote of the visitor was recorded: their text is no longer needed, and the next call opens. */
+function voted({ call }) {
+  dropDrafts(`draft:${visitor}:/calls/${call}/`);
+  announce(`Your vote on ${call} is recorded.`);
+  refresh();
+  const row = rowOf(call);
+  if (row && row === current() && isDesk()) select(neighbour(1) ?? neighbour(-1));
+}
+
+// Keys. They do nothing while somebody types, and Enter never approves.
+
+const TYPED = "textarea, select, input:not([type=checkbox], [type=radio]), [contenteditable]";
+const isTyping = (target) => target.matches(TYPED);
+
+const KEYS = {
+  j: () => select(neighbour(1)),
+  k: () => select(neighbour(-1)),
+  s: () => select(neighbour(1) ?? rows()[0]),
+  x: () => current() && find(".row-select", current()).click(),
+  a: () => act("a"),
+  d: () => act("d"),
+  e: () => act("e"),
+  r: () => act("r"),
+  A: decideSelected,
+  g: () => { afterG = Date.now(); },
+  "/": search,
+  "?": () => find("#help").showModal(),
+};
+
+function act(key) {
+  const shown = article();
+  if (!shown || (current() && shown.dataset.call !== current().dataset.call)) return;
+  const button = find(`[data-key="${key}"]`, shown);
+  if (!button) return announce("You cannot do that with this call.");
+  button.click();
+  if (button.parentElement.open) find(TEXT, button.parentElement)?.focus();
+}
+
+function search() {
+  const field = find("main input[type=search]") ?? find("#search");
+  field.closest("details")?.setAttribute("open", "");
+  field.focus();
+}
+
+let afterG = 0;
+function onKey(event) {
+  const { key, target } = event;
+  if (key === "Enter") return onEnter(event);
+  if (key === "Escape") return closeForm(target);
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+  if (isTyping(target) || find("dialog[open]")) return;
+  if (key !== "Shift" && Date.now() - afterG < 1500) {
+    afterG = 0;
+    event.preventDefault();
+    return find(`[data-go="${CSS.escape(key)}"]`)?.click();
+  }
+  if (!(key in KEYS) || (event.shiftKey && key !== key.toUpperCase())) return;
+  event.preventDefault();
+  KEYS[key]();
+}
+
+function onEnter(event) {
+  if (event.target.closest("[data-key=a]")) event.preventDefault();
+  if (!event.target.matches("#calls .row-title") || !isDesk()) return;
+  event.preventDefault();
+  article()?.focus();
+}
+
+function closeForm(target) {
+  const open = target.closest("details.act[open], details.menu[open]");
+  if (!open) return;
+  open.open = false;
+  find("summary", open).focus();
+}
+
+// The stream of events, and the state of the connection.
+
+const TYPES = ["requested", "waiting", "voted", "decided", "started", "finished", "changed"];
+const newest = new Map();  // by call: an event that comes late does not move a call backwards
+let stream;
+let heard = Date.now();
+let position = "";
+let brokerIsUp = true;
+
+function connect() {
+  stream = new EventSource(`/api/v1/events${position && `?after=${position}`}`);
+  stream.addEventListener("open", () => { hear(); refresh(); });
+  stream.addEventListener("error", () => {
+    lost(LOST);
+    if (stream.readyState !== EventSource.CLOSED) return;  // the browser connects again
+    setTimeout(connect, 2000);
+    count();
+  });
+  stream.addEventListener("broker", (event) => {
+    const wasUp = brokerIsUp;
+    brokerIsUp = JSON.parse(event.data).broker === "up";
+    hear(event);
+    if (!brokerIsUp) lost("The broker is away. Votes have to wait until it is back.");
+    else if (!wasUp) refresh();
+  });
+  stream.addEventListener("listed", () => { hear(); refresh(); countSoon(); });
+  stream.addEventListener("reset", (event) => {
+    hear(event);
+    refresh();
+    if (article() && !openForm()) reload(article());
+  });
+  for (const type of TYPES) stream.addEventListener(type, (event) => happened(type, event));
+}
+
+function hear(event) {
+  heard = Date.now();
+  position = event?.lastEventId || position;
+  if (brokerIsUp) find("#connection").textContent = "";
+}
+
+function lost(text) {
+  const line = find("#connection");
+  if (line.textContent !== text) line.textContent = text;
+}
+
+function happened(type, { data, lastEventId }) {
+  hear({ lastEventId });
+  const event = { ...JSON.parse(data), type };
+  if (event.call) {
+    if (event.as_of < (newest.get(event.call) ?? 0)) return;
+    newest.set(event.call, event.as_of);
+    if (type === "decided") {
+      gone.add(event.call);
+      leave(rowOf(event.call), outcome(event));
+    }
+    callChanged(event);
+  }
+  htmx.trigger(document.body, `ayes:${type}`, event);
+  countSoon();
+}
+
+let counting;
+function countSoon() {
+  counting ??= setTimeout(() => { counting = null; count(); }, REFRESH_MS);
+}
+
+async function count() {
+  const workspace = new URLSearchParams(location.search).get("workspace") ?? "";
+  const path = `/api/v1/counts?${new URLSearchParams({ workspace })}`;
+  const answer = await fetch(path).catch(() => null);
+  if (answer?.status === 401) return signInAgain();
+  if (!answer?.ok) return;
+  const counts = await answer.json();
+  for (const badge of all("[data-count]")) badge.textContent = counts[badge.dataset.count];
+  const titled = (_, word) => `${word} ${counts[word.toLowerCase()]}`;
+  document.title = document.title.replace(/^(Waiting|Mine) \d+/, titled);
+}
+
+// The pointer, and forms.
+
+const ACTIONS = {
+  theme() {
+    const chosen = root.dataset.theme;
+    const isDark = chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
+    document.cookie = `theme=${root.dataset.theme}; Path=/; Max-Age=31536000; SameSite=Strict`;
+  },
+  help: () => find("#help").showModal(),
+  close(button, event) {
+    const dialog = button.closest("dialog");
+    if (!dialog) return;  // it is a link, too
+    event.preventDefault();
+    dialog.close();
+  },
+};
+
+function onClick(event) {
+  const target = event.target;
+  const shown = target.closest("[data-key]")?.closest("article.call");
+  if (shown && !shown.hasAttribute("data-ready")) {
+    event.preventDefault();
+    return event.stopImmediatePropagation();
+  }
+  for (const menu of all("details.menu[open]")) if (!menu.contains(target)) menu.open = false;
+  if (target.closest("[data-key=s]")) KEYS.s();
+  const action = target.closest("[data-action]");
+  if (action) ACTIONS[action.dataset.action](action, event);
+  const copy = target.closest("[data-copy]");
+  if (copy) copyText(find(copy.dataset.copy).textContent);
+  const link = target.closest("#calls .row-title");
+  if (!link || !isDesk() || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  select(link.closest(".row"));
+}
+
+async function copyText(text) {
+  await navigator.clipboard.writeText(text);
+  announce("Copied");
+}
+
+/* A form is sent once: its buttons wait for the answer. */
+function onSubmit(event) {
+  const form = event.target;
+  if (form.id === "selection") {
+    event.preventDefault();
+    return decideSelected();
+  }
+  if (form.getAttribute("method") !== "post") return;
+  if (form.dataset.sent) {
+    event.preventDefault();
+    return event.stopImmediatePropagation();
+  }
+  form.dataset.sent = "yes";
+  if (form.getAttribute("action") === "/sign-out") dropDrafts("draft:");
+  if (!form.hasAttribute("hx-post")) sessionStorage.setItem("sent", draftsOf(form));
+  // The browser reads the pressed button first.
+  setTimeout(() => all("button", form).forEach((button) => { button.disabled = true; }));
+}
+
+function release(form) {
+  if (!form?.dataset.sent) return;
+  delete form.dataset.sent;
+  all("button", form).forEach((button) => { button.disabled = false; });
+}
+
+addEventListener("blur", () => down.clear());
+addEventListener("pageshow", () => all("form[data-sent]").forEach(release));
+document.addEventListener("click", onClick, true);
+document.addEventListener("submit", onSubmit, true);
+document.addEventListener("input", ({ target }) => keepDraft(target));
+document.addEventListener("change", countSelected);
+document.addEventListener("keydown", (event) => { down.add(event.code); onKey(event); });
+document.addEventListener("keyup", ({ key, code }) => {
+  if (key === "Meta") down.clear();  // a Mac does not report other keys that go up meanwhile
+  else down.delete(code);
+});
+document.body.addEventListener("htmx:afterSwap", ({ target }) => enhance(target));
+document.body.addEventListener("htmx:afterRequest", (event) => {
+  release(event.detail.elt.closest("form"));
+});
+document.body.addEventListener("htmx:sendError", () =>
+  message("The console does not answer. What you typed is kept; try again."));
+document.body.addEventListener("ayes:voted", ({ detail }) => voted(detail));
+
+settleSent();
+enhance(document);
+if (list) {
+  countSelected();
+  const named = rowOf(decodeURIComponent(location.hash.slice(1)));
+  if (isDesk()) select(named ?? rows()[0], { focus: false });
+}
+if (visitor) {
+  connect();
+  setInterval(() => {
+    sweep();
+    if (Date.now() - heard > SILENT_MS) lost(LOST);
+  }, 250);
+  setInterval(() => showTimes(), 10_000);
+}

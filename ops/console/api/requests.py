@@ -1,0 +1,182 @@
+"""What services do: request a call, wait for its decision, claim it, and record how it ended."""
+
+from typing import Annotated, Final
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query
+from pydantic import Field
+
+from ayes.ledger.lifecycle import Call, Status
+from ayes.ops.commands.outcome import open_tally
+from ayes.ops.console.api.doubts import doubt_about
+from ayes.ops.console.api.models import CallState, Model, Named
+from ayes.ops.console.api.permissions import check_doubt, check_withdrawal
+from ayes.ops.console.backend import Backend, InBackend
+from ayes.ops.console.identity import Reading, Serving
+from ayes.schemas import events as e
+from ayes.schemas.errors import AlreadyFilled, BadInput, WaitTimedOut
+
+router: Final = APIRouter(tags=["requests"])
+
+#: The longest wait for a decision; a client asks again.
+_MAX_WAIT_S: Final = 60.0
+
+
+class Request(Model):
+    tool: str
+    """A tool that is declared in the workspace."""
+    arguments: str = "{}"
+    """Raw JSON text, as model providers deliver it. It is kept byte for byte, and the digest is
+    over these bytes.
+    """
+    requester: str = ""
+    """The person on whose behalf; by default that of the thread, else the token's name. They never
+    decide about it, so it must be a reviewer's name or an account that the policy lists.
+    """
+    agent: str = ""
+    """The agent that makes the call."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Rules may match them."""
+
+
+@router.put("/calls/{workspace}/{thread}/{call}")
+async def request(
+    ref: Named,
+    request: Request,
+    backend: InBackend,
+    visitor: Serving,
+    idempotency_key: Annotated[str, Header()] = "",
+) -> CallState:
+    """Request a call. The same request again returns the call; a different one is refused.
+
+    The name of the call is its idempotency key. The header `Idempotency-Key` is not needed; if
+    there is one, it must be `workspace/thread/call`.
+    """
+    if idempotency_key.strip('"') not in ("", str(ref)):
+        raise BadInput(
+            f"the header Idempotency-Key is {idempotency_key!r}, but the name of the call is its "
+            f"key: leave the header out, or send {str(ref)!r}."
+        )
+    service = await backend.service(visitor.name)
+    known = await service.request(
+        ref,
+        request.tool,
+        request.arguments,
+        requester=request.requester,
+        agent=request.agent,
+        labels=request.labels,
+    )
+    return await _state(backend, known)
+
+
+async def _state(backend: Backend, call: Call) -> CallState:
+    return CallState.of(call, await open_tally(backend.reading, call))
+
+
+class Decision(Model):
+    """Whether the call is decided, and its state."""
+
+    decided: bool
+    state: CallState
+
+
+@router.get("/calls/{workspace}/{thread}/{call}/decision")
+async def decision(
+    ref: Named,
+    backend: InBackend,
+    _visitor: Reading,
+    timeout_s: Annotated[float, Query(ge=0, le=_MAX_WAIT_S, allow_inf_nan=False)] = 0,
+) -> Decision:
+    """The decision, once there is one; at the latest after `timeout_s` seconds (long polling)."""
+    known = await backend.reading.known_call(ref)
+    if known.decided is None and timeout_s:
+        try:
+            known = await backend.reading.decision(ref, timeout_s=timeout_s)
+        except WaitTimedOut:
+            known = await backend.reading.known_call(ref)
+    return Decision(decided=known.decided is not None, state=await _state(backend, known))
+
+
+class Withdrawal(Model):
+    reason: str = ""
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/withdraw")
+async def withdraw(
+    ref: Named, withdrawal: Withdrawal, backend: InBackend, visitor: Reading
+) -> CallState:
+    """Withdraw a request, as its requester or as a service. Repeating it is safe."""
+    reading = backend.reading
+    known = await reading.with_origin(await reading.known_call(ref))
+    if known.withdrawn is None:
+        await check_withdrawal(reading, known, visitor)
+        service = await backend.service(visitor.name)
+        known = await service.withdraw(ref, withdrawal.reason)
+    return await _state(backend, known)
+
+
+class Claim(Model):
+    claim: UUID
+    """A UUID that only this runner has: a new one for each attempt to run a call. Send the same one
+    again if the answer was lost.
+    """
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/claim")
+async def claim(ref: Named, claim: Claim, backend: InBackend, visitor: Serving) -> CallState:
+    """Claim an approved call, to run it: exactly the `arguments` of the answer, and only if this
+    succeeds. The same claim again succeeds, a second one is refused.
+    """
+    service = await backend.service(visitor.name)
+    return await _state(backend, await service.start(ref, claim_id=str(claim.claim)))
+
+
+class Result(Model):
+    """How a call ended: with one of the two."""
+
+    output: str | None = None
+    """The tool's output, for the model."""
+    error: str | None = None
+    """Or the error that it raised."""
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/finish")
+async def finish(ref: Named, result: Result, backend: InBackend, visitor: Serving) -> CallState:
+    """Record the result of a call that was claimed. The same result again is not refused."""
+    service = await backend.service(visitor.name)
+    try:
+        known = await service.finish(ref, output=result.output, error=result.error)
+    except AlreadyFilled:
+        known = await service.known_call(ref)
+        if not _ended_so(known, result):
+            raise
+    return await _state(backend, known)
+
+
+def _ended_so(call: Call, result: Result) -> bool:
+    match call.finished.event if call.finished else None:
+        case e.ToolReturned(output=text):
+            return result.output == text
+        case e.ToolFailed(error=text):
+            return result.error == text
+        case _:
+            return False
+
+
+class Doubts(Model):
+    reason: str = ""
+
+
+@router.post("/calls/{workspace}/{thread}/{call}/doubt")
+async def doubt(ref: Named, doubts: Doubts, backend: InBackend, visitor: Reading) -> CallState:
+    """Record that the service that runs a call is gone, and nobody knows how it ended.
+
+    A service may say it at any time; a person, once the service stopped renewing its claim.
+    """
+    reading = backend.reading
+    known = await reading.known_call(ref)
+    if known.status is not Status.IN_DOUBT:
+        await check_doubt(reading, known, visitor, await doubt_about(reading, known))
+        service = await backend.service(visitor.name)
+        known = await service.doubt(ref, doubts.reason)
+    return await _state(backend, known)
