@@ -3,7 +3,6 @@
 import pytest
 import pytest_asyncio
 from browser import DESK, PHONE, served, violations
-from console_client import site
 from scene import PAGES, Scene
 
 
@@ -11,7 +10,7 @@ from scene import PAGES, Scene
 async def shop(tmp_path_factory):
     """One site for all pages, with everything that they can show."""
     path = tmp_path_factory.mktemp("scene")
-    async with site(path) as made, served(made.app) as made.url:
+    async with served(path) as made:
         await Scene(made).fill()
         yield made
 
