@@ -45,10 +45,13 @@ class Visits:
         self.problems = Problems()
 
     async def __call__(self, path: str = "/", name: str = "ana", **options: Any) -> Page:
-        """The page at `path` for a reviewer of this name; `options` are those of a context."""
+        """The page at `path` for a reviewer of this name, or for nobody who is known; `options` are
+        those of a context.
+        """
         context = await opened(self._browser, self._shop, **options)
         self._contexts.append(context)
-        await sign_in(context, self._shop, name)
+        if name:
+            await sign_in(context, self._shop, name)
         page = await context.new_page()
         self.problems.watch(page)
         await page.goto(path)

@@ -120,14 +120,14 @@ async def test_twenty_at_once_of_which_two_fail(shop, visit):
     await page.keyboard.press("Shift+a")
     dialog = page.locator("#bulk")
     for call in calls:
-        await expect(dialog.get_by_text(call)).to_be_visible()
+        await expect(dialog.get_by_text(call, exact=True)).to_be_visible()
     ben = await shop.app.state.backend.reviewer("ben")
     for call in calls[3:5]:
         await ben.deny(call)
         assert await decision(shop, call) == "denied"
     await dialog.get_by_role("button", name=re.compile("^Approve")).click()
     for call in calls[3:5]:
-        problem = dialog.locator(".problem", has_text=call)
+        problem = dialog.get_by_role("alert").get_by_role("listitem").filter(has_text=call)
         await expect(problem).to_contain_text("Denied by ben")
     for call in calls:
         expected = "denied" if call in calls[3:5] else "approved"
