@@ -218,9 +218,7 @@ class Guard:
 class _Exchange:
     """One request and its response: limits the one, and adds the headers to the other."""
 
-    def __init__(
-        self, security: Security, request: Request, receive: Receive, send: Send
-    ) -> None:
+    def __init__(self, security: Security, request: Request, receive: Receive, send: Send) -> None:
         self.running: asyncio.Future[None] | None = None
         self.started = False
         self._security = security
@@ -281,7 +279,9 @@ _ONWARDS: Final = """\
 <p><a href="{url}">Continue</a></p>
 </html>
 """
-_FAILED: Final = "the console has failed at this. Its log says why; nothing is known to be recorded."
+_FAILED: Final = (
+    "the console has failed at this. Its log says why; nothing is known to be recorded."
+)
 _TOO_LONG: Final = f"the request is too long: {MOST_BYTES >> 20} MiB at most."
 _WHO: Final = (
     "nobody is signed in. Send `Authorization: Bearer` with a token that `ayes token add` has "
@@ -330,7 +330,5 @@ def _sign_in(request: Request) -> Response:
     return RedirectResponse(url, HTTPStatus.SEE_OTHER)
 
 
-def _problem(
-    status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None
-) -> Response:
+def _problem(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     return respond("about:blank", status, detail, 4, dict(headers or {}))

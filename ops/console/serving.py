@@ -78,7 +78,9 @@ def link(access: AccessFile, name: str, url: str) -> str:
 def _check_reach(host: str, public_url: str, sign_in: Path | None) -> None:
     parts = urlsplit(public_url)
     if public_url and not (parts.scheme in {"http", "https"} and parts.hostname):
-        raise BadInput(f"--public-url {public_url!r} is not a URL such as https://ayes.example.com.")
+        raise BadInput(
+            f"--public-url {public_url!r} is not a URL such as https://ayes.example.com."
+        )
     if parts.path.strip("/") or parts.query:
         raise BadInput(f"--public-url {public_url!r} has a path. The console needs its own host.")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
