@@ -13,6 +13,7 @@ log. Two functions do it for terminals, and `line` combines them; pages use `spa
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
 from typing import Final
