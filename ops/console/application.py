@@ -12,9 +12,21 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from ayes.ops.console import problems
-from ayes.ops.console.api import calls, counts, requests, votes
+from ayes.ops.console.api import (
+    calls,
+    counts,
+    grants,
+    operations,
+    policies,
+    requests,
+    threads,
+    tools,
+    votes,
+)
 from ayes.ops.console.backend import Backend
-from ayes.ops.console.pages import bulk, sign_in, waiting
+from ayes.ops.console.pages import bulk, conversations, policy, sign_in, waiting
+from ayes.ops.console.pages import grants as grants_page
+from ayes.ops.console.pages import operations as operations_page
 from ayes.ops.console.pages.problem import readable
 from ayes.ops.console.pages.rendering import navigation
 from ayes.ops.console.security import Guard, Security
@@ -22,8 +34,26 @@ from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
-_API: Final = (calls, counts, requests, votes)
-_PAGES: Final = (sign_in, waiting, bulk)
+_API: Final = (
+    calls,
+    counts,
+    grants,
+    operations,
+    policies,
+    requests,
+    threads,
+    tools,
+    votes,
+)
+_PAGES: Final = (
+    bulk,
+    conversations,
+    grants_page,
+    operations_page,
+    policy,
+    sign_in,
+    waiting,
+)
 
 
 def application(backend: Backend, security: Security) -> FastAPI:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from browser import DESK, MISSING, PATIENCE_MS, Problems, chromium, launched, served
-from console_client import Site, site
-from playwright.async_api import Browser, BrowserContext, Page
+from browser import MISSING, PATIENCE_MS, Problems, chromium, launched, opened, served, sign_in
+from console_client import Site
+from playwright.async_api import Browser, BrowserContext, Page, expect
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,39 +25,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 async def browser() -> AsyncIterator[Browser]:
     if chromium() is None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(MISSING)
+    expect.set_options(timeout=PATIENCE_MS)
     async with launched() as running:
         yield running
 
 
+@pytest_asyncio.fixture(loop_scope="session")
+async def shop(tmp_path: Path) -> AsyncIterator[Site]:
+    async with served(tmp_path) as made:
+        yield made
+
+
 class Visits:
-    """Opens pages, each as somebody with a browser of their own."""
+    """Opens pages, each in a browser of its own."""
 
     def __init__(self, browser: Browser, shop: Site) -> None:
         self._browser, self._shop = browser, shop
+        self._contexts: list[BrowserContext] = []
         self.problems = Problems()
-        self.contexts: list[BrowserContext] = []
 
     async def __call__(self, path: str = "/", name: str = "ana", **options: Any) -> Page:
-        """The page at `path` for a reviewer of this name; `options` are those of a context."""
-        settings: dict[str, Any] = {"viewport": DESK, "locale": "en-GB", "timezone_id": "UTC"}
-        context = await self._browser.new_context(base_url=self._shop.url, **settings | options)
-        self.contexts.append(context)
-        context.set_default_timeout(PATIENCE_MS)
-        await sign_in(context, self._shop, name)
+        """The page at `path` for a reviewer of this name, or for nobody who is known; `options` are
+        those of a context.
+        """
+        context = await opened(self._browser, self._shop, **options)
+        self._contexts.append(context)
+        if name:
+            await sign_in(context, self._shop, name)
         page = await context.new_page()
         self.problems.watch(page)
         await page.goto(path)
         return page
 
     async def close(self) -> None:
-        for context in self.contexts:
+        for context in self._contexts:
             await context.close()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def shop(tmp_path: Path) -> AsyncIterator[Site]:
-    async with site(tmp_path) as made, served(made.app) as made.url:
-        yield made
 
 
 @pytest_asyncio.fixture(loop_scope="session")

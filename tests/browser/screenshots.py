@@ -5,27 +5,26 @@ import sys
 import tempfile
 from pathlib import Path
 
-from browser import DESK, PHONE, launched, served
-from console_client import site
+from browser import DESK, PHONE, launched, opened, served, sign_in
 from scene import PAGES, Scene
+
+DEVICES = {
+    "desk": {"viewport": DESK, "color_scheme": "light"},
+    "phone": {"viewport": PHONE, "color_scheme": "dark", "has_touch": True, "is_mobile": True},
+}
 
 
 async def main(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as path:
-        async with (
-            launched() as browser,
-            site(Path(path)) as shop,
-            served(shop.app) as shop.url,
-        ):
+        async with launched() as browser, served(Path(path)) as shop:
             await Scene(shop).fill()
-            for device, size, theme in (("desk", DESK, "light"), ("phone", PHONE, "dark")):
-                context = await browser.new_context(
-                    base_url=shop.url, viewport=size, color_scheme=theme, reduced_motion="reduce"
-                )
-                await sign_in(context, shop, "ana")
+            for device, options in DEVICES.items():
+                context = await opened(browser, shop, reduced_motion="reduce", **options)
                 page = await context.new_page()
                 for name, place in PAGES.items():
+                    if name != "sign-in":
+                        await sign_in(context, shop, "ana")
                     await page.goto(place)
                     await page.screenshot(path=folder / f"{name}-{device}.png")
 

@@ -1,17 +1,27 @@
 """A real Chromium, driven by Playwright. A page that reports any problem fails its test."""
 
-import asyncio
 import os
 import shutil
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
-from typing import Final
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
 
-import uvicorn
 from axe_playwright_python.base import AXE_SCRIPT, AxeResults
-from fastapi import FastAPI
-from playwright.async_api import Browser, ConsoleMessage, Page, Response, async_playwright
+from console_client import Site, site
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Dialog,
+    Page,
+    Response,
+    async_playwright,
+)
+
+from ayes.ops.console import serving
+from ayes.ops.console.visitors import Role, Visitor
 
 MISSING: Final = (
     "no Chromium was found. Install that of the system (Debian: apt-get install chromium), or name "
@@ -55,21 +65,32 @@ async def launched() -> AsyncIterator[Browser]:
             await browser.close()
 
 
-class _Server(uvicorn.Server):
-    def capture_signals(self):
-        return nullcontext()
-
-
 @asynccontextmanager
-async def served(app: FastAPI) -> AsyncIterator[str]:
-    """Serve the application on a free port; yields its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
-        server = _Server(config)
-        serving = asyncio.create_task(server.serve([listening]))
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        server.should_exit = True
-        await serving
+async def served(path: Path) -> AsyncIterator[Site]:
+    """A site whose console is served at `site.security.url`."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with site(path) as made:
+            made.security.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            async with serving._served(made.app, listener, made.security):
+                yield made
+
+
+async def opened(browser: Browser, site: Site, **options: Any) -> BrowserContext:
+    """A browser of somebody's own; `options` are those of a context."""
+    settings = {"viewport": DESK, "locale": "en-GB", "timezone_id": "UTC"} | options
+    context = await browser.new_context(base_url=site.security.url, **settings)
+    context.set_default_timeout(PATIENCE_MS)
+    return context
+
+
+def person(name: str) -> Visitor:
+    return Visitor(name, frozenset({Role.REVIEWER, Role.OPERATOR, Role.AUDITOR}))
+
+
+async def sign_in(context: BrowserContext, site: Site, name: str) -> None:
+    """Give the browser the cookie of a session of this person."""
+    cookie = {"name": site.security.cookie, "value": site.secret_of(person(name))}
+    await context.add_cookies([cookie | {"url": site.security.url, "sameSite": "Strict"}])
 
 
 class Problems:
@@ -100,7 +121,7 @@ class Problems:
         ):
             self.seen.append(f"{response.status}: {response.url}")
 
-    async def _on_dialog(self, dialog) -> None:
+    async def _on_dialog(self, dialog: Dialog) -> None:
         self.seen.append(f"dialog: {dialog.message}")
         await dialog.dismiss()
 
