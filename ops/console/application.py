@@ -14,7 +14,9 @@ from starlette.exceptions import HTTPException
 from ayes.ops.console import problems
 from ayes.ops.console.api import (
     calls,
+    context,
     counts,
+    edits,
     grants,
     operations,
     policies,
@@ -24,7 +26,8 @@ from ayes.ops.console.api import (
     votes,
 )
 from ayes.ops.console.backend import Backend
-from ayes.ops.console.pages import bulk, conversations, policy, sign_in, waiting
+from ayes.ops.console.pages import bulk, conversations, doubt, policy, sign_in, waiting
+from ayes.ops.console.pages import calls as call_pages
 from ayes.ops.console.pages import grants as grants_page
 from ayes.ops.console.pages import operations as operations_page
 from ayes.ops.console.pages.problem import readable
@@ -36,7 +39,9 @@ _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
 _API: Final = (
     calls,
+    context,
     counts,
+    edits,
     grants,
     operations,
     policies,
@@ -47,7 +52,9 @@ _API: Final = (
 )
 _PAGES: Final = (
     bulk,
+    call_pages,
     conversations,
+    doubt,
     grants_page,
     operations_page,
     policy,
