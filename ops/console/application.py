@@ -12,8 +12,9 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from ayes.ops.console import problems
-from ayes.ops.console.api import calls, counts, requests, votes
+from ayes.ops.console.api import calls, counts, decided, events, requests, votes
 from ayes.ops.console.backend import Backend
+from ayes.ops.console.pages import decided as decided_page
 from ayes.ops.console.pages import sign_in, waiting
 from ayes.ops.console.pages.rendering import navigation
 from ayes.ops.console.security import Guard, Security
@@ -21,8 +22,8 @@ from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
-_API: Final = (calls, counts, requests, votes)
-_PAGES: Final = (sign_in, waiting)
+_API: Final = (calls, counts, decided, events, requests, votes)
+_PAGES: Final = (sign_in, waiting, decided_page)
 
 
 def application(backend: Backend, security: Security) -> FastAPI:
@@ -56,7 +57,11 @@ def _operation_id(route: APIRoute) -> str:
 
 
 @asynccontextmanager
-async def console(security: Security) -> AsyncGenerator[FastAPI]:
-    """The application for the broker of a store, for as long as the block lasts."""
-    async with Backend.connect(security.access.store.path) as backend:
+async def console(security: Security, *, lake: Path | None = None) -> AsyncGenerator[FastAPI]:
+    """The application for the broker of a store, for as long as the block lasts.
+
+    Args:
+        lake: by default that in the store's archive. It need not be there.
+    """
+    async with Backend.connect(security.access.store.path, lake=lake) as backend:
         yield application(backend, security)
