@@ -22,6 +22,9 @@ demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 1
 test: check      ## lint, types, folder order, every test except the benchmarks' (about 6 minutes on two cores)
 	@$(BIN)/pytest -n 3
 
+screenshots: setup ## pictures of every page of the console for docs/console.md, made in a browser
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/browser/screenshots.py docs/pictures
+
 test-bench: setup ## the tests of the benchmarks and of the pages made from their results
 	@$(BIN)/pytest -n 2 tests/bench
 
@@ -76,4 +79,4 @@ lock: setup      ## resolve pyproject.toml again into requirements.lock
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test test-bench check bench growth charts chaos kills power sim properties cluster lock clean
+.PHONY: help setup demo test test-bench check bench growth charts screenshots chaos kills power sim properties cluster lock clean

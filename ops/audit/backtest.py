@@ -16,7 +16,7 @@ conversations, for which no broker is needed (both at the end). The rules of thi
   verdict is cached for similar calls.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import cache
@@ -78,6 +78,18 @@ _HAPPENED: Final[dict[tuple[type, str], str]] = {
     (e.Withdrawn, ""): "withdrawn",
     (e.Superseded, ""): "superseded",
 }
+#: What the gate had said of a call to which this really happened. People were asked about those not
+#: listed, but for `unknown`; a repeat of a denied call is asked about without the denial.
+_SAID: Final[dict[str, Outcome | None]] = {
+    "allowed": "allowed",
+    "blocked": "blocked",
+    "limited": "blocked",
+    "invalid": "invalid",
+    "unknown": None,
+    "": None,
+}
+#: Changes that a report lists at most.
+MAX_CHANGES: Final = 200
 #: The gate had not judged these when they ended, so it is unknown whether their arguments fit.
 _UNJUDGED: Final = frozenset({"withdrawn", "superseded", "unknown"})
 
@@ -101,6 +113,21 @@ class CandidateCall(Struct, frozen=True, gc=False):
     actual: str = ""
     #: Calls that its thread requested before it.
     before: int = 0
+    #: Its id in the thread; empty for conversations.
+    call: str = ""
+
+
+class Change(Struct, frozen=True):
+    """A call of which the candidate says something else than the gate said."""
+
+    #: As `workspace/thread/call`.
+    call: str
+    tool: str
+    #: What really happened to it.
+    actual: str
+    outcome: Outcome
+    #: The candidate's rule.
+    rule: str
 
 
 class Counts(Struct):
@@ -140,6 +167,9 @@ class Report(Struct, frozen=True):
     actual: dict[str, Counts]
     #: Inputs of the gate that were ignored.
     left_out: tuple[str, ...] = LEFT_OUT
+    #: The calls of which the gate said something else, and the last `MAX_CHANGES` of them.
+    changed: int = 0
+    changes: tuple[Change, ...] = ()
 
 
 class Beside(Struct, frozen=True):
@@ -184,9 +214,10 @@ class Backtest:
         self._policy = policy
         self._beside = beside
         self._counts: Counter[_Key] = Counter()
-        #: If questions are limited, those of each thread: its number among the thread's calls, and
-        #: the key of `_counts`.
-        self._asked: dict[tuple[str, str], list[tuple[int, _Key]]] = {}
+        #: If questions are limited, those of each thread: its number among the thread's calls, the
+        #: key of `_counts`, and its id.
+        self._asked: dict[tuple[str, str], list[tuple[int, _Key, str]]] = {}
+        self._changes = _Changes()
         self._policies = cache(self._policies_of)
         self._labels = cache(self._labels_of)
         self._conditional = cache(self._is_conditional)
@@ -204,9 +235,10 @@ class Backtest:
         key = (wished.tool, wished.actual, said)
         if said.outcome == "asked" and policies.limit("questions_per_thread") is not None:
             place = (wished.workspace, wished.thread)
-            self._asked.setdefault(place, []).append((wished.before, key))
+            self._asked.setdefault(place, []).append((wished.before, key, wished.call))
         else:
             self._counts[key] += 1
+            self._changes.add(wished.workspace, wished.thread, wished.call, key)
 
     def report(self) -> Report:
         rules = self._policy.rules
@@ -215,7 +247,8 @@ class Backtest:
         by_rule = {rule.name: Counts() for rule in rules if not rule.shadow}
         shadows = {rule.name: Counts() for rule in rules if rule.shadow}
         actual: dict[str, Counts] = {}
-        for (tool, happened, said), calls in self._all().items():
+        counts, changes = self._all()
+        for (tool, happened, said), calls in counts.items():
             total.add(said.outcome, calls)
             by_tool.setdefault(tool, Counts()).add(said.outcome, calls)
             uncertain += calls if said.uncertain else 0
@@ -232,21 +265,24 @@ class Backtest:
             by_rule=by_rule,
             shadows=shadows,
             actual=_most_first(actual),
+            changed=changes.number,
+            changes=tuple(changes.last),
         )
 
-    def _all(self) -> Counter[_Key]:
-        """The counts, with the questions of each thread, in the order of its requests, up to its
-        limit.
+    def _all(self) -> tuple[Counter[_Key], "_Changes"]:
+        """The counts and changes, with the questions of each thread, in the order of its requests,
+        up to its limit.
         """
-        counts = self._counts.copy()
-        for (workspace, _thread), asked in self._asked.items():
+        counts, changes = self._counts.copy(), self._changes.copy()
+        for (workspace, thread), asked in self._asked.items():
             most = self._policies(workspace).limit("questions_per_thread")
             assert most is not None
             asked.sort(key=itemgetter(0))
-            counts.update(key for _, key in asked[:most])
-            for _, (tool, happened, said) in asked[most:]:
-                counts[tool, happened, _over_limit("questions_per_thread", said)] += 1
-        return counts
+            for number, (_, (tool, happened, said), call) in enumerate(asked):
+                judged = said if number < most else _over_limit("questions_per_thread", said)
+                counts[tool, happened, judged] += 1
+                changes.add(workspace, thread, call, (tool, happened, judged))
+        return counts, changes
 
     def _policies_of(self, workspace: str) -> Policies:
         own, over = self._policy, self._beside.organisation
@@ -320,6 +356,26 @@ class Backtest:
             if len(self._answerable) < _MAX_CACHED:
                 self._answerable[key] = found
         return found
+
+
+class _Changes:
+    """The number of calls of which the gate said something else, and the last of them."""
+
+    def __init__(self, number: int = 0, last: Iterable[Change] = ()) -> None:
+        self.number = number
+        self.last = deque(last, MAX_CHANGES)
+
+    def add(self, workspace: str, thread: str, call: str, key: _Key) -> None:
+        tool, happened, said = key
+        if _SAID.get(happened, "asked") in {None, said.outcome}:
+            return
+        self.number += 1
+        if call:
+            ref = f"{workspace}/{thread}/{call}"
+            self.last.append(Change(ref, tool, happened, said.outcome, said.rule))
+
+    def copy(self) -> "_Changes":
+        return _Changes(self.number, self.last)
 
 
 def _both(policies: Policies) -> tuple[Policy, Policy]:
@@ -442,6 +498,7 @@ class Calls:
             tool in self._governing,
             actual,
             before,
+            place[2],
         )
 
     def _fits(self, named: tuple[str, ...], wish: e.ToolRequested) -> bool:

@@ -48,16 +48,21 @@ async def declare_streams(
 
 
 async def apply_policy(ledger: Ledger, workspace: str, path: str) -> int:
-    """Make a file the workspace's policy, unless it is in force already. Returns its version.
+    """As `apply_policy_text`, from a file."""
+    return await apply_policy_text(ledger, workspace, read_text(path), path)
+
+
+async def apply_policy_text(ledger: Ledger, workspace: str, text: str, source: str) -> int:
+    """Make a text the workspace's policy, unless it is in force already. Returns its version.
 
     Args:
         workspace: or `ORGANISATION`, for the policy that holds in every workspace.
+        source: where the text is from, for errors.
 
     Raises:
-        BadFile: the file is wrong; nothing was recorded.
+        BadFile: the text is wrong; nothing was recorded.
     """
-    text = read_text(path)
-    read_policy(text, path)
+    read_policy(text, source)
     wanted = applied(text)
     for _ in range(100):
         versions = await ledger.log.read(policies(workspace))
@@ -91,14 +96,20 @@ def _free(versions: Sequence[Fact]) -> int:
 
 
 async def propose_policy(ledger: Ledger, workspace: str, path: str, requester: str) -> Call:
-    """Ask people to approve a file as the workspace's next policy. Proposing it again returns the
+    """As `propose_policy_text`, from a file."""
+    return await propose_policy_text(ledger, workspace, read_text(path), path, requester)
+
+
+async def propose_policy_text(
+    ledger: Ledger, workspace: str, text: str, source: str, requester: str
+) -> Call:
+    """Ask people to approve a text as the workspace's next policy. Proposing it again returns the
     same call.
 
     Raises:
-        BadFile: the file is wrong; nothing was recorded.
+        BadFile: the text is wrong; nothing was recorded.
     """
-    text = read_text(path)
-    read_policy(text, path)
+    read_policy(text, source)
     latest = await ledger.log.latest(policies(workspace))
     base = int(latest.slot.tail[1]) if latest else 0
     tool = await ledger.declare(workspace, proposals.APPLY)

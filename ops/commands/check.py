@@ -1,13 +1,11 @@
 """Commands for operators: is everything as it should be, and how far behind is each consumer."""
 
-from collections.abc import Awaitable
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from msgspec import Struct
 
-from ayes.consumers.doubt import in_doubt
 from ayes.ledger import clock
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.drift import drift
@@ -17,11 +15,13 @@ from ayes.ledger.services import Ledger
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker import witness
-from ayes.ops.broker.guard import alarms, readers
+from ayes.ops.broker.guard import readers
 from ayes.ops.broker.health import takes_writes
 from ayes.ops.broker.nodes import copies, explained, trouble
-from ayes.ops.broker.progress import ESSENTIAL, ConsumerStatus, progress, seconds
+from ayes.ops.broker.progress import ESSENTIAL, progress
 from ayes.ops.broker.server import OLDEST
+from ayes.ops.broker.status import ROLE, Status, doubts, void_facts
+from ayes.ops.broker.status import status as read_status
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.terminal.output import print_json, print_line
 from ayes.ops.terminal.tables import print_table
@@ -218,14 +218,10 @@ async def _witnessed(log: JetStream, store: Store, *, deep: bool) -> Check:
 async def _in_doubt(ledger: Ledger) -> Check:
     """The calls that a person must reconcile."""
     try:
-        doubts = await _doubts(ledger)
+        found = await doubts(ledger)
     except Unavailable as problem:
         return Check("in doubt", ok=False, detail=f"not looked at: {problem}")
-    return Check("in doubt", not doubts, _listed(doubts) if doubts else "no call")
-
-
-async def _doubts(ledger: Ledger) -> list[str]:
-    return [f"{one.workspace}/{one.thread}/{one.call}" for one in await in_doubt(ledger)]
+    return Check("in doubt", not found, _listed(found) if found else "no call")
 
 
 def _listed(doubts: list[str]) -> str:
@@ -251,7 +247,7 @@ async def _in_force(ledger: Ledger, *, is_readable: bool) -> Check:
     """Streams that are not as declared may not be readable, and are an alarm by themselves."""
     if not is_readable:
         return Check("policies and tools", ok=True, detail="not looked at, see above")
-    void = await _void_facts(ledger)
+    void = await void_facts(ledger)
     detail = "; ".join(void) or "what was recorded last counts"
     return Check("policies and tools", not void, detail)
 
@@ -312,76 +308,38 @@ async def status(session: Session) -> None:
     """Show the size of the log, its nodes, how far each consumer is behind, what is parked and
     pending.
     """
-    store, url, json = session
-    connecting = JetStream.connect(store, url=url, role="operator", any_level=True)
+    own = Store(session.store) if session.url is None else None
+    connecting = JetStream.connect(session.store, url=session.url, role=ROLE, any_level=True)
     async with connecting as port, explained(port):
-        stream = await info(port.api, f"STREAM.INFO.{LEDGER}")
-        check_level(stream)
-        if stream is None:
-            raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
-        nodes = await copies(port)
-        ledger = Ledger.on(port, "operator")
-        pending = await _if_readable(port.pending.entries())
-        health = await takes_writes(port, Store(store) if url is None else None)
-        found: dict[str, Any] = {
-            "url": port.connection.login.url,
-            "facts": stream["state"]["messages"],
-            "last_seq": stream["state"]["last_seq"],
-            "bytes": stream["state"]["bytes"],
-            # With nothing waiting, a log that does not grow looks healthy; people know whether it
-            # should.
-            "head_age_s": seconds(stream["state"]["last_ts"], stream["ts"])
-            if stream["state"]["messages"]
-            else None,
-            "pending": None if pending is None else len(pending),
-            "in_doubt": await _if_readable(_doubts(ledger)),
-            "consumers": await _consumers(port),
-            "streams": nodes,
-            "free_bytes": health.free_bytes,
-            "alarms": [*filter(None, [health.why, trouble(nodes)]), *await alarms(port.api)],
-        }
-        if url is None and not (log := await _witnessed(port, Store(store), deep=False)).ok:
-            found["alarms"].insert(0, f"the log is not what it was: {log.detail}")
-        found["alarms"] += await _void_facts(ledger)
-        found["parked"] = await port.parked()
-    if json:
+
+        async def pending() -> int:
+            return len(await port.pending.entries())
+
+        async def unlike() -> str:
+            return "" if own is None else await unlike_witness(port, own)
+
+        found = await read_status(port, own, pending, unlike)
+    if session.json:
         print_json(found)
     else:
         _print_status(found)
 
 
-async def _if_readable[T](reading: Awaitable[T]) -> T | None:
-    """What is read from a bucket; None if that fails, since the rest is worth to be shown.
-
-    A consumer for reading it may be placed on a node that has just gone away, and never answers.
-    """
-    try:
-        return await reading
-    except Unavailable:
-        return None
+async def unlike_witness(log: JetStream, store: Store) -> str:
+    """How the log differs from its witness; empty if it does not, as far as a quick look shows."""
+    found = await _witnessed(log, store, deep=False)
+    return "" if found.ok else found.detail
 
 
-async def _consumers(port: JetStream) -> list[ConsumerStatus]:
-    """Those that are needed; those for parked deliveries only if something is to be retried."""
-    found = [await progress(port, name) for name in DURABLES]
-    return [one for one in found if _is_shown(one)]
-
-
-def _is_shown(one: ConsumerStatus) -> bool:
-    if DURABLES[one.name].stream == PARKED:
-        return bool(one.waiting or one.in_hand)
-    return one.used or not DURABLES[one.name].optional
-
-
-def _print_status(found: dict[str, Any]) -> None:
-    age, pending = found["head_age_s"], found["pending"]
+def _print_status(found: Status) -> None:
+    age, pending = found.head_age_s, found.pending
     print_line(
-        f"{found['url']}   {found['facts']:,} facts, {found['bytes'] / 1e6:,.1f} MB   "
+        f"{found.url}   {found.facts:,} facts, {found.bytes / 1e6:,.1f} MB   "
         + ("the queue cannot be read" if pending is None else f"{pending:,} pending")
         + ("" if age is None else f"   the last fact came {age:,.0f} s ago")
     )
-    if any(one.cluster for one in found["streams"]):
-        for one in found["streams"]:
+    if any(one.cluster for one in found.streams):
+        for one in found.streams:
             print_line(f"nodes   {one}")
     print_table(
         ("consumer", "waiting", "in hand", "again", "at", ""),
@@ -391,26 +349,16 @@ def _print_status(found: dict[str, Any]) -> None:
                 *(f"{n:,}" for n in (one.waiting, one.in_hand, one.redelivered, one.ack_floor)),
                 one.problem,
             )
-            for one in found["consumers"]
+            for one in found.consumers
         ],
         (False, True, True, True, True, False),
     )
-    for alarm in found["alarms"]:
+    for alarm in found.alarms:
         print_line(f"ALARM {alarm}")
-    if found["in_doubt"]:
-        print_line(f"in doubt: {_listed(found['in_doubt'])}")
-    for given_up in found["parked"]:
+    if found.in_doubt:
+        print_line(f"in doubt: {_listed(found.in_doubt)}")
+    for given_up in found.parked:
         print_line(
             f"parked by {given_up.consumer}: fact {given_up.seq} ({given_up.subject}), "
             f"{given_up.reason}"
         )
-
-
-async def _void_facts(ledger: Ledger) -> list[str]:
-    """Recorded policies and declarations that do not count; those before them stay in force."""
-    try:
-        return [
-            f"{one.subject} (fact {one.seq}) is void: {one.why}" for one in await ledger.alarms()
-        ]
-    except Unavailable as problem:
-        return [f"policies and tools cannot be read: {problem}"]

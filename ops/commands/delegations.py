@@ -4,6 +4,7 @@ Each is given in the giver's own name, always has an end, and can be ended befor
 """
 
 import secrets
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 import typer
@@ -50,10 +51,9 @@ async def give(
 ) -> None:
     """Let another person vote in your place for a time. Their decisions say: ben for ana."""
     tools = tuple(tool or ("*",))
-    ref = DelegationRef(workspace, name, named or f"d-{secrets.token_hex(4)}")
+    ref = delegation_ref(workspace, name, named)
     token("reviewer", to)
-    for one in tools:
-        token("tool", one.replace("*", "x").replace("?", "x"))
+    check_patterns(tools)
     async with session.as_reviewer(name) as ledger:
         given = await ledger.reviewer(name).delegate(
             ref,
@@ -65,6 +65,21 @@ async def give(
         )
         now = ledger.now()
     session.print(delegation_json(given, now), delegation_words(given, now))
+
+
+def delegation_ref(workspace: str, giver: str, named: str) -> DelegationRef:
+    """The name of a new delegation, chosen at random if its giver did not choose one."""
+    return DelegationRef(workspace, giver, named or f"d-{secrets.token_hex(4)}")
+
+
+def check_patterns(tools: Iterable[str]) -> None:
+    """Refuse patterns that no tool's name can match.
+
+    Raises:
+        BadId: one of them holds a character that no name has.
+    """
+    for one in tools:
+        token("tool", one.replace("*", "x").replace("?", "x"))
 
 
 @command(app, "list")

@@ -5,10 +5,10 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import typer
@@ -16,7 +16,7 @@ import typer
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import apply_policy, declare_streams
-from ayes.ops.commands import demo_agent
+from ayes.ops.commands import console, demo_agent
 from ayes.ops.commands.command import command, commands
 from ayes.ops.commands.options import JsonOption
 from ayes.ops.terminal import output
@@ -28,6 +28,7 @@ from ayes.projections.history import Outcome, history
 from ayes.projections.thread import Thread, thread_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
+from ayes.schemas.errors import AlreadyDecided, AlreadyFilled
 from ayes.schemas.slots import CallRef, ThreadRef
 
 app: Final = commands()
@@ -106,9 +107,14 @@ async def _play(*, verbose: bool, json: bool) -> None:
             print_message(
                 f"The policy lets it look; before it deletes a file, {REVIEWER} is asked."
             )
-            print_message(
-                f"You are {REVIEWER}." if at_terminal else f"A script answers as {REVIEWER}."
-            )
+            if at_terminal:
+                link = await stack.enter_async_context(console.beside(server.store, REVIEWER))
+                print_message(
+                    f"You are {REVIEWER}. Answer here{' or in a browser:' if link else '.'}"
+                )
+                print_message(f"  {link}" if link else f"  (In a browser too: {console.INSTALL})")
+            else:
+                print_message(f"A script answers as {REVIEWER}.")
             print_message()
         refs = await tools.declare(service, THREAD.workspace)
         opened = e.ThreadOpened(
@@ -192,14 +198,32 @@ async def _decided(
             if not json and (sentence := _sentence(event, wishes[ref] if ref else "")):
                 print_message(sentence)
             if ref is not None and isinstance(event, e.ApprovalRequested):
-                verdict, reason = await (_asked() if at_terminal else _scripted(wishes[ref]))
-                await person.reviewer(REVIEWER).vote(
-                    ref, verdict, reason=reason, digest=event.digest
-                )
+                asking = _asked() if at_terminal else _scripted(wishes[ref])
+                if (answer := await _unless_decided(asking, service, ref)) is not None:
+                    verdict, reason = answer
+                    with suppress(AlreadyDecided, AlreadyFilled):  # in the browser, a moment ago
+                        await person.reviewer(REVIEWER).vote(
+                            ref, verdict, reason=reason, digest=event.digest
+                        )
             last = thread.turns.get(thread.latest)
             if last is not None and last.replied is not None and not last.wishes:
                 return thread
     raise AssertionError("watching never ends by itself")
+
+
+async def _unless_decided[T](
+    asking: Coroutine[Any, Any, T], service: Ledger, ref: CallRef
+) -> T | None:
+    """The answer that is typed; None if the call was decided in the browser before."""
+    answer = asyncio.create_task(asking)
+    decision = asyncio.create_task(service.decision(ref))
+    try:
+        await asyncio.wait({answer, decision}, return_when=asyncio.FIRST_COMPLETED)
+        return answer.result() if answer.done() else None
+    finally:
+        for one in (answer, decision):
+            one.cancel()
+        await asyncio.gather(answer, decision, return_exceptions=True)
 
 
 async def _facts(service: Ledger) -> AsyncGenerator[tuple[Fact, Thread]]:

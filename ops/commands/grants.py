@@ -5,11 +5,11 @@ Each is given in the giver's own name, always has an end, and can be revoked bef
 
 import glob
 import secrets
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from ayes.ledger.grants import MAX_S
+from ayes.ledger.grants import MAX_S, Grant
 from ayes.ledger.lifecycle import Call, may_vote
 from ayes.ledger.services import Ledger
 from ayes.ops.commands import completion
@@ -88,34 +88,86 @@ async def give(
         )
     for_s = parse_duration("--duration", duration, most=MAX_S)
     ref = None if call is None else CallRef.parse(call)
-    _check_scope(call, tool, when, any_arguments=any_arguments)
+    check_scope(call, tool, when, any_arguments=any_arguments)
     if ref is None and workspace is None:
         raise BadInput("in which workspace? Name it with -w, since there is no call.")
-    grant = GrantRef(
-        ref.workspace if ref else workspace or "", name, named or f"g-{secrets.token_hex(4)}"
-    )
+    scope = Scope(tool or "", for_s, uses, when, agent, reason, any_arguments, any_thread)
     async with session.as_reviewer(name) as ledger:
-        known = None if ref is None else await ledger.known_call(ref)
-        given = await ledger.reviewer(name).grant(
-            grant,
-            known.wish.tool if known else tool or "",
-            for_s=for_s,
-            uses=uses,
-            arguments=known.wish.arguments if known and not (any_arguments or when) else None,
-            when=when,
-            # A name that holds wildcards means itself.
-            agent=agent if agent is not None else glob.escape(known.wish.agent) if known else "*",
-            thread=known.ref.thread if known and not any_thread else "*",
-            reason=reason,
-        )
-        problem = await _vote_too(ledger, known, name, reason)
+        grant = grant_ref(ref.workspace if ref else workspace or "", name, named)
+        given, problem = await give_grant(ledger, grant, ref, scope)
         now = ledger.now()
     session.print(grant_json(given, now), grant_words(given, now))
     if problem is not None:
-        raise type(problem)(f"The grant {grant} stands, but the vote on {ref} does not: {problem}")
+        raise vote_problem(grant, ref, problem)
 
 
-def _check_scope(call: str | None, tool: str | None, when: str, *, any_arguments: bool) -> None:
+class Scope(NamedTuple):
+    """What a grant is for, as its giver says it."""
+
+    #: Only without a call like which it is.
+    tool: str
+    #: How long it lasts, in seconds.
+    for_s: float
+    uses: int = 1
+    #: Arguments that meet this condition (CEL).
+    when: str = ""
+    #: A pattern; None: the call's agent, or any.
+    agent: str | None = None
+    reason: str = ""
+    #: Else exactly the call's, or those of `when`.
+    any_arguments: bool = False
+    #: Else the call's, or any.
+    any_thread: bool = False
+
+
+def grant_ref(workspace: str, giver: str, named: str) -> GrantRef:
+    """The name of a new grant, chosen at random if its giver did not choose one."""
+    return GrantRef(workspace, giver, named or f"g-{secrets.token_hex(4)}")
+
+
+async def give_grant(
+    ledger: Ledger, grant: GrantRef, like: CallRef | None, scope: Scope
+) -> tuple[Grant, Refused | None]:
+    """Give a grant for calls like one, or for a tool; and vote on that call, if it is pending.
+
+    Returns also why the vote was refused, if it was.
+
+    Args:
+        ledger: on the giver's own credentials.
+    """
+    known = None if like is None else await ledger.known_call(like)
+    exact = known is not None and not (scope.any_arguments or scope.when)
+    given = await ledger.reviewer(grant.giver).grant(
+        grant,
+        known.wish.tool if known else scope.tool,
+        for_s=scope.for_s,
+        uses=scope.uses,
+        arguments=known.wish.arguments if known and exact else None,
+        when=scope.when,
+        agent=_agents(known) if scope.agent is None else scope.agent,
+        thread=known.ref.thread if known and not scope.any_thread else "*",
+        reason=scope.reason,
+    )
+    return given, await _vote_too(ledger, known, grant.giver, scope.reason)
+
+
+def _agents(like: Call | None) -> str:
+    """The agent of a call, as a pattern: a name that holds wildcards means itself."""
+    return glob.escape(like.wish.agent) if like else "*"
+
+
+def vote_problem(grant: GrantRef, like: CallRef | None, problem: Refused) -> Refused:
+    """What to say if a grant was given and the vote with it was refused."""
+    said = f"The grant {grant} stands, but the vote on {like} does not: {problem}"
+    return type(problem)(said)
+
+
+def check_scope(call: str | None, tool: str | None, when: str, *, any_arguments: bool) -> None:
+    """Refuse a grant that does not say which calls it is for.
+
+    Raises:
+        BadInput: it names neither or both of a call and a tool, or says two things of arguments.
+    """
     if (call is None) == (tool is None):
         raise BadInput(
             "a grant is for calls like one CALL, or for a tool: name the CALL, or give --tool TOOL."

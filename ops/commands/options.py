@@ -112,6 +112,16 @@ AsOption = Annotated[
         "--as", metavar="NAME", envvar="AYES_AS", help="The reviewer: you.", show_default=False
     ),
 ]
+PersonOption = Annotated[
+    str,
+    typer.Option(
+        "--as",
+        metavar="NAME",
+        envvar="AYES_AS",
+        help="The reviewer whom the link signs in; by default your name on this machine.",
+        show_default=False,
+    ),
+]
 ReasonOption = Annotated[
     str, typer.Option("--reason", help="In words. The model reads the reason of a denial.")
 ]

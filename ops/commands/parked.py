@@ -1,7 +1,7 @@
 """Parked deliveries, for operators: what consumers gave up on, and what becomes of it."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import typer
@@ -30,7 +30,7 @@ async def ls(
     async with session.connect(OPERATOR) as ledger:
         found = await ledger.log.parked(whole=every)
     session.print_rows(
-        [(_as_json(one), _in_words(one)) for one in found], if_none="Nothing is parked."
+        [(parked_json(one), _in_words(one)) for one in found], if_none="Nothing is parked."
     )
 
 
@@ -38,11 +38,9 @@ async def ls(
 async def show(number: NumberArgument, session: Session) -> None:
     """Show one of them, with the payload of its fact as the log has it."""
     async with session.connect(OPERATOR) as ledger:
-        [one] = await _numbered(ledger, [number])
-        is_fact = one.consumer in DURABLES and DURABLES[one.consumer].stream == LEDGER
-        fact = await ledger.log.at(one.seq) if is_fact else None
+        one, fact = await with_fact(ledger, number)
     if session.json:
-        print_json(_as_json(one) | {"fact": fact and _fact_json(fact)})
+        print_json(parked_json(one) | {"fact": fact and fact_json(fact)})
         return
     print_line(_in_words(one))
     if fact is None:
@@ -70,14 +68,9 @@ async def _mark(
     what: Literal["retry", "drop"], numbers: Sequence[int], session: Session, reason: str = ""
 ) -> None:
     async with session.connect(OPERATOR) as ledger:
-        chosen = await _numbered(ledger, numbers)
-        for one in chosen:  # all are checked before the first is marked
-            _check(what, one)
-        for one in chosen:
-            mark = Mark(one.consumer, one.number, what, ledger.now(), reason)
-            await ledger.log.mark(mark)
+        async for one in marked(ledger, what, numbers, reason):
             session.print(
-                _as_json(structs.replace(one, mark=mark)),
+                parked_json(one),
                 f"{_name(one)} is delivered to {one.consumer} again. The result: ayes parked ls"
                 if what == "retry"
                 else f"{_name(one)} is off the list. It stays in `ayes parked ls --all`, and its "
@@ -85,7 +78,29 @@ async def _mark(
             )
 
 
-async def _numbered(ledger: Ledger, numbers: Sequence[int]) -> list[Parked]:
+async def marked(
+    ledger: Ledger, what: Literal["retry", "drop"], numbers: Sequence[int], reason: str = ""
+) -> AsyncGenerator[Parked]:
+    """Mark parked deliveries, and yield each once it is marked.
+
+    Raises:
+        BadInput: there is no such number, or it cannot be marked; then none is.
+    """
+    chosen = await numbered(ledger, numbers)
+    for one in chosen:
+        _check(what, one)
+    for one in chosen:
+        mark = Mark(one.consumer, one.number, what, ledger.now(), reason)
+        await ledger.log.mark(mark)
+        yield structs.replace(one, mark=mark)
+
+
+async def numbered(ledger: Ledger, numbers: Sequence[int]) -> list[Parked]:
+    """The parked deliveries of these numbers, each once.
+
+    Raises:
+        BadInput: there is no such number.
+    """
     found = {one.number: one for one in await ledger.log.parked(whole=True)}
     if missing := [str(number) for number in numbers if number not in found]:
         raise BadInput(
@@ -93,6 +108,17 @@ async def _numbered(ledger: Ledger, numbers: Sequence[int]) -> list[Parked]:
             "was. Look again: ayes parked ls --all"
         )
     return [found[number] for number in dict.fromkeys(numbers)]
+
+
+async def with_fact(ledger: Ledger, number: int) -> tuple[Parked, RawMessage | None]:
+    """A parked delivery, and its fact as the log has it; None if no fact of the log belongs to it.
+
+    Raises:
+        BadInput: there is no such number.
+    """
+    [one] = await numbered(ledger, [number])
+    is_fact = one.consumer in DURABLES and DURABLES[one.consumer].stream == LEDGER
+    return one, await ledger.log.at(one.seq) if is_fact else None
 
 
 def _check(what: str, one: Parked) -> None:
@@ -130,11 +156,12 @@ def _in_words(one: Parked) -> str:
     )
 
 
-def _as_json(one: Parked) -> dict[str, Any]:
+def parked_json(one: Parked) -> dict[str, Any]:
+    """A parked delivery and what became of it."""
     return structs.asdict(one) | {"standing": _stands(one)}
 
 
-def _fact_json(fact: RawMessage) -> dict[str, Any]:
+def fact_json(fact: RawMessage) -> dict[str, Any]:
     """Its payload as text, or in Base64 if it is not UTF-8."""
     place = {"seq": fact.seq, "recorded_at": fact.recorded_at, "subject": fact.subject}
     try:

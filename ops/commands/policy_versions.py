@@ -1,5 +1,6 @@
 """The versions of a policy: apply one, propose one, and show what was applied."""
 
+from collections.abc import Sequence
 from difflib import unified_diff
 from typing import Annotated, Any, Final
 
@@ -14,6 +15,7 @@ from ayes.ops.commands.options import OrganisationOption, WorkspaceOption
 from ayes.ops.commands.outcome import PENDING
 from ayes.ops.terminal import output
 from ayes.ops.terminal.output import print_data, print_line, print_message
+from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import PolicyApplied
 from ayes.schemas.policy import read_policy
@@ -161,7 +163,7 @@ async def apply_file(
     owner = ORGANISATION if organisation else workspace
     whose: dict[str, Any] = {"organisation": True} if organisation else {"workspace": workspace}
     async with session.connect(role) as ledger:
-        version, changes = await _changes(ledger, owner, file)
+        version, changes = await changes_to(ledger, owner, read_text(file), file)
         if show_changes and not session.json:
             for one in changes if version else ():
                 (print_line if dry_run else print_message)(one)
@@ -178,18 +180,22 @@ async def apply_file(
         )
 
 
-async def _changes(ledger: Ledger, owner: str, file: str) -> tuple[int, list[str]]:
-    """The version in force (0 if there is none), and a unified diff from it to the file."""
+async def changes_to(ledger: Ledger, owner: str, text: str, source: str) -> tuple[int, list[str]]:
+    """The version in force (0 if there is none), and a unified diff from it to the text."""
     facts = await ledger.read(policies(owner))
     version = policy_in_force(facts).version
-    texts = {
-        fact.slot.tail[1]: fact.event.text
-        for fact in facts
-        if isinstance(fact.event, PolicyApplied)
-    }
-    before = texts.get(str(version), "").splitlines()
-    after = read_text(file).splitlines()
-    return version, [*unified_diff(before, after, f"version {version}", file, lineterm="")]
+    return version, changes(text_of(facts, version), text, f"version {version}", source)
+
+
+def text_of(facts: Sequence[Fact], version: int) -> str:
+    """The text of that version of a policy; empty if there is none."""
+    applied = (fact.event for fact in facts if fact.slot.tail[1:] == (str(version),))
+    return next((event.text for event in applied if isinstance(event, PolicyApplied)), "")
+
+
+def changes(before: str, after: str, old: str, new: str) -> list[str]:
+    """A unified diff of two policies of these names, line by line."""
+    return [*unified_diff(before.splitlines(), after.splitlines(), old, new, lineterm="")]
 
 
 async def _propose(file: str, workspace: str, requester: str, session: Session) -> int:

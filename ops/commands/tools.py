@@ -6,10 +6,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from ayes.ledger.in_force import tool_of
+from ayes.ledger.services import Ledger
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.options import NamedWorkspaceOption, WorkspaceOption
+from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadFact
-from ayes.schemas.ids import token
 from ayes.schemas.slots import declarations
 from ayes.schemas.toml_files import read_text
 from ayes.schemas.tools import Tool, read_tools
@@ -39,20 +40,26 @@ async def declare(
 @command(app, "list")
 async def show_tools(workspace: WorkspaceOption = "default", *, session: Session) -> None:
     """List the tools of a workspace, each in its newest version."""
-    newest: dict[str, Tool] = {}
     async with session.connect("observer") as ledger:
-        for fact in await ledger.read(declarations(token("workspace", workspace))):
-            with suppress(BadFact):  # a void declaration; `ayes status` names it
-                tool = tool_of(fact)
-                newest[tool.name] = tool
+        newest = await newest_tools(ledger, workspace)
     session.print_rows(
         [
             (_json(workspace, name, tool.version), f"{name}  version {tool.version}")
-            for name, tool in sorted(newest.items())
+            for name, (tool, _) in newest.items()
         ],
         if_none=f"No tool is declared in {workspace}. "
         f"Next: ayes tool declare FILE.toml -w {workspace}",
     )
+
+
+async def newest_tools(ledger: Ledger, workspace: str) -> dict[str, tuple[Tool, Fact]]:
+    """The newest declaration of each tool of a workspace that counts, by name."""
+    newest: dict[str, tuple[Tool, Fact]] = {}
+    for fact in await ledger.read(declarations(workspace)):
+        with suppress(BadFact):  # a void declaration; `ayes status` names it
+            tool = tool_of(fact)
+            newest[tool.name] = tool, fact
+    return dict(sorted(newest.items()))
 
 
 def _json(workspace: str, tool: str, version: str) -> dict[str, Any]:

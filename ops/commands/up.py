@@ -1,6 +1,7 @@
 """The command that runs a broker and its workers."""
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Annotated
 
 import typer
@@ -10,13 +11,14 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.broker.supervisor import supervised
-from ayes.ops.commands import completion
+from ayes.ops.commands import completion, console
 from ayes.ops.commands.command import Session, command, commands
 from ayes.ops.commands.options import (
     AcceptLogOption,
     AckWaitOption,
     JsonOption,
     MaxBytesOption,
+    PersonOption,
     PolicyOption,
     StoreOption,
     ToolsOption,
@@ -24,6 +26,7 @@ from ayes.ops.commands.options import (
 )
 from ayes.ops.commands.policy_versions import apply_file
 from ayes.ops.commands.run import ack_wait_of, bytes_of, declare_tools, kinds_of, witnessed
+from ayes.ops.console.tokens import own_name
 from ayes.ops.terminal.output import print_json, print_message
 from ayes.ops.terminal.times import parse_duration
 from ayes.ops.workers import durables, reactions, until_signalled, working
@@ -63,9 +66,23 @@ async def up(
     ] = "always",
     max_bytes: MaxBytesOption = None,
     accept_log: AcceptLogOption = False,
+    with_console: Annotated[
+        bool, typer.Option("--console/--no-console", help="Serve the web console too.")
+    ] = True,
+    console_port: Annotated[
+        int | None,
+        typer.Option(
+            "--console-port",
+            min=0,
+            max=65535,
+            help="By default the same as the last time; 8420 at first, if it is free.",
+            show_default=False,
+        ),
+    ] = None,
+    person: PersonOption = "",
     json: JsonOption = False,
 ) -> None:
-    """Run a broker and all workers in this process, until Ctrl-C."""
+    """Run a broker, all workers and the console in this process, until Ctrl-C."""
     ack_wait_s = ack_wait_of(ack_wait)
     sync = sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s"
     most = bytes_of(max_bytes)
@@ -86,21 +103,32 @@ async def up(
                 await apply_file(policy, workspace, Session(server.store.path))
             if registry is not None:
                 await declare_tools(registry, workspace, Session(server.store.path))
-            async with working(
-                started, store=server.store.path, ack_wait_s=ack_wait_s, each=watched.hear
-            ) as failed:
+            async with AsyncExitStack() as stack:
+                run = working(
+                    started, store=server.store.path, ack_wait_s=ack_wait_s, each=watched.hear
+                )
+                failed = await stack.enter_async_context(run)
+                link = None
+                if with_console:
+                    name = person or own_name()
+                    serving = console.beside(server.store, name, console_port)
+                    link = await stack.enter_async_context(serving)
                 await until_signalled(
-                    failed, broken, *watched.ends, ready=lambda: _greet(server, chosen, json=json)
+                    failed,
+                    broken,
+                    *watched.ends,
+                    ready=lambda: _greet(server, chosen, link, json=json),
                 )
 
 
-def _greet(server: EmbeddedServer, kinds: Sequence[str], *, json: bool) -> None:
+def _greet(server: EmbeddedServer, kinds: Sequence[str], link: str | None, *, json: bool) -> None:
     if json:
         ready = {
             "url": server.url,
             "store": str(server.store.path),
             "workers": kinds,
             "pid": server.pid,
+            "console": link or None,
         }
         print_json(ready)
         return
@@ -108,6 +136,8 @@ def _greet(server: EmbeddedServer, kinds: Sequence[str], *, json: bool) -> None:
     print_message(f"broker   {server.url}")
     print_message(f"store    {server.store.path}")
     print_message(f"workers  {', '.join(kinds) or 'none'}")
+    if link is not None:
+        print_message(f"console  {link or f'not installed: {console.INSTALL}'}")
     print_message(f"next     ayes pending --watch{where}")
     print_message(f"         ayes status{where}")
     print_message("Ctrl-C ends it, once the current work is done. Nothing is lost.")

@@ -12,18 +12,54 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from ayes.ops.console import problems
-from ayes.ops.console.api import calls, counts, decided, events, requests, votes
+from ayes.ops.console.api import (
+    calls,
+    counts,
+    decided,
+    events,
+    grants,
+    operations,
+    policies,
+    requests,
+    threads,
+    tools,
+    votes,
+)
 from ayes.ops.console.backend import Backend
+from ayes.ops.console.pages import bulk, conversations, policy, sign_in, waiting
 from ayes.ops.console.pages import decided as decided_page
-from ayes.ops.console.pages import sign_in, waiting
+from ayes.ops.console.pages import grants as grants_page
+from ayes.ops.console.pages import operations as operations_page
+from ayes.ops.console.pages.problem import readable
 from ayes.ops.console.pages.rendering import navigation
 from ayes.ops.console.security import Guard, Security
 from ayes.schemas.errors import ApprovalsError
 
 _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
-_API: Final = (calls, counts, decided, events, requests, votes)
-_PAGES: Final = (sign_in, waiting, decided_page)
+_API: Final = (
+    calls,
+    counts,
+    decided,
+    events,
+    grants,
+    operations,
+    policies,
+    requests,
+    threads,
+    tools,
+    votes,
+)
+_PAGES: Final = (
+    bulk,
+    conversations,
+    decided_page,
+    grants_page,
+    operations_page,
+    policy,
+    sign_in,
+    waiting,
+)
 
 
 def application(backend: Backend, security: Security) -> FastAPI:
@@ -40,9 +76,9 @@ def application(backend: Backend, security: Security) -> FastAPI:
     app.state.backend = backend
     app.state.security = security
     app.add_middleware(Guard, security=security)
-    app.add_exception_handler(ApprovalsError, problems.on_error)
-    app.add_exception_handler(RequestValidationError, problems.on_bad_request)
-    app.add_exception_handler(HTTPException, problems.on_http_error)
+    app.add_exception_handler(ApprovalsError, readable(problems.on_error))
+    app.add_exception_handler(RequestValidationError, readable(problems.on_bad_request))
+    app.add_exception_handler(HTTPException, readable(problems.on_http_error))
     for resource in _API:
         app.include_router(resource.router, prefix="/api/v1", responses=problems.RESPONSES)
     for page in _PAGES:

@@ -14,14 +14,20 @@ from fastapi import Depends, Request
 from ayes.consumers.pending_view import PendingView
 from ayes.consumers.supervision import keep_running
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.reviewers import Reviewer
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
+from ayes.ops.broker.status import Status, status
+from ayes.ops.commands.check import unlike_witness
 from ayes.ops.commands.lake import default
 from ayes.ops.console.feed import Feed
+from ayes.ops.console.shared import Busy, Fresh
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.ids import token
 
+#: The author of what the console does by itself.
+CONSOLE: Final = "console"
 #: How many people's connections are open at once; the one unused for longest is closed.
 _MOST: Final = 200
 #: Changes of the list within this time are announced together.
@@ -36,6 +42,12 @@ class Backend:
         #: Reads with the credentials of `observer`.
         self.reading = reading
         self.feed = Feed(reading)
+        #: What a visitor may not begin twice at once.
+        self.busy = Busy()
+        #: The state of the broker, as `ayes status` shows it.
+        self.status = Fresh(self._status, for_s=3)
+        #: How the log differs from its witness. Comparing them reads up to 100,000 facts.
+        self._unlike = Fresh(self._unlike_witness, for_s=60)
         self._open: dict[tuple[str, str], tuple[Ledger, AsyncExitStack]] = {}
         self._opening = asyncio.Lock()
         self._waiting: PendingView | None = None
@@ -57,7 +69,7 @@ class Backend:
         Raises:
             BrokerAway: none answered within `timeout_s` (None: wait as long as it takes).
         """
-        opened = Ledger.connect(store, role="observer", name="console", timeout_s=timeout_s)
+        opened = Ledger.connect(store, role="observer", name=CONSOLE, timeout_s=timeout_s)
         async with opened as reading:
             place = Store(store)
             backend = cls(place, reading, lake or default(place.path) / "lake")
@@ -92,8 +104,11 @@ class Backend:
 
     async def reviewer(self, name: str) -> Reviewer:
         """The methods of this person, with their own credentials."""
-        role = f"reviewer-{token('reviewer', name)}"
-        return (await self._ledger(role, "")).reviewer(name)
+        return (await self.as_reviewer(name)).reviewer(name)
+
+    async def as_reviewer(self, name: str) -> Ledger:
+        """A connection on this person's own credentials."""
+        return await self._ledger(f"reviewer-{token('reviewer', name)}", "")
 
     async def operator(self, name: str) -> Ledger:
         """A connection that may apply policies, as this author."""
@@ -102,6 +117,16 @@ class Backend:
     async def service(self, name: str) -> Ledger:
         """A connection that may request and run calls, as this author."""
         return await self._ledger("service", name)
+
+    async def _status(self) -> Status:
+        async def pending() -> int:
+            return len(self.waiting)
+
+        port = jetstream(await self.operator(CONSOLE))
+        return await status(port, self.store, pending, self._unlike)
+
+    async def _unlike_witness(self) -> str:
+        return await unlike_witness(jetstream(self.reading), self.store)
 
     async def _ledger(self, role: str, name: str) -> Ledger:
         async with self._opening:
@@ -128,6 +153,12 @@ class Backend:
                     await asyncio.sleep(_TOGETHER_S)
         finally:
             self._waiting = None
+
+
+def jetstream(ledger: Ledger) -> JetStream:
+    """The connection below one of the console's ledgers."""
+    assert isinstance(ledger.log, JetStream), "the console connects to brokers only"
+    return ledger.log
 
 
 def _backend(request: Request) -> Backend:

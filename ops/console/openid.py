@@ -10,11 +10,11 @@ import time
 from collections.abc import Awaitable, Mapping
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ayes.ops.console.tokens import hash_of, new_secret
 from ayes.ops.console.visitors import Role, Visitor
@@ -38,12 +38,16 @@ _ALGORITHMS: Final = frozenset(
 ) | {"EdDSA", "Ed25519"}
 
 
+#: A list in the file.
+type Names = Annotated[tuple[str, ...], Field(strict=False)]
+
+
 class Groups(TomlModel):
     """The groups whose members have a role; `*` is everybody who can sign in."""
 
-    reviewer: list[str] = []
-    operator: list[str] = []
-    auditor: list[str] = []
+    reviewer: Names = ()
+    operator: Names = ()
+    auditor: Names = ()
 
     def roles_of(self, groups: frozenset[str]) -> frozenset[Role]:
         return frozenset(
@@ -62,7 +66,7 @@ class Settings(TomlModel):
     #: A file with the client's secret, or the variable that has it; neither: a public client.
     client_secret_file: str = ""
     client_secret_env: str = ""
-    scopes: list[str] = ["openid", "profile"]
+    scopes: Names = ("openid", "profile")
     #: The claim with the reviewer's name. It should be one that people cannot change themselves.
     reviewer_claim: str = "preferred_username"
     groups_claim: str = "groups"
@@ -206,7 +210,7 @@ class Provider:
             return await talking
         except ApprovalsError:
             raise
-        except Exception as problem:
+        except Exception as problem:  # noqa: BLE001 - three libraries, each with its errors
             _log.warning("signing in failed", issuer=self.settings.issuer, exc_info=True)
             raise Unavailable(
                 f"{self.settings.issuer} does not answer as it should "

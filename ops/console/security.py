@@ -183,6 +183,13 @@ class Guard:
                 "another site made the browser send this, so nothing was done. Open the console "
                 f"itself, at {security.url}.",
             )
+        shown = request.headers.get("ayes-visitor")
+        if shown is not None and visitor is not None and shown != visitor.name:
+            return _problem(
+                HTTPStatus.CONFLICT,
+                f"{shown} opened this page, and {visitor.name} is signed in now, so nothing was "
+                "done. Reload the page.",
+            )
         length = request.headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > MOST_BYTES:
             return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _TOO_LONG)
@@ -191,9 +198,9 @@ class Guard:
     def _is_ours(self, host: str) -> bool:
         try:
             parts = urlsplit(f"//{host}")
-            return parts.hostname in self._security.hosts and parts.netloc == host
         except ValueError:
             return False
+        return parts.hostname in self._security.hosts and parts.netloc == host
 
     async def _proceed(self, scope: Scope, exchange: "_Exchange") -> None:
         if scope["method"] not in _SAFE:
@@ -218,9 +225,7 @@ class Guard:
 class _Exchange:
     """One request and its response: limits the one, and adds the headers to the other."""
 
-    def __init__(
-        self, security: Security, request: Request, receive: Receive, send: Send
-    ) -> None:
+    def __init__(self, security: Security, request: Request, receive: Receive, send: Send) -> None:
         self.running: asyncio.Future[None] | None = None
         self.started = False
         self._security = security
@@ -281,7 +286,7 @@ _ONWARDS: Final = """\
 <p><a href="{url}">Continue</a></p>
 </html>
 """
-_FAILED: Final = "the console has failed at this. Its log says why; nothing is known to be recorded."
+_FAILED: Final = "the console failed at this request. Its log says why."
 _TOO_LONG: Final = f"the request is too long: {MOST_BYTES >> 20} MiB at most."
 _WHO: Final = (
     "nobody is signed in. Send `Authorization: Bearer` with a token that `ayes token add` has "
@@ -330,7 +335,5 @@ def _sign_in(request: Request) -> Response:
     return RedirectResponse(url, HTTPStatus.SEE_OTHER)
 
 
-def _problem(
-    status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None
-) -> Response:
+def _problem(status: HTTPStatus, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     return respond("about:blank", status, detail, 4, dict(headers or {}))

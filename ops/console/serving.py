@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import uvicorn
 from fastapi import FastAPI
@@ -66,19 +66,16 @@ async def serving(
         provider = Provider(*read_settings(sign_in), url) if sign_in else None
         security = Security(access, url, provider)
         async with console(security) as app, _served(app, listener, security) as ended:
-            access.serve_at(url, bound)
-            yield Serving(url, "" if provider else link(access, name, url), ended)
-
-
-def link(access: AccessFile, name: str, url: str) -> str:
-    """A new link that signs in this reviewer, once."""
-    return f"{url}/sign-in?{urlencode({'code': access.new_link(name)})}"
+            access.serve_at(url, bound, by_link=provider is None)
+            yield Serving(url, "" if provider else access.link_for(name), ended)
 
 
 def _check_reach(host: str, public_url: str, sign_in: Path | None) -> None:
     parts = urlsplit(public_url)
     if public_url and not (parts.scheme in {"http", "https"} and parts.hostname):
-        raise BadInput(f"--public-url {public_url!r} is not a URL such as https://ayes.example.com.")
+        raise BadInput(
+            f"--public-url {public_url!r} is not a URL such as https://ayes.example.com."
+        )
     if parts.path.strip("/") or parts.query:
         raise BadInput(f"--public-url {public_url!r} has a path. The console needs its own host.")
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from getpass import getuser
 from typing import Final
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Struct
@@ -73,6 +74,8 @@ class Access(Struct, frozen=True):
     #: Where the console is, or was last; kept so that bookmarks stay right.
     url: str = ""
     port: int = 0
+    #: Whether links sign people in there.
+    by_link: bool = True
     tokens: tuple[ApiToken, ...] = ()
     links: tuple[Link, ...] = ()
 
@@ -85,7 +88,9 @@ class AccessFile:
         BadInput: it is another user's, or a symbolic link.
     """
 
-    def __init__(self, store: Store, now: Callable[[], datetime] = lambda: datetime.now(UTC)):
+    def __init__(
+        self, store: Store, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
         self.store = store
         self._now = now
         self._read: tuple[tuple[int, int, int], Access] = ((0, 0, 0), Access())
@@ -153,6 +158,23 @@ class AccessFile:
         self._change(lambda access: replace(access, links=(*access.links, made)[-_MOST_LINKS:]))
         return code
 
+    def link_for(self, name: str) -> str:
+        """A new link to the console, for this reviewer.
+
+        Raises:
+            BadId: the name cannot be a reviewer's.
+            BadInput: there is no console, or people do not sign in with links there.
+        """
+        known = self.read()
+        if not known.url:
+            raise BadInput(
+                f"no console was served from {self.store.path} yet. `ayes up` and `ayes console` "
+                "serve one."
+            )
+        if not known.by_link:
+            raise BadInput(f"people sign in with OpenID Connect at {known.url}, without a link.")
+        return f"{known.url}/sign-in?{urlencode({'code': self.new_link(name)})}"
+
     def holder_of(self, code: str) -> str:
         """Whom this link signs in; empty if it was used, or is too old."""
         key, now = hash_of(code), self._now()
@@ -179,9 +201,9 @@ class AccessFile:
         self._change(without)
         return holders[0] if holders else ""
 
-    def serve_at(self, url: str, port: int) -> None:
-        """Note where the console is."""
-        self._change(lambda access: replace(access, url=url, port=port))
+    def serve_at(self, url: str, port: int, *, by_link: bool) -> None:
+        """Note where the console is, and whether links sign in there."""
+        self._change(lambda access: replace(access, url=url, port=port, by_link=by_link))
 
     def _change(self, change: Callable[[Access], Access]) -> None:
         lock = open_own(self.store.path / _LOCK, os.O_RDWR | os.O_CREAT)

@@ -289,7 +289,7 @@ async def up(here: Path, *options: str) -> AsyncIterator[dict[str, str]]:
     }
     with (here / "up.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "ayes.ops.cli", "up", "--json", *options),
+            *(sys.executable, "-m", "ayes.ops.cli", "up", "--json", "--no-console", *options),
             env=environment, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=log,
         )  # fmt: skip
     try:
@@ -328,7 +328,7 @@ async def run(
     return await asyncio.to_thread(ended)
 
 
-FOREVER = ("up", "cluster up", "work", "watch", "demo")
+FOREVER = ("up", "cluster up", "console", "work", "watch", "demo")
 
 
 async def run_line(line: str, cwd: Path, environment: dict[str, str]) -> None:

@@ -70,6 +70,10 @@ class Site:
                 )
         return self._secrets[visitor]
 
+    def expire(self, visitor: Visitor) -> None:
+        """End this visitor's session."""
+        self.security.sessions.end(self._secrets.pop(visitor))
+
     async def _sign(self, request: httpx.Request) -> None:
         if self.visitor is None:
             return

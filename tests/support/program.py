@@ -177,10 +177,13 @@ def started(*arguments: object, log: Path | None = None) -> Iterator[subprocess.
 
 @contextmanager
 def up(store: Path, *options: object) -> Iterator[dict[str, Any]]:
-    """Run `ayes up` on this store; yields its ready message with its pid as `up`."""
+    """Run `ayes up` on this store; yields its ready message with its pid as `up`. A console takes a
+    second to start, and is served only if the options say `--console`.
+    """
     store.parent.mkdir(parents=True, exist_ok=True)
     log = store.parent / "up.log"
-    with started("up", "--store", store, "--json", *options, log=log) as process:
+    given = ("up", "--store", store, "--json", "--no-console", *options)
+    with started(*given, log=log) as process:
         assert process.stdout
         line = process.stdout.readline()
         assert line, log.read_text()

@@ -1,0 +1,134 @@
+"""What an operator looks at first: the log, its nodes, each consumer, and what needs a person."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from ayes.consumers.doubt import in_doubt
+from ayes.ledger.log import Parked
+from ayes.ledger.nats.credentials import Store
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import check_level, info
+from ayes.ledger.services import Ledger
+from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
+from ayes.ops.broker.guard import alarms
+from ayes.ops.broker.health import takes_writes
+from ayes.ops.broker.nodes import Copies, copies, trouble
+from ayes.ops.broker.progress import ConsumerStatus, progress, seconds
+from ayes.schemas.errors import BrokerRefused, Unavailable
+
+#: The login that `status` needs.
+ROLE: Final = "operator"
+
+
+class Status(Struct, frozen=True):
+    url: str
+    #: The number of facts, that of the last one, and the bytes of the log.
+    facts: int
+    last_seq: int
+    bytes: int
+    #: Seconds since the last fact; None in an empty log. With nothing waiting, a log that does not
+    #: grow looks healthy; people know whether it should.
+    head_age_s: float | None
+    #: The calls that wait for people; None if they cannot be read.
+    pending: int | None
+    #: The calls in doubt, as `workspace/thread/call`; None if they cannot be read.
+    in_doubt: list[str] | None
+    consumers: list[ConsumerStatus]
+    streams: list[Copies]
+    #: Of the store's disk; None if the broker runs elsewhere.
+    free_bytes: int | None
+    #: One sentence each.
+    alarms: list[str]
+    parked: list[Parked]
+
+
+async def status(
+    log: JetStream,
+    store: Store | None,
+    pending: Callable[[], Awaitable[int]],
+    unlike: Callable[[], Awaitable[str]],
+) -> Status:
+    """The state of the broker at this moment.
+
+    Args:
+        log: on the login of `ROLE`.
+        store: the store of the broker, if it runs on this machine.
+        pending: counts the pending calls.
+        unlike: says how the log differs from its witness; empty if it does not.
+
+    Raises:
+        NewerLog: the log is at a level that this program does not know.
+        BrokerRefused: there is no log.
+        BrokerAway: no node answers, or there is no leader.
+    """
+    stream = await info(log.api, f"STREAM.INFO.{LEDGER}")
+    check_level(stream)
+    if stream is None:
+        raise BrokerRefused(f"there is no stream {LEDGER} here. `ayes up` creates it.")
+    ledger = Ledger.on(log, ROLE)
+    nodes, health = await copies(log), await takes_writes(log, store)
+    differs = await unlike()
+    return Status(
+        url=log.connection.login.url,
+        facts=stream["state"]["messages"],
+        last_seq=stream["state"]["last_seq"],
+        bytes=stream["state"]["bytes"],
+        head_age_s=_head_age_s(stream),
+        pending=await _if_readable(pending()),
+        in_doubt=await _if_readable(doubts(ledger)),
+        consumers=await _consumers(log),
+        streams=nodes,
+        free_bytes=health.free_bytes,
+        alarms=[
+            *([f"the log is not what it was: {differs}"] if differs else []),
+            *filter(None, [health.why, trouble(nodes)]),
+            *await alarms(log.api),
+            *await void_facts(ledger),
+        ],
+        parked=await log.parked(),
+    )
+
+
+def _head_age_s(stream: dict[str, Any]) -> float | None:
+    state = stream["state"]
+    return seconds(state["last_ts"], stream["ts"]) if state["messages"] else None
+
+
+async def _if_readable[T](reading: Awaitable[T]) -> T | None:
+    """What is read from a bucket; None if that fails, since the rest is worth to be shown.
+
+    A consumer for reading it may be placed on a node that has just gone away, and never answers.
+    """
+    try:
+        return await reading
+    except Unavailable:
+        return None
+
+
+async def _consumers(log: JetStream) -> list[ConsumerStatus]:
+    """Those that are needed; those for parked deliveries only if something is to be retried."""
+    found = [await progress(log, name) for name in DURABLES]
+    return [one for one in found if _is_shown(one)]
+
+
+def _is_shown(one: ConsumerStatus) -> bool:
+    if DURABLES[one.name].stream == PARKED:
+        return bool(one.waiting or one.in_hand)
+    return one.used or not DURABLES[one.name].optional
+
+
+async def doubts(ledger: Ledger) -> list[str]:
+    """The calls that a person must reconcile, as `workspace/thread/call`."""
+    return [f"{one.workspace}/{one.thread}/{one.call}" for one in await in_doubt(ledger)]
+
+
+async def void_facts(ledger: Ledger) -> list[str]:
+    """Recorded policies and declarations that do not count; those before them stay in force."""
+    try:
+        return [
+            f"{one.subject} (fact {one.seq}) is void: {one.why}" for one in await ledger.alarms()
+        ]
+    except Unavailable as problem:
+        return [f"policies and tools cannot be read: {problem}"]

@@ -1,0 +1,385 @@
+"""Conversations: those with the newest activity, and one as people or its model read it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import aclosing
+from datetime import datetime
+from typing import Annotated, Final, Literal, Self
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import Field
+
+from ayes.ledger.descriptions import describe_decision
+from ayes.ledger.lifecycle import Call
+from ayes.ledger.log import RawMessage
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ops.console.api.models import Model
+from ayes.ops.console.backend import Backend, InBackend, jetstream
+from ayes.ops.console.identity import Reading, Serving
+from ayes.ops.terminal import output
+from ayes.projections import timeline
+from ayes.projections.formats import FORMATS, format_named
+from ayes.projections.history import history as history_of
+from ayes.projections.history import outcome
+from ayes.projections.thread import Thread, is_settled, thread_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, fact_of
+from ayes.schemas.errors import BadSlot, UnknownCall
+from ayes.schemas.ids import token
+from ayes.schemas.slots import ROOT, Slot, ThreadRef
+
+router: Final = APIRouter(tags=["threads"])
+
+#: Facts that are read at once, going backwards from the end of the log; four times as many where a
+#: workspace has few of them.
+_CHUNK: Final = 1_000
+#: Facts after which a page ends, however many threads were found; `next` goes on from there.
+_MOST: Final = 20_000
+#: Characters of a message in a list.
+_SHORT: Final = 200
+
+
+def _named(workspace: str, thread: str) -> ThreadRef:
+    return ThreadRef(workspace, thread)
+
+
+#: The parameter of a handler whose path names a thread.
+Named = Annotated[ThreadRef, Depends(_named)]
+#: The cursor of a page: `next` or `previous` of another one.
+Before = Annotated[int | None, Query(ge=0, lt=2**63)]
+
+
+class ListedThread(Model):
+    """A conversation in a list."""
+
+    #: As `workspace/thread`.
+    thread: str
+    #: Empty if a service has not said for whom it is.
+    requester: str
+    #: The last message, cut after 200 characters; empty if there is none.
+    said: str
+    #: The last fact: its kind, and the rest in words.
+    latest: str
+    latest_words: str
+    active_at: datetime
+    seq: int
+    #: Calls of it that wait for people.
+    waiting: int
+
+
+class Threads(Model):
+    """A page of conversations, the one with the newest activity first."""
+
+    threads: list[ListedThread]
+    #: The cursor of the next page; None on the last one. A page may have few threads, or none, and
+    #: a next one.
+    next: int | None
+
+
+@router.get("/threads")
+async def threads(
+    backend: InBackend,
+    _visitor: Reading,
+    workspace: str = "",
+    before: Before = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Threads:
+    """The conversations, by their last fact. Reads the log backwards, and not all of it: some
+    20,000 facts for a page.
+    """
+    log = jetstream(backend.reading)
+    place = token("workspace", workspace) if workspace else "*"
+    subjects = f"{ROOT}.{place}.*.>"
+    end = before or await log.last_seq() + 1
+    found, end = await _newest(log, subjects, end, limit, is_first=before is None)
+    return Threads(threads=await _listed(backend, found), next=end if end > 1 else None)
+
+
+async def _newest(
+    log: JetStream, subjects: str, end: int, limit: int, *, is_first: bool
+) -> tuple[dict[ThreadRef, Fact], int]:
+    """Up to `limit` threads whose last fact is before `end`, and the place to go on from."""
+    found: dict[ThreadRef, Fact] = {}
+    seen: set[ThreadRef] = set()
+    read, span, top = 0, _CHUNK, end
+    while end > 1 and read < _MOST:
+        begin = max(1, end - span)
+        chunk = await _chunk(log, subjects, begin, end)
+        for raw in reversed(chunk):
+            ref = _thread_of(raw)
+            if ref is None or ref in seen:
+                continue
+            seen.add(ref)
+            # On a later page: what was active since then stands on an earlier one.
+            last = None if is_first else await log.latest(ref.subjects)
+            if last is None or last.seq < top:
+                found[ref] = fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
+            if len(found) == limit:
+                return found, raw.seq
+        read, end = read + len(chunk), begin
+        span = span * 4 if len(chunk) < _CHUNK // 4 else span
+    return found, end
+
+
+async def _chunk(log: JetStream, subjects: str, begin: int, end: int) -> list[RawMessage]:
+    """The messages of these numbers, without `end`, in log order."""
+    found: list[RawMessage] = []
+    async with aclosing(log.scan(begin, subjects)) as pages:
+        async for page in pages:
+            found += [raw for raw in page if raw.seq < end]
+            if page[-1].seq >= end - 1:
+                break
+    return found
+
+
+def _thread_of(raw: RawMessage) -> ThreadRef | None:
+    """The thread of a message; None for facts of a workspace, and foreign ones."""
+    try:
+        slot = Slot.parse(raw.subject)
+    except BadSlot:
+        return None
+    return slot.thread_ref if slot.thread else None
+
+
+async def _listed(backend: Backend, found: Mapping[ThreadRef, Fact]) -> list[ListedThread]:
+    ledger = backend.reading
+    opened = await ledger.read(*(ref.opened for ref in found)) if found else ()
+    by_thread = {fact.slot.thread_ref: fact.event for fact in opened}
+    said = await asyncio.gather(
+        *(ledger.log.latest(f"{ROOT}.{ref.workspace}.{ref.thread}.said.*") for ref in found)
+    )
+    waiting = Counter((one.workspace, one.thread) for one in backend.waiting.oldest())
+    return [
+        ListedThread(
+            thread=str(ref),
+            requester=getattr(by_thread.get(ref), "requester", ""),
+            said=getattr(message and message.event, "text", "")[:_SHORT],
+            latest=(row := output.fact_row(fact)).kind,
+            latest_words=row.what,
+            active_at=fact.recorded_at,
+            seq=fact.seq,
+            waiting=waiting[ref.workspace, ref.thread],
+        )
+        for (ref, fact), message in zip(found.items(), said, strict=True)
+    ]
+
+
+# ------------------------------------------------------------------------------------- one of them
+
+
+class Message(Model):
+    """A message to the model."""
+
+    kind: Literal["message"] = "message"
+    seq: int
+    at: datetime
+    #: `system`, `user` or `note`; empty if it cannot be read.
+    role: str
+    name: str
+    text: str
+
+
+class Reply(Model):
+    """A turn of the model. Its calls follow it."""
+
+    kind: Literal["reply"] = "reply"
+    turn: int
+    #: None while the model is asked.
+    seq: int | None
+    at: datetime | None
+    texts: list[str]
+    #: Why there is no reply; empty if there is one.
+    failure: str
+
+
+class Step(Model):
+    """A fact about a call, in words."""
+
+    seq: int
+    at: datetime
+    fact: str
+    by: str
+    words: str
+    #: Why it does not count; empty if it does.
+    void: str
+
+
+class Cycle(Model):
+    """A call from the wish to the result, as one item."""
+
+    kind: Literal["call"] = "call"
+    #: As `workspace/thread/call`.
+    call: str
+    tool: str
+    #: As requested, raw JSON text; of a model's wish also text that is none.
+    arguments: str
+    #: What runs instead; None if no reviewer changed it.
+    edited: str | None
+    status: str
+    #: Who decided, how and when; empty while it is open.
+    decided: str
+    #: What the model reads as the result; None while there is none.
+    result: str | None
+    is_error: bool
+    steps: list[Step]
+
+    @classmethod
+    def of(cls, item: timeline.Cycle) -> Self:
+        call, wish = item.call, item.wish or _as_wish(item.call)
+        end = outcome(call, wish) if is_settled(call) else None
+        decision = call.decided.event if call.decided else None
+        voids = output.voids_of(call.facts)
+        return cls(
+            call=str(call.ref),
+            tool=wish.tool,
+            arguments=wish.arguments,
+            edited=decision.arguments if isinstance(decision, e.Approved) else None,
+            status=str(call.status),
+            decided=describe_decision(call.decided, call.withdrawn) if call.decided else "",
+            result=end.text if end else None,
+            is_error=end.is_error if end else False,
+            steps=[_step(fact, voids.get(fact.seq, "")) for fact in call.facts],
+        )
+
+
+def _as_wish(call: Call) -> e.Wish:
+    """The request of a service, as a model would have wished for it."""
+    if call.requested is None:  # only void facts
+        return e.Wish("", "")
+    return e.Wish(call.wish.tool, call.wish.arguments)
+
+
+def _step(fact: Fact, void: str) -> Step:
+    row = output.fact_row(fact)
+    return Step(
+        seq=row.seq, at=fact.recorded_at, fact=row.kind, by=row.by, words=row.what, void=void
+    )
+
+
+type Item = Annotated[Message | Reply | Cycle, Field(discriminator="kind")]
+
+
+class Conversation(Model):
+    """A thread in the order in which its model reads it."""
+
+    #: As `workspace/thread`.
+    thread: str
+    requester: str
+    agent: str
+    #: `provider:name`; empty if a service runs its own loop.
+    model: str
+    opened_at: datetime | None
+    items: list[Item]
+    #: The cursor of the page with the items before these; None if these are the first.
+    previous: int | None
+    #: The call before whose turn the history stops, since the model gets no call without its
+    #: result; None if the history is complete.
+    stopped_at: str | None
+    #: The forms in which the history can be read.
+    formats: list[str]
+
+
+@router.get("/threads/{workspace}/{thread}")
+async def conversation(
+    ref: Named,
+    backend: InBackend,
+    _visitor: Reading,
+    before: Before = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+) -> Conversation:
+    """One conversation: its newest items, or those before an earlier page."""
+    thread = await _known(backend, ref)
+    items = timeline.timeline(thread)[:before]
+    opened = thread.opened.event if thread.opened else None
+    stopped_at = history_of(thread).stopped_at
+    return Conversation(
+        thread=str(ref),
+        requester=getattr(opened, "requester", ""),
+        agent=getattr(opened, "agent", ""),
+        model=getattr(opened, "model", ""),
+        opened_at=thread.opened.recorded_at if thread.opened else None,
+        items=[_item(one) for one in items[-limit:]],
+        previous=len(items) - limit if len(items) > limit else None,
+        stopped_at=str(stopped_at) if stopped_at else None,
+        formats=list(FORMATS),
+    )
+
+
+async def _known(backend: Backend, ref: ThreadRef) -> Thread:
+    facts = await backend.reading.read(ref)
+    if not facts:
+        raise UnknownCall(f"nothing was ever recorded in {ref}.")
+    return thread_of(ref, facts)
+
+
+def _item(item: timeline.Item) -> Message | Reply | Cycle:
+    match item:
+        case timeline.Message(fact):
+            said = fact.event
+            read = {name: getattr(said, name, "") for name in ("role", "name", "text")}
+            return Message(seq=fact.seq, at=fact.recorded_at, **read)
+        case timeline.Reply(turn):
+            end = turn.replied
+            parts = turn.reply.parts if turn.reply else ()
+            return Reply(
+                turn=turn.number,
+                seq=end.seq if end else None,
+                at=end.recorded_at if end else None,
+                texts=[part.text for part in parts if isinstance(part, e.Text)],
+                failure=_failure(end),
+            )
+        case timeline.Cycle():
+            return Cycle.of(item)
+
+
+def _failure(end: Fact | None) -> str:
+    match end and end.event:
+        case e.ModelFailed(error=error):
+            return error or "the model failed without a reason"
+        case e.Carried(problem=problem):
+            return problem or "the reply is of a newer program"
+        case _:
+            return ""
+
+
+@router.get(
+    "/threads/{workspace}/{thread}/history",
+    response_class=Response,
+    responses={200: {"content": {"application/json": {}}}},
+)
+async def history(
+    ref: Named,
+    backend: InBackend,
+    _visitor: Reading,
+    provider: Annotated[str, Query(alias="format")] = "openai-chat",
+) -> Response:
+    """A conversation as its model continues it: the messages of a provider's API.
+
+    The header `Ayes-Stopped-At` names the call before whose turn it stops, if one is not settled.
+    """
+    writer = format_named(provider)
+    found = history_of(await _known(backend, ref))
+    headers = {"Ayes-Stopped-At": str(found.stopped_at)} if found.stopped_at else {}
+    payload = msgspec.json.encode(writer.write(found.entries))
+    return Response(payload, headers=headers, media_type="application/json")
+
+
+class NewMessage(Model):
+    """A message to the model."""
+
+    text: str
+    #: Its id in the thread, chosen by its author: the same message again is recorded once.
+    message: str
+    role: Literal["system", "user", "note"] = "user"
+    #: The author, if a thread has several users.
+    name: str = ""
+
+
+@router.post("/threads/{workspace}/{thread}/messages")
+async def say(ref: Named, new: NewMessage, backend: InBackend, visitor: Serving) -> Message:
+    """Add a message to a conversation. Repeating it is safe."""
+    service = await backend.service(visitor.name)
+    said = await service.say(ref, new.text, message=new.message, role=new.role, name=new.name)
+    return Message(seq=said.seq, at=said.recorded_at, role=new.role, name=new.name, text=new.text)

@@ -1,0 +1,57 @@
+"""The pages of conversations: the list, and one as its model read it."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from ayes.ops.console.api import threads
+from ayes.ops.console.backend import InBackend
+from ayes.ops.console.display.texts import text_of
+from ayes.ops.console.identity import Reading
+from ayes.ops.console.pages.rendering import page
+
+router: Final = APIRouter()
+
+
+@router.get("/conversations")
+async def conversations(
+    request: Request,
+    backend: InBackend,
+    visitor: Reading,
+    workspace: str = "",
+    before: threads.Before = None,
+) -> HTMLResponse:
+    found = await threads.threads(backend, visitor, workspace, before)
+    return page(
+        request,
+        "conversations.html",
+        visitor,
+        found=found,
+        text_of=text_of,
+        is_first=before is None,
+    )
+
+
+@router.get("/conversations/{workspace}/{thread}")
+async def conversation(
+    ref: threads.Named,
+    request: Request,
+    backend: InBackend,
+    visitor: Reading,
+    before: threads.Before = None,
+    provider: Annotated[str, Query(alias="format")] = "",
+) -> HTMLResponse:
+    """One conversation; with a format, also its history as JSON, to be copied."""
+    found = await threads.conversation(ref, backend, visitor, before)
+    history = await threads.history(ref, backend, visitor, provider) if provider else None
+    return page(
+        request,
+        "conversation.html",
+        visitor,
+        found=found,
+        provider=provider,
+        history=text_of(bytes(history.body).decode()) if history else None,
+        plain_history=bytes(history.body).decode() if history else "",
+        text_of=text_of,
+    )

@@ -1,0 +1,77 @@
+"""The page of operations: the broker, the workers, and what was parked."""
+
+from http import HTTPStatus
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from ayes.ops.console import problems
+from ayes.ops.console.api import operations
+from ayes.ops.console.backend import Backend, InBackend
+from ayes.ops.console.display.texts import text_of
+from ayes.ops.console.identity import Operating, Reading, Role, Visitor
+from ayes.ops.console.pages.rendering import page
+from ayes.schemas.errors import ApprovalsError
+
+router: Final = APIRouter()
+
+Number = Annotated[int, Form(ge=0, lt=2**63)]
+
+
+@router.get("/operations")
+async def show(request: Request, backend: InBackend, visitor: Reading) -> HTMLResponse:
+    return await _shown(request, backend, visitor)
+
+
+async def _shown(
+    request: Request, backend: Backend, visitor: Visitor, problem: ApprovalsError | None = None
+) -> HTMLResponse:
+    answer = page(
+        request,
+        "operations.html",
+        visitor,
+        found=await operations.operations(backend, visitor),
+        parked=await operations.parked(backend, visitor),
+        is_operator=Role.OPERATOR in visitor.roles,
+        problem=problem,
+        text_of=text_of,
+    )
+    answer.status_code = problems.status_of(problem) if problem else HTTPStatus.OK
+    return answer
+
+
+@router.get("/operations/parked/{number}")
+async def parked(
+    number: int, request: Request, backend: InBackend, visitor: Reading
+) -> HTMLResponse:
+    """One parked delivery, with its fact."""
+    found = await operations.parked_one(number, backend, visitor)
+    return page(request, "parked.html", visitor, found=found, text_of=text_of)
+
+
+@router.post("/operations/retry")
+async def retry(
+    number: Number, request: Request, backend: InBackend, visitor: Operating
+) -> Response:
+    try:
+        await operations.retry(operations.Chosen(numbers=[number]), backend, visitor)
+    except ApprovalsError as problem:
+        return await _shown(request, backend, visitor, problem)
+    return RedirectResponse("/operations", HTTPStatus.SEE_OTHER)
+
+
+@router.post("/operations/drop")
+async def drop(
+    number: Number,
+    request: Request,
+    backend: InBackend,
+    visitor: Operating,
+    reason: Annotated[str, Form(max_length=20_000)] = "",
+) -> Response:
+    try:
+        chosen = operations.Dropped(numbers=[number], reason=reason)
+        await operations.drop(chosen, backend, visitor)
+    except ApprovalsError as problem:
+        return await _shown(request, backend, visitor, problem)
+    return RedirectResponse("/operations", HTTPStatus.SEE_OTHER)

@@ -1,0 +1,30 @@
+"""axe finds nothing on any page, in either theme and at either width."""
+
+import pytest
+import pytest_asyncio
+from browser import DESK, PHONE, served, violations
+from scene import PAGES, Scene
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def shop(tmp_path_factory):
+    """One site for all pages, with everything that they can show."""
+    path = tmp_path_factory.mktemp("scene")
+    async with served(path) as made:
+        await Scene(made).fill()
+        yield made
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_everybody_can_use_the_page(shop, visit, name):
+    """WCAG 2.2 AA, in both themes and at both widths, and nothing to scroll sideways."""
+    visitor = "" if name == "sign-in" else "ana"
+    page = await visit(PAGES[name], visitor, reduced_motion="reduce")
+    for size in (DESK, PHONE):
+        await page.set_viewport_size(size)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        for theme in ("light", "dark"):
+            await page.emulate_media(color_scheme=theme)
+            # A theme changes the colours alone.
+            found = await violations(page, *(["color-contrast"] if theme == "dark" else []))
+            assert not found, (size, theme, found)

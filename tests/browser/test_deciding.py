@@ -1,0 +1,185 @@
+"""People decide in a browser: by keyboard, on a phone, many calls at once, and two people at once."""
+
+import re
+
+from browser import PHONE, person, sign_in
+from playwright.async_api import Page, expect
+
+from ayes.schemas.events import Voted
+from ayes.schemas.slots import CallRef
+
+CALL = "shop/order-17/refund-1"
+REASON = "It was refunded in spring: ade r."
+
+
+def button(page: Page, name: str):
+    return page.get_by_role("button", name=name, exact=True)
+
+
+def shown(page: Page, call: str = CALL):
+    """The article of a call, once its buttons take a press."""
+    return page.locator(f'article.call[data-call="{call}"][data-ready]')
+
+
+async def approve(page: Page, call: str = CALL) -> None:
+    await shown(page, call).locator("[data-key=a]").click()
+
+
+async def decision(shop, call: str = CALL) -> str:
+    return (await shop.service.decision(call, timeout_s=30)).status
+
+
+async def votes(shop, call: str = CALL) -> list[Voted]:
+    facts = await shop.service.read(CallRef.parse(call))
+    return [fact.event for fact in facts if isinstance(fact.event, Voted)]
+
+
+async def test_by_keyboard_alone(shop, visit):
+    """Two calls are decided without a mouse; Enter decides nothing, and letters that somebody
+    types are text.
+    """
+    first, second = "shop/order-17/refund-1", "shop/order-18/refund-1"
+    for call in (first, second):
+        await shop.ask(call)
+    page = await visit()
+    press = page.keyboard.press
+    await expect(shown(page, first)).to_be_visible()
+    await press("j")
+    await expect(shown(page, second)).to_be_visible()
+    await press("k")
+    await expect(shown(page, first)).to_be_visible()
+    for _ in range(3):
+        await press("Enter")
+    await press("a")
+    assert await decision(shop, first) == "approved"
+    # The next call is there already.
+    await expect(shown(page, second)).to_be_visible()
+    await press("Enter")
+    await press("d")
+    await page.keyboard.type(REASON)
+    await press("Tab")  # past the choice to stop the model
+    await press("Tab")
+    await press("Enter")
+    assert await decision(shop, second) == "denied"
+    assert [vote.reason for vote in await votes(shop, second)] == [REASON]
+    assert len(await votes(shop, first)) == 1
+
+
+async def test_on_a_phone(shop, visit):
+    """From the list, two taps decide at 360 x 740, on targets of 44 px, with nothing to scroll
+    sideways.
+    """
+    await shop.ask(CALL)
+    page = await visit(viewport=PHONE, has_touch=True, is_mobile=True)
+    await page.locator(".row-title").tap()
+    await expect(shown(page)).to_be_visible()
+    assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    press = shown(page).locator("[data-key=a]")
+    box = await press.bounding_box()
+    assert box
+    assert box["height"] >= 44
+    await press.tap()
+    assert await decision(shop) == "approved"
+
+
+async def test_edited_through_the_form(shop, visit):
+    """Types are kept, the schema's error stands at its field, and what changes is shown before it
+    is sent.
+    """
+    await shop.ask(CALL)
+    page = await visit(f"/calls/{CALL}")
+    await expect(shown(page)).to_be_visible()
+    await page.keyboard.press("e")
+    amount = page.get_by_label("amount")
+    await amount.fill("much")
+    await button(page, "Review the changes").click()
+    await expect(amount).to_have_attribute("aria-invalid", "true")
+    await amount.fill("48")
+    await button(page, "Review the changes").click()
+    await expect(page.locator("del")).to_have_text("480")
+    await expect(page.locator("ins")).to_have_text("48")
+    assert await votes(shop) == []
+    await button(page, "Approve with these changes").click()
+    await expect(shown(page)).to_be_visible()
+    [vote] = await votes(shop)
+    assert vote.arguments == '{"order":"A-17","amount":48}'
+
+
+async def test_twenty_at_once_of_which_two_fail(shop, visit):
+    """All of them are listed before anything is sent; each is one vote, and the two that somebody
+    else decided meanwhile are reported one by one.
+    """
+    calls = [f"shop/order-{number}/refund-1" for number in range(20)]
+    for call in calls:
+        await shop.ask(call)
+    page = await visit()
+    rows = page.locator(".row-select")
+    await expect(rows).to_have_count(20)
+    for box in await rows.all():
+        await box.check()
+    await page.keyboard.press("Shift+a")
+    dialog = page.locator("#bulk")
+    for call in calls:
+        await expect(dialog.get_by_text(call, exact=True)).to_be_visible()
+    ben = await shop.app.state.backend.reviewer("ben")
+    for call in calls[3:5]:
+        await ben.deny(call)
+        assert await decision(shop, call) == "denied"
+    await dialog.get_by_role("button", name=re.compile("^Approve")).click()
+    for call in calls[3:5]:
+        problem = dialog.get_by_role("alert").get_by_role("listitem").filter(has_text=call)
+        await expect(problem).to_contain_text("Denied by ben")
+    for call in calls:
+        expected = "denied" if call in calls[3:5] else "approved"
+        assert await decision(shop, call) == expected
+        assert len(await votes(shop, call)) == 1
+
+
+async def test_the_slower_of_two_is_told_who_was_first(shop, visit):
+    """Both have the page open; the slower one's vote is refused, and what they typed is kept."""
+    await shop.ask(CALL)
+    slower = await visit(f"/calls/{CALL}", "ana")
+    faster = await visit(f"/calls/{CALL}", "ben")
+    await expect(shown(slower)).to_be_visible()
+    await slower.keyboard.press("d")
+    await slower.get_by_label("Why not").fill(REASON)
+    await approve(faster)
+    assert await decision(shop) == "approved"
+    # The page says so by itself, and leaves the form as it is.
+    await expect(slower.locator(".live-notice")).to_contain_text("approved by ben")
+    await button(slower, "Deny").click()
+    problem = slower.get_by_role("alert")
+    await expect(problem).to_contain_text("Approved by ben")
+    await expect(problem.get_by_role("textbox")).to_have_value(REASON)
+    assert [vote.verdict for vote in await votes(shop)] == ["approve"]
+
+
+async def test_going_back_never_decides_twice(shop, visit):
+    """Back, forward and a reload after a vote send nothing again."""
+    await shop.ask(CALL)
+    page = await visit()
+    await page.goto(f"/calls/{CALL}")
+    await approve(page)
+    assert await decision(shop) == "approved"
+    for again in (page.reload, page.go_back, page.go_forward, page.reload):
+        await again()
+    await expect(page.locator("article.call")).to_have_attribute("data-status", "approved")
+    assert len(await votes(shop)) == 1
+
+
+async def test_an_expired_session_loses_no_text(shop, visit):
+    """Whoever signs in again finds what they had typed, and nothing was sent."""
+    await shop.ask(CALL)
+    page = await visit(f"/calls/{CALL}")
+    await expect(shown(page)).to_be_visible()
+    await page.keyboard.press("d")
+    await page.get_by_label("Why not").fill(REASON)
+    shop.expire(person("ana"))
+    await button(page, "Deny").click()
+    await expect(page).to_have_url(re.compile("/sign-in"))
+    await sign_in(page.context, shop, "ana")
+    await page.goto(f"/calls/{CALL}")
+    await expect(page.get_by_label("Why not")).to_have_value(REASON)
+    assert await votes(shop) == []
+    await button(page, "Deny").click()
+    assert await decision(shop) == "denied"

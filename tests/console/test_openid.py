@@ -1,0 +1,264 @@
+"""Signing in at an OpenID Connect provider: a real one of a package, and a console that is served."""
+
+import re
+from contextlib import asynccontextmanager
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+import pytest_asyncio
+from oidc_provider_mock import User, run_server_in_thread
+
+from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.setup import declare_streams
+from ayes.ops.console.openid import Provider, Settings, read_settings, visitor_of
+from ayes.ops.console.serving import serving
+from ayes.ops.console.visitors import Role
+from ayes.schemas.errors import BadFile, NotAllowed, Unavailable
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PEOPLE = {
+    "ana": ("ana", ["leads", "sre"]),
+    "ben": ("ben", ["leads"]),
+    "eva": ("eva", ["guests"]),
+    "rob": ("rob@example.com", ["leads"]),
+}
+SETTINGS = """\
+issuer = "{issuer}"
+client_id = "ayes"
+client_secret_file = "secret"
+scopes = ["openid", "profile", "groups"]
+
+[roles]
+reviewer = ["leads"]
+operator = ["sre"]
+auditor = ["*"]
+"""
+ROLES = {"reviewer": ("leads",), "operator": ("sre",)}
+
+
+@pytest.fixture(scope="module")
+def issuer():
+    users = [
+        User(sub=name, claims={"preferred_username": called, "groups": groups})
+        for name, (called, groups) in PEOPLE.items()
+    ]
+    with run_server_in_thread(user_claims=users, require_nonce=True) as server:
+        yield f"http://localhost:{server.server_port}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def console(tmp_path_factory, issuer):
+    """The URL of a console where people sign in at that provider."""
+    folder = tmp_path_factory.mktemp("openid")
+    (folder / "secret").write_text("of the client\n")
+    (folder / "oidc.toml").write_text(SETTINGS.format(issuer=issuer))
+    async with EmbeddedServer(folder / "store") as server:
+        await declare_streams(server.store.path)
+        options = {"port": 0, "sign_in": folder / "oidc.toml"}
+        async with serving(server.store, "ana", **options) as served:
+            assert served.link == ""
+            yield served.url
+
+
+@asynccontextmanager
+async def browser():
+    async with httpx.AsyncClient(trust_env=False) as client:
+        yield client
+
+
+async def sent_there(client, console):
+    """The provider's page to which the console sends somebody."""
+    page = await client.get(f"{console}/sign-in?next=/doubt")
+    [link] = re.findall(r'href="(/sign-in/start[^"]*)"', page.text)
+    answer = await client.get(console + link)
+    assert answer.status_code == 303
+    return answer.headers["location"]
+
+
+async def sign_in(client, console, who, **form):
+    """The console's answer to somebody who comes back from the provider."""
+    there = await client.post(await sent_there(client, console), data={"sub": who} | form)
+    return await client.get(there.headers["location"])
+
+
+async def test_somebody_signs_in(console, issuer):
+    """With PKCE, a state and a nonce; then the browser is led to the page it was to see."""
+    async with browser() as client:
+        there = await sent_there(client, console)
+        assert there.startswith(issuer)
+        asked = parse_qs(urlsplit(there).query)
+        assert asked["code_challenge_method"] == ["S256"]
+        assert asked["code_challenge"]
+        assert asked["nonce"]
+        assert asked["redirect_uri"] == [f"{console}/sign-in/callback"]
+        page = await sign_in(client, console, "ana")
+        assert 'content="0;url=/doubt"' in page.text
+        home = await client.get(console)
+        assert home.status_code == 200
+        assert "ana" in home.text
+
+
+@pytest.mark.parametrize(
+    ("who", "form", "said"),
+    [
+        ("rob", {}, "cannot be a reviewer&#39;s name"),
+        ("ana", {"action": "deny"}, "has not signed you in: access_denied"),
+    ],
+)
+async def test_somebody_who_may_not_is_told_why(console, who, form, said):
+    async with browser() as client:
+        page = await sign_in(client, console, who, **form)
+        assert page.status_code == 403
+        assert said in page.text
+        assert (await client.get(console)).status_code == 303
+
+
+async def test_an_answer_belongs_to_the_browser_that_asked(console):
+    """A foreign answer, which would sign a victim in as the attacker, is refused; and so is the
+    same answer again.
+    """
+    async with browser() as attacker, browser() as victim:
+        there = await attacker.post(await sent_there(attacker, console), data={"sub": "ana"})
+        back = there.headers["location"]
+        await sent_there(victim, console)
+        for client in (victim, victim):
+            page = await client.get(back)
+            assert page.status_code == 403
+            assert "was not begun in this browser" in page.text
+        assert (await attacker.get(back)).status_code == 200
+        assert (await attacker.get(back)).status_code == 403
+
+
+async def test_a_link_is_no_way_in(console):
+    """Where people sign in at a provider, nothing else signs in."""
+    async with browser() as client:
+        answer = await client.post(
+            f"{console}/sign-in", data={"code": "x"}, headers={"origin": console}
+        )
+        assert answer.status_code == 403
+
+
+# --------------------------------------------------------------------------- what is not believed
+
+
+@asynccontextmanager
+async def answered(issuer):
+    """A provider of which somebody has an answer, as `ana`: its secret and the answer."""
+    settings = Settings(issuer=issuer, client_id="ayes", roles=ROLES)
+    provider = Provider(settings, "", "http://127.0.0.1:8420")
+    url, secret = await provider.begin("/")
+    async with browser() as client:
+        there = await client.post(url, data={"sub": "ana"})
+    query = parse_qs(urlsplit(there.headers["location"]).query)
+    yield provider, secret, {name: value for name, [value] in query.items()}
+
+
+async def test_an_answer_is_believed_once(issuer):
+    async with answered(issuer) as (provider, secret, answer):
+        visitor, following = await provider.finish(secret, answer)
+        assert (visitor.name, following) == ("ana", "/")
+        with pytest.raises(NotAllowed):
+            await provider.finish(secret, answer)
+
+
+@pytest.mark.parametrize("change", [{"state": "another"}, {"state": ""}, {"iss": "http://evil"}])
+async def test_another_answer_is_not_believed(issuer, change):
+    async with answered(issuer) as (provider, secret, answer):
+        with pytest.raises(NotAllowed):
+            await provider.finish(secret, answer | change)
+
+
+async def test_an_answer_to_somebody_else_is_not_believed(issuer):
+    """The nonce, and whom an ID token is for."""
+    async with answered(issuer) as (provider, secret, answer):
+        [(key, begun)] = provider._begun.items()
+        provider._begun[key] = type(begun)(
+            begun.state, "another", begun.code_verifier, begun.following, begun.at
+        )
+        with pytest.raises(Unavailable, match="InvalidClaimError"):
+            await provider.finish(secret, answer)
+    async with answered(issuer) as (provider, secret, answer):
+        provider.settings = provider.settings.model_copy(update={"client_id": "another"})
+        with pytest.raises(Unavailable, match="InvalidClaimError"):
+            await provider.finish(secret, answer)
+
+
+async def test_a_provider_that_is_away_is_reported():
+    settings = Settings(issuer="http://localhost:1", client_id="ayes", roles=ROLES)
+    provider = Provider(settings, "", "http://127.0.0.1:8420")
+    with pytest.raises(Unavailable, match=r"http://localhost:1 does not answer as it should"):
+        await provider.begin("/")
+
+
+async def test_a_provider_has_the_name_that_is_written(issuer):
+    settings = Settings(issuer=f"{issuer}/", client_id="ayes", roles=ROLES)
+    provider = Provider(settings, "", "http://127.0.0.1:8420")
+    with pytest.raises(Unavailable, match=r"calls itself"):
+        await provider.begin("/")
+
+
+# --------------------------------------------------------------------------- claims and settings
+
+
+@pytest.mark.parametrize(
+    ("claims", "roles"),
+    [
+        ({"groups": ["leads"]}, {Role.REVIEWER}),
+        ({"groups": ["sre", "leads", "x"]}, {Role.REVIEWER, Role.OPERATOR}),
+        ({"groups": "leads"}, {Role.REVIEWER}),
+        ({"groups": ["x"]}, None),
+        ({"groups": ["*"]}, None),
+        ({"groups": [["leads"], 5, None]}, None),
+        ({"groups": None}, None),
+        ({}, None),
+    ],
+)
+async def test_groups_give_roles(claims, roles):
+    """And somebody without a role may not come in."""
+    settings = Settings(issuer="https://login.example", client_id="ayes", roles=ROLES)
+    claims = {"preferred_username": "ana"} | claims
+    if roles is None:
+        with pytest.raises(NotAllowed, match="ana is in none of the groups"):
+            visitor_of(claims, settings)
+    else:
+        assert visitor_of(claims, settings).roles == roles
+
+
+@pytest.mark.parametrize("name", [None, 5, "", "_ana", "ana.b", "ana@example.com", "a" * 65])
+async def test_a_name_must_be_a_reviewers(name):
+    settings = Settings(issuer="https://login.example", client_id="ayes", roles=ROLES)
+    with pytest.raises(NotAllowed, match="cannot be a reviewer's name"):
+        visitor_of({"preferred_username": name, "groups": ["leads"]}, settings)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("client_id", "client", "unknown key 'client'"),
+        ('"https://login.example"', '"http://login.example"', "It must begin with https://"),
+        ('"openid", ', "", "scopes lacks 'openid'"),
+        ("[roles]", "[groups]", "unknown key 'groups'"),
+        ("reviewer =", "service =", "unknown key 'service'"),
+        ('"secret"', '"nothing"', "cannot be read"),
+        ('client_secret_file = "secret"', 'client_secret_env = "NOT_SET"', "NOT_SET .* is not set"),
+        ('"secret"', '"secret"\nclient_secret_env = "X"', "there are two secrets"),
+        ('["leads"]', '"leads"', "line 7.*should be a list"),
+    ],
+)
+async def test_a_mistake_in_the_settings_is_explained(tmp_path, before, after, said):
+    text = SETTINGS.format(issuer="https://login.example")
+    assert before in text
+    (tmp_path / "secret").write_text("s")
+    (tmp_path / "oidc.toml").write_text(text.replace(before, after))
+    with pytest.raises(BadFile, match=said):
+        read_settings(tmp_path / "oidc.toml")
+
+
+async def test_settings_are_read(tmp_path):
+    (tmp_path / "secret").write_text("of the client\n")
+    (tmp_path / "oidc.toml").write_text(SETTINGS.format(issuer="https://login.example"))
+    settings, secret = read_settings(tmp_path / "oidc.toml")
+    assert (settings.client_id, secret) == ("ayes", "of the client")
+    assert settings.roles.auditor == ("*",)
