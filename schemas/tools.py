@@ -12,7 +12,7 @@ import heapq
 import inspect
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import jsonschema_rs
 from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError, field_validator
@@ -81,6 +81,14 @@ class _Tools(TomlModel):
         return tools
 
 
+class Mistake(NamedTuple):
+    """One value that does not fit a schema."""
+
+    #: Its place as a JSON pointer (RFC 6901); empty: the whole.
+    pointer: str
+    message: str
+
+
 class Tool:
     """A recorded declaration with a compiled schema."""
 
@@ -103,6 +111,32 @@ class Tool:
 
         Values are not cited: they may be long, or secret.
         """
+        found = self._checked(arguments)
+        if not found:
+            return None
+        if isinstance(found, str):
+            return found
+        # Sorted, since the validator does not promise an order.
+        said = {(f"at {one.pointer or 'the top'},", one.message) for one in found}
+        first = [
+            f"{where} {_shortened(message)}"
+            for where, message in heapq.nsmallest(MAX_PROBLEMS, said)
+        ]
+        more = len(said) - len(first)
+        return (
+            f"The arguments of {self.name} do not fit its schema: {'; '.join(first)}"
+            f"{f'; and {more} more' if more else ''}."
+        )
+
+    def mistakes(self, arguments: str) -> list[Mistake]:
+        """As `problems`, each with its place: for a form. Empty if they are valid."""
+        found = self._checked(arguments)
+        if isinstance(found, str):
+            return [Mistake("", found)]
+        return sorted({Mistake(one.pointer, _shortened(one.message)) for one in found})
+
+    def _checked(self, arguments: str) -> str | list[Mistake]:
+        """What does not fit the schema; a sentence if nobody can say what."""
         try:
             value = strict_json.read(arguments)
         except strict_json.BadJson as problem:
@@ -113,26 +147,14 @@ class Tool:
                 f"take more than {MAX_STEPS:,} steps. Give fewer values in one call."
             )
         if self._validator.is_valid(value):
-            return None
+            return []
         if min(steps, self._effort.counted(value)) > MAX_STEPS_EXPLAINED:
             return (
                 f"The arguments of {self.name} do not fit its schema, and they are too large to "
                 "find out where. Give fewer values in one call."
             )
-        found = [
-            (_pointer(error.instance_path), error.message)
-            for error in self._validator.iter_errors(value)
-        ]
-        # Sorted, since the validator does not promise an order.
-        first = [
-            f"{where} {_shortened(message)}"
-            for where, message in heapq.nsmallest(MAX_PROBLEMS, set(found))
-        ]
-        more = len(set(found)) - len(first)
-        return (
-            f"The arguments of {self.name} do not fit its schema: {'; '.join(first)}"
-            f"{f'; and {more} more' if more else ''}."
-        )
+        errors = self._validator.iter_errors(value)
+        return [Mistake(_pointer(error.instance_path), error.message) for error in errors]
 
 
 def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
@@ -266,18 +288,14 @@ def _compiled(text: str) -> tuple[jsonschema_rs.Draft202012Validator, SchemaCost
         message = problem.message.replace("the value", json.dumps(problem.instance)[:60], 1)
         raise ValueError(
             "this is not a valid JSON Schema (draft 2020-12): "
-            f"{_pointer(problem.instance_path)} {message}."
+            f"at {_pointer(problem.instance_path) or 'the top'}, {message}."
         ) from None
     return validator, effort
 
 
 def _pointer(path: list[str | int]) -> str:
-    """The place as a JSON pointer (RFC 6901), or `at the top`."""
-    if not path:
-        return "at the top,"
-    return (
-        "at " + "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in path) + ","
-    )
+    """The place as a JSON pointer (RFC 6901)."""
+    return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in path)
 
 
 def _shortened(message: str) -> str:

@@ -14,8 +14,10 @@ from starlette.exceptions import HTTPException
 from ayes.ops.console import problems
 from ayes.ops.console.api import (
     calls,
+    context,
     counts,
     decided,
+    edits,
     events,
     grants,
     operations,
@@ -26,7 +28,8 @@ from ayes.ops.console.api import (
     votes,
 )
 from ayes.ops.console.backend import Backend
-from ayes.ops.console.pages import bulk, conversations, policy, sign_in, waiting
+from ayes.ops.console.pages import bulk, conversations, doubt, policy, sign_in, waiting
+from ayes.ops.console.pages import calls as call_pages
 from ayes.ops.console.pages import decided as decided_page
 from ayes.ops.console.pages import grants as grants_page
 from ayes.ops.console.pages import operations as operations_page
@@ -39,8 +42,10 @@ _HERE: Final = Path(__file__).parent
 #: The resources of the API, and the pages.
 _API: Final = (
     calls,
+    context,
     counts,
     decided,
+    edits,
     events,
     grants,
     operations,
@@ -52,8 +57,10 @@ _API: Final = (
 )
 _PAGES: Final = (
     bulk,
+    call_pages,
     conversations,
     decided_page,
+    doubt,
     grants_page,
     operations_page,
     policy,

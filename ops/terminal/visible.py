@@ -1,7 +1,7 @@
 r"""Text from others, made safe to display: it cannot control a terminal, and hides nothing.
 
 Text from a fact, a bucket or a file passes through here before it reaches a terminal, a page or a
-log. Two functions do it, and `line` combines them:
+log. Two functions do it for terminals, and `line` combines them; pages use `spans`.
 
 * `visible` spells characters that cannot be seen, or that reorder or rewrite others, as `\u202e` or
   `\U000e0041`. It can be applied twice without harm.
@@ -15,6 +15,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import groupby
 from typing import Final
 
 #: Printable for Python, invisible on a screen: Unicode's Default_Ignorable_Code_Point, and the
@@ -54,6 +55,18 @@ def flags(text: str) -> tuple[str, ...]:
     return (*found, f"mixed scripts: {', '.join(sorted(mixed))}") if mixed else found
 
 
+def spans(text: str) -> Iterator[tuple[str, bool]]:
+    """The text in runs, each with whether its characters are hidden; joined they are the text.
+
+    Tabs and line breaks are not hidden.
+    """
+    if text.isascii() and text.isprintable():
+        yield from ((text, False),) if text else ()
+        return
+    for hidden, run in groupby(text, _is_hidden):
+        yield "".join(run), hidden
+
+
 def line(text: str) -> str:
     """The text on one line, visible, followed by its warnings."""
     return visible(text) + warning(text)
@@ -77,6 +90,18 @@ def ascii_json(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if " " <= one <= "~" or one == "\n" else _json_escape(one) for one in text)
+
+
+def visible_json(text: str) -> str:
+    """The same JSON, with an escape for every character of a string that is hidden."""
+    return "".join(
+        "".join(map(_json_escape, run)) if hidden and run.strip("\r") else run
+        for run, hidden in spans(text)
+    )
+
+
+def _is_hidden(one: str) -> bool:
+    return one not in _LAYOUT and not _is_seen(one)
 
 
 def _is_seen(one: str) -> bool:

@@ -280,6 +280,10 @@ class RecordedFact(Model):
     """Why bytes that this program cannot read are not an event."""
     void: str = ""
     """Why it does not count; empty if it does."""
+    by: str
+    """Its author, by its own account: kind and name."""
+    what: str
+    """Its most important fields in a line; long ones are shortened here, and whole in `event`."""
 
 
 class Question(Model):
@@ -396,14 +400,15 @@ class Record(Model):
 
 
 def recorded(facts: Sequence[Fact]) -> list[RecordedFact]:
-    """Facts as they stand in the log, with the reason of each that does not count."""
-    voids = output.voids_of(facts)
-    return [
-        RecordedFact.model_validate(
-            msgspec.json.decode(output.fact_json(fact, voids.get(fact.seq, "")))
-        )
-        for fact in facts
-    ]
+    """Facts as they stand in the log, in words too, with the reason of each that does not count."""
+    voids, wishes = output.voids_of(facts), output.wishes_of(facts)
+    return [_recorded(fact, voids.get(fact.seq, ""), wishes) for fact in facts]
+
+
+def _recorded(fact: Fact, void: str, wishes: output.Wishes) -> RecordedFact:
+    row = output.fact_row(fact, wishes=wishes)
+    found = msgspec.json.decode(output.fact_json(fact, void))
+    return RecordedFact.model_validate(found | {"by": row.by, "what": row.what})
 
 
 def ballots(call: Call) -> list[Ballot]:

@@ -1,0 +1,88 @@
+"""What led to a call: the last messages before it, and the model's words beside its wish."""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Final
+
+from fastapi import APIRouter
+
+from ayes.ledger.services import Ledger
+from ayes.ops.console.api.models import Model, Named
+from ayes.ops.console.backend import InBackend
+from ayes.ops.console.identity import Reading
+from ayes.schemas import events as e
+from ayes.schemas.codec import Fact, fact_of
+from ayes.schemas.slots import ROOT, ThreadRef
+
+router: Final = APIRouter(tags=["calls"])
+
+
+class Message(Model):
+    """A message of a conversation, or what its model wrote."""
+
+    seq: int
+    recorded_at: datetime
+    role: str
+    """`user`, `system`, `note` or `assistant`."""
+    name: str
+    text: str
+
+
+class Context(Model):
+    messages: list[Message]
+    """In the order of the log: the user's last message before the call, those after it, and the
+    model's words in the reply that wished for the call.
+    """
+
+
+@router.get("/calls/{workspace}/{thread}/{call}/context")
+async def context(ref: Named, backend: InBackend, _visitor: Reading) -> Context:
+    """What led to a call. Of a long conversation only the newest message is considered."""
+    ledger = backend.reading
+    known = await ledger.known_call(ref)
+    assert known.requested, "`known_call` raises otherwise"
+    said = [*_last_words(await _said(ledger, ref.thread_ref), known.requested.seq)]
+    wished = await ledger.read(ref.thread_ref.replied(ref.wish[0])) if ref.wish else ()
+    return Context(messages=[*said, *_replied(wished)])
+
+
+async def _said(ledger: Ledger, ref: ThreadRef) -> list[Fact]:
+    """The messages in the order of the log; of over 1,000 only the newest, to bound the work."""
+    subjects = f"{ROOT}.{ref.workspace}.{ref.thread}.said.*"
+    found = await ledger.log.read_few(subjects)
+    if found is None:
+        newest = await ledger.reading.latest(subjects)
+        return [newest] if newest else []
+    facts = (fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data) for raw in found)
+    return sorted(facts, key=lambda fact: fact.seq)
+
+
+def _last_words(said: Iterable[Fact], before: int) -> Iterator[Message]:
+    """From the user's last message on."""
+    heard = [
+        Message(
+            seq=fact.seq,
+            recorded_at=fact.recorded_at,
+            role=fact.event.role,
+            name=fact.event.name,
+            text=fact.event.text,
+        )
+        for fact in said
+        if fact.seq < before and isinstance(fact.event, e.Said)
+    ]
+    users = [place for place, one in enumerate(heard) if one.role == "user"]
+    yield from heard[users[-1] if users else -1 :]
+
+
+def _replied(facts: Iterable[Fact]) -> Iterator[Message]:
+    for fact in facts:
+        if isinstance(fact.event, e.ModelReplied):
+            for part in fact.event.parts:
+                if isinstance(part, e.Text) and part.text:
+                    yield Message(
+                        seq=fact.seq,
+                        recorded_at=fact.recorded_at,
+                        role="assistant",
+                        name=fact.event.model,
+                        text=part.text,
+                    )

@@ -1,0 +1,152 @@
+"""A text as a page shows it: complete, with hidden characters marked, folded where it is long.
+
+The pieces of a text, joined in their order, are the text.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import chain, groupby
+from typing import Final, Literal, NamedTuple
+
+from ayes.ops.terminal.visible import flags, spans
+
+#: How a text is best read. Each is shown as source, never interpreted.
+type Kind = Literal["", "url", "diff", "shell", "sql", "markdown"]
+#: Why pieces stand out: the host of a URL, lines of a diff.
+type Mark = Literal["", "host", "added", "removed"]
+
+#: What a page shows before the rest is folded.
+HEAD_LINES: Final = 40
+HEAD_CHARACTERS: Final = 4000
+#: The longest text within a line of others.
+_INLINE: Final = 120
+
+
+class Piece(NamedTuple):
+    text: str
+    #: Whether its characters cannot be seen, or reorder others.
+    hidden: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The text; of hidden characters their code points, as in `U+202E`."""
+        return " ".join(map(_code_point, groupby(self.text))) if self.hidden else self.text
+
+
+class Run(NamedTuple):
+    """Pieces that are marked together: the host of a URL, lines of a diff."""
+
+    pieces: tuple[Piece, ...]
+    mark: Mark = ""
+
+
+class Text(NamedTuple):
+    kind: Kind
+    head: tuple[Run, ...]
+    #: The part that is folded; empty for a short text.
+    rest: tuple[Run, ...]
+    #: Of the folded part, such as `160 more lines`.
+    more: str
+    #: Warnings for the reader (`visible.flags`).
+    flags: tuple[str, ...]
+
+    @property
+    def is_block(self) -> bool:
+        """Whether it needs lines of its own."""
+        pieces = [piece.text for run in self.head for piece in run.pieces]
+        return (
+            self.more != "" or sum(map(len, pieces)) > _INLINE or any("\n" in one for one in pieces)
+        )
+
+
+def text_of(text: str, name: str = "") -> Text:
+    """A text as a page shows it.
+
+    Args:
+        name: the name of the argument, which may tell its kind.
+    """
+    kind, end = kind_of(text, name), _fold(text)
+    rest = text[end:]
+    return Text(kind, runs(text[:end], kind), runs(rest, kind), _more(rest), flags(text))
+
+
+def run_of(text: str, mark: Mark = "") -> Run:
+    return Run(tuple(Piece(*span) for span in spans(text)), mark)
+
+
+def runs(text: str, kind: Kind) -> tuple[Run, ...]:
+    match kind:
+        case "url" if (found := _URL.fullmatch(text)) is not None:
+            before, host, after = found.groups()
+            return run_of(before), run_of(host, "host"), run_of(after)
+        case "diff":
+            marked = groupby(lines(text), _sign)
+            return tuple(run_of("".join(some), mark) for mark, some in marked)
+        case _:
+            return (run_of(text),) if text else ()
+
+
+def _sign(line: str) -> Mark:
+    return _SIGNS.get(line[0], "")
+
+
+def lines(text: str) -> list[str]:
+    """The lines with their ends. Only a line feed ends a line, as in an editor of code."""
+    return _LINES.findall(text)
+
+
+def kind_of(text: str, name: str = "") -> Kind:
+    """How a text is best read; empty if nothing is known."""
+    if _URL.fullmatch(text):
+        return "url"
+    if name.lower() in _DIFFS or text.startswith("diff --git ") or _DIFF.match(text):
+        return "diff"
+    if name.lower() in _SHELLS or text.startswith("#!"):
+        return "shell"
+    if name.lower() == "sql" or _SQL.match(text):
+        return "sql"
+    return "markdown" if name.lower() in _MARKDOWNS or _MARKDOWN.search(text) else ""
+
+
+def _fold(text: str) -> int:
+    """Where the folded part begins."""
+    return sum(map(len, lines(text[:HEAD_CHARACTERS])[:HEAD_LINES]))
+
+
+def _more(rest: str) -> str:
+    if not rest:
+        return ""
+    count = len(lines(rest))
+    size = f"{len(rest):,} characters"
+    return f"{size} more" if count == 1 else f"{count:,} more lines, {size}"
+
+
+def _code_point(same: tuple[str, Iterator[str]]) -> str:
+    one, run = same
+    count = sum(1 for _ in run)
+    return f"U+{ord(one):04X}" + (f" \u00d7 {count:,}" if count > 1 else "")
+
+
+def joined(text: Text) -> str:
+    """The text that was given."""
+    return "".join(piece.text for run in chain(text.head, text.rest) for piece in run.pieces)
+
+
+_LINES: Final = re.compile(r"[^\n]*\n|[^\n]+")
+#: Scheme and user, host, the rest. A backslash or a blank makes readers disagree about the host
+#: (RFC 3986 and the URL standard of browsers), so such a text is not shown as a URL.
+_URL: Final = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]*://(?:[^\s\\/?#@]*@)?)([^\s\\/?#@:]+|\[[0-9A-Fa-f:.]+\])"
+    r"((?::[0-9]*)?(?:[/?#][^\s\\]*)?)"
+)
+_SIGNS: Final[dict[str, Mark]] = {"+": "added", "-": "removed"}
+_DIFF: Final = re.compile(r"--- [^\n]*\n\+\+\+ |@@ -[0-9]")
+_SQL: Final = re.compile(
+    r"\s*(?:select\s.*\sfrom|insert\s+into|update\s.*\sset|delete\s+from|with\s.*\sas\s*\("
+    r"|(?:create|alter|drop|truncate)\s+table)\s",
+    re.IGNORECASE | re.DOTALL,
+)
+_MARKDOWN: Final = re.compile(r"^(?:#{1,6} |```)", re.MULTILINE)
+_DIFFS: Final = frozenset({"diff", "patch"})
+_SHELLS: Final = frozenset({"command", "cmd", "shell", "bash", "script"})
+_MARKDOWNS: Final = frozenset({"markdown", "md"})

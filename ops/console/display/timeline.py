@@ -1,0 +1,92 @@
+"""The facts about a call as a page lists them: who, what, and how long after the one before."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ayes.ops.console.api.models import RecordedFact
+from ayes.ops.console.display.texts import Text, text_of
+
+_UNITS: Final = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+class Row(NamedTuple):
+    seq: int
+    recorded_at: datetime
+    #: The kind of the event, such as `Voted`.
+    kind: str
+    by: str
+    #: Its most important fields.
+    what: Text
+    #: Since the fact before it, such as `4 min 10 s`; empty for the first.
+    after: str
+    #: Why it does not count; empty if it does.
+    void: str
+    #: The event as JSON.
+    raw: Text
+
+
+def timeline(facts: Sequence[RecordedFact]) -> tuple[Row, ...]:
+    """A row for each fact, in the order of the log."""
+    times = [fact.recorded_at for fact in facts]
+    after = ["", *(duration((now - then).total_seconds()) for then, now in pairwise(times))]
+    return tuple(_row(*pair) for pair in zip(facts, after, strict=False))
+
+
+def _row(fact: RecordedFact, after: str) -> Row:
+    event = fact.event or {}
+    raw = msgspec.json.encode(fact.event).decode() if fact.event else fact.problem
+    return Row(
+        seq=fact.seq,
+        recorded_at=fact.recorded_at,
+        kind=str(event.get("type", "?")),
+        by=fact.by,
+        what=text_of(fact.what),
+        after=after,
+        void=fact.void or fact.problem,
+        raw=text_of(raw),
+    )
+
+
+class Result(NamedTuple):
+    """What the model reads about a call that has ended."""
+
+    label: str
+    text: Text
+
+
+#: By the kind of the fact: what it says, and where.
+_RESULTS: Final = {
+    "ToolReturned": ("Output", "output"),
+    "ToolFailed": ("Error", "error"),
+    "ToolRefused": ("Told to the model", "text"),
+    "Answered": ("Answer", "answer"),
+    "InDoubt": ("In doubt", "text"),
+    "Reconciled": ("Found out", "output"),
+}
+
+
+def result_of(facts: Sequence[RecordedFact]) -> Result | None:
+    """The result; None if there is none yet. Late ones are in the timeline only."""
+    for fact in reversed(facts):
+        event = fact.event or {}
+        label, name = _RESULTS.get(str(event.get("type")), ("", ""))
+        if label and not fact.void and ".late." not in fact.subject:
+            return Result(label, text_of(str(event.get(name, "")), name))
+    return None
+
+
+def duration(seconds: float) -> str:
+    """The two largest units of a duration, as in `4 min 10 s`; under a second in milliseconds."""
+    if seconds < 1:
+        return f"{max(0, seconds) * 1000:.0f} ms"
+    left = round(seconds)
+    parts: list[tuple[int, str]] = []
+    for unit, size in _UNITS:
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append((count, unit))
+    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)

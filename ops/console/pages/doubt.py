@@ -1,0 +1,39 @@
+"""The page of calls in doubt: what is known of each, and what a person can say about it."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+
+from ayes.ops.console.api import calls
+from ayes.ops.console.api.models import Chosen, Doubtful
+from ayes.ops.console.backend import InBackend
+from ayes.ops.console.display.texts import text_of
+from ayes.ops.console.display.values import value_of
+from ayes.ops.console.identity import Reading
+from ayes.ops.console.pages.rendering import page
+
+router: Final = APIRouter()
+
+
+@router.get("/doubt")
+async def doubt(
+    request: Request, chosen: Annotated[Chosen, Query()], backend: InBackend, visitor: Reading
+) -> HTMLResponse:
+    chosen = chosen.model_copy(update={"status": "in_doubt"})
+    found = await calls.calls(chosen, backend, visitor)
+    assert isinstance(found, Doubtful)
+    return page(
+        request,
+        "doubt.html",
+        visitor,
+        found=found,
+        shown=[(one, value_of(one.arguments), text_of(one.arguments)) for one in found.calls],
+        may=lambda one: {"reconcile": "" if one.mine else _NOT_THEIRS},
+        text_of=text_of,
+    )
+
+
+_NOT_THEIRS: Final = (
+    "Those who were asked about it can say what became of it; its requester cannot."
+)

@@ -1,0 +1,321 @@
+"""The page of one call."""
+
+import asyncio
+import html
+import json
+import os
+import re
+import signal
+from urllib.parse import quote
+
+import pytest
+from console_client import site
+
+from ayes.ledger.services import Ledger
+from ayes.ops.console.identity import Role, Visitor
+from ayes.schemas.tools import ToolSpec
+
+CALL = "/calls/shop/order-17/refund-1"
+PANE = {"HX-Request": "true"}
+
+
+async def page(client, path=CALL, **parameters):
+    answer = await client.get(path, params=parameters)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+    return answer.text
+
+
+def words(text):
+    """The text of a page, without its elements."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
+
+
+def form(verdict, digest, **more):
+    return {"verdict": verdict, "digest": digest, **more}
+
+
+def wrapped(arguments):
+    return json.dumps(arguments)
+
+
+async def test_a_call_is_shown_with_all_that_a_decision_needs(shop, client):
+    """Why, who, what exactly, what led here (B72)."""
+    await shop.service.say("shop/order-17", "I want my money back.", message="m1")
+    await shop.ask("shop/order-17/refund-0", '{"order":"A-17","amount":120}')
+    digest = await shop.ask("shop/order-17/refund-1")
+    text = await page(client)
+    said = words(text)
+    assert "large refunds (policy 1): “ It gives money away. ”" in said or "It gives money" in said
+    assert "1 of anybody" in said
+    assert 'order "A-17"' in said
+    assert "amount 480 last time: 120 (+300 %)" in said
+    assert "I want my money back." in said
+    assert digest[:12] in said
+    assert "for rita" in said
+    assert "ToolRequested" in said
+    assert "ApprovalRequested" in said
+    assert '<article class="call" data-call="shop/order-17/refund-1" data-status="pending"' in text
+    pane = await page(client, pane="1")
+    assert pane.lstrip().startswith("<article")
+    assert words(pane).count("amount 480") == words(text).count("amount 480")
+
+
+async def test_a_vote_from_the_page_decides(shop, client):
+    digest = await shop.ask("shop/order-17/refund-1")
+    voted = await client.post(f"{CALL}/vote", data=form("approve", digest))
+    assert (voted.status_code, voted.headers["location"]) == (303, CALL)
+    decided = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    assert decided.status == "approved"
+    said = words(await page(client))
+    assert "Approved by ana" in said
+    assert "Approve a" not in said
+
+
+async def test_the_same_form_sent_again_is_one_vote(shop, client):
+    """Double clicks and the back button (B57)."""
+    digest = await shop.ask("shop/order-17/refund-1")
+    sent = form("deny", digest, reason="Not\r\ntwice.")
+    answers = await asyncio.gather(*(client.post(f"{CALL}/vote", data=sent) for _ in range(3)))
+    assert [one.status_code for one in answers] == [303, 303, 303]
+    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    assert [(vote.event.verdict, vote.event.reason) for vote in known.votes] == [
+        ("deny", "Not\ntwice.")
+    ]
+
+
+async def test_the_slower_of_two_is_told_who_was_first(shop, client):
+    """And keeps what they typed (B27, B28)."""
+    digest = await shop.ask("shop/order-17/refund-1")
+    await client.post(f"{CALL}/vote", data=form("approve", digest))
+    await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
+    late = await client.post(f"{CALL}/vote", data=form("deny", digest, reason="Far too much."))
+    assert late.status_code == 409
+    said = words(late.text)
+    assert "is already decided: Approved by ana" in said
+    assert "Far too much." in said
+
+
+async def test_who_may_not_vote_is_told_why(shop, client):
+    """The requester sees why, and can withdraw (B67)."""
+    digest = await shop.ask("shop/order-17/refund-1")
+    shop.visitor = Visitor("rita", frozenset({Role.REVIEWER}))
+    text = await page(client)
+    assert "You cannot vote on this call" in words(text)
+    assert f'action="{CALL}/vote"' not in text
+    assert (await client.post(f"{CALL}/vote", data=form("approve", digest))).status_code == 403
+    withdrawn = await client.post(f"{CALL}/withdraw", data={"reason": "Never mind."})
+    assert withdrawn.status_code == 303
+    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    assert known.status == "withdrawn"
+
+
+async def test_an_auditor_reads_and_nothing_else(shop, client):
+    digest = await shop.ask("shop/order-17/refund-1")
+    shop.visitor = Visitor("ana", frozenset({Role.AUDITOR}))
+    text = await page(client)
+    assert "<form" not in text.partition("<article")[2].partition("</article")[0]
+    assert (await client.post(f"{CALL}/vote", data=form("approve", digest))).status_code == 403
+
+
+async def test_a_fragment_says_that_the_vote_was_taken(shop, client):
+    digest = await shop.ask("shop/order-17/refund-1")
+    voted = await client.post(f"{CALL}/vote", data=form("approve", digest), headers=PANE)
+    assert voted.status_code == 200
+    assert json.loads(voted.headers["hx-trigger"]) == {
+        "ayes:voted": {"call": "shop/order-17/refund-1", "verdict": "approve"}
+    }
+    assert voted.text.lstrip().startswith("<article")
+
+
+async def test_an_edit_is_reviewed_and_sent(shop, client):
+    """Fields, mistakes at their field, the difference, then the vote; what ran is shown (B61)."""
+    digest = await shop.ask("shop/order-17/refund-1")
+    text = await page(client, f"{CALL}/edit")
+    assert 'name="at/order"' in text
+    basis = re.search(r'name="basis" value="([^"]*)"', text)[1]
+    sent = {"basis": html.unescape(basis), "at/order": "A-17", "step": "review"}
+
+    async def step(**typed):
+        files = {name: (None, value) for name, value in (sent | typed).items()}
+        return await client.post(f"{CALL}/edit", files=files)
+
+    wrong = await step(**{"at/amount": "1,50"})
+    assert wrong.status_code == 422
+    assert "This is not a number." in words(wrong.text)
+    assert "1,50" in wrong.text
+    unfit = await step(**{"at/amount": "1.50"})
+    assert unfit.status_code == 422
+    assert 'id="at/amount-error"' in unfit.text
+    review = await step(**{"at/amount": "100"})
+    assert review.status_code == 200
+    assert "amount 480 → 100" in words(review.text)
+    edited = html.unescape(re.search(r'name="edited" value="([^"]*)"', review.text)[1])
+    assert json.loads(edited) == '{"order":"A-17","amount":100}'
+    again = await client.post(
+        f"{CALL}/edit", files={"basis": (None, edited), "step": (None, "change")}
+    )
+    assert ">\n100</textarea>" in again.text
+    await client.post(f"{CALL}/vote", data=form("approve", digest, edited=edited))
+    shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
+    assert "Edit by ana" in words(await page(client))
+    await client.post(f"{CALL}/vote", data=form("approve", digest, edited=edited))
+    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    assert known.arguments == '{"order":"A-17","amount":100}'
+    said = words(await page(client))
+    assert "What was asked" in said
+    assert "What runs instead" in said
+    assert "amount 480 → 100" in said
+
+
+async def test_an_edit_as_raw_json_keeps_the_bytes(shop, client):
+    """Untouched, it is the request itself; a mistake keeps the text (B61)."""
+    raw = '{ "order": "\u202eA",\n "amount": 480 }'
+    await shop.ask("shop/order-17/refund-1", raw)
+    text = await page(client, f"{CALL}/edit")
+    area = html.unescape(re.search(r'name="raw"[^>]*>\n(.*?)</textarea>', text, re.DOTALL)[1])
+    assert area == raw.replace("\u202e", r"\u202e")
+    same = {"raw": (None, area.replace("\n", "\r\n")), "step": (None, "raw")}
+    review = await client.post(f"{CALL}/edit", files=same)
+    assert "these are the arguments as requested" in words(review.text)
+    broken = await client.post(
+        f"{CALL}/edit", files={"raw": (None, '{"order":'), "step": (None, "raw")}
+    )
+    assert broken.status_code == 422
+    assert "{&#34;order&#34;:</textarea>" in broken.text
+    assert "cannot be read" in words(broken.text)
+
+
+async def test_members_and_items_are_added_and_removed(tmp_path):
+    schema = {
+        "type": "object",
+        "properties": {
+            "to": {"type": "array", "items": {"type": "string"}},
+            "note": {"type": "string"},
+        },
+    }
+    mail = ToolSpec(name="mail", run_by="client", schema=json.dumps(schema))
+    async with site(tmp_path, "", mail) as shop, shop.client() as client:
+        await shop.service.request("shop/t/mail-1", "mail", '{"to":["a"]}', requester="rita")
+
+        async def step(step, **typed):
+            basis = wrapped(typed.pop("basis"))
+            files = {"basis": basis, "step": step, **{f"at/{k}": v for k, v in typed.items()}}
+            answer = await client.post(
+                "/calls/shop/t/mail-1/edit", files={k: (None, v) for k, v in files.items()}
+            )
+            found = re.search(r'name="basis" value="([^"]*)"', answer.text)[1]
+            return json.loads(html.unescape(found))
+
+        two = await step("add:/to/1", basis='{"to":["a"]}', **{"to/0": "b"})
+        assert two == '{"to":["b",""]}'
+        noted = await step("add:/note", basis=two)
+        assert noted == '{"to":["b",""],"note":""}'
+        assert await step("remove:/to/0", basis=noted) == '{"to":[""],"note":""}'
+        assert await step("remove:/note", basis=noted) == '{"to":["b",""]}'
+        assert await step("remove:/nothing", basis=noted) == noted
+
+
+HOSTILE = {
+    "html": "<script>alert(1)</script><img src=x onerror=alert(1)>&lt;b&gt;",
+    "bidi": "pay \u202e001\u202c to eve",
+    "ansi": "\x1b[2Jgone",
+    "long": "x" * 200_000,
+}
+
+
+async def test_a_hostile_call_is_text(tmp_path):
+    """HTML, scripts, bidi and ANSI are shown as text, flagged, and complete (B72)."""
+    tool = ToolSpec(name="any", run_by="client", schema='{"type":"object"}')
+    async with site(tmp_path, "", tool) as shop, shop.client() as client:
+        many = HOSTILE | {f"<i>{number}</i>": number for number in range(500)}
+        raw = json.dumps(many, ensure_ascii=False)
+        await shop.service.request("shop/t/c", "any", raw, requester="<b>eve</b>", agent="<u>")
+        text = await page(client, "/calls/shop/t/c")
+        article = text[text.index("<article") : text.index("</article>")]
+        assert "<script" not in article
+        assert "<img" not in article
+        assert "<i>" not in article
+        assert "\u202e" not in article.partition('id="call-raw"')[0]
+        assert "hidden characters" in article
+        said = html.unescape(article)
+        assert HOSTILE["html"] in said
+        assert all(f"<i>{number}</i>" in said for number in range(500))
+        shown = re.sub(r"<[^>]+>", "", article)
+        assert shown.count("x" * 4000) >= 200_000 // 4000 - 2
+
+
+async def test_facts_stand_as_recorded(shop, client):
+    """Each fact with its number and its JSON; one that does not count, with the reason (I12)."""
+    digest = await shop.ask("shop/order-17/refund-1")
+    await client.post(f"{CALL}/vote", data=form("approve", digest, reason="It is due."))
+    known = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    text = await page(client)
+    said = words(text)
+    for fact in known.facts:
+        assert f"Fact {fact.seq}" in said
+    assert '"type":"Voted"' in html.unescape(text)
+    assert "It is due." in said
+
+
+async def test_an_approval_is_revoked_from_its_page(shop, client):
+    digest = await shop.ask("shop/order-17/refund-1")
+    await client.post(f"{CALL}/vote", data=form("approve", digest))
+    await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    assert f'action="{CALL}/revoke"' in await page(client)
+    revoked = await client.post(f"{CALL}/revoke", data={"reason": "A mistake."})
+    assert revoked.status_code == 303
+    assert "revoked" in words(await page(client))
+    again = await client.post(f"{CALL}/revoke", data={"reason": "Another try."})
+    assert again.status_code == 409
+    assert "Another try." in again.text
+
+
+async def test_a_vote_that_cannot_be_sent_keeps_its_text(shop, client):
+    digest = await shop.ask("shop/order-17/refund-1")
+    os.kill(shop.server.pid, signal.SIGKILL)
+    await shop.server.exited()
+    sent = form("deny", digest, reason="Typed at length.")
+    answer = await client.post(f"{CALL}/vote", data=sent)
+    assert answer.status_code == 503
+    assert "Typed at length." in answer.text
+    assert "Send it again" in words(answer.text)
+
+
+@pytest.mark.parametrize("path", ["nothing", quote("a b"), "x" * 65])
+async def test_an_unknown_call_has_no_page(client, path):
+    answer = await client.get(f"/calls/shop/order-17/{path}")
+    assert answer.status_code in {404, 422}
+
+
+async def test_arguments_are_checked_over_the_api(shop, client):
+    await shop.ask("shop/order-17/refund-1")
+    check = f"/api/v1{CALL}/check"
+    fits = await client.post(check, json={"arguments": '{"order":"A-17","amount":1}'})
+    assert fits.json()["mistakes"] == []
+    unfit = await client.post(check, json={"arguments": '{"order":17,"amount":"x"}'})
+    assert [one["pointer"] for one in unfit.json()["mistakes"]] == ["/amount", "/order"]
+
+
+async def test_a_call_in_doubt_is_reconciled_from_its_page(shop, client):
+    """What is known, and the two answers (I7, I9)."""
+    assert "No call is in doubt" in words(await page(client, "/doubt"))
+    digest = await shop.ask("shop/order-17/refund-1")
+    await client.post(f"{CALL}/vote", data=form("approve", digest))
+    await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    async with Ledger.connect(shop.server.store.path, name="desk") as service:
+        await service.start("shop/order-17/refund-1")
+        await service.doubt("shop/order-17/refund-1")
+    text = await page(client, "/doubt")
+    assert "by desk, and nobody knows how it ended" in words(text)
+    assert f'action="{CALL}/reconcile"' in text
+    found = {"happened": "true", "output": "Seen at the bank."}
+    settled = await client.post(f"{CALL}/reconcile", data=found)
+    assert settled.status_code == 303
+    said = words(await page(client))
+    assert "reconciled" in said
+    assert "Seen at the bank." in said
+    assert "No call is in doubt" in words(await page(client, "/doubt"))
+    other = {"happened": "false", "output": "Not seen."}
+    assert (await client.post(f"{CALL}/reconcile", data=other)).status_code == 409

@@ -1,0 +1,401 @@
+"""What agents sent is shown completely, as it is written, with nothing hidden."""
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ayes.ops.console.display import fields, raw_json
+from ayes.ops.console.display.changes import changes, line_diff
+from ayes.ops.console.display.texts import Run, joined, kind_of, runs, text_of
+from ayes.ops.console.display.timeline import duration
+from ayes.ops.console.display.values import Group, Leaf, value_of
+from ayes.ops.console.pages.rendering import _templates
+from ayes.ops.terminal.visible import flags, visible, visible_json
+
+TEXTS = st.text() | st.text(st.sampled_from("a\n\t\r \u202e\u200b\x1b<&\"'+-@ü")) | st.text("a\n")
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+    max_leaves=20,
+)  # fmt: skip
+
+# -------------------------------------------------------------------------------------- texts
+
+
+def plain(some):
+    return "".join(piece.text for run in some for piece in run.pieces)
+
+
+@given(TEXTS, st.sampled_from(["", "diff", "command", "sql", "url"]))
+def test_the_pieces_of_a_text_are_the_text(text, name):
+    """Nothing is cut, and each hidden character is in a piece that is marked (B72)."""
+    shown = text_of(text, name)
+    assert joined(shown) == text
+    assert plain(shown.head) + plain(shown.rest) == text
+    for piece in (piece for run in (*shown.head, *shown.rest) for piece in run.pieces):
+        tame = piece.text.replace("\n", "").replace("\t", "")
+        assert piece.hidden == (visible(tame) != tame)
+    assert shown.flags == flags(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\u202eb", ["a", "U+202E", "b"]),
+        ("\u200b\u200b\u200b", ["U+200B \u00d7 3"]),
+        ("\x1b[2J", ["U+001B", "[2J"]),
+        ("a\r\nb", ["a", "U+000D", "\nb"]),
+        ("\U000e0041", ["U+E0041"]),
+        ("one\n\ttwo", ["one\n\ttwo"]),
+    ],
+)
+def test_a_hidden_character_is_shown_by_its_code_point(text, shown):
+    assert [piece.shown for run in text_of(text).head for piece in run.pieces] == shown
+
+
+def test_what_is_long_is_folded_with_its_size():
+    """40 lines stand there; the others are one click away, and counted."""
+    lines = [f"line {number}\n" for number in range(1, 201)]
+    shown = text_of("".join(lines))
+    assert plain(shown.head) == "".join(lines[:40])
+    assert shown.more == f"160 more lines, {len(''.join(lines[40:])):,} characters"
+    assert text_of("".join(lines[:40])).more == ""
+    assert text_of("x" * 200_000).more == "196,000 characters more"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "kind"),
+    [
+        ("rm -rf build", "command", "shell"),
+        ("#!/bin/sh\ntrue", "body", "shell"),
+        ("select id from users", "query", "sql"),
+        ("wait for it", "query", ""),
+        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n", "text", "diff"),
+        ("# Title\n\ntext", "body", "markdown"),
+        ("https://shop.example/a?b#c", "to", "url"),
+        ("see https://shop.example", "to", ""),
+    ],
+)
+def test_a_text_is_read_by_its_kind(text, name, kind):
+    assert kind_of(text, name) == kind
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://shop.example/a@b", "shop.example"),
+        ("https://good.example@evil.example/", "evil.example"),
+        ("https://user:good.example@evil.example:8443/x", "evil.example"),
+        ("http://[::1]:80/", "[::1]"),
+        # Readers disagree about these (RFC 3986 and the URL standard), so no host stands out.
+        (r"https://good.example\@evil.example", None),
+        ("https://a@b@evil.example", None),
+        ("https://good.example evil", None),
+    ],
+)
+def test_the_host_of_a_url_stands_out(url, host):
+    marked = [plain([run]) for run in runs(url, kind_of(url)) if run.mark == "host"]
+    assert marked == ([host] if host else [])
+
+
+# -------------------------------------------------------------------------------------- values
+
+
+def rebuilt(value):
+    """The tree as `json.loads` makes it, with numbers as they are written."""
+    match value:
+        case Group(kind="object"):
+            return [(joined(one.name), rebuilt(one.value)) for one in (*value.head, *value.rest)]
+        case Group():
+            return [rebuilt(one.value) for one in (*value.head, *value.rest)]
+        case Leaf(kind="string"):
+            return joined(value.text)
+        case Leaf():
+            return ("as written", joined(value.text))
+
+
+def as_written(raw):
+    def mark(text):
+        return ("as written", text)
+
+    found = json.loads(raw, parse_int=mark, parse_float=mark, object_pairs_hook=list)
+    words = {True: "true", False: "false", None: "null"}
+
+    def marked(value):
+        if value is None or isinstance(value, bool):
+            return mark(words[value])
+        if isinstance(value, list):
+            return [
+                (one[0], marked(one[1])) if isinstance(one, tuple) else marked(one) for one in value
+            ]
+        return value
+
+    return marked(found)
+
+
+@given(JSON, st.booleans(), st.sampled_from([None, 2]))
+def test_values_are_shown_as_they_are_written(value, ascii_only, indent):
+    """Every value, in its order; numbers keep their digits (B61, B72)."""
+    raw = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+    assert raw_json.is_readable(raw)
+    shown = rebuilt(value_of(raw))
+    assert json.dumps(shown) == json.dumps(as_written(raw))
+
+
+@pytest.mark.parametrize("raw", ['{"a":1,"a":2}', '{"a":NaN}', "{", "", '{"a":"\\ud800"}', "1e999"])
+def test_what_two_readers_could_read_differently_is_no_tree(raw):
+    """Then only its text can be shown (I4)."""
+    assert value_of(raw) is None
+
+
+def test_numbers_keep_their_digits():
+    raw = '{"amount": 100.50, "big": 12345678901234567890, "e": 1E2}'
+    values = [joined(one.value.text) for one in value_of(raw).head]
+    assert values == ["100.50", "12345678901234567890", "1E2"]
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "said"),
+    [
+        ("480", "120", "last time: 120 (+300 %)"),
+        ("60", "120", "last time: 120 (-50 %)"),
+        ("100.1", "100", "last time: 100 (+0.10 %)"),
+        ("480", "0", "last time: 0"),
+        ("480", "480", ""),
+        ("1", "1e-99999999", "last time: 1e-99999999"),
+        ('"B\u202e"', '"A\u202e"', "last time: A\\u202e"),
+        ('"B"', "null", "last time: null"),
+        ('"B"', '["A"]', ""),
+        ('"B"', f'"{"A" * 100}"', ""),
+    ],
+)
+def test_a_value_stands_beside_that_of_the_last_time(now, then, said):
+    [member] = value_of(f'{{"x":{now}}}', earlier=f'{{"x":{then}}}').head
+    assert member.last_time == said
+
+
+class _Text(HTMLParser):
+    """The text within each `pre`, as a browser has it, and all tags."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.texts, self.inside = [], [], False
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag == "pre":
+            self.inside = True
+            self.texts.append("")
+
+    def handle_endtag(self, tag):
+        if tag == "pre":
+            self.inside = False
+
+    def handle_data(self, data):
+        if self.inside:
+            self.texts[-1] += data
+
+
+def rendered(macro, *values):
+    return str(getattr(_templates.env.get_template("call_values.html").module, macro)(*values))
+
+
+@given(TEXTS)
+def test_a_page_has_the_text_and_no_element_of_it(text):
+    """HTML in a text is text; a browser drops the first line feed of each `pre`, which is ours."""
+    shown = text_of(text)
+    found = _Text(rendered("block", shown))
+    ours = {"p", "span", "pre", "mark", "details", "summary", "ins", "del", "strong"}
+    assert set(found.tags) <= ours
+    whole = "".join(piece.shown for run in (*shown.head, *shown.rest) for piece in run.pieces)
+    assert "".join(one.removeprefix("\n") for one in found.texts) == whole
+
+
+def test_large_and_deep_arguments_are_rendered_completely():
+    """500 arguments, 200 kB of text, hidden characters throughout, and 100 levels (B72)."""
+    many = json.dumps({f"argument-{number}": number for number in range(500)})
+    html = rendered("value", value_of(many))
+    assert all(f"argument-{number}<" in html for number in range(500))
+    assert "<summary>460 more</summary>" in html
+    long = value_of(json.dumps({"text": "a\u202e" * 100_000}, ensure_ascii=False))
+    assert rendered("value", long).count("U+202E") == 100_000
+    deep = "[" * 100 + '"end"' + "]" * 100
+    assert '"end"' in rendered("value", value_of(deep)).replace("&#34;", '"')
+
+
+# -------------------------------------------------------------------------------------- changes
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ('{"a":5}', '{"a":4}', [("a", "5", "4")]),
+        ('{"a":5}', '{"a":5.0}', [("a", "5", "5.0")]),
+        ('{"a":5}', '{"b":5}', [("b", None, "5"), ("a", "5", None)]),
+        ('{"a":{"b":["x","y"]}}', '{"a":{"b":["x","z"]}}', [("a.b.1", "y", "z")]),
+        ('{"a":"A"}', '{"a":"\\u0041"}', []),
+        ('{"a":1}', '{ "a": 1 }', []),
+        ('{"a":5}', '{"a":"5"}', [("a", "5", '"5"')]),
+        ('{"a":[1]}', '{"a":{"0":1}}', [("a", "[1]", '{"0":1}')]),
+    ],
+)
+def test_an_edit_is_shown_by_its_places(before, after, found):
+    def text(one):
+        return None if one is None else joined(one)
+
+    assert [
+        (joined(one.place), text(one.before), text(one.after)) for one in changes(before, after)
+    ] == found
+
+
+def test_a_long_text_is_compared_by_its_lines():
+    before, after = "one\ntwo\nthree\n", "one\n2\nthree\n"
+    [change] = changes(json.dumps({"text": before}), json.dumps({"text": after}))
+    assert [(run.mark, plain([run])) for run in change.lines] == [
+        ("", "one\n"), ("removed", "two\n"), ("added", "2\n"), ("", "three\n"),
+    ]  # fmt: skip
+
+
+@given(TEXTS, TEXTS)
+def test_a_diff_has_all_of_both_texts(before, after):
+    found: tuple[Run, ...] = line_diff(before, after)
+    assert plain(run for run in found if run.mark != "added") == before
+    assert plain(run for run in found if run.mark != "removed") == after
+
+
+# ---------------------------------------------------------------------------------------- forms
+
+SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "$defs": {"line": {"type": "object", "properties": {"sku": {"type": "string"}},
+                           "required": ["sku"]}},
+        "properties": {
+            "order": {"type": "string", "description": "The order's name."},
+            "amount": {"type": "number"},
+            "express": {"type": "boolean"},
+            "way": {"enum": ["post", "cash", 3]},
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "lines": {"type": "array", "items": {"$ref": "#/$defs/line"}},
+            "free": {"type": "object"},
+        },
+        "required": ["order", "amount"],
+    }
+)  # fmt: skip
+ARGUMENTS = st.fixed_dictionaries(
+    {"order": st.text(st.characters(codec="utf-8")), "amount": st.integers() | st.floats(0, 1e9)},
+    optional={
+        "express": st.booleans(),
+        "way": st.sampled_from(["post", "cash", 3]),
+        "note": st.none() | st.text(st.sampled_from("a\n\r\u202e")),
+        "lines": st.lists(st.fixed_dictionaries({"sku": st.text("ab\n")}), max_size=3),
+        "free": st.dictionaries(st.text("ab/~"), st.integers(), max_size=3),
+        "other": JSON,
+    },
+)
+
+
+def submitted(form):
+    """What a browser sends of an untouched form: every line end is CR LF."""
+    return {
+        one.pointer: "\r\n".join(one.text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+        for one in fields.each(form)
+        if one.control != "group"
+    }
+
+
+@given(ARGUMENTS, st.booleans(), st.sampled_from([None, 1]))
+def test_a_form_that_nobody_touched_keeps_the_bytes(arguments, ascii_only, indent):
+    """The digest of an untouched edit is that of the request (B61)."""
+    raw = json.dumps(arguments, ensure_ascii=ascii_only, indent=indent)
+    form = fields.form(SCHEMA, raw)
+    same = fields.filled(form, submitted(form))
+    assert fields.mistakes(same) == {}
+    assert fields.written(form, same) == raw
+
+
+@pytest.mark.parametrize(
+    ("place", "typed", "then"),
+    [
+        ("/amount", "12.50", '{"order":"A-17","amount":12.50,"lines":[{"sku":"x"}],"note":null}'),
+        ("/order", 'B "17"\r\nx',
+         '{"order":"B \\"17\\"\\nx","amount":480,"lines":[{"sku":"x"}],"note":null}'),
+        ("/lines/0/sku", "y", '{"order":"A-17","amount":480,"lines":[{"sku":"y"}],"note":null}'),
+        ("/note", '"later"',
+         '{"order":"A-17","amount":480,"lines":[{"sku":"x"}],"note":"later"}'),
+    ],
+)  # fmt: skip
+def test_what_was_typed_keeps_its_type(place, typed, then):
+    raw = '{"order":"A-17","amount":480,"lines":[{"sku":"x"}],"note":null}'
+    form = fields.form(SCHEMA, raw)
+    assert fields.written(form, fields.filled(form, {place: typed})) == then
+
+
+@pytest.mark.parametrize(
+    ("place", "typed", "said"),
+    [
+        ("/amount", "1,5", "not a number"),
+        ("/amount", "", "not a number"),
+        ("/amount", "NaN", "not a number"),
+        ("/note", "later", "not JSON"),
+        ("/way", '"gold"', "not one of the values"),
+    ],
+)
+def test_what_is_not_json_is_said_at_its_field(place, typed, said):
+    form = fields.form(SCHEMA, '{"order":"A-17","amount":480,"note":null,"way":"post"}')
+    [(where, what)] = fields.mistakes(fields.filled(form, {place: typed})).items()
+    assert where == place
+    assert said in what
+
+
+def test_a_form_is_made_of_the_schema():
+    """Each value has a control of its type; what the schema allows beside it can be added."""
+    raw = '{"order":"A\u202e","amount":1,"express":true,"way":"cash","lines":[{"sku":"x"}],"z":[1]}'
+    form = fields.form(SCHEMA, raw)
+    assert [(one.name, one.control, one.optional) for one in form.fields] == [
+        ("order", "json", False),  # a text field would not show its hidden character
+        ("amount", "number", False),
+        ("express", "choice", True),
+        ("way", "choice", True),
+        ("lines", "group", True),
+        ("z", "json", True),
+    ]
+    assert form.fields[0].text == r'"A\u202e"'
+    assert form.fields[3].options == ('"post"', '"cash"', "3")
+    assert {one.pointer: one.raw for one in form.additions} == {"/note": '""', "/free": "{}"}
+    [another] = form.fields[4].additions
+    assert (another.pointer, another.raw) == ("/lines/1", '{"sku":""}')
+
+
+def test_a_mistake_within_a_value_stands_at_the_field_around_it():
+    form = fields.form(SCHEMA, '{"order":"A","amount":1,"free":{"a":1}}')
+    found = fields.at_fields(form, {"/free/a/b": "no", "/amount": "too much", "": "and this"})
+    assert found == {"/free": ["no"], "/amount": ["too much"], "": ["and this"]}
+
+
+@given(JSON)
+def test_an_escape_for_each_hidden_character_keeps_the_value(value):
+    raw = json.dumps(value, ensure_ascii=False)
+    assert json.loads(visible_json(raw)) == value
+    assert visible(visible_json(raw)) == visible_json(raw)
+
+
+def test_a_value_is_put_into_its_place():
+    raw = '{"a": [1, {"b/c": 2}], "d": 3}'
+    assert raw_json.replaced(raw, ("a", "1", "b/c"), "4") == '{"a":[1,{"b/c":4}],"d":3}'
+    assert raw_json.replaced(raw, ("a", "0"), None) == '{"a":[{"b/c": 2}],"d":3}'
+    assert raw_json.replaced(raw, ("a", "2"), "5") == '{"a":[1,{"b/c": 2},5],"d":3}'
+    assert raw_json.pointer(("a", "b/c", "~")) == "/a/b~1c/~0"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.02, "20 ms"), (59.6, "1 min"), (250, "4 min 10 s"), (3600, "1 h"), (90_000, "1 d 1 h")],
+)
+def test_a_duration_ends_in_its_unit(seconds, text):
+    assert duration(seconds) == text
