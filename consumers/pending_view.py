@@ -110,6 +110,11 @@ class PendingView:
         await asyncio.wait({self._keeping})
         self._check()
 
+    async def moved(self) -> None:
+        """Wait for the next change."""
+        await self._moved.wait()
+        self._check()
+
     def _check(self) -> None:
         if self._keeping.done():
             self._keeping.result()

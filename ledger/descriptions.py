@@ -47,7 +47,7 @@ _EFFECTS: Final[dict[type[e.Event], str]] = {
 
 def describe(fact: Fact) -> str:
     """What was recorded, by whom and when: `Denied by ben at 2026-01-31 12:00:00 UTC`."""
-    event, by = fact.event, _author(fact)
+    event, by = fact.event, author_of(fact)
     what = event.type if isinstance(event, e.Carried) else type(event).__name__
     return f"{what}{f' by {by}' if by else ''} at {fact.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
 
@@ -78,7 +78,7 @@ def cannot_be(event: type[e.Event]) -> str:
     return f"it cannot be {_EFFECTS.get(event, 'decided')}"
 
 
-def _author(fact: Fact) -> str:
+def author_of(fact: Fact) -> str:
     """The people or the rule behind a fact; for other facts the author of its envelope."""
     event, tail = fact.event, fact.slot.tail
     match event:

@@ -65,7 +65,7 @@ async def sync(
     store, url, json = session
     async with _connected(store, url) as ledger:
         directory = to or default(store)
-        log = await _log_of(ledger)
+        log = await log_of(ledger)
         begun = time.monotonic()
         with LakeWriter.open(directory, log) as archive:
             before, end = archive.until, await ledger.log.last_seq()
@@ -126,7 +126,7 @@ async def _connected(store: Path | None, url: str | None) -> AsyncGenerator[Ledg
         yield await stack.enter_async_context(Ledger.connect(store, url=url, role="observer"))
 
 
-async def _log_of(ledger: Ledger) -> str:
+async def log_of(ledger: Ledger) -> str:
     """The identity of the log: when the broker created it, which no two have in common."""
     return re.sub("[^0-9]", "", await ledger.log.created())
 
@@ -236,7 +236,7 @@ async def verify(to: ToOption = None, *, session: Session) -> int:
     manifest = read_manifest(lake)
     problems = _of_files(lake, manifest)
     async with _connected(store, url) as ledger:
-        log = await _log_of(ledger)
+        log = await log_of(ledger)
         if log != manifest.log:
             problems.append(
                 f"the lake is of another log (created {manifest.log}) than the one that runs "

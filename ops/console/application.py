@@ -16,7 +16,9 @@ from ayes.ops.console.api import (
     calls,
     context,
     counts,
+    decided,
     edits,
+    events,
     grants,
     operations,
     policies,
@@ -28,6 +30,7 @@ from ayes.ops.console.api import (
 from ayes.ops.console.backend import Backend
 from ayes.ops.console.pages import bulk, conversations, doubt, policy, sign_in, waiting
 from ayes.ops.console.pages import calls as call_pages
+from ayes.ops.console.pages import decided as decided_page
 from ayes.ops.console.pages import grants as grants_page
 from ayes.ops.console.pages import operations as operations_page
 from ayes.ops.console.pages.problem import readable
@@ -41,7 +44,9 @@ _API: Final = (
     calls,
     context,
     counts,
+    decided,
     edits,
+    events,
     grants,
     operations,
     policies,
@@ -54,6 +59,7 @@ _PAGES: Final = (
     bulk,
     call_pages,
     conversations,
+    decided_page,
     doubt,
     grants_page,
     operations_page,
@@ -94,7 +100,11 @@ def _operation_id(route: APIRoute) -> str:
 
 
 @asynccontextmanager
-async def console(security: Security) -> AsyncGenerator[FastAPI]:
-    """The application for the broker of a store, for as long as the block lasts."""
-    async with Backend.connect(security.access.store.path) as backend:
+async def console(security: Security, *, lake: Path | None = None) -> AsyncGenerator[FastAPI]:
+    """The application for the broker of a store, for as long as the block lasts.
+
+    Args:
+        lake: by default that in the store's archive. It need not be there.
+    """
+    async with Backend.connect(security.access.store.path, lake=lake) as backend:
         yield application(backend, security)

@@ -20,6 +20,8 @@ from ayes.ledger.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.broker.status import Status, status
 from ayes.ops.commands.check import unlike_witness
+from ayes.ops.commands.lake import default
+from ayes.ops.console.feed import Feed
 from ayes.ops.console.shared import Busy, Fresh
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.ids import token
@@ -28,13 +30,18 @@ from ayes.schemas.ids import token
 CONSOLE: Final = "console"
 #: How many people's connections are open at once; the one unused for longest is closed.
 _MOST: Final = 200
+#: Changes of the list within this time are announced together.
+_TOGETHER_S: Final = 0.1
 
 
 class Backend:
-    def __init__(self, store: Store, reading: Ledger) -> None:
+    def __init__(self, store: Store, reading: Ledger, lake: Path) -> None:
         self.store = store
+        #: Where the lake is, if there is one.
+        self.lake = lake
         #: Reads with the credentials of `observer`.
         self.reading = reading
+        self.feed = Feed(reading)
         #: What a visitor may not begin twice at once.
         self.busy = Busy()
         #: The state of the broker, as `ayes status` shows it.
@@ -48,22 +55,39 @@ class Backend:
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, store: Path | str | None = None, *, timeout_s: float | None = 3.0
+        cls,
+        store: Path | str | None = None,
+        *,
+        lake: Path | None = None,
+        timeout_s: float | None = 3.0,
     ) -> AsyncGenerator[Self]:
         """Connect to the broker of this store.
+
+        Args:
+            lake: by default that in the store's archive. It need not be there.
 
         Raises:
             BrokerAway: none answered within `timeout_s` (None: wait as long as it takes).
         """
         opened = Ledger.connect(store, role="observer", name=CONSOLE, timeout_s=timeout_s)
         async with opened as reading:
-            backend = cls(Store(store), reading)
-            keeping = asyncio.create_task(keep_running("the console's list", backend._keep_list))
+            place = Store(store)
+            backend = cls(place, reading, lake or default(place.path) / "lake")
+            feed = backend.feed
+            # Also what only an operator can mend is tried again: nobody watches over a console.
+            running = (
+                keep_running("the console's list", backend._keep_list, ends=()),
+                keep_running("the console's events", feed.run, ends=()),
+                feed.watch_broker(),
+            )
+            keeping = [asyncio.create_task(one) for one in running]
             try:
                 yield backend
             finally:
-                keeping.cancel()
-                await asyncio.gather(keeping, return_exceptions=True)
+                feed.close()
+                for task in keeping:
+                    task.cancel()
+                await asyncio.gather(*keeping, return_exceptions=True)
                 for _, stack in backend._open.values():
                     await stack.aclose()
 
@@ -123,7 +147,10 @@ class Backend:
         try:
             async with PendingView(self.reading) as view:
                 self._waiting = view
-                await view.lost()
+                while True:
+                    self.feed.list_changed(len(view))
+                    await view.moved()
+                    await asyncio.sleep(_TOGETHER_S)
         finally:
             self._waiting = None
 

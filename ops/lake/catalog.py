@@ -2,10 +2,10 @@
 `ops/lake/sql.py`.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ayes.ops.lake.writer import read_manifest
 from ayes.schemas.errors import BadInput, Unavailable
@@ -13,8 +13,16 @@ from ayes.schemas.errors import BadInput, Unavailable
 type QueryRow = Mapping[str, Any]
 
 
+class Rows(Protocol):
+    """Returns the rows of a query, by column."""
+
+    def __call__(self, query: str, values: Sequence[object] = ()) -> list[QueryRow]:
+        """Query the lake, with these values for the question marks."""
+        ...
+
+
 @contextmanager
-def connect(lake: Path) -> Generator[Callable[[str], list[QueryRow]]]:
+def connect(lake: Path) -> Generator[Rows]:
     """A function from a query to its rows by column; all queries see one state of the lake.
 
     Raises:
@@ -31,8 +39,8 @@ def connect(lake: Path) -> Generator[Callable[[str], list[QueryRow]]]:
     try:
         with duckdb.connect(str(lake / "catalog.duckdb"), read_only=True) as db:
 
-            def rows(query: str) -> list[QueryRow]:
-                result = db.execute(query)
+            def rows(query: str, values: Sequence[object] = ()) -> list[QueryRow]:
+                result = db.execute(query, values)
                 columns = [column[0] for column in result.description or ()]
                 return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
 

@@ -1,0 +1,194 @@
+"""Searching decided calls: the same in the log and in the lake, in pages, in either order."""
+
+import asyncio
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+import pytest_asyncio
+from brokers import running
+from stories import life
+
+from ayes.ledger.services import Ledger
+from ayes.ops.commands.lake import log_of
+from ayes.ops.console import search as searching
+from ayes.ops.console import windows
+from ayes.ops.console.api.decided import page
+from ayes.ops.console.search import DecidedFilter
+from ayes.ops.lake.writer import LakeWriter
+from ayes.schemas import events as e
+from ayes.schemas.errors import BadId, BadInput
+from ayes.schemas.slots import ThreadRef
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CALLS = 48
+ENDINGS = ("returned", "denied", "expired", "withdrawn", "failed", "answered", "running", "edited")
+
+
+def story(number):
+    """The facts of one of many calls, which differ in everything that can be searched for."""
+    ref = ThreadRef("shop" if number % 3 else "bank", f"t{number % 5}").call(f"c{number}")
+    wish = e.Wish(tool=("refund", "cancel", "re[und")[number % 3], arguments='{"a":1}')
+    facts = life(ref, wish, ENDINGS[number % len(ENDINGS)])
+    return [(slot, _varied(event, number)) for slot, event in facts]
+
+
+def _varied(event, number):
+    match event:
+        case e.Approved() | e.Denied() | e.Answered():
+            return replaced(event, voters=("ana", "ben")[: number % 3], rule=f"rule {number % 2}")
+        case e.ToolRequested():
+            return replaced(event, requester=("rita", "cai")[number % 2])
+        case _:
+            return event
+
+
+def replaced(event, **fields):
+    return type(event)(**{**{f: getattr(event, f) for f in event.__struct_fields__}, **fields})
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def past(tmp_path_factory):
+    """A log of decided and open calls, and two lakes of it: one of all, and one that ends early."""
+    folder = tmp_path_factory.mktemp("past")
+    async with (
+        running(folder / "store") as server,
+        Ledger.connect(server.store.path, role="admin") as ledger,
+    ):
+
+        async def tell(number):
+            """Each tenth is still open."""
+            for slot, event in story(number)[: 2 if number % 10 == 7 else None]:
+                await ledger.append(slot, event)
+
+        await asyncio.gather(*map(tell, range(CALLS)))
+        log = await log_of(ledger)
+        raws = [raw async for batch in ledger.log.raw(1, until_end=True) for raw in batch]
+        for name, until in (("all", len(raws)), ("half", len(raws) // 2)):
+            with LakeWriter.open(folder / name, log) as lake:
+                lake.take(raws[:until])
+                lake.publish()
+        yield SimpleNamespace(ledger=ledger, folder=folder)
+
+
+@pytest.fixture(params=["none", "half", "all"])
+def backend(past, request, monkeypatch):
+    # Small, so that there are many of them.
+    monkeypatch.setattr(windows, "_WIDTH", 16)
+    monkeypatch.setattr(windows, "_MANY", 20)
+    monkeypatch.setattr(windows, "_FEW", 4)
+    monkeypatch.setattr(searching, "_ROWS", 15)
+    return SimpleNamespace(reading=past.ledger, lake=past.folder / request.param / "lake")
+
+
+async def pages(backend, chosen, order="newest", limit=7):
+    """All that is found, page by page."""
+    found, after = [], ""
+    while after is not None:
+        one = await page(backend, chosen, order, after, limit)
+        assert len(one.calls) <= limit
+        found += one.calls
+        after = one.next
+    return found
+
+
+async def known(ledger):
+    """What `page` should find, from the facts of each call."""
+    decisions = await ledger.read("ledger.*.*.call.*.decided")
+    return [await ledger.call(fact.slot.call_ref) for fact in decisions]
+
+
+SEARCHES = {
+    "all": (DecidedFilter(), lambda _: True),
+    "workspace": (DecidedFilter(workspace="bank"), lambda call: call.ref.workspace == "bank"),
+    "thread": (
+        DecidedFilter(thread="shop/t1"),
+        lambda call: str(call.ref.thread_ref) == "shop/t1",
+    ),
+    "tool": (DecidedFilter(tool="cancel"), lambda call: call.wish.tool == "cancel"),
+    "tools": (DecidedFilter(tool="re*"), lambda call: call.wish.tool.startswith("re")),
+    "odd tool": (DecidedFilter(tool="re[[]und"), lambda call: call.wish.tool == "re[und"),
+    "rule": (
+        DecidedFilter(rule="rule 1"),
+        lambda call: getattr(call.decided.event, "rule", "") == "rule 1",
+    ),
+    "verdict": (
+        DecidedFilter(verdict="denied"),
+        lambda call: isinstance(call.decided.event, e.Denied),
+    ),
+    "status": (DecidedFilter(status="running"), lambda call: call.status == "running"),
+    "by": (
+        DecidedFilter(by="ben"),
+        lambda call: "ben" in getattr(call.decided.event, "voters", ()),
+    ),
+    "requester": (DecidedFilter(requester="cai"), lambda call: call.wish.requester == "cai"),
+    "nothing": (DecidedFilter(tool="refund", requester="nobody"), lambda _: False),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+async def test_what_is_found(past, backend, name):
+    """Each decided call that fits, once and in order, from the log, the lake, or both (I11)."""
+    chosen, fits = SEARCHES[name]
+    expected = [str(call.ref) for call in await known(past.ledger) if fits(call)]
+    newest = [one.call for one in await pages(backend, chosen)]
+    oldest = [one.call for one in await pages(backend, chosen, "oldest")]
+    assert oldest == expected
+    assert newest == expected[::-1]
+    assert expected or name == "nothing"
+
+
+async def test_a_time_is_a_search(past, backend):
+    calls = await known(past.ledger)
+    since, until = (calls[place].decided.recorded_at for place in (10, 30))
+    found = await pages(backend, DecidedFilter(since=since, until=until), "oldest")
+    assert [one.call for one in found] == [
+        str(call.ref) for call in calls if since <= call.decided.recorded_at < until
+    ]
+    future = datetime(2999, 1, 1, tzinfo=UTC)
+    assert await pages(backend, DecidedFilter(since=future)) == []
+
+
+async def test_a_page_shows_a_call_as_it_is_now(past, backend):
+    """Also if it has gone on since the lake was written (B83)."""
+    thread = ThreadRef("shop", f"open-{backend.lake.parent.name}")
+    ref = thread.call("c1")
+    facts = life(ref, e.Wish(tool="refund", arguments="{}"), "returned")
+    before, after = facts[:3], facts[3:]
+    for slot, event in before:
+        await past.ledger.append(slot, event)
+    [found] = (await page(backend, DecidedFilter(thread=str(thread)))).calls
+    assert found.verdict == "approved"
+    for slot, event in after:
+        await past.ledger.append(slot, event)
+    [found] = (await page(backend, DecidedFilter(thread=str(thread)))).calls
+    assert (found.status, found.by, found.rule) == ("returned", ("ana",), "money")
+
+
+async def test_a_search_that_takes_long_goes_on_later(past, backend, monkeypatch):
+    """It returns what it has, and where to go on; in the end, nothing is missing."""
+    monkeypatch.setattr(searching, "_PATIENCE_S", -1.0)
+    chosen, fits = SEARCHES["tool"]
+    first = await page(backend, chosen)
+    assert first.next is not None
+    expected = [str(call.ref) for call in await known(past.ledger) if fits(call)]
+    assert [one.call for one in await pages(backend, chosen)] == expected[::-1]
+
+
+async def test_a_lake_of_another_log_is_not_searched(past, tmp_path):
+    with LakeWriter.open(tmp_path / "other", "1") as lake:
+        lake.publish()
+    backend = SimpleNamespace(reading=past.ledger, lake=tmp_path / "other" / "lake")
+    assert len(await pages(backend, DecidedFilter())) >= CALLS // 2
+
+
+@pytest.mark.parametrize("after", ["x", "-1", "1" * 30])
+async def test_a_cursor_that_is_none_is_refused(backend, after):
+    with pytest.raises(BadInput, match="is not a cursor"):
+        await page(backend, DecidedFilter(), after=after)
+
+
+async def test_an_id_that_is_none_is_refused(backend):
+    with pytest.raises(BadId):
+        await page(backend, DecidedFilter(workspace="a.b"))

@@ -1,0 +1,43 @@
+"""The page of decided calls, its export, and the search over HTTP."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+async def decided(shop, client):
+    digest = await shop.ask("shop/order-17/refund-1")
+    await client.post(
+        "/api/v1/calls/shop/order-17/refund-1/votes",
+        json={"verdict": "deny", "digest": digest, "reason": "<b>not this one</b>"},
+    )
+    call = await shop.service.decision("shop/order-17/refund-1", timeout_s=20)
+    assert call.status in {"denied", "refused"}
+
+
+async def test_the_page_and_the_export(decided, client):
+    """The filter is in the address, and nothing in a call is HTML."""
+    query = {"verdict": "denied", "by": "ana", "since": "2020-01-01", "until": "", "thread": ""}
+    shown = await client.get("/decided", params=query)
+    assert shown.status_code == 200
+    assert 'href="/calls/shop/order-17/refund-1"' in shown.text
+    assert "&lt;b&gt;not this one&lt;/b&gt;" in shown.text
+    assert 'name="by" value="ana"' in shown.text
+    assert "/api/v1/decided.jsonl?verdict=denied&amp;by=ana&amp;since=2020-01-01" in shown.text
+    lines = await client.get("/api/v1/decided.jsonl", params={"verdict": "denied"})
+    [found] = map(json.loads, lines.text.splitlines())
+    assert (found["call"], found["by"]) == ("shop/order-17/refund-1", ["ana"])
+    none = await client.get("/decided", params={"verdict": "approved"})
+    assert "No decided call fits" in none.text
+
+
+async def test_nothing_is_decided_yet(client):
+    assert "Nothing has been decided yet" in (await client.get("/decided")).text
+
+
+async def test_a_search_that_makes_no_sense_is_refused(client):
+    for query in ("verdict=maybe", "since=soon", "order=best", "limit=0"):
+        answer = await client.get(f"/api/v1/decided?{query}")
+        assert answer.status_code == 422
+        assert answer.json()["detail"].startswith(f"query.{query.split('=')[0]}")

@@ -1,0 +1,124 @@
+"""The stream of events over HTTP, from a real console beside a real broker."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from serving import served
+
+OF_CALLS = ("requested", "waiting", "voted", "decided", "started", "finished")
+
+
+@pytest.fixture
+async def online(shop):
+    """A client of the console on a port."""
+    # The port is another one than the console believes.
+    headers = {"host": shop.security.url.removeprefix("http://")}
+    hooks = {"request": [shop._sign]}
+    async with (
+        served(shop.app) as url,
+        httpx.AsyncClient(base_url=url, headers=headers, event_hooks=hooks, timeout=20) as client,
+    ):
+        yield client
+
+
+class Stream:
+    """The events of one open stream."""
+
+    def __init__(self, response):
+        self.headers = response.headers
+        self._lines = response.aiter_lines()
+        #: The events of calls that came.
+        self.came = []
+
+    async def next(self, *kinds):
+        """The next event of these kinds: its id, its kind, its data."""
+        found = {}
+        async with asyncio.timeout(20):
+            async for line in self._lines:
+                if line:
+                    name, _, value = line.partition(": ")
+                    found[name] = value
+                    continue
+                event = found.get("id"), found.get("event"), json.loads(found.get("data", "null"))
+                found = {}
+                if event[1] in OF_CALLS:
+                    self.came.append(event)
+                if event[1] in kinds:
+                    return event
+        raise AssertionError("the stream ended")
+
+
+@asynccontextmanager
+async def stream(client, last_event_id="", **query):
+    headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
+    async with client.stream("GET", "/api/v1/events", params=query, headers=headers) as response:
+        assert response.status_code == 200, await response.aread()
+        yield Stream(response)
+
+
+async def test_a_call_from_its_request_to_its_decision(shop, online):
+    """The events are as the facts come; the id is the number in the log (B78, B79)."""
+    async with stream(online, call="shop/order-17/refund-1") as events:
+        assert events.headers["content-type"].startswith("text/event-stream")
+        assert (await events.next("broker"))[2]["broker"] == "up"
+        digest = await shop.ask("shop/order-17/refund-1")
+        await shop.ask("shop/order-18/refund-1")
+        votes = "/api/v1/calls/shop/order-17/refund-1/votes"
+        await online.post(votes, json={"verdict": "approve", "digest": digest})
+        found = [await events.next(*OF_CALLS) for _ in range(4)]
+    assert [kind for _, kind, _ in found] == ["requested", "waiting", "voted", "decided"]
+    assert [data["status"] for *_, data in found] == ["requested", "pending", "pending", "approved"]
+    assert all(at == str(data["seq"]) for at, _, data in found)
+    assert {data["call"] for *_, data in found} == {"shop/order-17/refund-1"}
+    assert found[3][2]["by"] == "ana"
+
+
+async def test_the_list_is_announced_after_it_has_changed(shop, online):
+    """Whoever reads it again after the event finds the call in it (B54)."""
+    async with stream(online) as events:
+        await events.next("broker")
+        await shop.ask("shop/order-17/refund-1")
+        while not (await events.next("listed"))[2]["waiting"]:
+            pass
+        listed = (await online.get("/api/v1/calls", params={"status": "pending"})).json()["calls"]
+        assert [one["call"] for one in listed] == ["shop/order-17/refund-1"]
+
+
+async def test_a_broker_that_goes_away_and_comes_back(shop, online):
+    """Clients are told both times. What was recorded meanwhile arrives once, on the same connection
+    and on one that is resumed (I13, B53).
+    """
+    async with stream(online, thread="shop/order-17") as events:
+        await shop.ask("shop/order-17/refund-1")
+        shop.server._process.kill()
+        while (await events.next("broker"))[2]["broker"] == "up":
+            pass
+        asking = asyncio.create_task(shop.ask("shop/order-17/refund-2"))
+        await shop.server.restart()
+        while (await events.next("broker"))[2]["broker"] == "down":
+            pass
+        await asyncio.wait_for(asking, 30)
+        while len(events.came) < 4:
+            await events.next(*OF_CALLS)
+        seen = events.came
+    assert [(kind, data["call"][-1]) for _, kind, data in seen] == [
+        ("requested", "1"), ("waiting", "1"), ("requested", "2"), ("waiting", "2"),
+    ]  # fmt: skip
+    async with stream(online, thread="shop/order-17", last_event_id=seen[0][0]) as events:
+        assert [await events.next(*OF_CALLS) for _ in range(3)] == seen[1:]
+
+
+async def test_a_position_of_another_log_is_reset(online):
+    async with stream(online, after=10**9) as events:
+        _, _, data = await events.next("reset")
+        assert data["seq"] < 10**9
+
+
+async def test_a_position_that_is_no_number_is_refused(client):
+    for after in ("-1", "soon", str(2**64)):
+        answer = await client.get("/api/v1/events", params={"after": after})
+        assert answer.status_code == 422
+        assert answer.json()["detail"].startswith("query.after: ")
