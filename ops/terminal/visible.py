@@ -13,7 +13,7 @@ log. Two functions do it for terminals, and `line` combines them; pages use `spa
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
 from typing import Final
@@ -45,12 +45,12 @@ def flags(text: str) -> tuple[str, ...]:
     plain = text.replace("\r\n", "\n")
     hidden = any(
         not _is_seen(one) and one not in _LAYOUT and unicodedata.category(one) != "Zs"
-        for one in plain
+        for one in set(plain)
     )
-    mixed: dict[str, None] = {}
+    mixed: set[str] = set()
     for scripts in map(_scripts, _words(_ESCAPE.sub(" ", plain))):
-        if len(scripts) > 1 and not set(scripts) <= {"LATIN", *_CJK} and not set(scripts) <= _CJK:
-            mixed |= dict.fromkeys(scripts)
+        if len(scripts) > 1 and not scripts <= {"LATIN", *_CJK} and not scripts <= _CJK:
+            mixed |= scripts
     found = ("hidden characters",) if hidden else ()
     return (*found, f"mixed scripts: {', '.join(sorted(mixed))}") if mixed else found
 
@@ -118,25 +118,19 @@ def _json_escape(one: str) -> str:
     return "".join(f"\\u{pair[start : start + 4]}" for start in range(0, len(pair), 4))
 
 
-def _words(text: str) -> Iterator[str]:
+def _words(text: str) -> set[str]:
     """Runs of letters, with their marks and the invisible characters between them."""
-    return _split(text, lambda one: unicodedata.category(one)[0] in "LM" or not _is_seen(one))
+    # Each character of the text has its place in the table: `translate` is slow without one.
+    apart = {ord(one): one if _is_of_word(one) else " " for one in set(text)}
+    return set(text.translate(apart).split(" "))
 
 
-def _split(text: str, belongs: Callable[[str], bool]) -> Iterator[str]:
-    word = ""
-    for one in text:
-        if belongs(one) and one not in " \t\n":
-            word += one
-        elif word:
-            yield word
-            word = ""
-    if word:
-        yield word
+def _is_of_word(one: str) -> bool:
+    return one not in _LAYOUT and (unicodedata.category(one)[0] in "LM" or not _is_seen(one))
 
 
-def _scripts(word: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(script for one in word if (script := _script(one))))
+def _scripts(word: str) -> set[str]:
+    return {script for one in set(word) if (script := _script(one))}
 
 
 @lru_cache(maxsize=4096)

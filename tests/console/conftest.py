@@ -1,10 +1,10 @@
 import pytest
-from console_client import site
+from console_client import POLICY, site
 
 
 @pytest.fixture
-async def shop(tmp_path):
-    async with site(tmp_path) as made:
+async def shop(tmp_path, request):
+    async with site(tmp_path, getattr(request, "param", POLICY)) as made:
         yield made
 
 

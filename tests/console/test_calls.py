@@ -1,32 +1,187 @@
-"""Calls and votes over HTTP."""
+"""Lists of calls, and the record of one, over HTTP."""
 
-import asyncio
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from console_client import listed
+
+from ayes.ops.console.identity import Role, Visitor
+
+PENDING = "/api/v1/calls?status=pending"
+DOUBTFUL = "/api/v1/calls?status=in_doubt"
+POLICY_OF_TWO = """
+[[rule]]
+name = "large refunds"
+tools = ["refund"]
+then = "ask"
+votes_needed = 2
+"""
+POLICY_OF_LEA = """
+[[rule]]
+name = "large refunds"
+tools = ["refund"]
+then = "ask"
+voters = ["lea"]
+"""
 
 
-async def waiting(client, count):
-    """The page of waiting calls, once it has so many."""
-    async with asyncio.timeout(20):
-        while True:
-            found = (await client.get("/api/v1/calls?status=pending")).json()
-            if found["waiting"] == count:
-                return found
-            await asyncio.sleep(0.02)
+def names(page):
+    return [one["call"].split("/")[-1] for one in page["calls"]]
+
+
+async def may(client, call):
+    """The actions that the visitor may take, and why not the others."""
+    record = (await client.get(f"/api/v1/calls/{call}")).json()
+    refusals = {one["action"]: one["refusal"] for one in record["may"]}
+    return {action for action, refusal in refusals.items() if not refusal}, refusals
 
 
 async def test_a_call_is_listed_and_decided(shop, client):
     digest = await shop.ask("shop/order-17/refund-1")
-    [listed] = (await waiting(client, 1))["calls"]
-    assert (listed["call"], listed["tool"]) == ("shop/order-17/refund-1", "refund")
-    assert listed["arguments"] == '{"order":"A-17","amount":480}'
-    votes = f"/api/v1/calls/{listed['call']}/votes"
+    [found] = (await listed(client, 1))["calls"]
+    assert (found["call"], found["tool"]) == ("shop/order-17/refund-1", "refund")
+    assert found["arguments"] == '{"order":"A-17","amount":480}'
+    assert (found["mine"], found["voted"]) == (True, False)
+    votes = f"/api/v1/calls/{found['call']}/votes"
     voted = await client.post(votes, json={"verdict": "approve", "digest": digest})
-    assert voted.status_code == 200, voted.text
-    decided = await shop.service.decision(listed["call"], timeout_s=20)
-    assert decided.status == "approved"
-    assert (await waiting(client, 0))["calls"] == []
-    record = (await client.get(f"/api/v1/calls/{listed['call']}")).json()
+    assert voted.json()["status"] == "approved", voted.text
+    assert (await listed(client, 0))["calls"] == []
+    record = (await client.get(f"/api/v1/calls/{found['call']}")).json()
     kinds = [fact["event"]["type"] for fact in record["facts"]]
     assert kinds == ["ToolRequested", "ApprovalRequested", "Voted", "Approved"]
+
+
+async def test_lists_have_filters_orders_and_pages(shop, client):
+    for number in range(1, 6):
+        await shop.ask(f"shop/order-{number % 2}/refund-{number}")
+    page = await listed(client, 5)
+    assert names(page) == [f"refund-{number}" for number in range(1, 6)]
+    for order, first in (
+        ("oldest", ["refund-1", "refund-2"]),
+        ("newest", ["refund-5", "refund-4"]),
+    ):
+        found, query = [], f"{PENDING}&order={order}&limit=2"
+        while query:
+            page = (await client.get(query)).json()
+            found += names(page)
+            query = page["next"] and f"{PENDING}&order={order}&limit=2&after={page['next']}"
+        assert (found[:2], len(set(found)), page["waiting"]) == (first, 5, 5)
+    filters = {
+        "thread=shop/order-1": 3,
+        "workspace=shop&tool=re*": 5,
+        "workspace=elsewhere": 0,
+        "rule=large refunds": 5,
+        "rule=another": 0,
+        "overdue=true": 0,
+    }
+    for chosen, count in filters.items():
+        assert len((await client.get(f"{PENDING}&{chosen}")).json()["calls"]) == count, chosen
+
+
+async def test_what_is_mine_is_what_i_may_decide(shop, client):
+    """The requester sees the call and may only withdraw it; an auditor may nothing."""
+    await shop.ask("shop/order-17/refund-1")
+    await listed(client, 1)
+    assert names((await client.get(f"{PENDING}&mine=true")).json()) == ["refund-1"]
+    able, _ = await may(client, "shop/order-17/refund-1")
+    assert able == {"approve", "deny", "answer", "edit", "withdraw"}
+
+    shop.visitor = Visitor("rita", frozenset({Role.REVIEWER}))
+    page = (await client.get(PENDING)).json()
+    assert [one["mine"] for one in page["calls"]] == [False]
+    assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
+    able, why_not = await may(client, "shop/order-17/refund-1")
+    assert able == {"withdraw"}
+    assert why_not["approve"].startswith("rita asked for shop/order-17/refund-1")
+
+    shop.visitor = Visitor("cai", frozenset({Role.AUDITOR}))
+    able, why_not = await may(client, "shop/order-17/refund-1")
+    assert able == set()
+    assert "it needs the role reviewer" in why_not["deny"]
+
+
+@pytest.mark.parametrize("shop", [POLICY_OF_LEA], indirect=True, ids=["lea"])
+async def test_a_delegate_finds_what_is_theirs(shop, client):
+    """Calls about which a person was asked are also of those to whom that person delegated."""
+    await shop.ask("shop/order-17/refund-1")
+    await listed(client, 1)
+    assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
+    lea, now = await shop.app.state.backend.reviewer("lea"), datetime.now(UTC)
+    hour = timedelta(hours=1)
+    await lea.delegate("shop/lea/away", "ana", starts_at=now - hour, ends_at=now + hour)
+    assert names((await client.get(f"{PENDING}&mine=true")).json()) == ["refund-1"]
+
+
+@pytest.mark.parametrize("shop", [POLICY_OF_TWO], indirect=True, ids=["two votes"])
+async def test_a_call_on_which_i_voted_is_mine_no_more(shop, client):
+    digest = await shop.ask("shop/order-17/refund-1")
+    await listed(client, 1)
+    vote = {"verdict": "approve", "digest": digest, "reason": "within the rules"}
+    voted = await client.post("/api/v1/calls/shop/order-17/refund-1/votes", json=vote)
+    assert (voted.json()["status"], voted.json()["agree"]) == ("pending", ["ana"])
+    [found] = (await client.get(PENDING)).json()["calls"]
+    assert (found["mine"], found["voted"]) == (False, True)
+    assert names((await client.get(f"{PENDING}&mine=true")).json()) == []
+    record = (await client.get("/api/v1/calls/shop/order-17/refund-1")).json()
+    [ballot] = record["votes"]
+    assert (ballot["reviewer"], ballot["reason"], ballot["void"]) == ("ana", vote["reason"], "")
+    assert record["state"]["missing"] == [{"voters": ["*"], "votes_needed": 1}]
+    refusals = {one["action"]: one["refusal"] for one in record["may"]}
+    assert refusals["approve"].startswith("ana has already voted on shop/order-17/refund-1")
+
+
+async def test_a_record_has_what_a_reviewer_needs(shop, client):
+    """The request, the rule and its reason, the tool's schema, and earlier calls of the thread."""
+    first = await shop.ask("shop/order-17/refund-1", '{"order":"A-17","amount":1.20e2}')
+    await shop.ask("shop/order-17/refund-2")
+    await client.post(
+        "/api/v1/calls/shop/order-17/refund-1/votes", json={"verdict": "deny", "digest": first}
+    )
+    record = (await client.get("/api/v1/calls/shop/order-17/refund-2")).json()
+    assert (record["requester"], record["run_by"]) == ("rita", "client")
+    question = record["question"]
+    assert (question["rule"], question["policy_version"]) == ("large refunds", 1)
+    assert (question["reason"], question["excluded"]) == ("It gives money away.", ["rita"])
+    assert msgspec.json.decode(record["tool_schema"])["required"] == ["order", "amount"]
+    [earlier] = record["earlier"]
+    assert earlier["arguments"] == '{"order":"A-17","amount":1.20e2}'
+    assert (earlier["decision"], earlier["voters"]) == ("Denied", ["ana"])
+
+
+async def test_a_call_in_doubt_is_listed_until_somebody_reconciles_it(shop, client):
+    """A person may say that a runner is gone only once its claim has ended. (I7)"""
+    digest = await shop.ask("shop/order-17/refund-1")
+    call = "/api/v1/calls/shop/order-17/refund-1"
+    await client.post(f"{call}/votes", json={"verdict": "approve", "digest": digest})
+    await shop.service.start("shop/order-17/refund-1")
+    shop.visitor = Visitor("ana", frozenset({Role.REVIEWER}))
+    early = await client.post(f"{call}/doubt", json={})
+    assert early.status_code == 409
+    assert "may be alive" in early.json()["detail"]
+    assert (await client.get(DOUBTFUL)).json()["calls"] == []
+    await shop.service.doubt("shop/order-17/refund-1", "the process is gone")
+
+    [found] = (await client.get(f"{DOUBTFUL}&mine=true")).json()["calls"]
+    assert (found["call"], found["recorded"]) == ("shop/order-17/refund-1", True)
+    able, _ = await may(client, "shop/order-17/refund-1")
+    assert able == {"reconcile"}
+    record = (await client.get(call)).json()
+    assert (record["doubt"]["claimed_by"], record["doubt"]["late"]) == ("desk", None)
+
+    without = await client.post(f"{call}/reconcile", json={"late": True})
+    assert without.json()["detail"].startswith("shop/order-17/refund-1 has no late result")
+    said = {"happened": True, "output": "the bank has it"}
+    done = await client.post(f"{call}/reconcile", json=said)
+    assert done.json()["status"] == "reconciled", done.text
+    assert (await client.get(DOUBTFUL)).json()["calls"] == []
+
+
+async def test_a_cursor_that_is_none_is_refused(client):
+    for after in ("x", "1-", "9" * 5000 + "-a", "1-a/b", "٣-a"):
+        answer = await client.get("/api/v1/calls", params={"after": after})
+        assert (answer.status_code, after) == (422, after)
+        assert "is not a cursor" in answer.json()["detail"]
 
 
 async def test_errors_are_problems(client):

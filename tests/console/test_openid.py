@@ -1,4 +1,4 @@
-"""Signing in at an OpenID Connect provider: a real one of a package, and a console that is served."""
+"""Signing in at an OpenID Connect provider: one of a package, and a console that is served."""
 
 import re
 from contextlib import asynccontextmanager

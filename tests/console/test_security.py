@@ -8,10 +8,13 @@ from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
+import structlog
 from console_client import site
 from fastapi.responses import StreamingResponse
+from structlog.testing import capture_logs
 
 from ayes.ledger.services import Ledger
+from ayes.ops.console import security
 from ayes.ops.console.sessions import PER_CLIENT, Attempts
 from ayes.ops.console.visitors import Role, Visitor
 from ayes.schemas.events import Voted
@@ -163,7 +166,7 @@ async def test_a_foreign_host_name_is_refused(client):
 
 async def test_an_expired_session_is_no_session(shop, client, asked):
     """A form that htmx sent is led to signing in, and from there back to where it was written."""
-    shop.visitor = Visitor("eva", frozenset({Role.REVIEWER}))
+    shop.visitor = Visitor("rob", frozenset({Role.REVIEWER}))
     shop.security.sessions.end(shop.secret_of(shop.visitor))
     here = f"{shop.security.url}/calls/{asked.ref}"
     answer = await client.post(
@@ -269,17 +272,23 @@ async def test_every_response_has_the_headers(shop, client):
     assert kept == "public, max-age=31536000, immutable"
 
 
-async def test_a_failure_says_nothing_about_the_inside(shop, client):
+async def test_a_failure_says_nothing_about_the_inside(shop, client, monkeypatch):
     """It is a problem like others, has the headers, and its trace is in our log only."""
 
     @shop.app.get("/api/v1/broken")
-    def broken():
+    async def broken():
         raise RuntimeError("/secret/path")
 
-    answer = await client.get("/api/v1/broken")
+    heard = structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
+    monkeypatch.setattr(security, "_log", heard)
+    with capture_logs() as logs:
+        answer = await client.get("/api/v1/broken")
     assert answer.status_code == 500
     assert answer.json()["detail"] == "the console failed at this request. Its log says why."
     assert "content-security-policy" in answer.headers
+    assert [(line["event"], line["path"]) for line in logs] == [
+        ("a request failed", "/api/v1/broken")
+    ]
 
 
 # -------------------------------------------------------------------------------------- signing in
@@ -380,41 +389,47 @@ async def test_who_is_signed_in_need_not_sign_in(client):
 # ------------------------------------------------------------------------------------------ endings
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def stream(shop):
-    """A response that goes on for ever, and how it ends."""
-    ended = asyncio.Event()
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def streams(one_shop):
+    """A resource whose responses go on for ever, and the number of those that have ended."""
+    ended = asyncio.Semaphore(0)
 
-    async def forever():
+    async def ticks():
         try:
             while True:
                 yield b"tick\n"
                 await asyncio.sleep(0.01)
         finally:
-            ended.set()
+            ended.release()
 
-    @shop.app.get("/api/v1/forever")
+    @one_shop.app.get("/api/v1/ticks")
     async def endless() -> StreamingResponse:
-        return StreamingResponse(forever())
+        return StreamingResponse(ticks())
 
     return ended
 
 
-async def test_a_stream_ends_with_its_session(shop, client, stream):
-    shop.visitor = Visitor("eve", frozenset({Role.AUDITOR}))
-    reading = asyncio.create_task(client.get("/api/v1/forever"))
+async def reading(client):
+    """A request for the endless response, under way."""
+    task = asyncio.create_task(client.get("/api/v1/ticks"))
     await asyncio.sleep(0.05)
+    assert not task.done()
+    return task
+
+
+async def test_a_stream_ends_with_its_session(shop, client, streams):
+    shop.visitor = Visitor("eva", frozenset({Role.AUDITOR}))
+    answer = await reading(client)
     shop.security.sessions.end(shop.secret_of(shop.visitor))
     async with asyncio.timeout(20):
-        assert (await reading).status_code == 200
-        await stream.wait()
+        assert (await answer).status_code == 200
+        await streams.acquire()
 
 
-async def test_a_stream_ends_with_the_console(shop, client, stream):
+async def test_a_stream_ends_with_the_console(shop, client, streams):
     """So that nobody's open page delays Ctrl-C."""
-    reading = asyncio.create_task(client.get("/api/v1/forever"))
-    await asyncio.sleep(0.05)
+    answer = await reading(client)
     shop.security.end()
     async with asyncio.timeout(20):
-        assert (await reading).status_code == 200
-        await stream.wait()
+        assert (await answer).status_code == 200
+        await streams.acquire()

@@ -71,7 +71,7 @@ async def test_several_calls_are_listed_before_they_are_decided(shop, client, qu
     done = await client.post("/bulk", data={"verdict": "approve", "shown": shown})
     assert done.status_code == 200, done.text
     assert "2 of 3 votes recorded" in done.text
-    assert f"{queue[0]}</a>: {queue[0]} is denied" in done.text
+    assert re.search(rf"{queue[0]}</a>: .*denied", done.text)
 
 
 @pytest.mark.parametrize("count", [0, 51])

@@ -438,6 +438,49 @@ async def test_the_ledgers_calls_are_tried_beside_what_really_happened(ledger):
 
 
 @pytest.mark.parametrize(
+    ("end", "changed"),
+    [
+        ("approved", {"allowed"}),
+        ("denied", {"allowed"}),
+        ("granted", {"allowed"}),
+        ("open", {"allowed"}),
+        ("repeated", {"allowed"}),
+        ("allowed", {"asked"}),
+        ("blocked", {"asked", "allowed"}),
+        ("limited", {"asked", "allowed"}),
+        ("invalid", set()),
+    ],
+)
+async def test_calls_of_which_the_gate_said_something_else_are_listed(ledger, end, changed):
+    """Whatever people then decided: the policy had asked them."""
+    version = await declare(ledger)
+    for amount in (5, 500):
+        ref = PAST.call(f"c-{amount}")
+        await record(ledger, ref, wish("refund", version, f'{{"amount":{amount}}}'), end)
+    report, _ = await backtest_ledger(ledger, policy(MIXED))
+    calls = {"allowed": "shop/t1/c-5", "asked": "shop/t1/c-500"}
+    assert {(one.call, one.outcome) for one in report.changes} == {
+        (calls[outcome], outcome) for outcome in changed
+    }
+    assert report.changed == len(changed)
+    assert all((one.tool, one.actual) == ("refund", end) for one in report.changes)
+
+
+def test_a_question_over_the_threads_limit_is_a_change(monkeypatch):
+    """Only the last changes are listed, and all are counted."""
+    monkeypatch.setattr(trying, "MAX_CHANGES", 2)
+    asked = [
+        trying.CandidateCall("refund", "{}", thread="t1", actual="approved", before=n, call=f"c{n}")
+        for n in range(5)
+    ]
+    limited = policy("questions_per_thread = 1\n")
+    report = trying.backtest(limited, asked)
+    assert (report.asked, report.blocked, report.changed) == (1, 4, 4)
+    assert [one.call for one in report.changes] == ["/t1/c3", "/t1/c4"]
+    assert {one.rule for one in report.changes} == {"(limit) questions_per_thread"}
+
+
+@pytest.mark.parametrize(
     ("arguments", "version", "word"),
     [
         ('{"amount":5}', "declared", "allowed"),
@@ -559,7 +602,7 @@ async def test_the_json_is_one_object_with_these_keys(store, capsys, tmp_path):
         told = json.loads(capsys.readouterr().out)
         assert list(told) == [
             *("calls", "asked", "allowed", "blocked", "invalid", "uncertain"),
-            *("by_tool", "by_rule", "shadows", "actual", "left_out"),
+            *("by_tool", "by_rule", "shadows", "actual", "left_out", "changed", "changes"),
         ]
         for one in told["by_rule"].values():
             assert list(one) == ["calls", "asked", "allowed", "blocked", "invalid"]

@@ -88,4 +88,4 @@ def test_a_call_of_a_service_stands_where_it_was_requested():
     for slot, event in life(REF.call("refund-1"), REFUND, "denied"):
         story.tell(slot, event)
     story.say("second")
-    assert brief(story.facts) == ["first", "refund-1 denied", "second"]
+    assert brief(story.facts) == ["first", "refund-1 refused", "second"]

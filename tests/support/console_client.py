@@ -1,8 +1,10 @@
 """The console over a real broker with its workers, asked by a client in the same process."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import httpx
 from fastapi import FastAPI
@@ -107,3 +109,14 @@ async def site(path, policy: str = POLICY, *tools: ToolSpec) -> AsyncIterator[Si
             for spec in tools or (REFUND,):
                 await service.declare("shop", spec)
             yield Site(server, service, app)
+
+
+async def listed(client: httpx.AsyncClient, count: int) -> dict[str, Any]:
+    """The page of pending calls, once there are so many."""
+    async with asyncio.timeout(20):
+        while True:
+            answer = await client.get("/api/v1/calls?status=pending")
+            # The list may be loading.
+            if answer.status_code == 200 and answer.json()["waiting"] == count:
+                return answer.json()
+            await asyncio.sleep(0.02)

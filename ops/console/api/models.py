@@ -359,7 +359,10 @@ class EarlierCall(Model):
     call: str
     tool: str
     arguments: str
+    """Those that ran, or would have."""
     status: str
+    decision: str | None
+    """The kind of its decision, such as `Denied`; None: it is not decided."""
     voters: tuple[str, ...]
     """Who voted for its decision."""
     requested_at: datetime
@@ -428,6 +431,7 @@ def earlier_call(call: Call) -> EarlierCall:
         tool=call.wish.tool,
         arguments=call.arguments,
         status=str(call.status),
+        decision=type(decision).__name__ if decision else None,
         voters=getattr(decision, "voters", ()),
         requested_at=call.requested.recorded_at,
     )

@@ -62,7 +62,7 @@ async def _refusal(check: Callable[[], Awaitable[object]]) -> str:
     try:
         await check()
     except (Refused, BadInput) as problem:
-        return str(problem)
+        return str(problem).removesuffix(" Nothing was recorded.")
     return ""
 
 

@@ -317,9 +317,7 @@ async def _known(backend: Backend, ref: ThreadRef) -> Thread:
 def _item(item: timeline.Item) -> Message | Reply | Cycle:
     match item:
         case timeline.Message(fact):
-            said = fact.event
-            read = {name: getattr(said, name, "") for name in ("role", "name", "text")}
-            return Message(seq=fact.seq, at=fact.recorded_at, **read)
+            return _message(fact)
         case timeline.Reply(turn):
             end = turn.replied
             parts = turn.reply.parts if turn.reply else ()
@@ -332,6 +330,17 @@ def _item(item: timeline.Item) -> Message | Reply | Cycle:
             )
         case timeline.Cycle():
             return Cycle.of(item)
+
+
+def _message(fact: Fact) -> Message:
+    said = fact.event if isinstance(fact.event, e.Said) else e.Said(role="note", text="")
+    return Message(
+        seq=fact.seq,
+        at=fact.recorded_at,
+        role=said.role if said is fact.event else "",
+        name=said.name,
+        text=said.text,
+    )
 
 
 def _failure(end: Fact | None) -> str:
@@ -382,4 +391,4 @@ async def say(ref: Named, new: NewMessage, backend: InBackend, visitor: Serving)
     """Add a message to a conversation. Repeating it is safe."""
     service = await backend.service(visitor.name)
     said = await service.say(ref, new.text, message=new.message, role=new.role, name=new.name)
-    return Message(seq=said.seq, at=said.recorded_at, role=new.role, name=new.name, text=new.text)
+    return _message(said)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from ayes.ledger.lifecycle import Call
 from ayes.ledger.reviewers import Reviewer
@@ -63,10 +63,14 @@ async def _state(backend: Backend, call: Call) -> CallState:
     return CallState.of(call, await open_tally(backend.reading, call))
 
 
+def _name(text: str) -> str:
+    return str(CallRef.parse(text))
+
+
 class Shown(Model):
     """A call as the reviewer was shown it."""
 
-    call: str
+    call: Annotated[str, AfterValidator(_name)]
     """As `workspace/thread/call`."""
     digest: str
 

@@ -33,7 +33,7 @@ class TrialForm(BaseModel):
             BadInput: the number of days is not valid, or the text is too long.
         """
         try:
-            return policies.Candidate(text=_lines(self.text), days=self.days)
+            return policies.Candidate.model_validate({"text": _lines(self.text), "days": self.days})
         except ValidationError as problem:
             first = problem.errors()[0]
             raise BadInput(f"{first['loc'][0]}: {first['msg']}.") from None

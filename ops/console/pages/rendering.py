@@ -62,7 +62,7 @@ def page(request: Request, name: str, visitor: Visitor | None, **values: Any) ->
         "visitor": visitor,
         "workspace": workspace,
         "theme": _theme(request),
-        "counts": getattr(request.state, "counts", Counts()),
+        "to_do": getattr(request.state, "counts", Counts()),
         "places": [place._replace(path=_within(place.path, workspace)) for place in PLACES],
         "workspace_path": lambda one: _elsewhere(request, one),
     }

@@ -1,0 +1,107 @@
+"""Operations over HTTP: the state of the broker, and what workers gave up on."""
+
+import json
+
+from ayes.ledger.log import Parked
+from ayes.ledger.services import Ledger
+from ayes.ops.commands import check
+from ayes.ops.commands.command import Session
+from ayes.ops.console.visitors import Role, Visitor
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, policy_slot
+
+OPERATIONS, PARKED = "/api/v1/operations", "/api/v1/operations/parked"
+AUDITOR = Visitor("olga", frozenset({Role.AUDITOR}))
+
+
+async def park(shop, reason="no gate could read it", ref="shop/order-17/refund-1") -> int:
+    """Park the request of a call for the gate; returns its number."""
+    requested = CallRef.parse(ref).requested
+    [fact] = await shop.service.read(requested)
+    async with Ledger.connect(shop.server.store.path, role="gate") as gate:
+        parked = Parked("gate", fact.seq, requested.subject, reason, 3, fact.recorded_at)
+        await gate.log.park(parked)
+        return max(one.number for one in await gate.log.parked("gate"))
+
+
+async def test_the_state_is_that_of_the_command_line(shop, client, capsys):
+    """The same data as `ayes status`, and the call that waits for longest."""
+    await shop.ask("shop/order-17/refund-1")
+    await shop.ask("shop/order-17/refund-2")
+    shop.visitor = AUDITOR
+    found = (await client.get(OPERATIONS)).json()
+    await check.status(session=Session(shop.server.store.path, json=True))
+    told = json.loads(capsys.readouterr().out)
+    assert {*told} - {*found} == set()
+    for same in ("url", "facts", "last_seq", "alarms", "in_doubt", "parked"):
+        assert found[same] == told[same]
+    assert [one["name"] for one in found["consumers"]] == [one["name"] for one in told["consumers"]]
+    assert (found["pending"], found["oldest"]) == (2, "shop/order-17/refund-1")
+    assert {one["stream"] for one in found["room"]} >= {"LEDGER", "PARKED"}
+    assert all(one["listening"] for one in found["consumers"] if one["name"] in {"gate", "queue"})
+
+
+async def test_an_alarm_is_shown(shop, client):
+    async with Ledger.connect(shop.server.store.path, role="operator") as operator:
+        await operator.append(policy_slot("shop", 2), applied("this is no policy"))
+    found = (await client.get(OPERATIONS)).json()
+    assert any("ledger.shop._policy.2" in one for one in found["alarms"])
+    assert "ledger.shop._policy.2" in (await client.get("/operations")).text
+
+
+async def test_a_parked_delivery_is_shown_tried_again_and_dropped(shop, client):
+    """With its reason and the payload of its fact, as `ayes parked` does it."""
+    await shop.ask("shop/order-17/refund-1")
+    number = await park(shop, reason="<b>no</b>")
+    [one] = (await client.get(PARKED)).json()["parked"]
+    assert (one["number"], one["consumer"], one["tries"]) == (number, "gate", 3)
+    assert (one["standing"], one["is_open"]) == ("parked", True)
+    shown = (await client.get(f"{PARKED}/{number}")).json()
+    assert json.loads(shown["payload"])["type"] == "ToolRequested"
+    page = (await client.get("/operations")).text
+    assert "&lt;b&gt;no&lt;/b&gt;" in page
+    assert "Try again" in page
+    assert "ToolRequested" in (await client.get(f"/operations/parked/{number}")).text
+    retried = await client.post(f"{PARKED}/retry", json={"numbers": [number]})
+    assert retried.status_code == 200, retried.text
+    assert retried.json()["parked"][0]["standing"] == "to be tried again"
+
+
+async def test_dropping_takes_it_off_the_list_with_a_reason(shop, client):
+    await shop.ask("shop/order-17/refund-1")
+    number = await park(shop)
+    dropped = await client.post(f"{PARKED}/drop", json={"numbers": [number], "reason": "old"})
+    assert dropped.json()["parked"][0]["standing"] == "dropped"
+    assert (await client.get(PARKED)).json()["parked"] == []
+    [one] = (await client.get(f"{PARKED}?all=true")).json()["parked"]
+    assert (one["said"], one["is_open"]) == ("old", False)
+    again = await client.post(f"{PARKED}/drop", json={"numbers": [number]})
+    assert again.status_code == 422
+    assert "there is nothing to drop" in again.json()["detail"]
+    assert "Nothing is parked" in (await client.get("/operations")).text
+
+
+async def test_the_page_retries_and_drops(shop, client):
+    """Plain forms; what cannot be done any more is said."""
+    await shop.ask("shop/order-17/refund-1")
+    number = await park(shop)
+    done = await client.post("/operations/drop", data={"number": str(number), "reason": "old"})
+    assert (done.status_code, done.headers["location"]) == (303, "/operations")
+    again = await client.post("/operations/retry", data={"number": str(number)})
+    assert again.status_code == 422
+    assert "there is nothing to retry" in again.text
+
+
+async def test_only_operators_change_what_is_parked(shop, client):
+    await shop.ask("shop/order-17/refund-1")
+    number = await park(shop)
+    shop.visitor = Visitor("ana", frozenset({Role.REVIEWER}))
+    for what in ("retry", "drop"):
+        assert (
+            await client.post(f"{PARKED}/{what}", json={"numbers": [number]})
+        ).status_code == 403
+        form = {"number": str(number)}
+        assert (await client.post(f"/operations/{what}", data=form)).status_code == 403
+    page = (await client.get("/operations")).text
+    assert "Try again" not in page
+    assert len((await client.get(PARKED)).json()["parked"]) == 1

@@ -1,0 +1,138 @@
+"""Requesting, waiting, claiming and finishing over HTTP, as services do."""
+
+import asyncio
+from uuid import uuid4
+
+from ayes.ops.console.backend import Backend
+from ayes.ops.console.identity import Role, Visitor
+
+CALL = "shop/order-17/refund-1"
+PATH = f"/api/v1/calls/{CALL}"
+REFUND = {"tool": "refund", "arguments": '{"order":"A-17", "amount":480}', "requester": "rita"}
+DESK = Visitor("till", frozenset({Role.SERVICE}), kind="token")
+ANA = Visitor("ana", frozenset({Role.REVIEWER}))
+
+
+async def approved(shop, client):
+    """A call that a service requested and ana approved; next the service makes requests again."""
+    shop.visitor = DESK
+    requested = await client.put(PATH, json=REFUND)
+    assert requested.status_code == 200, requested.text
+    digest = requested.json()["digest"]
+    async for _ in shop.service.watch(1, "ledger.shop.order-17.call.refund-1.gated"):
+        break
+    shop.visitor = ANA
+    voted = await client.post(f"{PATH}/votes", json={"verdict": "approve", "digest": digest})
+    assert voted.json()["status"] == "approved", voted.text
+    shop.visitor = DESK
+
+
+async def test_a_service_requests_waits_runs_and_reports(shop, client):
+    """From wish to result by a token's requests alone, but for the vote."""
+    shop.visitor = DESK
+    await client.put(PATH, json=REFUND)
+    undecided = await client.get(f"{PATH}/decision")
+    assert (undecided.status_code, undecided.json()["decided"]) == (200, False)
+    waiting = asyncio.create_task(client.get(f"{PATH}/decision?timeout_s=20"))
+    await approved(shop, client)
+    assert (await waiting).json()["decided"] is True
+    claimed = (await client.post(f"{PATH}/claim", json={"claim": str(uuid4())})).json()
+    assert (claimed["status"], claimed["arguments"]) == ("running", REFUND["arguments"])
+    result = {"output": "480 given back"}
+    assert (await client.post(f"{PATH}/finish", json=result)).json()["status"] == "returned"
+    record = (await client.get(PATH)).json()
+    started = next(one for one in record["facts"] if one["event"]["type"] == "ToolStarted")
+    assert started["event"]["by"] == {"kind": "service", "name": "till"}
+
+
+async def test_a_request_is_idempotent_by_its_name(shop, client):
+    """The same again is the same call; the same name with other input is an error. (B50)"""
+    shop.visitor = DESK
+    first = await client.put(PATH, json=REFUND, headers={"Idempotency-Key": CALL})
+    again = await client.put(PATH, json=REFUND)
+    assert first.status_code == again.status_code == 200
+    facts = (await client.get(PATH)).json()["facts"]
+    assert [one["event"]["type"] for one in facts].count("ToolRequested") == 1
+    other = await client.put(PATH, json=REFUND | {"arguments": '{"order":"A-17","amount":481}'})
+    assert other.status_code == 409
+    assert "was already requested with other arguments" in other.json()["detail"]
+    keyed = await client.put(PATH, json=REFUND, headers={"Idempotency-Key": "another"})
+    assert keyed.status_code == 422
+    unknown = await client.put(PATH, json=REFUND | {"tool": "refnd"})
+    assert (unknown.status_code, unknown.json()["type"]) == (404, "urn:ayes:error:UnknownTool")
+    bad = await client.put(PATH, json=REFUND | {"arguments": '{"order":17}'})
+    assert (bad.status_code, bad.json()["type"]) == (422, "urn:ayes:error:BadArguments")
+
+
+async def test_a_claim_whose_answer_was_lost_is_claimed_again(shop, client):
+    """Its runner goes on with the same claim, through a restarted console too. Nobody else gets it,
+    though by the same token. (I7)
+    """
+    await approved(shop, client)
+    mine = {"claim": str(uuid4())}
+    both = await asyncio.gather(*(client.post(f"{PATH}/claim", json=mine) for _ in range(2)))
+    assert [one.status_code for one in both] == [200, 200]
+    async with Backend.connect(shop.server.store.path) as shop.app.state.backend:
+        again = await client.post(f"{PATH}/claim", json=mine)
+        assert (again.status_code, again.json()["status"]) == (200, "running")
+        await refused_to_others(shop, client, mine)
+
+
+async def refused_to_others(shop, client, claim):
+    second = await client.post(f"{PATH}/claim", json={"claim": str(uuid4())})
+    assert (second.status_code, second.json()["type"]) == (409, "urn:ayes:error:AlreadyFilled")
+    shop.visitor = Visitor("other", frozenset({Role.SERVICE}), kind="token")
+    assert (await client.post(f"{PATH}/claim", json=claim)).status_code == 409
+    facts = (await client.get(PATH)).json()["facts"]
+    assert [one["event"]["type"] for one in facts].count("ToolStarted") == 1
+
+
+async def test_of_two_runners_one_gets_the_call(shop, client):
+    await approved(shop, client)
+    claims = [client.post(f"{PATH}/claim", json={"claim": str(uuid4())}) for _ in range(5)]
+    codes = [one.status_code for one in await asyncio.gather(*claims)]
+    assert sorted(codes) == [200, 409, 409, 409, 409]
+
+
+async def test_a_result_may_be_sent_again_and_not_changed(shop, client):
+    await approved(shop, client)
+    early = await client.post(f"{PATH}/finish", json={"output": "done"})
+    assert early.status_code == 409, early.text
+    await client.post(f"{PATH}/claim", json={"claim": str(uuid4())})
+    assert (await client.post(f"{PATH}/finish", json={})).status_code == 422
+    for _ in range(2):
+        done = await client.post(f"{PATH}/finish", json={"error": "no such order"})
+        assert (done.status_code, done.json()["status"]) == (200, "failed")
+    other = await client.post(f"{PATH}/finish", json={"output": "done"})
+    assert (other.status_code, "has ended already" in other.json()["detail"]) == (409, True)
+
+
+async def test_a_requester_withdraws_and_others_do_not(shop, client):
+    await shop.ask(CALL)
+    shop.visitor = ANA
+    refused = await client.post(f"{PATH}/withdraw", json={})
+    assert (refused.status_code, "ana did not ask for" in refused.json()["detail"]) == (403, True)
+    shop.visitor = Visitor("rita", frozenset({Role.AUDITOR}))
+    for _ in range(2):
+        done = await client.post(f"{PATH}/withdraw", json={"reason": "a typing error"})
+        assert done.status_code == 200, done.text
+
+
+async def test_only_services_request_and_run(shop, client):
+    shop.visitor = ANA
+    requests = [
+        client.put(PATH, json=REFUND),
+        client.post(f"{PATH}/claim", json={"claim": str(uuid4())}),
+        client.post(f"{PATH}/finish", json={"output": ""}),
+    ]
+    for answer in await asyncio.gather(*requests):
+        assert answer.status_code == 403
+        assert "it needs the role service" in answer.json()["detail"]
+
+
+async def test_a_service_says_that_a_call_is_in_doubt(shop, client):
+    await approved(shop, client)
+    await client.post(f"{PATH}/claim", json={"claim": str(uuid4())})
+    for _ in range(2):
+        said = await client.post(f"{PATH}/doubt", json={"reason": "the process is gone"})
+        assert (said.status_code, said.json()["status"]) == (200, "in_doubt"), said.text

@@ -1,0 +1,186 @@
+"""Conversations over HTTP: the list, one of them, and what a model's provider is sent."""
+
+import json
+
+import pytest
+from console_client import REFUND
+from stories import Story, facts_of
+
+from ayes.ledger.services import Ledger
+from ayes.ops.console.visitors import Role, Visitor
+from ayes.projections.formats import FORMATS
+from ayes.projections.history import history
+from ayes.projections.thread import thread_of
+from ayes.schemas import events as e
+from ayes.schemas.slots import ThreadRef
+
+THREAD = "/api/v1/threads/shop/order-17"
+PROGRAM = Visitor("desk", frozenset({Role.SERVICE}), "token")
+
+
+async def say(shop, thread, text, message="m1"):
+    return await shop.service.say(f"shop/{thread}", text, message=message)
+
+
+async def listed(client, query=""):
+    """The threads of a page, and its cursor."""
+    found = (await client.get(f"/api/v1/threads{query}")).json()
+    return [one["thread"] for one in found["threads"]], found["next"]
+
+
+async def test_the_list_begins_with_the_newest_activity(shop, client):
+    """Each thread once, by its last fact; a page goes on where the one before ended."""
+    for number in range(5):
+        await say(shop, f"t{number}", f"message {number}")
+    await say(shop, "t1", "once more", "m2")
+    assert (await listed(client))[0] == [f"shop/t{number}" for number in (1, 4, 3, 2, 0)]
+    found, cursor = await listed(client, "?limit=2")
+    assert found == ["shop/t1", "shop/t4"]
+    # What happens meanwhile moves a thread to a page that was shown already.
+    await say(shop, "t3", "later", "m2")
+    found, cursor = await listed(client, f"?limit=2&before={cursor}")
+    assert found == ["shop/t2", "shop/t0"]
+    assert await listed(client, f"?limit=2&before={cursor}") == ([], None)
+
+
+async def test_a_list_is_of_one_workspace_and_says_what_was_last(shop, client):
+    await shop.ask("shop/order-17/refund-1")
+    await say(shop, "order-17", "Hurry " + "please " * 100)
+    await shop.service.say("bank/t1", "elsewhere", message="m1")
+    [one] = (await client.get("/api/v1/threads?workspace=shop")).json()["threads"]
+    assert one["thread"] == "shop/order-17"
+    assert (one["latest"], len(one["said"])) == ("Said", 200)
+    assert (await listed(client, "?workspace=bank"))[0] == ["bank/t1"]
+    assert (await listed(client, "?workspace=none"))[0] == []
+    assert (await client.get("/api/v1/threads?workspace=a.b")).status_code == 422
+
+
+async def test_many_facts_of_one_thread_do_not_hide_the_others(shop, client, monkeypatch):
+    """The log is read in chunks, and a page may end before it has found a thread."""
+    monkeypatch.setattr("ayes.ops.console.api.threads._CHUNK", 3)
+    monkeypatch.setattr("ayes.ops.console.api.threads._MOST", 4)
+    await say(shop, "quiet", "first")
+    for number in range(9):
+        await say(shop, "busy", "again", f"m{number}")
+    found, cursor = await listed(client)
+    assert found == ["shop/busy"]
+    while cursor is not None:
+        more, cursor = await listed(client, f"?before={cursor}")
+        found += more
+    assert found == ["shop/busy", "shop/quiet"]
+
+
+async def told(shop, story: Story) -> None:
+    """Record the facts of a story as the broker's administrator."""
+    async with Ledger.connect(shop.server.store.path, role="admin") as admin:
+        for fact in story.facts:
+            await admin.append(fact.slot, fact.event)
+
+
+async def test_a_conversation_is_its_messages_turns_and_folded_calls(shop, client):
+    """Each call is one item with its facts, next to the turn that wished for it (B3, B4, B86)."""
+    tool = await shop.service.declare("shop", REFUND)
+    story = Story(ThreadRef("shop", "order-17"))
+    opened = e.ThreadOpened(requester="rita", model="test:model", tools=(tool,))
+    story.tell(story.ref.opened, opened)
+    story.say("I want my money back")
+    wish = e.Wish("refund", '{"order":"A-17","amount":480}', "call_a")
+    story.turn(1, e.Text("Let me see."), wish)
+    await told(shop, story)
+    ref = story.ref.wish(1, 0)
+    async for fact in shop.service.watch(1, ref.gated.subject):
+        digest = fact.event.digest
+        break
+    await say(shop, "order-17", "Hurry", "later")
+    vote = {"verdict": "approve", "digest": digest, "arguments": '{"order":"A-17","amount":400}'}
+    voted = await client.post(f"/api/v1/calls/{ref}/votes", json=vote)
+    assert voted.status_code == 200, voted.text
+    await shop.service.decision(ref, timeout_s=20)
+    await shop.service.start(ref)
+    await shop.service.finish(ref, output="400 given back")
+    found = (await client.get(THREAD)).json()
+    assert (found["requester"], found["model"]) == ("rita", "test:model")
+    assert [one["kind"] for one in found["items"]] == ["message", "reply", "call", "message"]
+    assert found["items"][1]["texts"] == ["Let me see."]
+    call = found["items"][2]
+    assert (call["status"], call["arguments"]) == ("returned", wish.arguments)
+    assert call["edited"] == vote["arguments"]
+    assert "400 given back" in call["result"]
+    assert [step["fact"] for step in call["steps"]] == [
+        "ToolRequested", "ApprovalRequested", "Voted", "Approved", "ToolStarted", "ToolReturned",
+    ]  # fmt: skip
+    assert found["stopped_at"] is None
+    last = (await client.get(f"{THREAD}?limit=1")).json()
+    assert ([one["kind"] for one in last["items"]], last["previous"]) == (["message"], 3)
+    before = (await client.get(f"{THREAD}?limit=2&before=3")).json()
+    assert [one["kind"] for one in before["items"]] == ["reply", "call"]
+
+
+async def test_a_pending_call_stands_where_the_history_stops(shop, client):
+    """The page goes on where no provider would take a call without its result."""
+    await shop.ask("shop/order-17/refund-1")
+    found = (await client.get(THREAD)).json()
+    [call] = found["items"]
+    assert (call["kind"], call["status"], call["result"]) == ("call", "pending", None)
+    assert call["call"] == "shop/order-17/refund-1"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+async def test_a_history_is_what_the_command_line_prints(shop, client, name):
+    """Byte for byte the payload of the provider's format."""
+    story = Story(ThreadRef("shop", "order-17"))
+    story.facts = facts_of(
+        [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}], story.ref
+    )
+    await told(shop, story)
+    answer = await client.get(f"{THREAD}/history?format={name}")
+    assert answer.status_code == 200, answer.text
+    entries = history(thread_of(story.ref, story.facts)).entries
+    assert answer.json() == json.loads(json.dumps(FORMATS[name].write(entries)))
+    assert "ayes-stopped-at" not in answer.headers
+
+
+async def test_what_is_not_there_is_said(client):
+    for path in (THREAD, f"{THREAD}/history"):
+        answer = await client.get(path)
+        assert answer.status_code == 404
+        assert answer.json()["detail"] == "nothing was ever recorded in shop/order-17."
+    answer = await client.get(f"{THREAD}/history?format=smoke-signals")
+    assert answer.status_code == 422
+    assert "openai-chat, openai-responses" in answer.json()["detail"]
+
+
+async def test_a_service_says_something_once(shop, client):
+    """The same message again is the same fact; a reviewer may not say anything."""
+    shop.visitor = PROGRAM
+    new = {"text": "Hello", "message": "m1"}
+    first = (await client.post(f"{THREAD}/messages", json=new)).json()
+    again = (await client.post(f"{THREAD}/messages", json=new)).json()
+    assert (first["text"], first["seq"]) == ("Hello", again["seq"])
+    other = await client.post(f"{THREAD}/messages", json=new | {"text": "Goodbye"})
+    assert other.status_code == 409
+    shop.visitor = Visitor("ana", frozenset({Role.REVIEWER}))
+    assert (await client.post(f"{THREAD}/messages", json=new)).status_code == 403
+
+
+async def test_the_pages_show_a_conversation_as_text(shop, client):
+    """Text of agents is never HTML, and hidden characters are marked."""
+    await say(shop, "order-17", "<script>alert(1)</script> \u202ereversed")
+    await shop.ask("shop/order-17/refund-1")
+    page = await client.get("/conversations/shop/order-17?format=anthropic")
+    assert page.status_code == 200
+    assert "<script>alert" not in page.text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page.text
+    assert "U+202E" in page.text
+    assert "<details" in page.text
+    assert 'id="history"' in page.text
+    listing = await client.get("/conversations")
+    assert "1 waiting" in listing.text
+    assert "&lt;script&gt;" in listing.text
+
+
+async def test_an_empty_list_says_how_a_conversation_begins(client):
+    page = await client.get("/conversations")
+    assert "No conversation yet" in page.text
+    assert "ayes request" in page.text
+    assert (await client.get("/conversations/shop/order-17")).status_code == 404
