@@ -28,6 +28,7 @@ from ayes.ledger.log import Recorded
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.services import Ledger
 from ayes.ops.broker.processes import die_with_parent, environment
+from ayes.ops.console.feed import KEPT
 from ayes.ops.console.serving import serving
 from ayes.ops.console.tokens import AccessFile
 from ayes.ops.console.visitors import Role
@@ -79,11 +80,9 @@ async def measure(log: Log, rounds: int, scratch: Path) -> list[Result]:
             await _event_ms(admin, itertools.islice(votes, _EVENTS), browsers)
             for _ in range(rounds)
         ]
-        before = resident_mb(process.pid)
-        others = [_call(number, "d") for number in range(waiting)]
-        await timed(lambda call: _decide(admin, call), others, _IN_FLIGHT)
-        await _caught_up(browsers, await admin.log.last_seq())
-        after = resident_mb(process.pid)
+        # What is kept of the past is full before the first look.
+        before = await _decided(admin, "early", min(KEPT // 2, waiting), browsers, process.pid)
+        after = await _decided(admin, "late", waiting, browsers, process.pid)
         facts, version = await admin.log.last_seq(), admin.log.server_version
         searches = [await _page_ms(client, "/decided") for _ in range(rounds)]
 
@@ -123,6 +122,16 @@ async def _ask(admin: Ledger, call: CallRef) -> None:
     entry = queue.entry(asked)
     assert entry, f"{call} waits"
     await admin.log.pending.put(queue.key(call), queue.encode(entry), 0)
+
+
+async def _decided(
+    admin: Ledger, thread: str, count: int, browsers: "list[_Browser]", console: int
+) -> float:
+    """The megabytes of the console after so many calls were decided and every client knows it."""
+    calls = [_call(number, thread) for number in range(count)]
+    await timed(lambda call: _decide(admin, call), calls, _IN_FLIGHT)
+    await _caught_up(browsers, await admin.log.last_seq())
+    return resident_mb(console)
 
 
 async def _decide(admin: Ledger, call: CallRef) -> None:
