@@ -289,6 +289,8 @@ class RecordedFact(Model):
 class Question(Model):
     """Why people are asked, and whom; frozen when they are asked."""
 
+    digest: str
+    """A vote must name it, so that it is about these bytes."""
     rule: str
     policy_version: int
     organisation: bool
