@@ -143,7 +143,9 @@ async def export(
 ) -> JsonLines:
     """All decided calls that a search finds, each as a line of JSON."""
     headers = {"Content-Disposition": 'attachment; filename="decided.jsonl"'}
-    return JsonLines(_lines(backend, chosen, order), headers=headers)
+    # A search that is refused must be refused before the answer begins.
+    first = await page(backend, chosen, order, limit=_STEP)
+    return JsonLines(_lines(backend, chosen, order, first), headers=headers)
 
 
 async def page(
@@ -162,12 +164,17 @@ async def page(
     )
 
 
-async def _lines(backend: Backend, chosen: DecidedFilter, order: Order) -> AsyncGenerator[str]:
-    after: str | None = ""
-    while after is not None:
-        found = await page(backend, chosen, order, after, _STEP)
-        yield "".join(f"{call.model_dump_json()}\n" for call in found.calls)
-        after = found.next
+async def _lines(
+    backend: Backend, chosen: DecidedFilter, order: Order, found: DecidedPage
+) -> AsyncGenerator[str]:
+    yield _json_lines(found)
+    while found.next is not None:
+        found = await page(backend, chosen, order, found.next, _STEP)
+        yield _json_lines(found)
+
+
+def _json_lines(found: DecidedPage) -> str:
+    return "".join(f"{call.model_dump_json()}\n" for call in found.calls)
 
 
 def _cursor(text: str) -> int:
