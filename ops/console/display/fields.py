@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from ayes.ops.console.display import raw_json
-from ayes.ops.terminal.visible import spans, visible_json
+from ayes.ops.terminal.visible import spans, visible, visible_json
 
 type Control = Literal["text", "number", "choice", "json", "group"]
 #: What was typed, or why it cannot be sent, by JSON pointer (RFC 6901).
@@ -64,6 +64,14 @@ class Field(NamedTuple):
     @property
     def pointer(self) -> str:
         return raw_json.pointer(self.path)
+
+    @property
+    def choices(self) -> tuple[tuple[str, str], ...]:
+        """The options, each with its label: without quotes if all of them are strings."""
+        labels = self.options
+        if all(raw_json.kind_of(option) == "string" for option in labels):
+            labels = tuple(visible(raw_json.string(option)) for option in labels)
+        return tuple(zip(self.options, labels, strict=True))
 
     @property
     def rows(self) -> int:

@@ -32,7 +32,7 @@ class Seats(NamedTuple):
 
     @property
     def is_open_to_all(self) -> bool:
-        return [voter.name for voter in self.voters] == ["*"]
+        return any(voter.name == "*" for voter in self.voters)
 
 
 def seats(question: Question, ballots: Sequence[Ballot], requester: str) -> tuple[Seats, ...]:
