@@ -12,6 +12,7 @@ from ayes.schemas.errors import BadInput
 from bench import (
     analysts,
     append,
+    console,
     consumer,
     cycle,
     history,
@@ -40,8 +41,8 @@ WORKLOADS: Final[dict[str, Callable[[Log, int, Path], Awaitable[list[Result]]]]]
     history.WORKLOAD: history.measure,
     policy.WORKLOAD: policy.measure,
 }
-#: Only if it is named: it has four brokers of its own.
-NAMED: Final = {nodes.WORKLOAD: nodes.measure}
+#: Only if they are named: four brokers, and a console that takes a minute.
+NAMED: Final = {nodes.WORKLOAD: nodes.measure, console.WORKLOAD: console.measure}
 
 
 def main() -> None:

@@ -65,6 +65,8 @@ TOGETHER = {
         "tests/projections/test_openai_responses.py::test_the_providers_own_types",
         "tests/projections/test_providers.py::test_anthropics_own_types",
     ),
+    # One Chromium, which takes a second to start.
+    "browser": ("tests/browser/",),
     # Each file has a running `ayes up`, or two.
     "cli": ("tests/ops/test_cli.py",),
     "one server": ("tests/races/test_one_server.py",),

@@ -26,6 +26,8 @@ async def main(folder: Path) -> None:
                     if name != "sign-in":
                         await sign_in(context, shop, "ana")
                     await page.goto(place)
+                    if name in {"waiting", "mine"} and device == "desk":
+                        await page.locator("article[data-ready]").wait_for()
                     await page.screenshot(path=folder / f"{name}-{device}.png")
 
 

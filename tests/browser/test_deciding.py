@@ -26,7 +26,8 @@ async def approve(page: Page, call: str = CALL) -> None:
 
 
 async def decision(shop, call: str = CALL) -> str:
-    return (await shop.service.decision(call, timeout_s=30)).status
+    known = await shop.service.decision(call, timeout_s=30)
+    return type(known.decided.event).__name__
 
 
 async def votes(shop, call: str = CALL) -> list[Voted]:
@@ -51,7 +52,7 @@ async def test_by_keyboard_alone(shop, visit):
     for _ in range(3):
         await press("Enter")
     await press("a")
-    assert await decision(shop, first) == "approved"
+    assert await decision(shop, first) == "Approved"
     # The next call is there already.
     await expect(shown(page, second)).to_be_visible()
     await press("Enter")
@@ -60,7 +61,7 @@ async def test_by_keyboard_alone(shop, visit):
     await press("Tab")  # past the choice to stop the model
     await press("Tab")
     await press("Enter")
-    assert await decision(shop, second) == "denied"
+    assert await decision(shop, second) == "Denied"
     assert [vote.reason for vote in await votes(shop, second)] == [REASON]
     assert len(await votes(shop, first)) == 1
 
@@ -79,7 +80,7 @@ async def test_on_a_phone(shop, visit):
     assert box
     assert box["height"] >= 44
     await press.tap()
-    assert await decision(shop) == "approved"
+    assert await decision(shop) == "Approved"
 
 
 async def test_edited_through_the_form(shop, visit):
@@ -117,20 +118,20 @@ async def test_twenty_at_once_of_which_two_fail(shop, visit):
     await expect(rows).to_have_count(20)
     for box in await rows.all():
         await box.check()
-    await page.keyboard.press("Shift+a")
+    await page.keyboard.press("Shift+A")
     dialog = page.locator("#bulk")
     for call in calls:
         await expect(dialog.get_by_text(call, exact=True)).to_be_visible()
     ben = await shop.app.state.backend.reviewer("ben")
     for call in calls[3:5]:
         await ben.deny(call)
-        assert await decision(shop, call) == "denied"
+        assert await decision(shop, call) == "Denied"
     await dialog.get_by_role("button", name=re.compile("^Approve")).click()
     for call in calls[3:5]:
         problem = dialog.get_by_role("alert").get_by_role("listitem").filter(has_text=call)
         await expect(problem).to_contain_text("Denied by ben")
     for call in calls:
-        expected = "denied" if call in calls[3:5] else "approved"
+        expected = "Denied" if call in calls[3:5] else "Approved"
         assert await decision(shop, call) == expected
         assert len(await votes(shop, call)) == 1
 
@@ -144,7 +145,7 @@ async def test_the_slower_of_two_is_told_who_was_first(shop, visit):
     await slower.keyboard.press("d")
     await slower.get_by_label("Why not").fill(REASON)
     await approve(faster)
-    assert await decision(shop) == "approved"
+    assert await decision(shop) == "Approved"
     # The page says so by itself, and leaves the form as it is.
     await expect(slower.locator(".live-notice")).to_contain_text("approved by ben")
     await button(slower, "Deny").click()
@@ -160,7 +161,7 @@ async def test_going_back_never_decides_twice(shop, visit):
     page = await visit()
     await page.goto(f"/calls/{CALL}")
     await approve(page)
-    assert await decision(shop) == "approved"
+    assert await decision(shop) == "Approved"
     for again in (page.reload, page.go_back, page.go_forward, page.reload):
         await again()
     await expect(page.locator("article.call")).to_have_attribute("data-status", "approved")
@@ -182,4 +183,4 @@ async def test_an_expired_session_loses_no_text(shop, visit):
     await expect(page.get_by_label("Why not")).to_have_value(REASON)
     assert await votes(shop) == []
     await button(page, "Deny").click()
-    assert await decision(shop) == "denied"
+    assert await decision(shop) == "Denied"

@@ -159,7 +159,7 @@ async def test_the_page_shows_a_policy_and_tries_another(shop, client):
     chosen = await client.get("/policy")
     assert (chosen.status_code, chosen.headers["location"]) == (303, "/policy/shop")
     page = (await client.get("/policy/shop")).text
-    assert '<ol class="numbered">' in page
+    assert '<ol class="code numbered"><li>' in page
     assert "in force" in page
     tried = await client.post("/policy/shop/try", data={"text": FREE.replace("\n", "\r\n")})
     assert tried.status_code == 200, tried.text

@@ -1,8 +1,6 @@
 """Conversations over HTTP: the list, one of them, and what a model's provider is sent."""
 
-import json
-
-import pytest
+import msgspec
 from console_client import REFUND
 from stories import Story, facts_of
 
@@ -93,8 +91,10 @@ async def test_a_conversation_is_its_messages_turns_and_folded_calls(shop, clien
         break
     await say(shop, "order-17", "Hurry", "later")
     vote = {"verdict": "approve", "digest": digest, "arguments": '{"order":"A-17","amount":400}'}
-    voted = await client.post(f"/api/v1/calls/{ref}/votes", json=vote)
-    assert voted.status_code == 200, voted.text
+    for name in ("ana", "ben"):  # an edit needs somebody besides its editor
+        shop.visitor = Visitor(name, frozenset({Role.REVIEWER}))
+        voted = await client.post(f"/api/v1/calls/{ref}/votes", json=vote)
+        assert voted.status_code == 200, voted.text
     await shop.service.decision(ref, timeout_s=20)
     await shop.service.start(ref)
     await shop.service.finish(ref, output="400 given back")
@@ -107,7 +107,8 @@ async def test_a_conversation_is_its_messages_turns_and_folded_calls(shop, clien
     assert call["edited"] == vote["arguments"]
     assert "400 given back" in call["result"]
     assert [step["fact"] for step in call["steps"]] == [
-        "ToolRequested", "ApprovalRequested", "Voted", "Approved", "ToolStarted", "ToolReturned",
+        "ToolRequested", "ApprovalRequested", "Voted", "Voted", "Approved", "ToolStarted",
+        "ToolReturned",
     ]  # fmt: skip
     assert found["stopped_at"] is None
     last = (await client.get(f"{THREAD}?limit=1")).json()
@@ -125,19 +126,19 @@ async def test_a_pending_call_stands_where_the_history_stops(shop, client):
     assert call["call"] == "shop/order-17/refund-1"
 
 
-@pytest.mark.parametrize("name", FORMATS)
-async def test_a_history_is_what_the_command_line_prints(shop, client, name):
-    """Byte for byte the payload of the provider's format."""
+async def test_a_history_is_what_the_command_line_prints(shop, client):
+    """The payload of each provider's format."""
     story = Story(ThreadRef("shop", "order-17"))
     story.facts = facts_of(
         [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}], story.ref
     )
     await told(shop, story)
-    answer = await client.get(f"{THREAD}/history?format={name}")
-    assert answer.status_code == 200, answer.text
     entries = history(thread_of(story.ref, story.facts)).entries
-    assert answer.json() == json.loads(json.dumps(FORMATS[name].write(entries)))
-    assert "ayes-stopped-at" not in answer.headers
+    for name, form in FORMATS.items():
+        answer = await client.get(f"{THREAD}/history?format={name}")
+        assert answer.status_code == 200, answer.text
+        assert answer.content == msgspec.json.encode(form.write(entries))
+        assert "ayes-stopped-at" not in answer.headers
 
 
 async def test_what_is_not_there_is_said(client):

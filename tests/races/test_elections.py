@@ -18,7 +18,7 @@ from ayes.schemas.policy import applied
 from ayes.schemas.slots import ThreadRef, policy_slot
 
 #: How long two of three nodes are away; the broker says that it has no leader after 14 s.
-OUTAGE_S = float(os.environ.get("AYES_TEST_OUTAGE_S", "5"))
+OUTAGE_S = float(os.environ.get("AYES_TEST_OUTAGE_S", "1"))
 THREAD = ThreadRef("shop", "t1")
 POLICY = '[[rule]]\nname = "money"\ntools = ["pay"]\nthen = "ask"\n'
 

@@ -85,9 +85,14 @@ class Site:
         request.headers["cookie"] = f"{self.security.cookie}={self.secret_of(self.visitor)}"
         request.headers.setdefault("origin", self.security.url)
 
-    async def ask(self, call: str, arguments: str = '{"order":"A-17","amount":480}') -> str:
-        """Request a refund for rita, and wait until people are asked. Returns its digest."""
-        known = await self.service.request(call, "refund", arguments, requester="rita")
+    async def ask(
+        self,
+        call: str,
+        arguments: str = '{"order":"A-17","amount":480}',
+        tool: str = "refund",
+    ) -> str:
+        """Request a call for rita, and wait until people are asked. Returns its digest."""
+        known = await self.service.request(call, tool, arguments, requester="rita")
         async for fact in self.service.watch(1, known.ref.gated.subject):
             return fact.event.digest
         raise AssertionError

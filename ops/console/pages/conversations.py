@@ -2,14 +2,16 @@
 
 from typing import Annotated, Final
 
+import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from ayes.ops.console.api import threads
-from ayes.ops.console.backend import InBackend
+from ayes.ops.console.backend import Backend, InBackend
 from ayes.ops.console.display.texts import text_of
-from ayes.ops.console.identity import Reading
+from ayes.ops.console.identity import Reading, Visitor
 from ayes.ops.console.pages.rendering import page
+from ayes.schemas.slots import ThreadRef
 
 router: Final = APIRouter()
 
@@ -44,14 +46,20 @@ async def conversation(
 ) -> HTMLResponse:
     """One conversation; with a format, also its history as JSON, to be copied."""
     found = await threads.conversation(ref, backend, visitor, before)
-    history = await threads.history(ref, backend, visitor, provider) if provider else None
+    history = await _history(ref, backend, visitor, provider) if provider else ""
     return page(
         request,
         "conversation.html",
         visitor,
         found=found,
         provider=provider,
-        history=text_of(bytes(history.body).decode()) if history else None,
-        plain_history=bytes(history.body).decode() if history else "",
+        history=text_of(history),
+        plain_history=history,
         text_of=text_of,
     )
+
+
+async def _history(ref: ThreadRef, backend: Backend, visitor: Visitor, provider: str) -> str:
+    """The messages of a provider's API as JSON, indented."""
+    found = await threads.history(ref, backend, visitor, provider)
+    return msgspec.json.format(bytes(found.body)).decode()

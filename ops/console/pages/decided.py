@@ -28,6 +28,7 @@ async def decided(
     query = {
         name: value for name, value in request.query_params.items() if value and name != "after"
     }
+    within = urlencode({"workspace": chosen.workspace} if chosen.workspace else {})
     return page(
         request,
         "decided.html",
@@ -36,7 +37,8 @@ async def decided(
         chosen=chosen,
         order=order,
         decisions=api.DECISIONS,
-        is_search=bool(query.keys() - {"order"}),
+        is_search=bool(query.keys() - {"order", "workspace"}),
+        all=f"/decided?{within}" if within else "/decided",
         export=f"/api/v1/decided.jsonl?{urlencode(query)}",
         more=found.next and f"?{urlencode(query | {'after': found.next})}",
     )
