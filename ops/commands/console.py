@@ -94,7 +94,7 @@ async def beside(store: Store, person: str, port: int | None = None) -> AsyncGen
     if not is_installed():
         yield ""
         return
-    from ayes.ops.console.serving import serving  # almost a second
+    from ayes.ops.console.serving import serving
 
     async with serving(store, person, port=port) as served:
         yield served.link

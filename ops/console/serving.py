@@ -118,6 +118,7 @@ async def _served(
             app,
             # Logging is the program's, and addresses with codes belong in no log.
             log_config=None,
+            log_level="warning",
             access_log=False,
             lifespan="off",
             ws="none",

@@ -48,6 +48,10 @@ async def test_a_call_is_listed_and_decided(shop, client):
     assert voted.json()["status"] == "approved", voted.text
     assert (await listed(client, 0))["calls"] == []
     record = (await client.get(f"/api/v1/calls/{found['call']}")).json()
+    for status in ("approved", "decided"):
+        [found] = (await client.get(f"/api/v1/calls?status={status}")).json()["calls"]
+        assert (found["call"], found["by"]) == ("shop/order-17/refund-1", ["ana"])
+    assert (await client.get("/api/v1/calls?status=returned")).json()["calls"] == []
     kinds = [fact["event"]["type"] for fact in record["facts"]]
     assert kinds == ["ToolRequested", "ApprovalRequested", "Voted", "Approved"]
 
@@ -182,6 +186,11 @@ async def test_a_cursor_that_is_none_is_refused(client):
         answer = await client.get("/api/v1/calls", params={"after": after})
         assert (answer.status_code, after) == (422, after)
         assert "is not a cursor" in answer.json()["detail"]
+
+
+async def test_conditions_that_a_status_does_not_have_are_refused(client):
+    for query in ("status=decided&mine=true", "status=in_doubt&overdue=true", "status=requested"):
+        assert (await client.get(f"/api/v1/calls?{query}")).status_code == 422, query
 
 
 async def test_errors_are_problems(client):

@@ -112,7 +112,7 @@ async def test_a_request_must_say_where_it_is_from(shop, asked):
 async def test_a_foreign_page_can_embed_nothing(client):
     """A link to us leads here; an image, a script or a request of another site does not."""
     elsewhere = {"sec-fetch-site": "cross-site"}
-    assert (await client.get("/api/v1/calls/waiting", headers=elsewhere)).status_code == 403
+    assert (await client.get("/api/v1/calls", headers=elsewhere)).status_code == 403
     elsewhere["sec-fetch-mode"] = "navigate"
     assert (await client.get("/", headers=elsewhere)).status_code == 200
 
@@ -152,7 +152,7 @@ async def test_every_route_wants_a_visitor(shop, client):
 async def test_a_host_header_opens_nothing(shop, client, host):
     """The path that is judged is the one that is answered."""
     shop.visitor = None
-    answer = await client.get("/api/v1/calls/waiting", headers={"host": host})
+    answer = await client.get("/api/v1/calls", headers={"host": host})
     assert answer.status_code in {401, 421}
 
 
@@ -222,14 +222,14 @@ async def test_a_token_of_a_reviewer_votes_in_their_name(shop, client, asked):
 
 async def test_a_session_and_a_token_together_are_refused(shop, client):
     """It would not be clear whose request it is."""
-    answer = await client.get("/api/v1/calls/waiting", headers={"authorization": "Bearer x"})
+    answer = await client.get("/api/v1/calls", headers={"authorization": "Bearer x"})
     assert answer.status_code == 400
 
 
 @pytest.mark.parametrize("authorization", ["Bearer", "Bearer ayes_x", "Basic YTpi", ""])
 async def test_a_token_that_was_made_up_is_refused(shop, client, authorization):
     shop.visitor = None
-    answer = await client.get("/api/v1/calls/waiting", headers={"authorization": authorization})
+    answer = await client.get("/api/v1/calls", headers={"authorization": authorization})
     assert answer.status_code == 401
 
 
@@ -250,7 +250,7 @@ async def test_every_response_has_the_headers(shop, client):
     """Pages, the API, static files and errors."""
     for path in (
         "/",
-        "/api/v1/calls/waiting",
+        "/api/v1/calls",
         "/static/console.css",
         "/nothing",
         "/api/v1/nothing",

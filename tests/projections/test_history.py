@@ -606,9 +606,9 @@ def test_a_long_thread_is_read_at_once():
             story.live(turn, 0, REFUND, "returned")
         best = 9.0
         for _ in range(3):
-            began = time.perf_counter()
+            began = time.process_time()
             history(thread_of(REF, story.facts))
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.process_time() - began)
         return best
 
     assert seconds(1000) < 40 * seconds(100)

@@ -515,7 +515,7 @@ async def test_the_two_votes_of_a_quorum(store: Path):
         async def one(number: int) -> CallRef:
             ref = await shop.ask(number)
             await race(
-                spread(number, 0.4),
+                spread(number, 1.0),
                 lambda: asyncio.gather(*(shop.vote("ana", ref, "approve") for _ in range(2))),
                 lambda: shop.vote("ben", ref, "approve"),
             )

@@ -64,7 +64,7 @@ def asked(folder: Path, script: str, lists: list) -> list:
         ["node", "--input-type=module", "--eval", script],
         cwd=folder,
         input=json.dumps(lists),
-        timeout=50,
+        timeout=110,
         capture_output=True,
         text=True,
         check=False,

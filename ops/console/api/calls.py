@@ -6,10 +6,11 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
-from ayes.ledger.lifecycle import Call, call_of
+from ayes.ledger.lifecycle import Call, Status, call_of
 from ayes.ledger.services import Ledger
 from ayes.ops.commands.outcome import open_tally
-from ayes.ops.console.api import doubts
+from ayes.ops.console.api import decided, doubts
+from ayes.ops.console.api.decided import DecidedPage
 from ayes.ops.console.api.models import (
     CallState,
     Chosen,
@@ -30,7 +31,9 @@ from ayes.ops.console.api.permissions import permissions
 from ayes.ops.console.backend import InBackend
 from ayes.ops.console.identity import Reading
 from ayes.ops.console.mine import Mine, mine_of, voted
+from ayes.ops.console.search import DecidedFilter
 from ayes.projections.pending import Entry, decode
+from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import ROOT, CallRef
 
 router: Final = APIRouter(tags=["calls"])
@@ -44,11 +47,26 @@ _EARLIER: Final = 10
 @router.get("/calls")
 async def calls(
     chosen: Annotated[Chosen, Query()], backend: InBackend, visitor: Reading
-) -> Waiting | Doubtful:
-    """The calls of a status, page by page."""
-    if chosen.status == "in_doubt":
-        return await doubts.doubtful(chosen, backend, visitor)
-    return await waiting(chosen, backend, visitor)
+) -> Waiting | Doubtful | DecidedPage:
+    """The calls of a status, page by page. `/decided` has more filters for decided calls."""
+    match chosen.status:
+        case Status.PENDING:
+            return await waiting(chosen, backend, visitor)
+        case Status.IN_DOUBT:
+            chosen.only("mine")
+            return await doubts.doubtful(chosen, backend, visitor)
+        case Status.UNKNOWN | Status.REQUESTED:
+            raise BadInput(
+                f"calls with the status {chosen.status} are not listed. A gate judges one within "
+                "milliseconds; `ayes status` says whether one runs."
+            )
+        case status:
+            chosen.only("rule")
+            became = "" if status == "decided" else status
+            found = DecidedFilter(
+                chosen.workspace, chosen.thread, chosen.tool, chosen.rule, status=became
+            )
+            return await decided.page(backend, found, chosen.order, chosen.after, chosen.limit)
 
 
 async def waiting(chosen: Chosen, backend: InBackend, visitor: Reading) -> Waiting:

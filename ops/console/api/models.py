@@ -10,7 +10,7 @@ from fastapi import Depends, Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from ayes.consumers.pending_client import PageRequest
-from ayes.ledger.lifecycle import Call
+from ayes.ledger.lifecycle import Call, Status
 from ayes.ledger.votes import Tally
 from ayes.ops.terminal import output
 from ayes.projections.doubt import CallInDoubt
@@ -62,7 +62,8 @@ class Model(BaseModel):
 class Chosen(Model):
     """Which calls to list. An empty field matches everything."""
 
-    status: Literal["pending", "in_doubt"] = "pending"
+    status: Status | Literal["decided"] = Status.PENDING
+    """As it is now; `decided` for all calls that are decided."""
     order: Literal["oldest", "newest"] = "oldest"
     workspace: str = ""
     thread: str = ""
@@ -70,14 +71,27 @@ class Chosen(Model):
     tool: str = ""
     """A name, or a pattern with `*` and `?`."""
     rule: str = ""
-    """The rule that asks; only for pending calls."""
+    """The rule that asks or has decided; not for calls in doubt."""
     mine: bool = False
-    """Only those that the visitor may decide."""
+    """Only those that the visitor may decide; only for pending calls and those in doubt."""
     overdue: bool = False
     """Only those that nobody decided in time; only for pending calls."""
     after: str = ""
     """`next` of the page before."""
     limit: int = Field(default=50, ge=1, le=200)
+
+    def only(self, *names: str) -> None:
+        """Refuse conditions that calls of this status do not have, except these.
+
+        Raises:
+            BadInput: there is another one.
+        """
+        if other := {name for name in ("rule", "mine", "overdue") if getattr(self, name)} - {
+            *names
+        }:
+            raise BadInput(
+                f"{min(other)} does not select calls with the status {self.status}. Leave it out."
+            )
 
     @property
     def pending(self) -> PendingFilter:

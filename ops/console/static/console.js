@@ -100,7 +100,8 @@ function showTimes(within = document) {
 // Drafts: typed text outlives a reload, a lost connection and a session that has ended.
 
 const TEXT = "textarea, select, input:not([type]), input[type=text]";
-const isDraft = (field) => field.matches(TEXT) && field.name && field.form?.method === "post";
+const isDraft = (field) =>
+  field.matches(TEXT) && field.name && field.form?.matches("[method=post]:not([data-draft=off])");
 const draftsOf = (form) => `draft:${visitor}:${form.getAttribute("action")}:`;
 
 function keepDraft(field) {
@@ -154,7 +155,7 @@ async function show(path) {
     detail.innerHTML = text;
     htmx.process(detail);
     enhance(detail);
-    scrollTo({ top: 0 });
+    detail.scrollTop = 0;
   } catch (problem) {
     if (problem.name !== "AbortError") message("The console does not answer. Try again.");
   }
@@ -198,8 +199,6 @@ const rowOf = (call) => rows().find((row) => row.dataset.call === call);
 const titleOf = (row) => find(".row-title", row);
 const isLeaving = (row) => row.classList.contains("leaving");
 const isUsed = (row) => row === current() || row.contains(document.activeElement);
-/* Rows do not move under the pointer, while a key is down, or while a form is open. */
-const mayMove = () => !down.size && !openForm() && !list.matches(":hover");
 
 function select(row, { focus = true } = {}) {
   if (!row) return;
@@ -232,9 +231,12 @@ function leave(row, text) {
   find(".row-outcome", row).textContent = text;
 }
 
+/* Take decided calls away. Rows do not move under the pointer, while a key is down, or while a form
+ * is open. */
 function sweep() {
-  if (!list || !mayMove()) return;
-  for (const row of rows().filter(isLeaving)) {
+  if (!list || down.size || openForm()) return;
+  const pointer = rows().findIndex((row) => row.matches(":hover"));
+  for (const row of rows().slice(pointer + 1).filter(isLeaving)) {
     const isLast = rows().length === 1;
     if (Date.now() < row.dataset.until || (isUsed(row) && !isLast)) continue;
     row.remove();
@@ -529,7 +531,10 @@ document.addEventListener("keyup", ({ key, code }) => {
 });
 document.body.addEventListener("htmx:afterSwap", ({ target }) => enhance(target));
 document.body.addEventListener("htmx:afterRequest", (event) => {
-  release(event.detail.elt.closest("form"));
+  const form = event.detail.elt.closest("form");
+  release(form);
+  // Those of a call are needed until its vote is recorded.
+  if (form && event.detail.successful && !form.closest("article.call")) dropDrafts(draftsOf(form));
 });
 document.body.addEventListener("htmx:sendError", () =>
   message("The console does not answer. What you typed is kept; try again."));
