@@ -547,6 +547,10 @@ document.addEventListener("keyup", ({ key, code }) => {
   if (key === "Meta") down.clear();  // a Mac does not report other keys that go up meanwhile
   else down.delete(code);
 });
+// Refused when somebody else has signed in meanwhile: this page shows what its reader may do.
+document.body.addEventListener("htmx:configRequest", ({ detail }) => {
+  if (visitor) detail.headers["Ayes-Visitor"] = visitor;
+});
 document.body.addEventListener("htmx:afterSwap", ({ target }) => enhance(target));
 document.body.addEventListener("htmx:afterRequest", (event) => {
   const form = event.detail.elt.closest("form");
