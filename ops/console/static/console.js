@@ -29,13 +29,14 @@ const SHOWN_FOR_MS = 350;  // before an element with data-key takes a press
 const STAYS_MS = 3000;     // how long a decided call stays in the list
 const SILENT_MS = 4500;    // a heartbeat comes every 2 s; after this long, the connection is lost
 const REFRESH_MS = 500;    // the list is read again at most this often
-const COUNT_MS = 2000;     // the numbers of the header are read again at most this often
+const COUNT_MS = 4000;     // the numbers of the header are read again at most this often
 const LOST = "The connection is lost. It is tried again by itself.";
 
 const find = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const parsed = (text) => new DOMParser().parseFromString(text, "text/html");
 const visitor = document.body.dataset.visitor;
+const workspace = new URLSearchParams(location.search).get("workspace") ?? "";
 const list = find("#calls");
 const detail = find("#detail");
 const isDesk = () => detail && matchMedia("(min-width: 48.01rem)").matches;
@@ -407,9 +408,10 @@ function connect() {
     if (!brokerIsUp) lost("The broker is away. Votes have to wait until it is back.");
     else if (!wasUp) refresh();
   });
-  stream.addEventListener("listed", () => {
+  stream.addEventListener("listed", (event) => {
     hear();
     if (list && !isFull()) refresh();
+    if (!workspace) showCounts({ waiting: JSON.parse(event.data).waiting });
     countSoon();
   });
   stream.addEventListener("reset", (event) => {
@@ -456,14 +458,17 @@ function countSoon() {
 async function count() {
   counted = Date.now();
   counting = null;
-  const workspace = new URLSearchParams(location.search).get("workspace") ?? "";
   const path = `/api/v1/counts?${new URLSearchParams({ workspace })}`;
   const answer = await fetch(path).catch(() => null);
   if (answer?.status === 401) return signInAgain();
   if (!answer?.ok) return;
-  const counts = await answer.json();
-  for (const badge of all("[data-count]")) badge.textContent = counts[badge.dataset.count];
-  const titled = (_, word) => `${word} ${counts[word.toLowerCase()]}`;
+  showCounts(await answer.json());
+}
+
+function showCounts(counts) {
+  for (const badge of all("[data-count]"))
+    badge.textContent = counts[badge.dataset.count] ?? badge.textContent;
+  const titled = (old, word) => `${word} ${counts[word.toLowerCase()] ?? old.split(" ")[1]}`;
   document.title = document.title.replace(/^(Waiting|Mine) \d+/, titled);
 }
 
